@@ -1,0 +1,1 @@
+"""millwheel: a per-record persistent stream engine on Postgres."""

@@ -1,0 +1,98 @@
+"""Every error millwheel raises on purpose, and whose fault each one is.
+
+::
+
+    MillwheelError
+    ├── UsageError            the program or command line is wrong; nothing was started
+    │   ├── GraphError        streams, computations and sinks do not fit together
+    │   ├── SchemaBehind      the store's schema is older than this code
+    │   └── DeployRefused     the stored pipeline and this code do not agree
+    ├── UserCodeError         user code, or a value it made, failed on one record
+    ├── InputError            an input file is not what it was, or a row in it is bad
+    ├── StoreError
+    │   ├── StoreUnavailable  the store cannot be reached, or broke off; try again
+    │   ├── StatementError    a user's statement or sink row was refused by Postgres
+    │   ├── CommitUnknown     the connection was lost while a commit was on the wire
+    │   └── EmbeddedServerError  the embedded Postgres cannot be started or used
+    ├── Fenced                another owner holds the interval; this one must let go
+    └── InvariantBroken       a promise of the engine does not hold: a bug, stop at once
+
+A message says what happened, where (computation, key, record, file and line) and
+what to do next. ``exit_code`` is what the command line ends with.
+"""
+
+from __future__ import annotations
+
+
+class MillwheelError(Exception):
+    """The root: catch it to catch everything millwheel raises on purpose."""
+
+    exit_code = 1
+
+
+class UsageError(MillwheelError):
+    """The program or the command line is wrong; nothing was started."""
+
+    exit_code = 2
+
+
+class GraphError(UsageError):
+    """The pipeline's streams, computations and sinks do not fit together."""
+
+
+class SchemaBehind(UsageError):
+    """The store's schema is older than this code; the message names the command to run."""
+
+    exit_code = 3
+
+
+class DeployRefused(UsageError):
+    """The stored pipeline and this code do not agree, and guessing would lose data."""
+
+    exit_code = 4
+
+
+class InputError(MillwheelError):
+    """An input file cannot be read, is not what it was, or holds a bad row."""
+
+    exit_code = 5
+
+
+class UserCodeError(MillwheelError):
+    """User code, or a value it made, failed on one record."""
+
+    exit_code = 6
+
+
+class StoreError(MillwheelError):
+    """Something about the store."""
+
+    exit_code = 7
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be reached or broke off; nothing is lost, try again."""
+
+
+class StatementError(StoreError):
+    """Postgres refused a statement or row that came from user code or a sink."""
+
+
+class CommitUnknown(StoreError):
+    """The connection was lost while a commit was on the wire: it may or may not be durable."""
+
+
+class EmbeddedServerError(StoreError):
+    """The embedded Postgres cannot be started, reached or used."""
+
+
+class Fenced(MillwheelError):
+    """Another owner holds the key interval; this one must let go (paper section 6.2)."""
+
+    exit_code = 8
+
+
+class InvariantBroken(MillwheelError):
+    """A promise of the engine does not hold. This is a bug of millwheel: stop, report."""
+
+    exit_code = 70
