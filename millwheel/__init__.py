@@ -1,1 +1,36 @@
-"""millwheel: a per-record persistent stream engine on Postgres."""
+"""millwheel: a per-record persistent stream engine on Postgres, after Google's MillWheel.
+
+Define computations as Python classes, run workers as services, inspect state via SQL.
+"""
+
+from millwheel.computation import Computation
+from millwheel.context import Context
+from millwheel.files import Csv, JsonLines
+from millwheel.model import Key, Record, Timer
+from millwheel.pipeline import Pipeline
+from millwheel.settings import Settings
+from millwheel.sinks import Console, Discard, JsonLinesFiles, Table
+from millwheel.state import ListState, MapState
+from millwheel.streams import Input, Stream
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Computation",
+    "Console",
+    "Context",
+    "Csv",
+    "Discard",
+    "Input",
+    "JsonLines",
+    "JsonLinesFiles",
+    "Key",
+    "ListState",
+    "MapState",
+    "Pipeline",
+    "Record",
+    "Settings",
+    "Stream",
+    "Table",
+    "Timer",
+]

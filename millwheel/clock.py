@@ -1,0 +1,70 @@
+"""Time as a parameter: the engine never asks the operating system for it directly."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Where the engine takes wall time from."""
+
+    def now(self) -> int:
+        """Wall time in microseconds since the epoch."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that never go back, for durations."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait for `seconds` of this clock."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now(self) -> int:
+        return time.time_ns() // 1_000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class VirtualClock:
+    """A clock that stands still until a test moves it."""
+
+    def __init__(self, start: int = 1_700_000_000_000_000) -> None:
+        self._now = start
+        self._start = start
+        self._sleepers: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._count = 0
+
+    def now(self) -> int:
+        return self._now
+
+    def monotonic(self) -> float:
+        return (self._now - self._start) / 1e6
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._count += 1
+        heapq.heappush(self._sleepers, (self._now + int(seconds * 1e6), self._count, future))
+        await future
+
+    def advance(self, seconds: float) -> None:
+        """Move time forward and wake whoever slept until then."""
+        self._now += int(seconds * 1e6)
+        while self._sleepers and self._sleepers[0][0] <= self._now:
+            future = heapq.heappop(self._sleepers)[2]
+            if not future.done():
+                future.set_result(None)

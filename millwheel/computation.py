@@ -1,0 +1,67 @@
+"""The class users write."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
+
+from millwheel.context import Context
+from millwheel.model import Record, Timer
+from millwheel.streams import Stream
+
+V = TypeVar("V")
+S = TypeVar("S")
+
+
+class Computation(Generic[V, S]):
+    """One step of a pipeline: reads records of type `V`, keeps state `S` per key.
+
+    The records of one key are processed one at a time and in order; different keys in
+    parallel. What a call decides (state, timers, productions, statements) takes effect
+    once, even though the call itself may be repeated after a failure (paper section 5).
+
+    ``Computation[int, None]`` keeps no state. Otherwise ``S()`` is the empty state.
+    """
+
+    writes: tuple[Stream[Any], ...] = ()
+    """The streams this computation may produce to."""
+
+    version: ClassVar[int] = 1
+    """Raised by one with every change of the state's type."""
+
+    migrations: ClassVar[Mapping[int, Callable[[Any], Any]]] = {}
+    """For each older version, a function from the state's decoded JSON to the next version's."""
+
+    async def process_record(self, record: Record[V], ctx: Context[S]) -> None:
+        """Called for each record of each input."""
+        raise NotImplementedError(f"{type(self).__name__} must define process_record")
+
+    async def process_timer(self, timer: Timer, ctx: Context[S]) -> None:
+        """Called for each timer that is due."""
+        raise NotImplementedError(f"{type(self).__name__} sets timers but defines no process_timer")
+
+    @property
+    def name(self) -> str:
+        """What the computation is called when `Pipeline.add` gets no name: the class's name."""
+        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower().strip("_")
+
+    @property
+    def state_type(self) -> Any:
+        """The type of the state, read from the class's bases; override it when it varies."""
+        return _type_argument(type(self), 1)
+
+
+def _type_argument(cls: type, index: int) -> Any:
+    """What a subclass gave for the type parameter `index` of Computation."""
+    bindings: dict[Any, Any] = {}
+    for klass in cls.__mro__:
+        for base in getattr(klass, "__orig_bases__", ()):
+            origin = get_origin(base)
+            if origin is None or not issubclass(origin, Computation):
+                continue
+            arguments = tuple(bindings.get(a, a) for a in get_args(base))
+            if origin is Computation:
+                return arguments[index]
+            bindings.update(zip(origin.__parameters__, arguments, strict=False))
+    return None

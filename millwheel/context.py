@@ -1,0 +1,236 @@
+"""What user code may do while one record or timer is processed, and what it did.
+
+A `Context` collects decisions in an `Effects`; nothing is written before the commit that
+carries them (style: decide as data, write later). One `Context` serves the records of one
+key within one bundle.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Generic, Protocol, TypeVar
+
+from millwheel.errors import UserCodeError
+from millwheel.model import Delivery, Key, TimerKind, from_micros, to_micros
+from millwheel.streams import Stream
+
+S = TypeVar("S")
+V = TypeVar("V")
+
+TimerIdentity = tuple[bytes, str, str]
+"""Key, kind and tag."""
+
+
+class Effects:
+    """What processing some records of one interval asks for; merged into a bundle."""
+
+    __slots__ = (
+        "counters",
+        "dead_letters",
+        "lines",
+        "productions",
+        "rows",
+        "size",
+        "statements",
+        "timers",
+    )
+
+    def __init__(self) -> None:
+        self.productions: list[Delivery[Any]] = []
+        self.timers: dict[TimerIdentity, tuple[int, int, Key, int] | None] = {}
+        """(due, hold, key, slot), or None for a cancelled or fired timer."""
+        self.rows: list[tuple[Any, tuple[Any, ...]]] = []
+        """(table sink, column values)."""
+        self.statements: list[tuple[str, Sequence[Any]]] = []
+        self.lines: list[bytes] = []
+        """Lines for the interval's part file."""
+        self.dead_letters: list[Any] = []
+        self.counters: dict[str, int] = {}
+        self.size = 0
+
+    def merge(self, later: Effects) -> None:
+        """Add what came later."""
+        self.productions += later.productions
+        if later.timers:
+            self.timers.update(later.timers)
+        self.rows += later.rows
+        self.statements += later.statements
+        self.lines += later.lines
+        self.dead_letters += later.dead_letters
+        for name, count in later.counters.items():
+            self.counters[name] = self.counters.get(name, 0) + count
+        self.size += later.size
+
+
+class Route(Protocol):
+    """Where records of one stream go from one computation: consumers and table sinks."""
+
+    def send(self, effects: Effects, key: Key, value: Any, micros: int, hold: int) -> None:
+        """Encode once, and add one delivery per consumer and one row per sink."""
+        ...
+
+
+class StateCell(Protocol):
+    """The state object of one key."""
+
+    def open_state(self) -> Any: ...
+
+    def replace_state(self, state: Any) -> None: ...
+
+
+_STATEMENT = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*([A-Za-z]+)", re.DOTALL)
+_ALLOWED = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE", "SELECT", "WITH"})
+
+
+class Context(Generic[S]):
+    """Handed to `process_record` and `process_timer`; valid only during that call."""
+
+    __slots__ = (
+        "_cell",
+        "_earliest",
+        "_effects",
+        "_key_text",
+        "_micros",
+        "_name",
+        "_now",
+        "_promised",
+        "_routes",
+        "_slot",
+        "_watermark",
+        "key",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        routes: dict[str, Route],
+        cell: StateCell,
+        key: Key,
+        key_text: bytes,
+        slot: int,
+        *,
+        watermark: int,
+        promised: int,
+        now: int,
+    ) -> None:
+        self.key: Key = key
+        self._name = name
+        self._routes = routes
+        self._cell = cell
+        self._key_text = key_text
+        self._slot = slot
+        self._watermark = watermark
+        self._promised = promised
+        self._now = now
+        self._effects = Effects()
+        self._micros = 0
+        self._earliest = 0
+
+    def _begin(self, micros: int) -> None:
+        """The next record or timer of the key: its timestamp, and the oldest legal output."""
+        self._micros = micros
+        promised = self._promised
+        self._earliest = micros if micros < promised else promised
+
+    @property
+    def state(self) -> S:
+        """The state of this key: change it in place, or assign a new one.
+
+        It is committed with this record or not at all. The empty state takes no row.
+        """
+        state: S = self._cell.open_state()
+        return state
+
+    @state.setter
+    def state(self, state: S) -> None:
+        self._cell.replace_state(state)
+
+    @property
+    def low_watermark(self) -> datetime:
+        """The input low watermark: no record that is on time comes with an older timestamp."""
+        return from_micros(self._watermark)
+
+    @property
+    def output_watermark(self) -> datetime:
+        """The low watermark promised to the readers of this computation's streams."""
+        return from_micros(self._promised)
+
+    @property
+    def now(self) -> datetime:
+        """Wall time, one reading for the whole bundle."""
+        return from_micros(self._now)
+
+    def set_timer(self, at: datetime, tag: str = "", kind: TimerKind = "watermark") -> None:
+        """Call `process_timer` for this key when the low watermark (or the clock) passes `at`.
+
+        A timer of the same kind and tag is replaced. One in the past fires right after
+        this record.
+        """
+        due = to_micros(at)
+        if kind not in ("watermark", "wall"):
+            raise UserCodeError(
+                f"{self._name}: a timer's kind is 'watermark' or 'wall', not {kind!r}"
+            )
+        if "\x00" in tag or len(tag) > 1024:
+            raise UserCodeError(
+                f"{self._name}: a timer's tag is a short text without NUL: {tag!r:.80}"
+            )
+        hold = max(due, self._promised)
+        self._effects.timers[(self._key_text, kind, tag)] = (due, hold, self.key, self._slot)
+
+    def cancel_timer(self, tag: str = "", kind: TimerKind = "watermark") -> None:
+        """Forget the timer of this kind and tag, if it is set."""
+        self._effects.timers[(self._key_text, kind, tag)] = None
+
+    def produce(self, stream: Stream[V], value: V, timestamp: datetime | None = None) -> None:
+        """Send `value` to every reader of `stream`.
+
+        Args:
+            timestamp: None means the timestamp of the record (or timer) being processed.
+
+        Raises:
+            UserCodeError: the class does not declare the stream in ``writes``, the value is
+                not of its type, or the timestamp is older than what was promised (I7).
+        """
+        route = self._routes.get(stream.name)
+        if route is None:
+            raise UserCodeError(
+                f"{self._name} produced to stream {stream.name!r}, which is not among its "
+                f"`writes` ({', '.join(sorted(self._routes)) or 'none'}); declare it there"
+            )
+        if timestamp is None:
+            micros = self._micros
+        else:
+            micros = to_micros(timestamp)
+            if micros < self._earliest:
+                raise UserCodeError(
+                    f"{self._name}, key {self.key!r}: an output of stream {stream.name!r} has the "
+                    f"timestamp {timestamp.isoformat()}, older than both its input "
+                    f"({from_micros(self._micros).isoformat()}) and the low watermark already "
+                    f"promised downstream ({from_micros(self._promised).isoformat()}); "
+                    "an on-time record's output would be late. Use the record's timestamp or later"
+                )
+        route.send(self._effects, self.key, value, micros, max(micros, self._promised))
+
+    def execute(self, sql: str, params: Sequence[Any] = ()) -> None:
+        """Run a statement on your own tables in the transaction that commits this record.
+
+        It is deferred to the commit and gives no result. Parameters are written ``%s``.
+        Transaction control, SET and LOCK are refused: they would break the commit apart.
+        """
+        match = _STATEMENT.match(sql)
+        verb = match.group(1).upper() if match else ""
+        if verb not in _ALLOWED:
+            raise UserCodeError(
+                f"{self._name}: ctx.execute takes INSERT, UPDATE, DELETE, MERGE, SELECT or WITH, "
+                f"not {verb or sql!r:.60}; the statement runs inside the record's own commit"
+            )
+        self._effects.statements.append((sql, tuple(params)))
+        self._effects.size += len(sql) + 64
+
+    def count(self, name: str, by: int = 1) -> None:
+        """Add to a counter of this computation that `millwheel status` shows; exact over crashes."""
+        counters = self._effects.counters
+        counters[name] = counters.get(name, 0) + by

@@ -1,0 +1,323 @@
+"""The graph of a pipeline: known, checked and printable before anything starts.
+
+Nodes are injectors, computations, and *relays*: small steps of the engine's own that pass
+a stream on under another key, where that is what correctness asks for (records with
+user-supplied ids meet at the hash of the id; rows of an upsert sink at the row's key;
+files and the terminal read a stream like any computation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
+from typing import Any, Literal, get_origin
+
+import msgspec
+
+from millwheel.computation import Computation
+from millwheel.context import Context
+from millwheel.errors import GraphError
+from millwheel.model import Key, Record, to_micros
+from millwheel.sinks import Console, Discard, JsonLinesFiles, SinkUse, Table
+from millwheel.sources import Source
+from millwheel.state import StateLayout
+from millwheel.streams import Input, Stream
+from millwheel.windows import Pane
+
+OnError = Literal["fail", "dead_letter"]
+
+
+@dataclass(frozen=True)
+class Injection:
+    """How a source becomes a stream."""
+
+    source: Source
+    timestamp: Callable[[Any], datetime]
+    seen: Callable[[Any], datetime] | None
+    lateness: timedelta
+    on_error: OnError
+
+
+@dataclass
+class Node:
+    """One node of the graph."""
+
+    name: str
+    kind: Literal["injector", "computation", "relay"]
+    inputs: tuple[Input[Any], ...] = ()
+    writes: tuple[Stream[Any], ...] = ()
+    computation: Computation[Any, Any] | None = None
+    injection: Injection | None = None
+    layout: StateLayout[Any] | None = None
+    on_error: OnError = "fail"
+    retries: int = 0
+    named: bool = False
+    """Its input's key is the record's user-supplied id."""
+    sinks: dict[str, list[SinkUse]] = field(default_factory=dict)
+    """Per stream it writes, the sinks fed in its own commit."""
+
+    def describe(self) -> dict[str, Any]:
+        """What is stored of it, and compared when the pipeline is started again."""
+        description: dict[str, Any] = {
+            "kind": self.kind,
+            "inputs": [[i.stream.name, i.extractor_name] for i in self.inputs],
+            "writes": sorted(stream.name for stream in self.writes),
+            "sinks": {
+                stream: [use.sink.describe() for use in uses] for stream, uses in self.sinks.items()
+            },
+        }
+        if self.injection:
+            description["source"] = self.injection.source.describe()
+            description["lateness_seconds"] = self.injection.lateness.total_seconds()
+        if self.computation:
+            description["class"] = type(self.computation).__name__
+        if self.named:
+            description["named"] = True
+        return description
+
+
+class Relay(Computation[Any, None]):
+    """Passes every record on, unchanged."""
+
+    def __init__(self, to: Stream[Any]) -> None:
+        self.writes = (to,)
+        self._to = to
+
+    async def process_record(self, record: Record[Any], ctx: Context[None]) -> None:
+        ctx.produce(self._to, record.value)
+
+
+class LastPane(msgspec.Struct):
+    """The highest pane number passed on so far."""
+
+    number: int = -1
+
+
+class PaneRelay(Computation[Pane[Any], LastPane]):
+    """Passes panes on, but none after one with a higher number: a row never goes back."""
+
+    def __init__(self, to: Stream[Any]) -> None:
+        self.writes = (to,)
+        self._to = to
+
+    async def process_record(self, record: Record[Pane[Any]], ctx: Context[LastPane]) -> None:
+        if record.value.number < ctx.state.number:
+            ctx.count("panes_overtaken")
+            return
+        ctx.state.number = record.value.number
+        ctx.produce(self._to, record.value)
+
+
+def row_key(table: Table[Any], row: Callable[[Any], Any] | None) -> Callable[[Any], Key]:
+    """The key of a table's own step: what identifies the row in the table."""
+
+    def part(value: Any) -> str | int:
+        if isinstance(value, datetime):
+            return to_micros(value)
+        if isinstance(value, date):
+            return value.isoformat()
+        return value if isinstance(value, (str, int)) else str(value)
+
+    def extract(value: Any) -> Key:
+        values = table.values(row(value) if row else value)
+        parts = tuple(part(values[position]) for position in table.key_positions)
+        return parts if len(parts) > 1 else parts[0]
+
+    extract.__qualname__ = f"key of table {table.name}"
+    return extract
+
+
+def _constant_key(value: Any) -> Key:
+    return ""
+
+
+def _copy(stream: Stream[Any], suffix: str) -> Stream[Any]:
+    """A hidden stream of the same type."""
+    copy: Stream[Any] = Stream.__new__(Stream)
+    copy.__dict__.update(stream.__dict__)
+    copy.name = f"{stream.name}__{suffix}"
+    return copy
+
+
+class Graph:
+    """All nodes in an order in which every writer comes before its readers."""
+
+    def __init__(self, name: str, nodes: Iterable[Node]) -> None:
+        self.name = name
+        found = list(nodes)
+        self.streams = self._collect_streams(found)
+        self.nodes = self._ordered(found)
+        self.by_name = {node.name: node for node in self.nodes}
+
+    @staticmethod
+    def _collect_streams(nodes: list[Node]) -> dict[str, Stream[Any]]:
+        streams: dict[str, Stream[Any]] = {}
+        for node in nodes:
+            for stream in (*node.writes, *(i.stream for i in node.inputs)):
+                known = streams.setdefault(stream.name, stream)
+                if known is not stream and (
+                    known.value_type != stream.value_type or known.version != stream.version
+                ):
+                    raise GraphError(
+                        f"two different streams are called {stream.name!r}: one of "
+                        f"{known.value_type!r}, one of {stream.value_type!r}; rename one"
+                    )
+        return streams
+
+    def writers(self, stream: str) -> list[Node]:
+        """The nodes that write a stream."""
+        return [n for n in self.nodes if any(s.name == stream for s in n.writes)]
+
+    def readers(self, stream: str) -> list[tuple[Node, Input[Any]]]:
+        """The nodes that read a stream, with how."""
+        return [(n, i) for n in self.nodes for i in n.inputs if i.stream.name == stream]
+
+    def upstream(self, node: Node) -> list[Node]:
+        """The nodes whose streams `node` reads."""
+        names = {i.stream.name for i in node.inputs}
+        return [n for n in self.nodes if any(s.name in names for s in n.writes)]
+
+    def _ordered(self, nodes: list[Node]) -> list[Node]:
+        writers: dict[str, list[Node]] = {}
+        for node in nodes:
+            for stream in node.writes:
+                writers.setdefault(stream.name, []).append(node)
+        for node in nodes:
+            for input_ in node.inputs:
+                if input_.stream.name not in writers:
+                    raise GraphError(
+                        f"{node.name!r} reads stream {input_.stream.name!r}, but nothing writes it: "
+                        "no injector, and no computation has it in `writes`"
+                    )
+        read = {input_.stream.name for node in nodes for input_ in node.inputs}
+        for node in nodes:
+            if node.kind == "injector" and node.writes[0].name not in read:
+                raise GraphError(
+                    f"{node.name!r} injects stream {node.writes[0].name!r}, but nothing reads it; "
+                    "add a computation or a sink that does"
+                )
+        order: list[Node] = []
+        done: set[str] = set()
+        path: list[str] = []
+
+        def visit(node: Node) -> None:
+            if node.name in done:
+                return
+            if node.name in path:
+                loop = [*path[path.index(node.name) :], node.name]
+                raise GraphError(
+                    f"the graph has a cycle: {' → '.join(loop)}; a low watermark cannot pass it. "
+                    "Break it, for example by writing to a table instead"
+                )
+            path.append(node.name)
+            for input_ in node.inputs:
+                for writer in writers[input_.stream.name]:
+                    visit(writer)
+            path.pop()
+            done.add(node.name)
+            order.append(node)
+
+        for node in nodes:
+            visit(node)
+        return order
+
+    def describe(self) -> dict[str, Any]:
+        """The whole graph as stored at deploy."""
+        return {
+            "nodes": {node.name: node.describe() for node in self.nodes},
+            "streams": sorted(self.streams),
+        }
+
+    def text(self) -> str:
+        """The graph for a terminal."""
+        lines = [f"pipeline {self.name}"]
+        for node in self.nodes:
+            lines.append(f"  {node.kind} {node.name}")
+            if node.injection:
+                lines.append(f"    from  {json_text(node.injection.source.describe())}")
+            lines += [f"    reads {i.stream.name} by {i.extractor_name}" for i in node.inputs]
+            for stream in node.writes:
+                lines += [
+                    f"    table {sink_name(use)} gets {stream.name}, in the same commit"
+                    for use in node.sinks.get(stream.name, [])
+                ]
+                if self.readers(stream.name) or not node.sinks.get(stream.name):
+                    lines.append(f"    sends {stream.name}")
+        return "\n".join(lines)
+
+    def mermaid(self) -> str:
+        """The graph as a Mermaid flowchart."""
+        lines = ["flowchart LR"]
+        shapes = {"injector": "[/{}/]", "computation": "[{}]", "relay": "({})"}
+        for node in self.nodes:
+            lines.append(f"  {node.name}{shapes[node.kind].format(node.name)}")
+            for stream, uses in node.sinks.items():
+                lines += [
+                    f"  {node.name} -->|{stream}| {sink_name(use)}[({sink_name(use)})]"
+                    for use in uses
+                ]
+        for node in self.nodes:
+            for stream_ in node.writes:
+                lines += [
+                    f"  {node.name} -->|{stream_.name}| {reader.name}"
+                    for reader, _ in self.readers(stream_.name)
+                ]
+        return "\n".join(lines)
+
+
+def json_text(value: Any) -> str:
+    """Compact JSON for people."""
+    return msgspec.json.encode(value).decode()
+
+
+def sink_name(use: SinkUse) -> str:
+    """How a sink is called in graphs and names."""
+    match use.sink:
+        case Table(name=name):
+            return str(name)
+        case JsonLinesFiles():
+            return "files"
+        case Console():
+            return "console"
+        case Discard():
+            return "discard"
+
+
+def identify_node(stream: Stream[Any], identify: Callable[[Any], Key]) -> tuple[Stream[Any], Node]:
+    """The hidden stream injectors write, and the relay that meets its records by their id."""
+    hidden = _copy(stream, "injected")
+    node = Node(
+        name=f"{stream.name}_by_id",
+        kind="relay",
+        inputs=(Input(hidden, identify),),
+        writes=(stream,),
+        computation=Relay(stream),
+        named=True,
+    )
+    return hidden, node
+
+
+def sink_node(stream: Stream[Any], use: SinkUse, taken: set[str]) -> Node:
+    """The relay that feeds a sink which cannot ride in the producer's commit."""
+    name = f"{stream.name}_to_{sink_name(use)}"
+    number = 2
+    while name in taken:
+        name = f"{stream.name}_to_{sink_name(use)}_{number}"
+        number += 1
+    hidden = _copy(stream, name)
+    extractor: Callable[[Any], Key] = _constant_key
+    panes = False
+    if isinstance(use.sink, Table):
+        extractor = row_key(use.sink, use.row)
+        panes = (get_origin(stream.value_type) or stream.value_type) is Pane
+    elif isinstance(use.sink, JsonLinesFiles) and use.sink.by is not None:
+        extractor = use.sink.by
+    return Node(
+        name=name,
+        kind="relay",
+        inputs=(Input(stream, extractor),),
+        writes=(hidden,),
+        computation=PaneRelay(hidden) if panes else Relay(hidden),
+        sinks={hidden.name: [use]},
+    )

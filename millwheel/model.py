@@ -1,0 +1,125 @@
+"""The nouns: keys, slots, records, timers, times.
+
+Time inside the engine is an ``int`` of microseconds since 1970-01-01T00:00Z; at the
+edge, where user code sees it, it is an aware UTC ``datetime``. `MIN_TIME` stands for
+"nothing is known yet", `MAX_TIME` for "the end of time": a low watermark there says that
+nothing more will come.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Generic, Literal, TypeAlias, TypeVar
+
+import msgspec
+
+Key: TypeAlias = "str | int | tuple[str | int, ...]"
+TimerKind: TypeAlias = Literal["watermark", "wall"]
+
+SLOTS = 1 << 16
+"""How many slots keys are hashed to; an interval is a range of slots."""
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+ONE_MICROSECOND = timedelta(microseconds=1)
+MIN_TIME = (datetime(1, 1, 2, tzinfo=UTC) - EPOCH) // ONE_MICROSECOND
+MAX_TIME = (datetime(9999, 12, 30, tzinfo=UTC) - EPOCH) // ONE_MICROSECOND
+
+V = TypeVar("V")
+
+
+def to_micros(moment: datetime) -> int:
+    """Microseconds since the epoch of an aware ``datetime``.
+
+    Raises:
+        ValueError: `moment` has no time zone; which instant it means is unknown.
+    """
+    if not isinstance(moment, datetime):
+        raise TypeError(f"a timestamp must be an aware datetime, not {type(moment).__name__}")
+    if moment.tzinfo is None:
+        raise ValueError(
+            f"the timestamp {moment.isoformat()} has no time zone, so the instant it means is "
+            "unknown; make it aware, for example with .replace(tzinfo=timezone.utc)"
+        )
+    difference = moment - EPOCH
+    return (difference.days * 86_400 + difference.seconds) * 1_000_000 + difference.microseconds
+
+
+def from_micros(micros: int) -> datetime:
+    """The aware UTC ``datetime`` of microseconds since the epoch."""
+    return EPOCH + timedelta(microseconds=micros)
+
+
+def clamp_time(micros: int) -> int:
+    """`micros`, kept between `MIN_TIME` and `MAX_TIME`."""
+    return max(MIN_TIME, min(MAX_TIME, micros))
+
+
+class Record(msgspec.Struct, Generic[V], gc=False, eq=False):
+    """One record as a computation sees it: (key, value, timestamp) and its stream's name."""
+
+    key: Key
+    value: V
+    micros: int
+    """The timestamp in microseconds since the epoch."""
+    stream: str
+
+    @property
+    def timestamp(self) -> datetime:
+        """Event time, an aware UTC ``datetime``."""
+        return from_micros(self.micros)
+
+
+class Timer(msgspec.Struct, frozen=True, gc=False):
+    """A timer that is due: what `Computation.process_timer` is called with."""
+
+    tag: str
+    kind: TimerKind
+    micros: int
+
+    @property
+    def at(self) -> datetime:
+        """The instant it was set for, an aware UTC ``datetime``."""
+        return from_micros(self.micros)
+
+
+def record_id(log: int, seq: int) -> bytes:
+    """The 16-byte id of record `seq` of log `log`: unique for ever, the same in every resend."""
+    return log.to_bytes(8, "big") + seq.to_bytes(8, "big")
+
+
+class Delivery(Record[V], gc=False, eq=False):
+    """A record on its way to one interval, with what the engine must know to deliver it once.
+
+    Strong productions get `log`, `seq`, `stamp` and `id` when their commit is put together;
+    records of a replayable source get them when they are read.
+    """
+
+    key_text: bytes
+    slot: int
+    receiver: int
+    """Id of the computation that reads it."""
+    hold: int
+    """What it counts for in the low watermark: max(timestamp, the watermark promised when sent)."""
+    size: int
+    """Bytes of its encoded value."""
+    encoded: bytes = b""
+    """The encoded value until it is durable; empty for records of a replayable source."""
+    log: int = 0
+    seq: int = 0
+    stamp: int = 0
+    """`produced_at`, the sender's logical clock in microseconds; of a replayable source the offset."""
+    id: bytes = b""
+    bucket: int = 0
+    """Where the receiver keeps the id."""
+    named: bool = False
+    """The id was supplied by the user: it is looked up in every live bucket."""
+
+
+class Firing(msgspec.Struct, gc=False, eq=False):
+    """A timer of one key that is due."""
+
+    key: Key
+    key_text: bytes
+    slot: int
+    timer: Timer
+    hold: int

@@ -1,0 +1,223 @@
+"""A pipeline: what is injected, what is computed, where results go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypeVar
+
+from millwheel.codec import Codec
+from millwheel.computation import Computation
+from millwheel.errors import GraphError
+from millwheel.graph import Graph, Injection, Node, OnError, identify_node, sink_node
+from millwheel.model import Key
+from millwheel.settings import Settings
+from millwheel.sinks import Sink, SinkUse, Table
+from millwheel.sources import Source
+from millwheel.state import StateLayout
+from millwheel.streams import Input, Stream, check_name
+
+V = TypeVar("V")
+R = TypeVar("R")
+
+
+class Pipeline:
+    """Wires injectors, computations and sinks by streams; starts nothing by itself.
+
+    Args:
+        name: also the name of the Postgres schema that holds everything of it.
+        settings: limits, when the defaults do not fit.
+    """
+
+    def __init__(self, name: str, *, settings: Settings | None = None) -> None:
+        self.name = check_name(name, "pipeline")
+        if name.startswith("pg_") or name in ("public", "information_schema"):
+            raise GraphError(
+                f"{name!r} cannot name a pipeline: Postgres keeps that schema for itself"
+            )
+        self.settings = settings or Settings()
+        self._nodes: dict[str, Node] = {}
+        self._identified: dict[str, tuple[Stream[Any], Callable[[Any], Key]]] = {}
+        self._sinks: list[tuple[Stream[Any], SinkUse]] = []
+        self._graph: Graph | None = None
+
+    def inject(
+        self,
+        stream: Stream[V],
+        source: Source,
+        *,
+        timestamp: Callable[[V], datetime],
+        lateness: timedelta = timedelta(0),
+        seen: Callable[[V], datetime] | None = None,
+        id: Callable[[V], Key] | None = None,
+        on_error: OnError = "fail",
+        name: str | None = None,
+    ) -> None:
+        """Read `source` into `stream`.
+
+        The injector's low watermark is the greatest `seen` time so far less `lateness`.
+
+        Args:
+            timestamp: a value's event time, an aware datetime.
+            lateness: how far behind the newest a record may come and still be on time.
+            seen: when a record was seen, if that is not its event time.
+            id: the record's own id; a second record of the stream with the same id is
+                dropped, whichever source it comes from (remembered for
+                ``Settings.id_retention_seconds``).
+            on_error: what to do with a row that cannot be read: stop, or keep it as a dead letter.
+        """
+        if lateness < timedelta(0):
+            raise GraphError(
+                f"inject into {stream.name!r}: lateness may not be negative: {lateness}"
+            )
+        target = stream
+        if id is not None:
+            target, node = identify_node(stream, id)
+            if stream.name in self._identified:
+                target, known = self._identified[stream.name]
+                if known is not id:
+                    raise GraphError(
+                        f"two injectors of stream {stream.name!r} take the id by different "
+                        "functions; an id means the same for the whole stream, so give both one"
+                    )
+            else:
+                self._identified[stream.name] = (target, id)
+                self._add(node)
+        self._add(
+            Node(
+                name=check_name(name or self._free_name(f"{stream.name}_injector"), "injector"),
+                kind="injector",
+                writes=(target,),
+                injection=Injection(source, timestamp, seen, lateness, on_error),
+            )
+        )
+
+    def add(
+        self,
+        computation: Computation[V, Any],
+        *inputs: Input[V],
+        name: str | None = None,
+        productions: Literal["strong", "weak"] = "strong",
+        exactly_once: bool = True,
+        on_error: OnError = "fail",
+        retries: int = 0,
+    ) -> None:
+        """Run `computation` over `inputs`.
+
+        Args:
+            productions: ``"strong"``: outputs are durable before they are sent.
+            exactly_once: drop records already seen.
+            on_error: when user code fails on a record: stop, or keep the record as a dead letter.
+            retries: how often user code is tried again before that.
+        """
+        label = check_name(name or computation.name, "computation")
+        if productions != "strong":
+            raise GraphError(
+                f"{label!r}: productions={productions!r} is not built yet; "
+                "only 'strong' productions are available in this version"
+            )
+        if exactly_once is not True:
+            raise GraphError(f"{label!r}: exactly_once=False is not built yet in this version")
+        if not inputs:
+            raise GraphError(f"{label!r} has no inputs; give it at least one STREAM.by(...)")
+        names = [input_.stream.name for input_ in inputs]
+        if len(set(names)) < len(names):
+            raise GraphError(f"{label!r} reads one stream twice ({', '.join(names)}); read it once")
+        if on_error not in ("fail", "dead_letter") or retries < 0:
+            raise GraphError(f"{label!r}: on_error is 'fail' or 'dead_letter', retries 0 or more")
+        self._add(
+            Node(
+                name=label,
+                kind="computation",
+                inputs=inputs,
+                writes=tuple(computation.writes),
+                computation=computation,
+                on_error=on_error,
+                retries=retries,
+            )
+        )
+
+    def sink(self, stream: Stream[V], sink: Sink, *, row: Callable[[V], Any] | None = None) -> None:
+        """Write every record of `stream` to `sink`; any number of sinks a stream.
+
+        Args:
+            row: makes the sink's row from a value; without it the value is the row.
+        """
+        self._sinks.append((stream, SinkUse(sink, row)))
+        self._graph = None
+
+    def _free_name(self, name: str) -> str:
+        number = 2
+        free = name
+        while free in self._nodes:
+            free = f"{name}_{number}"
+            number += 1
+        return free
+
+    def _add(self, node: Node) -> None:
+        if node.name in self._nodes:
+            raise GraphError(
+                f"two nodes are called {node.name!r}; give one another name=... in add or inject"
+            )
+        if node.computation is not None:
+            node.layout = StateLayout(
+                node.computation.state_type,
+                owner=node.name,
+                limit=self.settings.max_state_bytes,
+            )
+        self._nodes[node.name] = node
+        self._graph = None
+
+    def graph(self) -> Graph:
+        """The checked graph.
+
+        Raises:
+            GraphError: a stream nobody writes, a cycle, names that clash.
+        """
+        if self._graph is None:
+            nodes = {name: _without_sinks(node) for name, node in self._nodes.items()}
+            for stream, use in self._sinks:
+                self._attach(nodes, stream, use)
+            self._graph = Graph(self.name, nodes.values())
+            for stream in self._graph.streams.values():
+                stream.codec = Codec(
+                    stream.value_type,
+                    what=f"stream {stream.name!r}",
+                    limit=self.settings.max_record_bytes,
+                )
+            if not any(node.kind == "injector" for node in self._graph.nodes):
+                raise GraphError(f"pipeline {self.name!r} has no injector, so nothing can happen")
+        return self._graph
+
+    def _attach(self, nodes: dict[str, Node], stream: Stream[Any], use: SinkUse) -> None:
+        """Let the producers write the sink, or give it a step of its own."""
+        writers = [
+            node
+            for node in nodes.values()
+            if node.kind != "injector" and any(s.name == stream.name for s in node.writes)
+        ]
+        injected = any(
+            node.kind == "injector" and any(s.name == stream.name for s in node.writes)
+            for node in nodes.values()
+        )
+        if (
+            isinstance(use.sink, Table)
+            and use.sink.in_producers_commit
+            and writers
+            and not injected
+        ):
+            for writer in writers:
+                writer.sinks.setdefault(stream.name, []).append(use)
+            return
+        node = sink_node(stream, use, set(nodes))
+        assert node.computation is not None
+        node.layout = StateLayout(
+            node.computation.state_type, owner=node.name, limit=self.settings.max_state_bytes
+        )
+        nodes[node.name] = node
+
+
+def _without_sinks(node: Node) -> Node:
+    copy = Node(**{name: getattr(node, name) for name in node.__dataclass_fields__})
+    copy.sinks = {}
+    return copy

@@ -1,0 +1,52 @@
+"""A bundle: what one commit of a lane will carry, per interval."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millwheel.context import Effects
+from millwheel.model import Delivery, Firing
+
+if TYPE_CHECKING:
+    from millwheel.runtime.interval import Interval
+
+Item = Delivery[Any] | Firing
+"""What is processed: a record, or a timer that is due."""
+
+
+class IntervalWork:
+    """One interval's part of a bundle."""
+
+    __slots__ = ("effects", "given_up", "items", "low_watermark", "n", "states")
+
+    def __init__(self) -> None:
+        self.items: list[Item] = []
+        self.effects = Effects()
+        self.states: dict[tuple[bytes, str], tuple[int, bytes | None]] = {}
+        """(key, entry) -> (slot, encoded value or None): the last one counts."""
+        self.given_up: list[tuple[int, int, int]] = []
+        """Rows of an injector that could not be read: (offset, hold, size)."""
+        self.low_watermark = 0
+        self.n = 0
+
+
+class Bundle:
+    """Finished work of one lane that waits for its commit."""
+
+    __slots__ = ("count", "size", "works")
+
+    def __init__(self) -> None:
+        self.works: dict[Interval, IntervalWork] = {}
+        self.count = 0
+        self.size = 0
+
+    def work(self, interval: Interval) -> IntervalWork:
+        """The part of one interval."""
+        found = self.works.get(interval)
+        if found is None:
+            found = self.works[interval] = IntervalWork()
+        return found
+
+    def items(self) -> list[tuple[Interval, Item]]:
+        """Everything in it, interval by interval in the order it ran."""
+        return [(interval, item) for interval, work in self.works.items() for item in work.items]

@@ -1,0 +1,180 @@
+"""Has this record been seen? Ids in flight, then a Bloom filter, then the table.
+
+* An id received and not durable yet: the newcomer joins the first copy and is ACKed with
+  it; it is never run, and never ACKed before (paper 6.1.1; design, one record's life 2).
+* "Not in the filter" is final. "Maybe" asks the table, one look-up for all of a bundle.
+* A filter that is not rebuilt yet answers "maybe" to everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pybloom_live import BloomFilter
+
+from millwheel.model import Delivery
+from millwheel.runtime.buckets import Buckets
+from millwheel.store.port import Store
+
+GROWTH = 4
+REBUILD_ROWS = 1000
+"""Ids added between two looks at the event loop: about 3 ms."""
+
+
+class SeenFilter:
+    """The ids of one bucket seen by one interval: Bloom filters that grow with what arrives."""
+
+    def __init__(self, capacity: int, error_rate: float, *, ready: bool) -> None:
+        self._capacity = capacity
+        self._error_rate = error_rate
+        self._filters = [BloomFilter(capacity, error_rate)]
+        self.ready = ready
+
+    def add(self, id_: bytes) -> bool:
+        """Remember an id; True means that it may have been there before."""
+        text = id_.hex()
+        newest = self._filters[-1]
+        if newest.count >= newest.capacity:
+            newest = BloomFilter(newest.capacity * GROWTH, self._error_rate)
+            self._filters.append(newest)
+        maybe: bool = newest.add(text)
+        if not maybe and len(self._filters) > 1:
+            maybe = any(text in older for older in self._filters[:-1])
+        return maybe or not self.ready
+
+    def may_hold(self, id_: bytes) -> bool:
+        """Whether the id may be there."""
+        text = id_.hex()
+        return not self.ready or any(text in part for part in self._filters)
+
+    def __len__(self) -> int:
+        return sum(part.count for part in self._filters)
+
+
+class Dedup:
+    """The seen ids of one interval."""
+
+    def __init__(
+        self,
+        store: Store,
+        buckets: Buckets,
+        computation: int,
+        slots: tuple[int, int],
+        *,
+        capacity: int,
+        error_rate: float,
+    ) -> None:
+        self._store = store
+        self._buckets = buckets
+        self._computation = computation
+        self._slots = slots
+        self._capacity = capacity
+        self._error_rate = error_rate
+        self._filters: dict[int, SeenFilter] = {}
+        self.in_flight: dict[bytes, list[Delivery[Any]]] = {}
+        """Ids received and not durable yet: the first copy, and those that came meanwhile."""
+        self.dropped = 0
+        self.maybes = 0
+
+    def filter_of(self, bucket: int) -> SeenFilter:
+        """The filter of a bucket; a bucket this worker did not open starts out not ready."""
+        found = self._filters.get(bucket)
+        if found is None:
+            size = max((len(f) for f in self._filters.values()), default=0)
+            found = self._filters[bucket] = SeenFilter(
+                max(self._capacity, int(size * 1.2)),
+                self._error_rate,
+                ready=bucket in self._buckets.fresh,
+            )
+        return found
+
+    def sort(
+        self, deliveries: Iterable[Delivery[Any]], sources: frozenset[int]
+    ) -> tuple[list[Delivery[Any]], dict[int, list[Delivery[Any]]], list[Delivery[Any]]]:
+        """Sort what arrived: candidates to run, in order; those of them that may have been
+        seen, per bucket to ask; and what is surely an old copy.
+
+        Candidates are in flight from here on; copies of ids in flight join them and appear
+        nowhere.
+        """
+        candidates: list[Delivery[Any]] = []
+        maybe: dict[int, list[Delivery[Any]]] = {}
+        seen: list[Delivery[Any]] = []
+        in_flight = self.in_flight
+        gc_watermark = self._buckets.gc_watermark
+        bucket = last_place = -1
+        current: SeenFilter | None = None
+        for delivery in deliveries:
+            id_ = delivery.id
+            copies = in_flight.get(id_)
+            if copies is not None:
+                copies.append(delivery)
+                self.dropped += 1
+                continue
+            if delivery.named:
+                asked = self._ask_named(id_)
+                delivery.bucket = self._buckets.named()[-1]
+                in_flight[id_] = [delivery]
+                candidates.append(delivery)
+                for number in asked:
+                    maybe.setdefault(number, []).append(delivery)
+                continue
+            source = delivery.log in sources
+            if not source and delivery.stamp < gc_watermark:
+                seen.append(delivery)
+                continue
+            place = -2 if source else delivery.stamp
+            if source or place != last_place or current is None:
+                last_place = place
+                bucket = (
+                    self._buckets.of_offset(delivery.log, delivery.seq)
+                    if source
+                    else self._buckets.of_stamp(delivery.stamp)
+                )
+                current = self.filter_of(bucket)
+            in_flight[id_] = [delivery]
+            candidates.append(delivery)
+            delivery.bucket = bucket
+            if current.add(id_):
+                maybe.setdefault(bucket, []).append(delivery)
+        return candidates, maybe, seen
+
+    def _ask_named(self, id_: bytes) -> list[int]:
+        """Buckets of user-supplied ids that may hold this one; remembers it in the current."""
+        *older, newest = self._buckets.named()
+        asked = [number for number in older if self.filter_of(number).may_hold(id_)]
+        if self.filter_of(newest).add(id_):
+            asked.append(newest)
+        return asked
+
+    async def look_up(self, maybe: dict[int, list[Delivery[Any]]]) -> set[bytes]:
+        """Which of the maybes are in the table."""
+        found: set[bytes] = set()
+        for bucket, deliveries in maybe.items():
+            self.maybes += len(deliveries)
+            found |= await self._store.look_up_seen(
+                bucket, self._computation, [(d.slot, d.id) for d in deliveries]
+            )
+        return found
+
+    def forget_buckets(self, buckets: Iterable[int]) -> None:
+        """Drop the filters of dropped buckets."""
+        for bucket in buckets:
+            self._filters.pop(bucket, None)
+
+    async def rebuild(self, bucket: int, pause: Any) -> None:
+        """Fill the filter of an inherited bucket from its table, slice by slice."""
+        found = self.filter_of(bucket)
+        after = (self._slots[0] - 1, b"\xff" * 16)
+        while not found.ready:
+            rows = await self._store.scan_seen(
+                bucket, self._computation, after, self._slots[1], REBUILD_ROWS
+            )
+            for _, id_ in rows:
+                found.add(id_)
+            if len(rows) < REBUILD_ROWS:
+                found.ready = True
+                return
+            after = rows[-1]
+            await pause()

@@ -1,0 +1,522 @@
+"""One worker's engine: deploys the graph, owns intervals, and ties lanes together.
+
+The engine itself is a registry: which step has which id, which log belongs to whom, who
+must be told when a watermark was stored or a record acknowledged. The work is done by its
+lanes (run, commit), injectors (read) and housekeeping (fold, lease, buckets).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import structlog
+
+from millwheel.clock import Clock, SystemClock
+from millwheel.codec import apply_migrations, decode_key
+from millwheel.errors import InvariantBroken, StoreUnavailable, UsageError
+from millwheel.graph import Node
+from millwheel.model import MAX_TIME, SLOTS, Delivery, record_id
+from millwheel.pipeline import Pipeline
+from millwheel.runtime.buckets import Buckets, Stamps
+from millwheel.runtime.dedup import Dedup
+from millwheel.runtime.housekeeping import Housekeeping
+from millwheel.runtime.injector import Injector
+from millwheel.runtime.interval import Interval, Ownership
+from millwheel.runtime.lane import Lane
+from millwheel.runtime.part_file import PartFile
+from millwheel.runtime.sent import SentLog
+from millwheel.runtime.states import KeyState, StateCache
+from millwheel.runtime.step import Step, StreamRoute, connect
+from millwheel.sinks import JsonLinesFiles, Table
+from millwheel.store.port import Claim, DeadLetter, NodeDeploy, Store, StreamDeploy
+from millwheel.timers.watermark import Watermarks
+
+T = TypeVar("T")
+
+
+class Engine:
+    """Runs one pipeline on one store, in this event loop.
+
+    Args:
+        close_at_end: when every source has ended, move the watermark to the end of time,
+            so that all windows close; otherwise leave it where the data put it.
+        inject_copies: how often each source row is delivered; 2 to test deduplication.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        store: Store,
+        *,
+        clock: Clock | None = None,
+        close_at_end: bool = True,
+        inject_copies: int = 1,
+    ) -> None:
+        self.pipeline = pipeline
+        self.graph = pipeline.graph()
+        self.settings = pipeline.settings
+        self.store = store
+        self.clock = clock or SystemClock()
+        self.close_at_end = close_at_end
+        self.inject_copies = inject_copies
+        self.worker = str(uuid.uuid4())
+        self.log = structlog.get_logger().bind(pipeline=pipeline.name, worker=self.worker[:8])
+        self.stamps = Stamps(self.clock)
+        self.buckets = Buckets(store, self.settings, self.stamps, self.clock)
+        self.watermarks = Watermarks()
+        self.steps: dict[int, Step] = {}
+        self.logs: dict[int, tuple[SentLog, Interval]] = {}
+        self.source_logs: frozenset[int] = frozenset()
+        self.intervals: list[Interval] = []
+        self.lanes = [Lane(self, number) for number in range(self.settings.lanes)]
+        self.injectors: list[Injector] = []
+        self.processed = 0
+        """Records and timers whose effects are durable, since this start."""
+        self.done = asyncio.Event()
+        """Every source has ended, and everything that came of it is stored."""
+        self._failure: BaseException | None = None
+        self._failed = asyncio.Event()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._housekeeping = Housekeeping(self)
+        self._lane_of: dict[Interval, Lane] = {}
+
+    # -- start and end ----------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Deploy, claim every interval, send again what was not acknowledged, and run.
+
+        Raises:
+            DeployRefused: the stored pipeline and this code do not agree.
+            UsageError: a live worker holds the pipeline's intervals.
+            InputError: a source is missing or has changed.
+        """
+        deployment = await self._deploy()
+        await self.store.register_worker(self.worker, self.settings.lease_seconds)
+        await self._wait_for_others()
+        await self.buckets.load()
+        for node in self.graph.nodes:
+            id_ = deployment.computations[node.name]
+            routes = {s.name: StreamRoute(s, node.sinks.get(s.name, [])) for s in node.writes}
+            self.steps[id_] = Step(id_, node, routes, [], [])
+        by_name = {step.name: step for step in self.steps.values()}
+        for step in self.steps.values():
+            connect(by_name, step.node, step.routes)
+        claims = await self.store.claim(self.worker, [row.id for row in deployment.intervals])
+        self.stamps.restore(max(claim.stamp for claim in claims))
+        await self.buckets.ensure_current()
+        if any(node.named for node in self.graph.nodes):
+            await self.buckets.ensure_named()
+        self._make_intervals(claims)
+        self._connect_watermarks(by_name)
+        for lane in self.lanes:
+            await lane.connect()
+        for claim, interval in zip(claims, self.intervals, strict=True):
+            await self._restore_interval(interval, claim)
+        self._restore_watermarks()
+        await self._housekeeping.prepare()
+        for lane in self.lanes:
+            lane.start()
+        for interval in self.intervals:
+            self.touch(interval, urgent=interval.output_watermark() > interval.durable)
+        for injector in self.injectors:
+            injector.start()
+        self.spawn(self._housekeeping.run(), "housekeeping")
+        self.log.info("started", intervals=len(self.intervals), lanes=len(self.lanes))
+
+    async def run(self, stop: asyncio.Event | None = None) -> None:
+        """Wait until everything is done, or `stop` is set, or something fails.
+
+        Raises:
+            MillwheelError: what went wrong; nothing that was acknowledged is lost.
+        """
+        events = [event for event in (self.done, self._failed, stop) if event is not None]
+        waits = [asyncio.create_task(event.wait()) for event in events]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if self._failure is not None:
+            raise self._failure
+
+    async def stop(self) -> None:
+        """End in order: read no more, commit what is finished, give up the lease."""
+        for injector in self.injectors:
+            await injector.stop()
+        for lane in self.lanes:
+            await lane.stop_running()
+        healthy = self._failure is None
+        if healthy:
+            drains = [asyncio.ensure_future(lane.drain()) for lane in self.lanes]
+            failed = asyncio.ensure_future(self._failed.wait())
+            await asyncio.wait(
+                [asyncio.gather(*drains), failed], return_when=asyncio.FIRST_COMPLETED
+            )
+            failed.cancel()
+        await self.kill()
+        for interval in self.intervals:
+            if interval.ownership is Ownership.HELD:
+                interval.transition("release")
+        try:
+            await self.store.stop_worker(self.worker)
+        except StoreUnavailable as error:
+            self.log.warning("lease_not_given_up", error=str(error))
+
+    async def kill(self) -> None:
+        """End without order, as a crash would: no commit, no farewell."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for lane in self.lanes:
+            await lane.stop_running()
+            await lane.close()
+        for injector in self.injectors:
+            await injector.stop()
+        for interval in self.intervals:
+            if interval.part_file is not None:
+                interval.part_file.close()
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Run something for the engine's life; its failure is the engine's."""
+        task = asyncio.create_task(coroutine, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+        return task
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self.fail(task.exception())
+
+    def fail(self, error: BaseException | None) -> None:
+        """Something cannot go on; the first reason counts."""
+        if self._failure is None and error is not None:
+            self._failure = error
+            self._failed.set()
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What went wrong, if anything."""
+        return self._failure
+
+    # -- deploy and claim -----------------------------------------------------------------
+
+    async def _deploy(self) -> Any:
+        nodes = [self._node_deploy(node) for node in self.graph.nodes]
+        streams = [
+            StreamDeploy(s.name, s.version, s.codec.fingerprint, sorted(s.migrations))
+            for s in self.graph.streams.values()
+        ]
+        tables = {
+            use.sink.name: use.sink
+            for node in self.graph.nodes
+            for uses in node.sinks.values()
+            for use in uses
+            if isinstance(use.sink, Table)
+        }
+        stamp = self.stamps.next()
+        return await self.store.deploy(
+            self.graph.describe(),
+            nodes,
+            streams,
+            list(tables.values()),
+            stamp=stamp,
+            bucket_high=stamp + int(self.settings.bucket_seconds * 1e6),
+        )
+
+    def _node_deploy(self, node: Node) -> NodeDeploy:
+        sources: list[str] = []
+        if node.injection is not None:
+            sources = [partition.identity for partition in node.injection.source.partitions()]
+            slots = [(number, number + 1) for number in range(len(sources))]
+        else:
+            count = self.settings.lanes
+            edges = [SLOTS * number // count for number in range(count + 1)]
+            slots = list(pairwise(edges))
+        computation = node.computation
+        return NodeDeploy(
+            name=node.name,
+            kind=node.kind,
+            version=computation.version if computation else 1,
+            state=node.layout.fingerprint if node.layout else {},
+            upstream=[other.name for other in self.graph.upstream(node)],
+            slots=slots,
+            sources=sources,
+            migrates_from=sorted(computation.migrations) if computation else [],
+        )
+
+    async def _wait_for_others(self) -> None:
+        """A worker known to be dead is ended at once; a live one keeps its intervals."""
+        for other in await self.store.other_workers(self.worker):
+            if other.lease_left <= 0 or self.store.is_dead(other):
+                await self.store.end_worker(other)
+                continue
+            await self.store.stop_worker(self.worker)
+            raise UsageError(
+                f"pipeline {self.pipeline.name!r} is being run by process {other.pid} on "
+                f"{other.host.split()[0]!r} (its lease ends in {other.lease_left:.0f} s unless it "
+                "renews it). Stop that one first, or wait for its lease to end"
+            )
+
+    def _make_intervals(self, claims: list[Claim]) -> None:
+        sources: set[int] = set()
+        for claim in claims:
+            step = self.steps[claim.interval.computation]
+            interval = Interval(step, claim, self.settings)
+            self.intervals.append(interval)
+            step.intervals.append(interval)
+            step.starts.append(claim.interval.slot_from)
+            number = len(step.intervals) - 1
+            lane = self.lanes[number % len(self.lanes)]
+            lane.intervals.append(interval)
+            self._lane_of[interval] = lane
+            if step.node.injection is not None:
+                partitions = step.node.injection.source.partitions()
+                interval.injector = Injector(self, interval, partitions[number])
+                self.injectors.append(interval.injector)
+                sources.add(interval.log.id)
+            else:
+                self._equip(interval, claim)
+        self.source_logs = frozenset(sources)
+
+    def _equip(self, interval: Interval, claim: Claim) -> None:
+        """Give an interval its dedup and its part file."""
+        settings = self.settings
+        interval.dedup = Dedup(
+            self.store,
+            self.buckets,
+            interval.step.id,
+            interval.slots,
+            capacity=settings.filter_capacity,
+            error_rate=settings.filter_error_rate,
+        )
+        for uses in interval.step.node.sinks.values():
+            for use in uses:
+                if isinstance(use.sink, JsonLinesFiles):
+                    path = use.sink.path / f"part-{interval.slots[0]:05d}.jsonl"
+                    length = (claim.position or {}).get("length", 0)
+                    interval.part_file = PartFile(path, length)
+
+    def _connect_watermarks(self, by_name: dict[str, Step]) -> None:
+        for step in self.steps.values():
+            if step.node.kind != "injector":
+                upstream = [by_name[node.name] for node in self.graph.upstream(step.node)]
+                self.watermarks.add_reader(step.id, [i.id for s in upstream for i in s.intervals])
+
+    def _restore_watermarks(self) -> None:
+        self.watermarks.restore({interval.id: interval.durable for interval in self.intervals})
+        for interval in self.intervals:
+            if interval.injector is None:
+                stored = self.watermarks.input(interval.step.id)
+                interval.input_watermark = max(interval.input_watermark, stored)
+
+    async def restore(self, lane: Lane) -> None:
+        """Claim a lane's intervals again and start them over from what is durable."""
+        ids = [interval.id for interval in lane.intervals]
+        claims = {
+            c.interval.id: c
+            for c in await self.patiently(lambda: self.store.claim(self.worker, ids))
+        }
+        for interval in lane.intervals:
+            claim = claims[interval.id]
+            if interval.injector is not None:
+                await interval.injector.stop()
+            for log in interval.logs:
+                self.logs.pop(log.id, None)
+            interval.restore(claim)
+            await self._restore_interval(interval, claim)
+        self._restore_watermarks()
+        for interval in lane.intervals:
+            if interval.injector is not None:
+                interval.injector.start()
+            elif interval.part_file is not None:
+                interval.part_file.restore((interval.stored_position or {}).get("length", 0))
+            self.touch(interval, urgent=interval.output_watermark() > interval.durable)
+        self.wake_all()
+
+    async def _restore_interval(self, interval: Interval, claim: Claim) -> None:
+        """State, logs and what must be sent again, before anything new is sent."""
+        for log in interval.logs:
+            self.logs[log.id] = (log, interval)
+        if interval.injector is not None:
+            return
+        states = self._state_cache(interval)
+        interval.attach(states, interval.dedup, claim)
+        for log in interval.logs[:-1]:
+            await self.patiently(lambda log=log: self._send_again(interval, log))  # type: ignore[misc]
+
+    def _state_cache(self, interval: Interval) -> StateCache:
+        step = interval.step
+        node = step.node
+        assert node.layout is not None
+        assert node.computation is not None
+        limit = self.settings.eager_entries
+
+        async def fetch(state: KeyState, entry: str) -> tuple[bytes, int] | None:
+            return await self.patiently(
+                lambda: self.store.load_entry(step.id, state.slot, state.key_text, entry)
+            )
+
+        async def scan(state: KeyState, after: str, before: str) -> list[tuple[str, bytes, int]]:
+            return await self.patiently(
+                lambda: self.store.scan_entries(
+                    step.id, state.slot, state.key_text, after, before, max(limit, 1000)
+                )
+            )
+
+        return StateCache(
+            node.layout,
+            what=f"state of {node.name!r}",
+            version=node.computation.version,
+            migrations=node.computation.migrations,
+            fetch_entry=fetch,
+            scan_entries=scan,
+        )
+
+    async def _send_again(self, interval: Interval, log: SentLog) -> None:
+        """Productions of an inherited log that nobody has acknowledged, in their order."""
+        last = 0
+        async for row in self.store.read_productions(log.id, log.next_seq):
+            if log.is_acknowledged(row.seq):
+                log.next_seq = row.seq + 1
+                continue
+            stream = self.graph.streams[row.stream]
+            value = row.value
+            if row.version != stream.version:
+                value = apply_migrations(
+                    value, row.version, stream.version, stream.migrations, f"stream {row.stream!r}"
+                )
+            if row.stamp != last:
+                log.stamp(row.seq, row.stamp)
+                last = row.stamp
+            interval.holds.add(row.hold)
+            log.sent(row.seq, len(value))
+            delivery: Delivery[Any] = Delivery(
+                decode_key(row.key), stream.codec.decode(value), row.ts, row.stream, row.key,
+                row.slot, row.receiver, row.hold, len(value), b"", log.id, row.seq, row.stamp,
+                record_id(log.id, row.seq),
+            )  # fmt: skip
+            self.steps[row.receiver].interval_of(row.slot).intake.append(delivery)
+
+    # -- between lanes --------------------------------------------------------------------
+
+    def touch(self, interval: Interval, *, urgent: bool) -> None:
+        """Something of an interval is to be stored."""
+        self._lane_of[interval].touch(interval, urgent=urgent)
+
+    def wake_all(self) -> None:
+        """There may be work anywhere."""
+        for lane in self.lanes:
+            lane.wake.set()
+
+    def send(self, productions: Iterable[Delivery[Any]]) -> None:
+        """Durable productions go to their readers; here that is a queue away."""
+        steps = self.steps
+        sent = False
+        for production in productions:
+            production.encoded = b""
+            steps[production.receiver].interval_of(production.slot).intake.append(production)
+            sent = True
+        if sent:
+            self.wake_all()
+
+    def acknowledge(self, deliveries: Iterable[Delivery[Any]]) -> None:
+        """The effects of these records are durable: tell their senders (I1)."""
+        owners: set[Interval] = set()
+        logs = self.logs
+        bits = self._reader_bits
+        for delivery in deliveries:
+            found = logs.get(delivery.log)
+            if found is None:
+                continue  # a log that was drained and retired: a late copy
+            log, owner = found
+            bit = bits(owner, delivery) if log.source else 0
+            log.acknowledge(delivery.seq, delivery.hold, delivery.size, bit)
+            owners.add(owner)
+        for owner in owners:
+            self.touch(owner, urgent=owner.output_watermark() > owner.durable)
+            self._lane_of[owner].wake.set()
+            if owner.injector is not None:
+                owner.injector.credit.set()
+
+    def _reader_bits(self, owner: Interval, delivery: Delivery[Any]) -> int:
+        for route in owner.step.routes.values():
+            for reader in route.readers:
+                if reader.step.id == delivery.receiver:
+                    return reader.bit
+        raise InvariantBroken(f"{owner.name} never sent to computation {delivery.receiver}")
+
+    def watermark_stored(self, interval: Interval, watermark: int) -> None:
+        """An interval's low watermark is durable: only now may its readers know (I5)."""
+        for computation in self.watermarks.advance(interval.id, watermark):
+            moved = self.watermarks.input(computation)
+            for reader in self.steps[computation].intervals:
+                reader.input_watermark = max(reader.input_watermark, moved)
+                if reader.has_due(self.clock.now()):
+                    self._lane_of[reader].wake.set()
+                elif reader.output_watermark() > reader.durable:
+                    self.touch(reader, urgent=True)
+
+    def give_up_row(
+        self, interval: Interval, row: tuple[int, int, int], letter: DeadLetter
+    ) -> None:
+        """Keep a bad row of a source, in its injector's next commit."""
+        self._lane_of[interval].give_up_row(interval, row, letter)
+
+    def shrink(self, intervals: Iterable[Interval]) -> None:
+        """Keep the state cache within its bytes."""
+        total = sum(i.states.size for i in self.intervals if i.states is not None)
+        if total <= self.settings.cache_bytes:
+            return
+        share = self.settings.cache_bytes // max(1, len(self.intervals))
+        for interval in intervals:
+            if interval.states is not None:
+                backlog = interval.backlog
+                interval.states.evict(share, backlog.__contains__)
+
+    async def patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Try something of the store until it answers, for as long as patience lasts.
+
+        Raises:
+            StoreUnavailable: it did not answer in time.
+        """
+        pause = 0.05
+        deadline = self.clock.monotonic() + self.settings.store_patience_seconds
+        while True:
+            try:
+                return await attempt()
+            except StoreUnavailable:
+                if self.clock.monotonic() > deadline:
+                    raise
+                await self.clock.sleep(pause)
+                pause = min(2.0, pause * 2)
+
+    def check_finished(self) -> None:
+        """Set `done` when every source has ended and nothing is left to do."""
+        if not all(injector.ended for injector in self.injectors):
+            return
+        if self.close_at_end:
+            finished = all(interval.finished for interval in self.intervals)
+        else:
+            finished = all(interval.idle for interval in self.intervals)
+        if finished and not any(lane.busy for lane in self.lanes):
+            self.done.set()
+
+    # -- what there is to tell --------------------------------------------------------------
+
+    def progress(self) -> dict[str, Any]:
+        """Figures for people: processed records, watermark, backlog, share of the input read."""
+        sinks = [interval.durable for interval in self.intervals]
+        return {
+            "processed": self.processed,
+            "read": sum(injector.rows for injector in self.injectors),
+            "low_watermark": min(sinks, default=MAX_TIME),
+            "backlog": sum(len(interval.intake) for interval in self.intervals),
+            "unacked": sum(log.unacked for log, _ in self.logs.values()),
+            "share": min((i.progress() for i in self.injectors), default=1.0),
+            "wall_timers": sum(len(i.wall_timers) for i in self.intervals),
+        }

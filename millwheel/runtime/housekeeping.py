@@ -1,0 +1,147 @@
+"""The worker's chores: lease, folds, buckets, filters, logs that are drained.
+
+None of them is on a record's way; each may fail and is done again the next time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from millwheel.runtime.interval import Interval
+from millwheel.runtime.service import Service
+
+if TYPE_CHECKING:
+    from millwheel.runtime.engine import Engine
+
+OLD_SNAPSHOT_SECONDS = 5.0
+"""A snapshot this old keeps the dead rows of folds alive: folding waits for it, in bounds."""
+
+
+class Housekeeping(Service):
+    """Renews the lease, folds, opens and drops buckets, rebuilds filters."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine.clock, engine.settings.housekeeping_seconds)
+        self._engine = engine
+        self._settings = engine.settings
+        self._last_fold: dict[Interval, float] = {}
+        self._last_heartbeat = float("-inf")
+        self._last_collection = float("-inf")
+
+    async def prepare(self) -> None:
+        """Before the lanes start: filters of inherited buckets are rebuilt beside them."""
+        for interval in self._engine.intervals:
+            if interval.dedup is None:
+                continue
+            for bucket in self._engine.buckets.live():
+                if bucket.id not in self._engine.buckets.fresh:
+                    self._engine.spawn(
+                        self._rebuild(interval, bucket.id), f"filter {bucket.id} of {interval.name}"
+                    )
+
+    async def _rebuild(self, interval: Interval, bucket: int) -> None:
+        async def pause() -> None:
+            await asyncio.sleep(0)
+
+        await self._engine.patiently(lambda: interval.dedup.rebuild(bucket, pause))
+
+    async def run_once(self) -> None:
+        now = self._engine.clock.monotonic()
+        if now - self._last_heartbeat >= self._settings.lease_seconds / 3:
+            await self._heartbeat()
+            self._last_heartbeat = now
+        await self._engine.buckets.ensure_current()
+        if any(node.named for node in self._engine.graph.nodes):
+            await self._engine.buckets.ensure_named()
+        self._fire_wall_timers()
+        await self._fold_what_is_due(now)
+        if now - self._last_collection >= self._settings.bucket_seconds / 8:
+            await self.collect()
+            self._last_collection = now
+
+    async def _heartbeat(self) -> None:
+        engine = self._engine
+        await engine.store.heartbeat(
+            engine.worker, self._settings.lease_seconds, dict(engine.progress())
+        )
+
+    def _fire_wall_timers(self) -> None:
+        now = self._engine.clock.now()
+        if any(interval.has_due(now) for interval in self._engine.intervals):
+            self._engine.wake_all()
+
+    # -- folds --------------------------------------------------------------------------
+
+    async def _fold_what_is_due(self, now: float) -> None:
+        settings = self._settings
+        due = [
+            interval
+            for interval in self._engine.intervals
+            if interval.durable_n > interval.folded
+            and (
+                interval.changed_since_fold >= settings.fold_rows
+                or (
+                    interval.changed_since_fold
+                    and now - self._last_fold.get(interval, 0.0) >= settings.fold_seconds
+                )
+                or now - self._last_fold.get(interval, 0.0) >= settings.bucket_seconds / 8
+            )
+        ]
+        if not due:
+            return
+        snapshot = await self._engine.store.oldest_snapshot_seconds()
+        for interval in due:
+            if (
+                snapshot > OLD_SNAPSHOT_SECONDS
+                and interval.changed_since_fold < settings.fold_tail_rows
+                and now - self._last_fold.get(interval, now) < 10 * settings.fold_seconds
+            ):
+                continue
+            await self.fold(interval)
+            self._last_fold[interval] = now
+
+    async def fold(self, interval: Interval) -> bool:
+        """Fold one interval's durable changes into the current tables (I15)."""
+        through, changed = interval.durable_n, interval.changed_since_fold
+        folded = await self._engine.store.fold(
+            interval.id, interval.sequencer, interval.folded, through
+        )
+        if folded:
+            interval.folded = through
+            interval.changed_since_fold -= changed
+            if interval.states is not None:
+                interval.states.folded = through
+        return folded
+
+    # -- buckets ------------------------------------------------------------------------
+
+    async def collect(self) -> None:
+        """Retire drained logs and drop buckets that nothing needs any more."""
+        engine = self._engine
+        await self._retire_logs()
+        oldest = engine.buckets.oldest_time_bucket()
+        if oldest is not None:
+            for interval in engine.intervals:
+                if interval.last_bucket == oldest.id:
+                    engine.touch(interval, urgent=False)  # its last commit must not go with it
+        dropped = await engine.buckets.collect()
+        if dropped:
+            for interval in engine.intervals:
+                if interval.dedup is not None:
+                    interval.dedup.forget_buckets(dropped)
+
+    async def _retire_logs(self) -> None:
+        engine = self._engine
+        retired = [
+            (interval, log)
+            for interval in engine.intervals
+            for log in interval.logs[:-1]
+            if log.drained and not log.changed
+        ]
+        if retired:
+            await engine.store.retire_logs([log.id for _, log in retired])
+            for interval, log in retired:
+                if log in interval.logs:
+                    interval.logs.remove(log)
+                engine.logs.pop(log.id, None)

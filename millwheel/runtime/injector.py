@@ -1,0 +1,221 @@
+"""Injectors: one partition of a source, read, timestamped and sent.
+
+A replayable source is a sender whose log is the source itself: it writes no productions.
+What is stored is the first row not acknowledged, and with it where to read on; rows past
+it are read again after a crash, with the same ids (design, injectors).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from millwheel.codec import encode_key, named_id
+from millwheel.errors import InputError, MillwheelError
+from millwheel.model import MAX_TIME, MIN_TIME, Delivery, clamp_time, record_id, to_micros
+from millwheel.runtime.interval import Interval
+from millwheel.runtime.sent import SentLog
+from millwheel.sources import Partition, Reader, Row
+from millwheel.store.port import DeadLetter
+
+if TYPE_CHECKING:
+    from millwheel.runtime.engine import Engine
+
+ASSUMED_ROW_BYTES = 256
+"""What a row of a source counts for in the credits: its value is never encoded here."""
+
+
+class Injector:
+    """Reads one partition into the readers of its stream."""
+
+    def __init__(self, engine: Engine, interval: Interval, partition: Partition) -> None:
+        self._engine = engine
+        self._interval = interval
+        self._partition = partition
+        node = interval.step.node
+        assert node.injection is not None
+        self._injection = node.injection
+        self._stream = node.writes[0]
+        self._lateness = int(node.injection.lateness.total_seconds() * 1e6)
+        self._reader: Reader | None = None
+        self._seen = MIN_TIME
+        self._task: asyncio.Task[None] | None = None
+        self.credit = asyncio.Event()
+        self.ended = False
+        self.rows = 0
+
+    def start(self) -> None:
+        """Open the partition where the stored position says, and read on.
+
+        Raises:
+            InputError: the source is missing, or what was read of it has changed.
+        """
+        stored = self._interval.stored_position
+        self._reader = self._partition.open(
+            self._stream.value_type, stored["reader"] if stored else None
+        )
+        self._interval.log.next_seq = self._interval.log.first
+        self.ended = False
+        self._task = self._engine.spawn(self._run(), f"injector {self._interval.name}")
+
+    async def stop(self) -> None:
+        """Read no more."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    @property
+    def log(self) -> SentLog:
+        """The log that the source is."""
+        return self._interval.log
+
+    def progress(self) -> float:
+        """The share of the partition read, 0 to 1."""
+        return 1.0 if self.ended else (self._reader.progress() if self._reader else 0.0)
+
+    def position(self) -> dict[str, Any]:
+        """What is stored of it: where to read on, and which row holds the watermark."""
+        first = self.log.first
+        held = self.log.unacked > 0 and self._interval.promised < self._interval.input_watermark
+        reader = (
+            self._reader.position(first)
+            if self._reader is not None
+            else (self._interval.stored_position or {}).get("reader")
+        )
+        return {"reader": reader, "held_by": first if held else None, "ended": self.ended}
+
+    async def _run(self) -> None:
+        engine = self._engine
+        assert self._reader is not None
+        limit = engine.settings.chunk_records
+        while True:
+            while not self._interval.may_send():
+                self.credit.clear()
+                await self.credit.wait()
+            rows = self._reader.read(limit)
+            if not rows:
+                break
+            await engine.patiently(lambda: self._have_buckets(rows[-1].offset))  # noqa: B023
+            for row in rows:
+                self._send(row)
+            self.rows += len(rows)
+            engine.wake_all()
+            self._advance()
+            await asyncio.sleep(0)
+        self.ended = True
+        if engine.close_at_end:
+            self._interval.input_watermark = MAX_TIME
+        engine.touch(self._interval, urgent=True)
+        engine.check_finished()
+
+    async def _have_buckets(self, offset: int) -> None:
+        await self._engine.buckets.ensure_source(self.log.id, offset)
+
+    def _advance(self) -> None:
+        """Move the source's own watermark: the newest seen time less the lateness."""
+        if self._seen == MIN_TIME:
+            return
+        watermark = clamp_time(self._seen - self._lateness)
+        interval = self._interval
+        if watermark > interval.input_watermark:
+            interval.input_watermark = watermark
+            if interval.output_watermark() > interval.durable:
+                self._engine.touch(interval, urgent=True)
+
+    def _send(self, row: Row) -> None:
+        """One row to every reader of the stream, or to the dead letters."""
+        log = self.log
+        if log.is_acknowledged(row.offset):
+            return
+        if row.error is not None:
+            self._give_up(row, row.error)
+            return
+        try:
+            micros = self._time_of(row, self._injection.timestamp, "timestamp")
+            seen = self._injection.seen
+            seen_micros = micros if seen is None else self._time_of(row, seen, "seen")
+            deliveries = self._address(row, micros)
+        except MillwheelError as error:
+            self._give_up(row, InputError(f"{self._partition.identity}, line {row.line}: {error}"))
+            return
+        self._seen = max(self._seen, seen_micros)
+        interval = self._interval
+        hold = max(micros, interval.promised)
+        interval.holds.add(hold)
+        mask = 0
+        for bit, delivery in deliveries:
+            delivery.hold = hold
+            mask |= bit
+        if mask & (mask - 1):
+            log.sent_to_several(row.offset, ASSUMED_ROW_BYTES, mask)
+        else:
+            log.sent(row.offset, ASSUMED_ROW_BYTES)
+        steps = self._engine.steps
+        for _, delivery in deliveries:
+            steps[delivery.receiver].interval_of(delivery.slot).intake.append(delivery)
+
+    def _time_of(self, row: Row, function: Any, what: str) -> int:
+        try:
+            return to_micros(function(row.value))
+        except Exception as error:
+            raise InputError(
+                f"the {what} function of stream {self._stream.name!r} failed: "
+                f"{error}; value {row.value!r:.300}"
+            ) from error
+
+    def _address(self, row: Row, micros: int) -> list[tuple[int, Delivery[Any]]]:
+        route = self._interval.step.routes[self._stream.name]
+        addressed = []
+        log = self.log.id
+        value = row.value
+        for number, reader in enumerate(route.readers):
+            if number:
+                value = route.codec.check(route.codec.encode(row.value), row.value)
+            key = reader.key_of(value, self._stream.name)
+            key_text, slot = encode_key(key)
+            named = reader.step.node.named
+            delivery: Delivery[Any] = Delivery(
+                key, value, micros, self._stream.name, key_text, slot, reader.step.id, 0,
+                ASSUMED_ROW_BYTES, b"", log, row.offset, row.offset,
+                named_id(reader.step.node.writes[0].name, key_text.decode())
+                if named
+                else record_id(log, row.offset),
+                0, named,
+            )  # fmt: skip
+            addressed += [(reader.bit, delivery)] * self._engine.inject_copies
+        return addressed
+
+    def _give_up(self, row: Row, error: InputError) -> None:
+        """A row that cannot be read: stop, or keep it as a dead letter and go on."""
+        if self._injection.on_error == "fail":
+            raise InputError(
+                f"{error}. Correct the file and start again, or give inject(...) "
+                'on_error="dead_letter" to set such rows aside'
+            ) from error
+        interval = self._interval
+        hold = max(interval.promised, MIN_TIME)
+        interval.holds.add(hold)
+        self.log.sent(row.offset, 0)
+        text = row.text or repr(row.value)
+        self._engine.give_up_row(
+            interval,
+            (row.offset, hold, 0),
+            DeadLetter(
+                slot=0,
+                computation=interval.step.id,
+                stream=self._stream.name,
+                record_id=record_id(self.log.id, row.offset),
+                key=None,
+                value=text.replace("\x00", "\\x00"),
+                ts=None,
+                place=f"{self._partition.identity}, line {row.line}",
+                error=str(error).replace("\x00", "\\x00"),
+                traceback="",
+                attempts=1,
+                stamp=self._engine.clock.now(),
+            ),
+        )

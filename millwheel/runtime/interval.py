@@ -1,0 +1,289 @@
+"""One key interval owned by this worker: queue, state, timers, dedup, logs, watermarks.
+
+Ownership of an interval is a small protocol::
+
+    FREE ──claim──▶ HELD ──release──▶ FREE
+                     │ fenced
+                     ▼
+                   FENCED            (another owner's sequencer is higher: let go)
+
+    HELD ──claim──▶ HELD             (claiming one's own again settles an unknown commit)
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from millwheel.codec import decode_key
+from millwheel.context import TimerIdentity
+from millwheel.errors import InvariantBroken
+from millwheel.model import MAX_TIME, Delivery, Firing, Key, Timer
+from millwheel.runtime.bundle import Item
+from millwheel.runtime.dedup import Dedup
+from millwheel.runtime.part_file import PartFile
+from millwheel.runtime.sent import SentLog
+from millwheel.runtime.states import StateCache
+from millwheel.runtime.step import Step
+from millwheel.settings import Settings
+from millwheel.store.port import Claim
+from millwheel.timers.holds import Holds
+from millwheel.timers.queue import TimerQueue
+
+if TYPE_CHECKING:
+    from millwheel.runtime.injector import Injector
+
+
+class Ownership(enum.Enum):
+    """Whose an interval is, as far as this worker knows."""
+
+    FREE = "free"
+    HELD = "held"
+    FENCED = "fenced"
+
+
+TRANSITIONS = {
+    Ownership.FREE: {"claim": Ownership.HELD},
+    Ownership.HELD: {
+        "claim": Ownership.HELD,
+        "release": Ownership.FREE,
+        "fenced": Ownership.FENCED,
+    },
+    Ownership.FENCED: {"claim": Ownership.HELD},
+}
+
+
+class Interval:
+    """A range of slots of one step (or a partition of an injector) and its owner's soft state.
+
+    Everything here can be rebuilt from the store by `restore`; it lives as long as the
+    claim (paper 6.2, soft state).
+    """
+
+    def __init__(self, step: Step, claim: Claim, settings: Settings) -> None:
+        self.step = step
+        self.id = claim.interval.id
+        self.slots = (claim.interval.slot_from, claim.interval.slot_to)
+        self.name = f"{step.name}[{self.slots[0]}:{self.slots[1]}]"
+        self.ownership = Ownership.FREE
+        self.settings = settings
+        self.intake: deque[Delivery[Any]] = deque()
+        self.backlog: dict[bytes, deque[Item]] = {}
+        """Keys whose user code is waiting for something, with what came for them meanwhile."""
+        self.dirty = False
+        self.input_watermark = claim.input_watermark
+        self.states: StateCache = None  # type: ignore[assignment]
+        self.dedup: Dedup = None  # type: ignore[assignment]
+        self.part_file: PartFile | None = None
+        self.injector: Injector | None = None
+        self.restore(claim)
+
+    def restore(self, claim: Claim) -> None:
+        """Start from what is stored, and from nothing else."""
+        self.transition("claim")
+        self.sequencer = claim.interval.sequencer
+        self.n = claim.n
+        """The last commit put together."""
+        self.durable_n = claim.n
+        """The last commit known to be durable."""
+        self.last_bucket = claim.bucket
+        self.folded = claim.folded
+        self.changed_since_fold = 0
+        self.input_watermark = claim.input_watermark
+        self.promised = claim.low_watermark
+        """The low watermark of the last commit put together: the next one follows it or fails."""
+        self.durable = claim.low_watermark
+        self.counters: dict[str, int] = dict(claim.counters)
+        self.stored_position = claim.position
+        self.holds = Holds()
+        self.release: list[int] = []
+        """Holds of timers that the next commit takes away."""
+        self.watermark_timers = TimerQueue()
+        self.wall_timers = TimerQueue()
+        self.taken: dict[tuple[bytes, str, str], Firing] = {}
+        """Due timers that have not run yet; one that is replaced or cancelled leaves."""
+        for change in claim.timers:
+            assert change.due is not None
+            assert change.hold is not None
+            key = decode_key(change.key)
+            self._queue(change.kind).put(
+                (change.key, change.tag), change.due, change.hold, key, change.slot
+            )
+            if change.kind == "watermark":
+                self.holds.add(change.hold)
+        self.logs: list[SentLog] = []
+        for row in claim.logs:
+            first, runs = claim.acked.get(row.id, (0, []))
+            self.logs.append(
+                SentLog(row.id, self.holds, source=row.source is not None, first=first, runs=runs)
+            )
+        if claim.new_log:
+            self.logs.append(SentLog(claim.new_log, self.holds))
+        self.log = self.logs[-1]
+        self.rows_written = 0
+        self.encoded_counters = msgspec.json.encode(self.counters)
+
+    def attach(self, states: StateCache, dedup: Dedup, claim: Claim) -> None:
+        """Take the parts that need the store, and the tail of the state."""
+        self.states = states
+        self.dedup = dedup
+        states.folded = claim.folded
+        for change in claim.states:
+            state = states.get(decode_key(change.key), change.key, change.slot)
+            state.restore(change.entry, change.value, change.version, change.n)
+
+    def requeue(self, apart: set[int]) -> None:
+        """Put what was received and is not durable back into the queue, in its order.
+
+        Those whose identity is in `apart` are left out: somebody runs them by hand.
+        """
+        self.backlog.clear()
+        if self.dedup is None:
+            return
+        again = [
+            d for copies in self.dedup.in_flight.values() for d in copies if id(d) not in apart
+        ]
+        self.dedup.in_flight.clear()
+        self.intake.extendleft(reversed(again))
+
+    def retake(self, items: list[Item]) -> list[Item]:
+        """Take items by hand that were requeued `apart`: they are in flight again.
+
+        A timer is taken from the queue; one that is no longer set is left out.
+        """
+        taken: list[Item] = []
+        for item in items:
+            if isinstance(item, Delivery):
+                self.dedup.in_flight.setdefault(item.id, [item])
+                taken.append(item)
+                continue
+            name = (item.key_text, item.timer.kind, item.timer.tag)
+            if self._queue(item.timer.kind).cancel((item.key_text, item.timer.tag)) is not None:
+                self.taken[name] = item
+                taken.append(item)
+        return taken
+
+    def transition(self, event: str) -> None:
+        """Move along the ownership protocol.
+
+        Raises:
+            InvariantBroken: the event is illegal in this state.
+        """
+        allowed = TRANSITIONS[self.ownership]
+        if event not in allowed:
+            raise InvariantBroken(f"{self.name}: {event!r} while {self.ownership.value}")
+        self.ownership = allowed[event]
+
+    # -- timers -------------------------------------------------------------------
+
+    def _queue(self, kind: str) -> TimerQueue:
+        return self.watermark_timers if kind == "watermark" else self.wall_timers
+
+    def set_timer(self, name: TimerIdentity, timer: tuple[int, int, Key, int] | None) -> None:
+        """Set, replace or (None) forget a timer; its old hold goes with the next commit."""
+        key_text, kind, tag = name
+        queue = self._queue(kind)
+        self.taken.pop(name, None)
+        if timer is None:
+            replaced = queue.cancel((key_text, tag))
+        else:
+            due, hold, key, slot = timer
+            replaced = queue.put((key_text, tag), due, hold, key, slot)
+            if kind == "watermark":
+                self.holds.add(hold)
+        if replaced is not None and kind == "watermark":
+            self.release.append(replaced.hold)
+
+    def due_timers(self, now: int, limit: int) -> list[Firing]:
+        """Take up to `limit` timers that are due, in order of time.
+
+        A watermark timer at T is due when the input watermark is past T; a wall timer
+        when the clock has reached T.
+        """
+        firings = [
+            Firing(p.key, name[0], p.slot, Timer(name[1], "watermark", p.due), p.hold)
+            for name, p in self.watermark_timers.take_due(self.input_watermark, limit)
+        ]
+        if len(self.wall_timers):
+            firings += [
+                Firing(p.key, name[0], p.slot, Timer(name[1], "wall", p.due), p.hold)
+                for name, p in self.wall_timers.take_due(now + 1, limit - len(firings))
+            ]
+        for firing in firings:
+            self.taken[(firing.key_text, firing.timer.kind, firing.timer.tag)] = firing
+        return firings
+
+    def still_due(self, firing: Firing) -> bool:
+        """Whether a due timer was neither replaced nor cancelled before its turn came."""
+        name = (firing.key_text, firing.timer.kind, firing.timer.tag)
+        return self.taken.get(name) is firing
+
+    def has_due(self, now: int) -> bool:
+        """Whether any timer is due."""
+        due = self.watermark_timers.next_due()
+        if due is not None and due < self.input_watermark:
+            return True
+        due = self.wall_timers.next_due()
+        return due is not None and due <= now
+
+    # -- credits and watermarks ------------------------------------------------------
+
+    def may_send(self) -> bool:
+        """Whether this interval has credits left: I8, one log at a time."""
+        settings = self.settings
+        return all(
+            log.unacked < settings.max_unacked_records
+            and log.unacked_bytes < settings.max_unacked_bytes
+            for log in self.logs
+        )
+
+    def output_watermark(self) -> int:
+        """What may be promised now: LW = min(IW, everything held), and never back."""
+        return max(self.promised, min(self.input_watermark, self.holds.least()))
+
+    def floor(self, stamp: int) -> int:
+        """Nothing produced before it is ever sent again (I9)."""
+        floors = [f for f in (log.floor() for log in self.logs) if f is not None]
+        return min(floors, default=stamp)
+
+    def encoded_position(self, lines: list[bytes]) -> bytes | None:
+        """What else the interval's owner must know to go on."""
+        if self.injector is not None:
+            return msgspec.json.encode(self.injector.position())
+        if self.part_file is not None:
+            return msgspec.json.encode({"length": self.part_file.length_with(lines)})
+        return None
+
+    def acked_state(self) -> bytes:
+        """What is stored of ACKs: per live log."""
+        runs = self.settings.max_acked_runs
+        return msgspec.json.encode({str(log.id): log.state(runs) for log in self.logs})
+
+    def count(self, counters: dict[str, int]) -> None:
+        """Add to the totals that go with the next commit, with what dedup counted."""
+        if self.dedup is not None and self.dedup.maybes | self.dedup.dropped:
+            counters["bloom_maybes"] = self.dedup.maybes
+            counters["duplicates_dropped"] = self.dedup.dropped
+            self.dedup.maybes = self.dedup.dropped = 0
+        if counters:
+            for name, by in counters.items():
+                self.counters[name] = self.counters.get(name, 0) + by
+            self.encoded_counters = msgspec.json.encode(self.counters)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing queued, running, on its way, or waiting to be stored."""
+        return (
+            not self.intake
+            and not self.backlog
+            and not self.dirty
+            and all(log.drained for log in self.logs)
+        )
+
+    @property
+    def finished(self) -> bool:
+        """Idle at the end of time."""
+        return self.idle and self.durable == MAX_TIME

@@ -1,0 +1,551 @@
+"""One lane: a set of intervals, one ordered chain of commits, and the loop between them.
+
+Two tasks share it. The *runner* takes records and due timers from its intervals, drops
+what was seen, and runs user code; what is decided goes into the open bundle. The
+*committer* takes whatever the open bundle holds, commits it, and only then acknowledges
+the senders and sends the productions. While a commit is on the wire the runner goes on,
+so bundles are small when there is little to do and large under load.
+
+When a commit fails, everything later in the lane is dropped with it (I12): the intervals
+are claimed again, which settles what became of the commit, state and timers are read
+back, and the records that were on their way here run again. There is no second way back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from millwheel.codec import slot_of
+from millwheel.errors import CommitUnknown, StatementError, StoreUnavailable
+from millwheel.model import Delivery, Firing, record_id
+from millwheel.runtime.bundle import Bundle, IntervalWork, Item
+from millwheel.runtime.execution import Outcome, give_up, run_items
+from millwheel.runtime.interval import Interval
+from millwheel.runtime.states import KeyState
+from millwheel.store.port import (
+    Commit,
+    DeadLetter,
+    IntervalCommit,
+    StateChange,
+    StoreLane,
+    TimerChange,
+)
+
+if TYPE_CHECKING:
+    from millwheel.runtime.engine import Engine
+
+Group = tuple[Interval, KeyState, list[Item], int]
+"""One key's items, to be run in order under one frozen input watermark."""
+
+FIRST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 2.0
+
+
+class Lane:
+    """Runs and commits the work of its intervals, in order."""
+
+    def __init__(self, engine: Engine, number: int) -> None:
+        self._engine = engine
+        self._settings = engine.settings
+        self.number = number
+        self.intervals: list[Interval] = []
+        self.wake = asyncio.Event()
+        """There may be something to run: records, due timers, credits, room in the bundle."""
+        self._commit_wanted = asyncio.Event()
+        self._open = Bundle()
+        self._committing = False
+        self._quiet = asyncio.Event()
+        """The committer has nothing left to do."""
+        self._port: StoreLane | None = None
+        self._runner: asyncio.Task[None] | None = None
+        self._hands: set[asyncio.Task[None]] = set()
+        self._ran = asyncio.Event()
+        self._turn = 0
+        self._touch_timer: asyncio.TimerHandle | None = None
+
+    # -- life ---------------------------------------------------------------------
+
+    async def connect(self) -> None:
+        """Open the lane's connection."""
+        self._port = await self._engine.store.open_lane()
+
+    def start(self) -> None:
+        """Begin to take work."""
+        self._runner = self._engine.spawn(self._run(), f"lane {self.number} runner")
+        self._engine.spawn(self._commit_for_ever(), f"lane {self.number} committer")
+
+    async def stop_running(self) -> None:
+        """Take no more work; what waits in user code is cancelled and will run again."""
+        tasks = [task for task in (self._runner, *self._hands) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._hands.clear()
+        self._runner = None
+
+    async def drain(self) -> None:
+        """Commit what is finished, and nothing more."""
+        while self._committing or self._open.works or any(i.dirty for i in self.intervals):
+            self._quiet.clear()
+            self._commit_wanted.set()
+            await self._quiet.wait()
+
+    async def close(self) -> None:
+        """Let the connection go."""
+        if self._touch_timer is not None:
+            self._touch_timer.cancel()
+        if self._port is not None:
+            await self._port.close()
+            self._port = None
+
+    def touch(self, interval: Interval, *, urgent: bool) -> None:
+        """Something of the interval is to be stored: at once, or with whatever comes next."""
+        interval.dirty = True
+        if urgent:
+            self._commit_wanted.set()
+        elif self._touch_timer is None:
+            self._touch_timer = asyncio.get_running_loop().call_later(
+                self._settings.idle_commit_seconds, self._touched_long_enough
+            )
+
+    def give_up_row(
+        self, interval: Interval, row: tuple[int, int, int], letter: DeadLetter
+    ) -> None:
+        """Keep a bad row of a source; it is acknowledged when the letter is durable."""
+        work = self._open.work(interval)
+        work.given_up.append(row)
+        work.effects.dead_letters.append(letter)
+        work.effects.counters["bad_rows"] = work.effects.counters.get("bad_rows", 0) + 1
+        self._commit_wanted.set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is running, finished and uncommitted, or on the wire."""
+        return self._committing or bool(self._open.works) or bool(self._hands)
+
+    def _touched_long_enough(self) -> None:
+        self._touch_timer = None
+        self._commit_wanted.set()
+
+    # -- running ------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            self.wake.clear()
+            taken = self._take()
+            if taken is None:
+                await self.wake.wait()
+                continue
+            interval, items = taken
+            groups = await self._sort(interval, items)
+            if groups:
+                await self._run_groups(groups)
+
+    def _take(self) -> tuple[Interval, list[Item]] | None:
+        """Some work of the next interval that has any; due timers come before records."""
+        settings = self._settings
+        if (
+            self._open.count >= settings.bundle_records
+            or self._open.size >= settings.bundle_bytes
+            or len(self._hands) >= settings.waiting_keys
+        ):
+            return None
+        now = self._engine.clock.now()
+        for _ in self.intervals:
+            self._turn = (self._turn + 1) % len(self.intervals)
+            interval = self.intervals[self._turn]
+            has_due = interval.has_due(now)
+            if not (has_due or interval.intake) or not interval.may_send():
+                continue
+            if has_due:
+                return interval, list(interval.due_timers(now, settings.chunk_records))
+            intake = interval.intake
+            count = min(len(intake), settings.chunk_records)
+            return interval, [intake.popleft() for _ in range(count)]
+        return None
+
+    async def _sort(self, interval: Interval, items: list[Item]) -> deque[Group]:
+        """Drop what was seen, and put the rest in groups of one key, their state loaded."""
+        watermark = interval.input_watermark
+        if isinstance(items[0], Firing):
+            fresh = items
+        else:
+            fresh = await self._deduplicate(interval, items)  # type: ignore[arg-type]
+        by_key: dict[bytes, list[Item]] = {}
+        for item in fresh:
+            key_text = item.key_text
+            if key_text in interval.backlog:
+                interval.backlog[key_text].append(item)
+                continue
+            same = by_key.get(key_text)
+            if same is None:
+                by_key[key_text] = [item]
+            else:
+                same.append(item)
+        groups: deque[Group] = deque()
+        missing: list[KeyState] = []
+        for key_text, same in by_key.items():
+            interval.backlog[key_text] = deque()
+            state = interval.states.get(same[0].key, key_text, same[0].slot)
+            if not state.loaded:
+                missing.append(state)
+            groups.append((interval, state, same, watermark))
+        if missing:
+            await self._load(interval, missing)
+        return groups
+
+    async def _deduplicate(self, interval: Interval, deliveries: list[Delivery[Any]]) -> list[Item]:
+        dedup = interval.dedup
+        candidates, maybe, seen = dedup.sort(deliveries, self._engine.source_logs)
+        if maybe:
+            found = await self._engine.patiently(lambda: dedup.look_up(maybe))
+            if found:
+                for id_ in found:
+                    seen += dedup.in_flight.pop(id_)
+                candidates = [d for d in candidates if d.id not in found]
+        if seen:
+            dedup.dropped += len(seen)
+            self._engine.acknowledge(seen)
+            self.touch(interval, urgent=False)
+        return candidates  # type: ignore[return-value]
+
+    async def _load(self, interval: Interval, states: list[KeyState]) -> None:
+        limit = self._settings.eager_entries
+        rows = await self._engine.patiently(
+            lambda: self._engine.store.load_keys(
+                interval.step.id, [(s.slot, s.key_text) for s in states], limit
+            )
+        )
+        for state, entries in zip(states, rows, strict=True):
+            state.fill(entries, complete=len(entries) < limit)
+
+    async def _run_groups(self, groups: deque[Group]) -> None:
+        """Run all groups; one that waits for something goes on by itself, out of the way."""
+        self._ran.clear()
+        self._start_hand(groups)
+        await self._ran.wait()
+
+    def _start_hand(self, groups: deque[Group]) -> None:
+        hand = asyncio.create_task(self._hand(groups))
+        self._hands.add(hand)
+        hand.add_done_callback(self._hand_ended)
+
+    async def _hand(self, groups: deque[Group]) -> None:
+        """Runs groups until there are none, or until one waits: then another hand takes over.
+
+        User code runs inside this task as a plain await, which costs nothing when it does
+        not suspend. If it does, the callback below finds groups left and starts a new hand.
+        """
+        asyncio.get_running_loop().call_soon(self._relieve, groups)
+        while groups:
+            await self._run_group(groups.popleft())
+
+    def _relieve(self, groups: deque[Group]) -> None:
+        if groups and self._runner is not None:
+            self._start_hand(groups)
+        else:
+            self._ran.set()
+
+    def _hand_ended(self, hand: asyncio.Task[None]) -> None:
+        self._hands.discard(hand)
+        if not hand.cancelled() and hand.exception() is not None:
+            self._engine.fail(hand.exception())
+        self.wake.set()
+
+    async def _run_group(self, group: Group) -> None:
+        interval, state, items, watermark = group
+        while True:
+            outcome = await run_items(interval, state, items, watermark, self._engine.clock.now())
+            self._finish(interval, state, items, outcome)
+            waiting = interval.backlog[state.key_text]
+            if not waiting:
+                del interval.backlog[state.key_text]
+                return
+            items = list(waiting)
+            waiting.clear()
+            watermark = interval.input_watermark
+
+    def _finish(
+        self, interval: Interval, state: KeyState, items: list[Item], outcome: Outcome
+    ) -> None:
+        """Put what a key's items decided into the open bundle."""
+        effects, changes = outcome
+        bundle = self._open
+        work = bundle.work(interval)
+        work.items += items
+        for item in items:
+            if type(item) is Firing and interval.still_due(item):
+                del interval.taken[(item.key_text, item.timer.kind, item.timer.tag)]
+            if type(item) is Firing and item.timer.kind == "watermark":
+                interval.release.append(item.hold)
+        promised = interval.promised
+        for production in effects.productions:
+            if production.hold < promised:
+                production.hold = promised
+            interval.holds.add(production.hold)
+        for name, timer in effects.timers.items():
+            if timer is not None and timer[1] < promised:
+                timer = effects.timers[name] = (timer[0], promised, timer[2], timer[3])
+            interval.set_timer(name, timer)
+        key_text, slot = state.key_text, state.slot
+        for entry, encoded in changes:
+            work.states[(key_text, entry)] = (slot, encoded)
+            bundle.size += len(encoded or b"") + 64
+        work.effects.merge(effects)
+        bundle.count += len(items)
+        bundle.size += effects.size
+        self._commit_wanted.set()
+
+    # -- committing -----------------------------------------------------------------
+
+    async def _commit_for_ever(self) -> None:
+        while True:
+            await self._commit_wanted.wait()
+            self._commit_wanted.clear()
+            while (bundle := self._close_bundle()) is not None:
+                self._committing = True
+                try:
+                    await self._commit(bundle)
+                except (StatementError, StoreUnavailable, CommitUnknown) as error:
+                    await self._recover(bundle, error)
+                self._committing = False
+            self._quiet.set()
+            self._engine.check_finished()
+
+    def _close_bundle(self) -> Bundle | None:
+        """The open bundle with everything else that is to be stored; None: nothing is."""
+        bundle = self._open
+        for interval in self.intervals:
+            if interval.dirty:
+                bundle.work(interval)
+        if not bundle.works:
+            return None
+        self._open = Bundle()
+        self.wake.set()
+        return bundle
+
+    async def _commit(self, bundle: Bundle) -> None:
+        engine = self._engine
+        if not engine.buckets.covers(max(engine.clock.now(), engine.stamps.last + 1)):
+            await engine.patiently(engine.buckets.ensure_current)
+        commit = self._build(bundle)
+        for interval, work in bundle.works.items():
+            if work.effects.lines and interval.part_file is not None:
+                await interval.part_file.append(work.effects.lines)
+        assert self._port is not None
+        await self._port.commit(commit)
+        self._settle(bundle, commit)
+
+    def _build(self, bundle: Bundle) -> Commit:
+        """Number everything, and promise what may be promised with it."""
+        engine = self._engine
+        stamp = engine.stamps.next()
+        commit = Commit(stamp, engine.buckets.of_stamp(stamp))
+        for interval, work in bundle.works.items():
+            effects = work.effects
+            self._number(interval, effects.productions, stamp)
+            commit.productions += effects.productions
+            for item in work.items:
+                if type(item) is Delivery:
+                    row = (item.slot, item.receiver, item.id)
+                    commit.seen.setdefault(item.bucket, []).append(row)
+            self._add_changes(commit, interval, work)
+            for table, values in effects.rows:
+                if table.numbered:
+                    values = (*values, interval.log.id, interval.rows_written)
+                    interval.rows_written += 1
+                commit.rows.append((table, values))
+            commit.statements += effects.statements
+            commit.dead_letters += effects.dead_letters
+            commit.intervals.append(self._link(interval, work, stamp))
+        engine.buckets.rows += bundle.count
+        return commit
+
+    def _number(self, interval: Interval, productions: list[Delivery[Any]], stamp: int) -> None:
+        log = interval.log
+        seq = log.next_seq
+        if productions:
+            log.stamp(seq, stamp)
+        for production in productions:
+            production.log = log.id
+            production.seq = seq
+            production.stamp = stamp
+            production.id = record_id(log.id, seq)
+            log.sent(seq, production.size)
+            seq += 1
+
+    def _add_changes(self, commit: Commit, interval: Interval, work: IntervalWork) -> None:
+        n = interval.n + 1
+        computation = interval.step.id
+        version = interval.step.version
+        commit.states += [
+            StateChange(interval.id, n, computation, slot, key, entry, value, version)
+            for (key, entry), (slot, value) in work.states.items()
+        ]
+        for (key, kind, tag), timer in work.effects.timers.items():
+            due, hold = (None, None) if timer is None else timer[:2]
+            commit.timers.append(
+                TimerChange(interval.id, n, computation, slot_of(key), key, kind, tag, due, hold)
+            )
+        interval.changed_since_fold += len(work.states) + len(work.effects.timers)
+
+    def _link(self, interval: Interval, work: IntervalWork, stamp: int) -> IntervalCommit:
+        """The interval's next link in its chain, with everything that rides on it."""
+        for hold in interval.release:
+            interval.holds.remove(hold)
+        interval.release.clear()
+        interval.dirty = False
+        interval.n += 1
+        work.n = interval.n
+        interval.promised = work.low_watermark = interval.output_watermark()
+        counters = work.effects.counters
+        if work.items:
+            counters["processed"] = len(work.items)
+        interval.count(counters)
+        return IntervalCommit(
+            interval_id=interval.id,
+            sequencer=interval.sequencer,
+            n=interval.n,
+            previous_bucket=interval.last_bucket,
+            input_watermark=interval.input_watermark,
+            low_watermark=interval.promised,
+            floor=interval.floor(stamp),
+            acked=interval.acked_state(),
+            position=interval.encoded_position(work.effects.lines),
+            counters=interval.encoded_counters,
+        )
+
+    def _settle(self, bundle: Bundle, commit: Commit) -> None:
+        """The commit is durable: acknowledge upstream, send downstream, tell the watermark."""
+        engine = self._engine
+        acknowledged: list[Delivery[Any]] = []
+        for interval, work in bundle.works.items():
+            interval.durable = work.low_watermark
+            interval.durable_n = work.n
+            interval.last_bucket = commit.bucket
+            if work.items:
+                in_flight = interval.dedup.in_flight
+                for item in work.items:
+                    if type(item) is Delivery:
+                        acknowledged += in_flight.pop(item.id)
+            for offset, hold, size in work.given_up:
+                interval.log.acknowledge(offset, hold, size)
+        engine.processed += bundle.count
+        engine.acknowledge(acknowledged)
+        engine.send(commit.productions)
+        for interval, work in bundle.works.items():
+            engine.watermark_stored(interval, work.low_watermark)
+        engine.shrink(self.intervals)
+
+    # -- recovery ---------------------------------------------------------------------
+
+    async def _recover(self, failed: Bundle, error: Exception) -> None:
+        """Drop the failed bundle and everything after it, and start from what is durable."""
+        engine = self._engine
+        engine.log.warning("commit_failed", lane=self.number, error=str(error))
+        suspects = failed.items() if isinstance(error, StatementError) else []
+        watermarks = {interval: interval.input_watermark for interval in failed.works}
+        await self._start_over(suspects)
+        if suspects:
+            await self._bisect(suspects, watermarks, error)
+        self._runner = engine.spawn(self._run(), f"lane {self.number} runner")
+
+    async def _start_over(self, suspects: list[tuple[Interval, Item]]) -> None:
+        """Claim the lane's intervals again, and queue what was on its way here once more.
+
+        `suspects` are kept out of the queues: the caller runs them by itself.
+        """
+        await self.stop_running()
+        self._open = Bundle()
+        apart = {id(item) for _, item in suspects}
+        for interval in self.intervals:
+            interval.requeue(apart)
+        await self._reconnect()
+        await self._engine.restore(self)
+
+    async def _reconnect(self) -> None:
+        """A connection whose predecessor is surely at an end."""
+        pause = FIRST_PAUSE_SECONDS
+        engine = self._engine
+        deadline = engine.clock.monotonic() + self._settings.store_patience_seconds
+        while True:
+            try:
+                if self._port is not None:
+                    port, self._port = self._port, None
+                    await port.close()
+                await self.connect()
+            except StoreUnavailable as error:
+                if engine.clock.monotonic() > deadline:
+                    raise StoreUnavailable(
+                        f"{error} (tried for {self._settings.store_patience_seconds:.0f} s). Nothing "
+                        "is lost: start again when the store is back"
+                    ) from error
+                await engine.clock.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+            else:
+                return
+
+    async def _bisect(
+        self,
+        suspects: list[tuple[Interval, Item]],
+        watermarks: dict[Interval, int],
+        error: Exception,
+    ) -> None:
+        """Find the items whose own statements or rows are refused, and give up on them alone.
+
+        The suspects were refused as a whole; halves are run and committed apart, under the
+        input watermark of the first time, until each culprit stands alone.
+        """
+        todo: deque[tuple[list[tuple[Interval, Item]], Exception | None]] = deque()
+
+        def split(segment: list[tuple[Interval, Item]], refused: Exception) -> None:
+            middle = len(segment) // 2
+            if middle:
+                todo.extendleft([(segment[middle:], None), (segment[:middle], None)])
+            else:
+                todo.appendleft((segment, refused))
+
+        split(suspects, error)
+        while todo:
+            segment, refused = todo.popleft()
+            if refused is not None:
+                await self._commit_given_up(segment[0], refused)
+                continue
+            try:
+                await self._run_apart(segment, watermarks)
+            except StatementError as again:
+                await self._start_over(segment)
+                split(segment, again)
+
+    async def _run_apart(
+        self, segment: list[tuple[Interval, Item]], watermarks: dict[Interval, int]
+    ) -> None:
+        """Run some items and commit them, with nothing else of the lane in between."""
+        by_key: dict[tuple[Interval, bytes], list[Item]] = {}
+        for interval, item in segment:
+            by_key.setdefault((interval, item.key_text), []).append(item)
+        for (interval, key_text), items in by_key.items():
+            items = interval.retake(items)
+            state = interval.states.get(items[0].key, key_text, items[0].slot)
+            if not state.loaded:
+                await self._load(interval, [state])
+            outcome = await run_items(
+                interval, state, items, watermarks[interval], self._engine.clock.now()
+            )
+            self._finish(interval, state, items, outcome)
+        bundle = self._close_bundle()
+        assert bundle is not None
+        await self._commit(bundle)
+
+    async def _commit_given_up(self, suspect: tuple[Interval, Item], error: Exception) -> None:
+        interval, item = suspect
+        (item,) = interval.retake([item])
+        state = interval.states.get(item.key, item.key_text, item.slot)
+        attempts = interval.step.node.retries + 1
+        effects = give_up(interval, item, error, attempts, self._engine.clock.now())
+        self._finish(interval, state, [item], (effects, []))
+        bundle = self._close_bundle()
+        assert bundle is not None
+        await self._commit(bundle)

@@ -1,0 +1,157 @@
+"""A node of the graph as it runs here: its routes, and the intervals that are owned."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from millwheel.codec import Codec, encode_key
+from millwheel.context import Effects
+from millwheel.errors import UserCodeError
+from millwheel.graph import Node
+from millwheel.model import Delivery, Key
+from millwheel.sinks import Console, JsonLinesFiles, SinkUse, Table
+from millwheel.streams import Input, Stream
+
+if TYPE_CHECKING:
+    from millwheel.runtime.interval import Interval
+
+
+@dataclass(eq=False)
+class Step:
+    """One node with its stored id and the intervals this worker holds of it."""
+
+    id: int
+    node: Node
+    routes: dict[str, StreamRoute]
+    intervals: list[Interval]
+    starts: list[int]
+
+    def interval_of(self, slot: int) -> Interval:
+        """The interval a key's slot belongs to."""
+        return self.intervals[bisect_right(self.starts, slot) - 1]
+
+    @property
+    def name(self) -> str:
+        """The node's name."""
+        return self.node.name
+
+    @property
+    def version(self) -> int:
+        """The version of its state's type."""
+        return self.node.computation.version if self.node.computation else 1
+
+    @property
+    def codecs(self) -> dict[str, Codec[Any]]:
+        """The codec of each stream it reads."""
+        return {input_.stream.name: input_.stream.codec for input_ in self.node.inputs}
+
+
+@dataclass(eq=False)
+class Reader:
+    """A consumer of a stream: who, and by which key."""
+
+    step: Step
+    extractor: Callable[[Any], Key]
+    bit: int
+
+    def key_of(self, value: Any, stream: str) -> Key:
+        """The key the consumer takes from a value; its failure is told as such."""
+        try:
+            return self.extractor(value)
+        except Exception as error:
+            raise UserCodeError(
+                f"the key extractor of {self.step.name!r} failed on a value of stream {stream!r}: "
+                f"{type(error).__name__}: {error}; value {value!r:.300}"
+            ) from error
+
+
+class StreamRoute:
+    """Where one stream goes from one node: consumers here, and sinks in the same commit."""
+
+    def __init__(self, stream: Stream[Any], sinks: list[SinkUse]) -> None:
+        self.stream = stream.name
+        self.codec = stream.codec
+        self.readers: list[Reader] = []
+        self.tables: list[tuple[Table[Any], Callable[[Any], Any] | None]] = []
+        self.prefixes: list[str] = []
+        self.to_file = False
+        for use in sinks:
+            if isinstance(use.sink, Table):
+                self.tables.append((use.sink, use.row))
+            elif isinstance(use.sink, Console):
+                self.prefixes.append(use.sink.prefix)
+            elif isinstance(use.sink, JsonLinesFiles):
+                self.to_file = True
+        self.rows = [use.row for use in sinks if not isinstance(use.sink, Table)]
+
+    def send(self, effects: Effects, key: Key, value: Any, micros: int, hold: int) -> None:
+        """One delivery per consumer and one row per table, decided, not yet written.
+
+        Each consumer gets an object of its own, decoded from what is stored: what it sees
+        is what it would see after a crash, and nobody's changes reach anybody else.
+        """
+        readers = self.readers
+        if readers:
+            encoded = self.codec.encode(value)
+            size = len(encoded)
+            effects.size += size * len(readers)
+            for reader in readers:
+                copy = self.codec.check(encoded, value)
+                reader_key = reader.key_of(copy, self.stream)
+                key_text, slot = encode_key(reader_key)
+                effects.productions.append(
+                    Delivery(
+                        reader_key, copy, micros, self.stream, key_text, slot, reader.step.id,
+                        hold, size, encoded,
+                    )
+                )  # fmt: skip
+        for table, row in self.tables:
+            self._write_row(effects, key, table, row(value) if row else value)
+        if self.to_file or self.prefixes:
+            self._write_line(effects, value)
+
+    def _write_row(self, effects: Effects, key: Key, table: Table[Any], row: Any) -> None:
+        try:
+            values = table.values(row)
+        except (TypeError, AttributeError, msgspec.MsgspecError) as error:
+            raise UserCodeError(f"table {table.name!r}: {error}") from error
+        if table.producer_positions:
+            own = tuple(values[position] for position in table.producer_positions)
+            if own != (key if isinstance(key, tuple) else (key,)):
+                raise UserCodeError(
+                    f"table {table.name!r}: the columns {table.producer_key} of the row hold {own!r}, "
+                    f"but the producing key is {key!r}; another key could write the same row. "
+                    "Leave producer_key out: then the rows get a step of their own"
+                )
+        effects.rows.append((table, values))
+        effects.size += 32 * len(values)
+
+    def _write_line(self, effects: Effects, value: Any) -> None:
+        for row in self.rows:
+            line = msgspec.json.encode(row(value) if row else value)
+            if self.to_file:
+                effects.lines.append(line)
+                effects.size += len(line)
+            for prefix in self.prefixes:
+                print(prefix + line.decode(), flush=True)
+
+
+def connect(steps: dict[str, Step], node: Node, routes: dict[str, StreamRoute]) -> None:
+    """Attach the readers of everything `node` writes."""
+    for stream in node.writes:
+        route = routes[stream.name]
+        readers: list[tuple[Step, Input[Any]]] = [
+            (step, input_)
+            for step in steps.values()
+            for input_ in step.node.inputs
+            if input_.stream.name == stream.name
+        ]
+        route.readers = [
+            Reader(step, input_.extractor, 1 << number)
+            for number, (step, input_) in enumerate(readers)
+        ]

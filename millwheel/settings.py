@@ -1,0 +1,97 @@
+"""Every limit of the engine in one place, with its unit and the reason for its default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MEBIBYTE = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Limits and periods of one worker. Sizes in bytes, times in seconds."""
+
+    lanes: int = 2
+    """Ordered commit chains, each with a connection of its own. Two keep Postgres busy while
+    Python runs user code; more only helps with more cores."""
+
+    bundle_records: int = 1000
+    """Records and timers in one commit at the most; past this the gain per record is small."""
+
+    bundle_bytes: int = 8 * MEBIBYTE
+    """Encoded effects in one commit at the most."""
+
+    chunk_records: int = 128
+    """Records run between two looks at the event loop: about 2 ms of Python."""
+
+    max_unacked_records: int = 4000
+    """Records a sender may have on their way to receivers: the credits of one log."""
+
+    max_unacked_bytes: int = 32 * MEBIBYTE
+    """Encoded values a sender may have on their way: the same credits in bytes."""
+
+    max_record_bytes: int = 8 * MEBIBYTE
+    """One encoded value; a larger one is the fault of the code that made it."""
+
+    max_state_bytes: int = 16 * MEBIBYTE
+    """One encoded state object or map entry. Larger state belongs in a MapState."""
+
+    max_acked_runs: int = 64
+    """Runs of ACKs past the prefix that are stored; what is left out is sent again and dropped."""
+
+    cache_bytes: int = 64 * MEBIBYTE
+    """Encoded state kept in memory by one worker, besides what is not folded yet."""
+
+    eager_entries: int = 64
+    """Map entries loaded together with a key; a larger map is loaded entry by entry."""
+
+    waiting_keys: int = 1000
+    """Keys of one lane whose user code may wait (for a network call, say) at a time."""
+
+    filter_capacity: int = 50_000
+    """Ids the first Bloom filter of a bucket holds; the next are four times as large."""
+
+    filter_error_rate: float = 0.001
+    """Share of new records that must be looked up in the table although they are new."""
+
+    bucket_seconds: float = 120.0
+    """Production time covered by one bucket of the append-only tables."""
+
+    bucket_rows: int = 2_000_000
+    """Rows after which a bucket closes before its time."""
+
+    source_bucket_rows: int = 250_000
+    """Rows of a replayable source covered by one bucket of seen ids."""
+
+    id_retention_seconds: float = 86_400.0
+    """How long user-supplied ids are remembered at the least."""
+
+    id_bucket_seconds: float = 3_600.0
+    """Arrival time covered by one bucket of user-supplied ids."""
+
+    fold_seconds: float = 2.0
+    """Time between two folds of one interval while it changes."""
+
+    fold_rows: int = 50_000
+    """Unfolded rows of one interval that start a fold before its time."""
+
+    fold_tail_rows: int = 500_000
+    """Unfolded rows up to which a fold waits for an old snapshot to go away."""
+
+    housekeeping_seconds: float = 0.5
+    """Period of the worker's chores: folds, heartbeat, buckets."""
+
+    lease_seconds: float = 15.0
+    """How long a worker that falls silent keeps its intervals."""
+
+    store_patience_seconds: float = 60.0
+    """How long an unreachable store is tried before the worker stops with an error."""
+
+    idle_commit_seconds: float = 0.1
+    """How long acknowledgements and positions alone may wait for a commit to ride on."""
+
+    lock_timeout_milliseconds: int = 50
+    """How long the dropping of a bucket may queue behind its readers."""
+
+    progress_seconds: float = 1.0
+    """Period of progress lines when the output is no terminal."""

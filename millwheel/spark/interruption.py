@@ -1,0 +1,110 @@
+"""Ctrl-C and SIGTERM, when the main thread is most likely waiting for the JVM.
+
+To raise there and then is no way out: the answer that nobody read is taken for the answer of the
+next call, which PySpark makes while the exception passes (seen on 4.3: SIGTERM during ``count()``
+had no effect until the count was done, 59 s later; Ctrl-C became a Py4JError). And a JVM whose
+launch is broken off stays for ever (seen: it cannot say where it listens, and waits). So:
+
+=================  =========================================================================
+a signal arrives   what happens
+=================  =========================================================================
+outside a call     the exception is raised at once
+inside a call,     Spark's jobs are cancelled from another thread; the call comes back with an
+or a launch        error, or soon by itself, and the signal is repeated until it arrives outside
+GRACE_SECONDS on   it is raised wherever it arrives: the JVM hangs
+while closing      nothing: what is left to do takes a bounded time
+=================  =========================================================================
+
+Whatever else comes out of the block after a signal, the signal's exception takes its place: a
+cancelled job's error is not the user's. A terminal and some supervisors signal the JVM as well;
+then the call fails because the JVM is gone.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any
+
+import structlog
+
+GRACE_SECONDS = 20.0
+"""A launch takes 2 to 5 s, a session 5 more, cancelling jobs a fraction of one."""
+REPEAT_SECONDS = 0.2
+
+log = structlog.get_logger("millwheel.spark")
+
+
+class Interruptible:
+    """A block that SIGINT and SIGTERM leave by KeyboardInterrupt and SystemExit(143)."""
+
+    def __init__(self) -> None:
+        self.cancel: Callable[[], object] | None = None
+        """Ends what the JVM is doing; called from another thread."""
+        self._signal: int | None = None
+        self._since = 0.0
+        self._settled = threading.Event()
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Interruptible:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._arrived)
+        return self
+
+    def close(self) -> None:
+        """From here on signals are ignored: everything is being closed."""
+        self._settled.set()
+        self.cancel = None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if self._signal is not None and (error is None or isinstance(error, Exception)):
+            raise self._exception() from None
+
+    def _arrived(self, number: int, frame: FrameType | None) -> None:
+        if self._settled.is_set():
+            return
+        if self._signal is None:
+            self._signal, self._since = number, time.monotonic()
+            threading.Thread(target=self._insist, name="spark-interrupt", daemon=True).start()
+        if not _in_jvm_call(frame) or time.monotonic() > self._since + GRACE_SECONDS:
+            self._settled.set()
+            raise self._exception()
+
+    def _insist(self) -> None:
+        main, number = threading.main_thread().ident, self._signal
+        assert main is not None
+        assert number is not None
+        while not self._settled.is_set():
+            if self.cancel is not None:
+                try:
+                    self.cancel()
+                except Exception as error:  # the JVM is gone, or going: nothing left to cancel
+                    log.debug("spark's jobs cannot be cancelled", error=type(error).__name__)
+            if not self._settled.wait(REPEAT_SECONDS):
+                signal.pthread_kill(main, number)
+
+    def _exception(self) -> BaseException:
+        assert self._signal is not None
+        if self._signal == signal.SIGINT:
+            return KeyboardInterrupt()
+        return SystemExit(128 + self._signal)
+
+
+def _in_jvm_call(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith(("py4j.", "pyspark.java_gateway")):
+            return True
+        frame = frame.f_back
+    return False

@@ -1,0 +1,173 @@
+"""``millwheel spark MODULE:FUNCTION``: one function, run with everything it needs around it.
+
+In order: the function is imported, the snapshot taken (both fail at once if they fail), Java
+found, a local session started. The function runs. Whatever ends it, an error or Ctrl-C or
+SIGTERM, its Spark jobs are cancelled, the session and its JVM are stopped, the snapshot let go.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from millwheel import errors
+from millwheel.errors import MillwheelError, UsageError, UserCodeError
+from millwheel.spark.interruption import Interruptible
+from millwheel.spark.progress import watching
+from millwheel.spark.session import DRIVER_MEMORY, MASTER, session
+from millwheel.spark.snapshot import Snapshot, register, snapshot
+from millwheel.store.address import VARIABLE
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+OUTPUT = Path(".millwheel") / "output"
+PACKAGES = ("pyspark", "pandas", "pyarrow")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a job's function gets."""
+
+    spark: SparkSession
+    output: Path
+    """A directory for the files the job makes; it exists."""
+    snapshot: Snapshot
+    """The moment that every table of this job is of."""
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Further options of every read."""
+
+    def table(self, name: str, columns: Sequence[str] | None = None) -> DataFrame:
+        """A table or view of the pipeline; of wide ones name the `columns` you need.
+
+        Raises UsageError, naming what there is, if there is none of that name.
+        """
+        options = self.snapshot.options(name, with_store=False) | dict(self.options)
+        if columns is not None:
+            options["columns"] = ",".join(columns)
+        return self.spark.read.format("millwheel").options(**options).load()
+
+
+def run_job(
+    target: str,
+    store_url: str | None = None,
+    pipeline: str | None = None,
+    *,
+    output: Path = OUTPUT,
+    partitions: int | None = None,
+    master: str = MASTER,
+    driver_memory: str = DRIVER_MEMORY,
+    config: Mapping[str, str] | None = None,
+    console: Console | None = None,
+) -> None:
+    """Run the function `target` ("MODULE:FUNCTION") with a :class:`Job` on a pipeline's store.
+
+    `store_url` is a postgresql:// URL (by default MILLWHEEL_STORE's), `pipeline` may be left
+    out where the store has only one. `console` is where progress goes (standard error).
+
+    Raises UsageError for a wrong target, a missing package or table; UserCodeError for what the
+    function raised; SystemExit(143) after SIGTERM; KeyboardInterrupt after Ctrl-C.
+    """
+    for package in PACKAGES:
+        if importlib.util.find_spec(package) is None:
+            raise UsageError(f"{package} is not installed: pip install 'millwheel[spark]'")
+    function = load_function(target)
+    with Interruptible() as interruptible, snapshot(store_url, pipeline) as held:
+        from millwheel.java import prepare_environment
+
+        prepare_environment()
+        output.mkdir(parents=True, exist_ok=True)
+        # Local workers inherit the store from the environment, where no plan or log shows it.
+        local = master.startswith("local")
+        options = {} if local else {"store": held.store}
+        if partitions is not None:
+            options["partitions"] = str(partitions)
+        with session(
+            master=master,
+            driver_memory=driver_memory,
+            environment={VARIABLE: held.store},
+            config=config,
+        ) as spark:
+            register(spark)
+            interruptible.cancel = spark.sparkContext.cancelAllJobs
+            try:
+                with watching(spark, console):
+                    _call(function, Job(spark, output, held, options), target)
+            finally:
+                interruptible.close()
+
+
+def load_function(target: str) -> Callable[[Job], object]:
+    """Import MODULE:FUNCTION, also from the current directory; UsageError if it is not there."""
+    module_name, colon, name = target.partition(":")
+    if not (module_name and colon and name):
+        raise UsageError(f"{target!r} is not of the form MODULE:FUNCTION, as in jobs.report:report")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if module_name == missing or module_name.startswith(f"{missing}."):
+            raise UsageError(
+                f"there is no module {missing!r} here or in what is installed (from {target!r})"
+            ) from error
+        raise UsageError(f"{module_name} needs {missing!r}, which is not installed") from error
+    except MillwheelError:
+        raise
+    except Exception as error:
+        raise UserCodeError(f"importing {module_name} failed: {_named(error)}") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        offered = [
+            key
+            for key, value in vars(module).items()
+            if callable(value) and getattr(value, "__module__", "") == module.__name__
+        ]
+        raise UsageError(
+            f"{module_name} has no function {name!r}; it has: {', '.join(offered) or 'none'}"
+        )
+    return function  # type: ignore[no-any-return] # checked as far as a name can be
+
+
+def _call(function: Callable[[Job], object], job: Job, target: str) -> None:
+    try:
+        function(job)
+    except MillwheelError:
+        raise
+    except Exception as error:
+        raise _from_worker(error) or UserCodeError(f"{target} failed: {_named(error)}") from error
+
+
+def _from_worker(error: Exception) -> MillwheelError | None:
+    """The error of ours that a Spark worker died of; Spark brings it as the end of a text."""
+    from pyspark.errors import PySparkException
+
+    if not isinstance(error, PySparkException):
+        return None
+    found = re.search(r"^millwheel\.errors\.(\w+): (.+)", _text(error), re.MULTILINE | re.DOTALL)
+    kind = getattr(errors, found[1], None) if found else None
+    if found is None or not (isinstance(kind, type) and issubclass(kind, MillwheelError)):
+        return None
+    message = re.split(r"\n\s*(?:at |SQLSTATE|JVM stacktrace)", found[2])[0]
+    return kind(message.strip())
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {_text(error)}"
+
+
+def _text(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception:  # py4j asks the JVM for the text, and the JVM may be gone
+        return "the JVM ended before it could say more"

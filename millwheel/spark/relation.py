@@ -1,0 +1,234 @@
+"""What Postgres says about a relation, and what its types are in Spark and Arrow.
+
+===========================  =====================  ==========================================
+Postgres                     Spark
+===========================  =====================  ==========================================
+bigint, integer, smallint    long, int, short
+double precision, real       double, float
+numeric(p, s)                decimal(p, s)          at most 38 digits
+numeric                      decimal(38, 18)        rounded to that, as Spark's JDBC source does
+boolean                      boolean
+text, varchar, name, enums   string
+char(n)                      string                 without the blanks it is padded with
+timestamptz                  timestamp              an instant, whatever the session's time zone
+timestamp                    timestamp_ntz
+date                         date
+bytea                        binary
+json, jsonb, uuid            string                 JSON text
+domains                      as the type beneath
+arrays of these              array                  one dimension
+===========================  =====================  ==========================================
+
+Anything else is an error that names column and type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, LiteralString
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from psycopg import sql
+from pyspark.sql import types as spark
+
+from millwheel.errors import StoreError, UsageError
+from millwheel.spark.connection import Connection, statement
+from millwheel.spark.snapshot import no_such_relation
+
+MAX_DIGITS = 38
+"""Spark's and Arrow's longest decimal."""
+FREE_DIGITS, FREE_SCALE = 38, 18
+"""What a numeric without precision becomes."""
+SLOTS = 1 << 16
+SLOT = "slot"
+INTEGERS = ("int2", "int4", "int8")
+
+_MICROSECONDS_1970_TO_2000 = 946_684_800_000_000
+_DAYS_1970_TO_2000 = 10_957
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How the values of one Postgres type travel."""
+
+    spark: spark.DataType
+    arrow: pa.DataType
+    cast: LiteralString = ""
+    """What the SELECT casts the column to."""
+    wire: pa.DataType | None = None
+    """Times come as the integers they are on the wire, …"""
+    epoch: int = 0
+    """… counted from 2000; this makes it from 1970."""
+
+
+_TEXT = Kind(spark.StringType(), pa.string())
+_AS_TEXT = Kind(spark.StringType(), pa.string(), cast="::text")
+
+KINDS: Mapping[str, Kind] = {
+    "int8": Kind(spark.LongType(), pa.int64()),
+    "int4": Kind(spark.IntegerType(), pa.int32()),
+    "int2": Kind(spark.ShortType(), pa.int16()),
+    "float8": Kind(spark.DoubleType(), pa.float64()),
+    "float4": Kind(spark.FloatType(), pa.float32()),
+    "bool": Kind(spark.BooleanType(), pa.bool_()),
+    "text": _TEXT,
+    "varchar": _TEXT,
+    "bpchar": _AS_TEXT,
+    "name": _AS_TEXT,
+    "enum": _AS_TEXT,
+    "json": _AS_TEXT,
+    "jsonb": _AS_TEXT,
+    "uuid": _AS_TEXT,
+    "bytea": Kind(spark.BinaryType(), pa.binary()),
+    "timestamptz": Kind(
+        spark.TimestampType(),
+        pa.timestamp("us", tz="UTC"),
+        wire=pa.int64(),
+        epoch=_MICROSECONDS_1970_TO_2000,
+    ),
+    "timestamp": Kind(
+        spark.TimestampNTZType(),
+        pa.timestamp("us"),
+        wire=pa.int64(),
+        epoch=_MICROSECONDS_1970_TO_2000,
+    ),
+    "date": Kind(spark.DateType(), pa.date32(), wire=pa.int32(), epoch=_DAYS_1970_TO_2000),
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column, and how to read it."""
+
+    name: str
+    declared: str
+    kind: Kind
+    is_array: bool = False
+    byte_order: bool = True
+    """False for a collation in which unequal bytes may be equal."""
+
+    @property
+    def spark(self) -> spark.DataType:
+        return spark.ArrayType(self.kind.spark) if self.is_array else self.kind.spark
+
+    @property
+    def arrow(self) -> pa.DataType:
+        return pa.list_(self.kind.arrow) if self.is_array else self.kind.arrow
+
+    @property
+    def expression(self) -> sql.Composed:
+        """The column as the SELECT has it; filters compare the same."""
+        cast: LiteralString = self.kind.cast
+        if cast and self.is_array:
+            cast += "[]"
+        return sql.SQL("{}" + cast).format(sql.Identifier(self.name))
+
+    def to_arrow(self, values: Sequence[Any]) -> pa.Array:
+        """One batch of this column; StoreError for a value that Spark has no room for."""
+        kind = self.kind
+        try:
+            if self.is_array:
+                return pa.array([_item_list(kind, items) for items in values], self.arrow)
+            return _items(kind, values)
+        except (pa.ArrowException, OverflowError, TypeError) as error:
+            raise StoreError(
+                f"column {self.name!r} ({self.declared}) holds a value that Spark has no place "
+                f"for, such as infinity, NaN in a numeric, or an array of arrays: {error}. Leave it "
+                "out with the option 'columns', or cast it in a view"
+            ) from error
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A table or view of a pipeline."""
+
+    pipeline: str
+    name: str
+    kind: str
+    """As ``pg_class.relkind``: r table, p partitioned table, m materialized view, v view."""
+    blocks: int
+    has_slots: bool
+    """Whether an integer column `slot` (0 to 65,535, a hash of the key) says how to cut it."""
+    columns: tuple[Column, ...]
+
+    @property
+    def has_blocks(self) -> bool:
+        return self.kind in "rpm"
+
+
+def describe(
+    connection: Connection, pipeline: str, table: str, only: Sequence[str] | None = None
+) -> Relation:
+    """Look a relation up; `only` names the columns that are wanted (a type that cannot be read
+    matters only there)."""
+    names = {"pipeline": pipeline, "table": table}
+    row = connection.execute(statement("relation"), names).fetchone()
+    if row is None:
+        known = connection.execute(statement("relations"), names).fetchall()
+        raise UsageError(no_such_relation(pipeline, table, tuple(name for (name,) in known)))
+    oid, relkind, blocks = row
+    rows = connection.execute(statement("columns"), {"relation": oid}).fetchall()
+    missing = [name for name in only or () if name not in {row[0] for row in rows}]
+    if missing:
+        raise UsageError(
+            f"{pipeline}.{table} has no column {missing[0]!r}; it has: "
+            + ", ".join(row[0] for row in rows)
+        )
+    columns = [_column(table, *row) for row in rows if only is None or row[0] in only]
+    has_slots = any(
+        name == SLOT and type_name in INTEGERS and not is_array
+        for name, _, type_name, _, is_array, _ in rows
+    )
+    return Relation(pipeline, table, relkind, blocks, has_slots, tuple(columns))
+
+
+def _column(
+    table: str,
+    name: str,
+    declared: str,
+    type_name: str,
+    modifier: int,
+    is_array: bool,
+    deterministic: bool,
+) -> Column:
+    kind = _numeric(modifier) if type_name == "numeric" else KINDS.get(type_name)
+    if kind is None:
+        raise UsageError(
+            f"column {name!r} of {table!r} is of type {declared}, which Spark cannot be given: "
+            "leave it out with the option 'columns' (a list with commas), or cast it to text in a "
+            "view"
+        )
+    return Column(name, declared, kind, is_array, byte_order=deterministic)
+
+
+def _numeric(modifier: int) -> Kind | None:
+    """`modifier` packs precision and scale (``numeric.c``); the scale is 11 bits, signed."""
+    if modifier < 0:
+        cast: LiteralString = "::numeric(38, 18)"
+        digits, scale = FREE_DIGITS, FREE_SCALE
+    else:
+        cast = ""
+        packed = modifier - 4
+        digits = (packed >> 16) & 0xFFFF
+        scale = ((packed & 0x7FF) ^ 1024) - 1024
+        if scale < 0:  # numeric(5, -2): seven digits, the last two zero
+            digits, scale = digits - scale, 0
+        digits = max(digits, scale)
+    if digits > MAX_DIGITS:
+        return None
+    return Kind(spark.DecimalType(digits, scale), pa.decimal128(digits, scale), cast=cast)
+
+
+def _items(kind: Kind, values: Sequence[Any]) -> pa.Array:
+    if kind.wire is None:
+        return pa.array(values, kind.arrow)
+    counted = pc.add_checked(pa.array(values, kind.wire), pa.scalar(kind.epoch, kind.wire))
+    return counted.cast(kind.arrow)
+
+
+def _item_list(kind: Kind, items: list[Any] | None) -> list[Any] | pa.Array | None:
+    if items is None or kind.wire is None:
+        return items
+    return _items(kind, items)

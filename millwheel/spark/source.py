@@ -1,0 +1,180 @@
+"""``spark.read.format("millwheel")``: a Python Data Source over one pipeline's relations.
+
+Where the code runs (seen on Spark 4.3, local and cluster mode alike):
+
+==============================  ==========================================================
+``schema()``                    at ``load()``, in a Python process the JVM takes from a pool
+``reader()``, ``pushFilters``,  at planning, in such a process again, not the same one; the
+``partitions()``                reader is pickled there, and the process goes on to other work
+``read(partition)``             in a task's Python worker, once per partition
+==============================  ==========================================================
+
+None of them is the driver, none lives as long as the read: a connection cannot be handed from
+one to the next. So each opens its own and joins the exported snapshot, which the driver holds
+(:mod:`millwheel.spark.snapshot`). What planning found out about the relation travels in the
+reader, so that a task goes straight to its SELECT.
+
+Options: ``store`` (postgresql://…, else MILLWHEEL_STORE), ``pipeline``, ``table``,
+``snapshot`` (from :func:`millwheel.spark.snapshot`), ``partitions`` (4; 1 without a snapshot),
+``columns`` (names with commas; Spark tells a Python source nothing of the columns it needs, so
+without it all of them are read). Option values are not part of Spark's plans.
+
+A task reads through a server-side cursor, in batches of about 4 MB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+
+import pyarrow as pa
+from psycopg import ServerCursor
+from psycopg.rows import TupleRow
+from pyspark.sql import types as spark
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+
+from millwheel.errors import UsageError
+from millwheel.spark.connection import lock, reading, store_url
+from millwheel.spark.query import Condition, Share, condition, select, shares
+from millwheel.spark.relation import Column, Relation, describe
+
+PARTITIONS = 4
+BATCH_BYTES = 4 << 20
+FIRST_ROWS = 16
+"""Rows of unknown size, up to some megabytes each."""
+MAX_ROWS = 2_000
+GROWTH = 4
+"""A batch has at most so many times the rows of the one before: sizes need not be even."""
+
+
+class MillwheelSource(DataSource):
+    """One table or view of one pipeline."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "millwheel"
+
+    def schema(self) -> spark.StructType:
+        self._partitions()  # a bad option is told at load() already
+        return spark.StructType(
+            [spark.StructField(column.name, column.spark) for column in self._relation.columns]
+        )
+
+    def reader(self, schema: spark.StructType) -> MillwheelReader:
+        if "_relation" not in self.__dict__:
+            # The user gave the schema, and with it the columns to read.
+            self._relation = self._describe(schema.fieldNames())
+        return MillwheelReader(
+            store_url(self.options),
+            self.options.get("snapshot"),
+            self._relation,
+            schema,
+            self._partitions(),
+        )
+
+    @cached_property
+    def _relation(self) -> Relation:
+        """Looked up once; it is in ``__dict__`` then, and pickled with this object."""
+        columns = self.options.get("columns")
+        only = columns and [name.strip() for name in columns.split(",")]
+        return self._describe(only or None)
+
+    def _describe(self, only: Sequence[str] | None) -> Relation:
+        pipeline, table = self._required("pipeline"), self._required("table")
+        with reading(store_url(self.options), snapshot=self.options.get("snapshot")) as connection:
+            return describe(connection, pipeline, table, only)
+
+    def _required(self, option: str) -> str:
+        if value := self.options.get(option):
+            return value
+        raise UsageError(f"the option {option!r} of format 'millwheel' is missing")
+
+    def _partitions(self) -> int:
+        snapshot, given = self.options.get("snapshot"), self.options.get("partitions")
+        if given is None:
+            return PARTITIONS if snapshot else 1
+        if not given.isdecimal() or int(given) < 1:
+            raise UsageError(f"the option 'partitions' is a number from 1 on, not {given!r}")
+        if int(given) > 1 and not snapshot:
+            raise UsageError(
+                f"{given} partitions without a snapshot would be of as many moments: read inside "
+                "`with millwheel.spark.snapshot(…) as held` with its options, or with one partition"
+            )
+        return int(given)
+
+
+class MillwheelReader(DataSourceReader):
+    """Plans the shares of a relation, and reads one of them in each task."""
+
+    def __init__(
+        self,
+        store: str,
+        snapshot: str | None,
+        relation: Relation,
+        schema: spark.StructType,
+        partitions: int,
+    ) -> None:
+        self._store = store
+        self._snapshot = snapshot
+        self._relation = relation
+        self._partitions = partitions
+        self._columns = [_column(relation, field) for field in schema.fields]
+        self._arrow = pa.schema(
+            [
+                pa.field(field.name, column.arrow, nullable=field.nullable)
+                for field, column in zip(schema.fields, self._columns, strict=True)
+            ]
+        )
+        self._pushed: list[Condition] = []
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        columns = {column.name: column for column in self._columns}
+        for pushed in filters:
+            taken = condition(pushed, columns)
+            if taken is None:
+                yield pushed
+            else:
+                self._pushed.append(taken)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return list(shares(self._relation, self._partitions))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Share), partition
+        query, values = select(self._relation, self._columns, partition, self._pushed)
+        with reading(self._store, snapshot=self._snapshot) as connection:
+            if self._snapshot is None and self._relation.kind in "rp":
+                # With a snapshot, its holder has locked before.
+                lock(connection, self._relation.pipeline, [self._relation.name])
+            with ServerCursor(connection, "millwheel_spark") as cursor:
+                cursor.execute(query, values, binary=True)
+                wanted = FIRST_ROWS
+                while rows := cursor.fetchmany(wanted):
+                    batch = self._batch(rows)
+                    yield batch
+                    wanted = _next_rows(len(rows), batch.nbytes)
+
+    def _batch(self, rows: list[TupleRow]) -> pa.RecordBatch:
+        arrays = [
+            column.to_arrow(values)
+            for column, values in zip(self._columns, zip(*rows, strict=True), strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
+
+
+def _next_rows(rows: int, size: int) -> int:
+    """So many rows that a batch comes to BATCH_BYTES, going by the last one."""
+    return max(1, min(MAX_ROWS, rows * GROWTH, rows * BATCH_BYTES // max(1, size)))
+
+
+def _column(relation: Relation, field: spark.StructField) -> Column:
+    for column in relation.columns:
+        if column.name == field.name:
+            if column.spark != field.dataType:
+                raise UsageError(
+                    f"column {field.name!r} of {relation.name!r} ({column.declared}) is "
+                    f"{column.spark.simpleString()} in Spark; the schema says "
+                    f"{field.dataType.simpleString()}"
+                )
+            return column
+    raise UsageError(f"{relation.pipeline}.{relation.name} has no column {field.name!r}")

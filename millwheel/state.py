@@ -1,0 +1,298 @@
+"""State as user code sees it: one object per key, and collections whose parts load alone.
+
+A state object is stored as one row. A field of type `MapState` or `ListState` is stored
+apart, a row per entry, so that a buffer of a hundred thousand entries costs what a record
+touches, not what is stored. Outside a pipeline (``Model()`` in a unit test) they keep
+their entries in memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import AsyncIterator, Callable
+from typing import (
+    Any,
+    Generic,
+    Protocol,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import msgspec
+
+from millwheel.codec import Codec, encode_key
+from millwheel.errors import GraphError
+from millwheel.model import Key
+
+K = TypeVar("K", bound="str | int | tuple[str | int, ...]")
+V = TypeVar("V")
+S = TypeVar("S")
+
+ABSENT: Any = type("Absent", (), {"__repr__": lambda self: "ABSENT"})()
+UNKNOWN: Any = type("Unknown", (), {"__repr__": lambda self: "UNKNOWN"})()
+
+
+class Cells(Protocol):
+    """The entries of one key: what collections read from and write to."""
+
+    def lookup(self, entry: str, codec: Codec[Any]) -> Any:
+        """The value in memory; `ABSENT` if there is none; `UNKNOWN` if it must be fetched."""
+        ...
+
+    async def fetch(self, entry: str, codec: Codec[Any]) -> Any:
+        """The stored value, or `ABSENT`."""
+        ...
+
+    def store(self, entry: str, codec: Codec[Any], value: Any) -> None: ...
+
+    def erase(self, entry: str, codec: Codec[Any]) -> None: ...
+
+    def scan(self, prefix: str, codec: Codec[Any]) -> AsyncIterator[tuple[str, Any]]:
+        """All entries that start with `prefix`, in the order of their names."""
+        ...
+
+
+class LocalCells:
+    """Cells in memory, for a state object that belongs to no pipeline."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+
+    def lookup(self, entry: str, codec: Codec[Any]) -> Any:
+        return self.values.get(entry, ABSENT)
+
+    async def fetch(self, entry: str, codec: Codec[Any]) -> Any:
+        return self.values.get(entry, ABSENT)
+
+    def store(self, entry: str, codec: Codec[Any], value: Any) -> None:
+        self.values[entry] = value
+
+    def erase(self, entry: str, codec: Codec[Any]) -> None:
+        self.values.pop(entry, None)
+
+    async def scan(self, prefix: str, codec: Codec[Any]) -> AsyncIterator[tuple[str, Any]]:
+        for entry in sorted(self.values):
+            if entry.startswith(prefix):
+                yield entry, self.values[entry]
+
+
+_ANY: Codec[Any] = Codec(Any, what="state entry")
+
+
+class _Collection:
+    """What MapState and ListState share: being bound to a key's cells."""
+
+    __slots__ = ("_cells", "_codec", "_key_type", "_prefix")
+
+    def __init__(self) -> None:
+        self._cells: Cells = LocalCells()
+        self._prefix = ""
+        self._codec: Codec[Any] = _ANY
+        self._key_type: Any = Any
+
+    def bind(self, cells: Cells, prefix: str, codec: Codec[Any], key_type: Any) -> None:
+        """Attach to the cells of one key; the engine's part."""
+        self._cells = cells
+        self._prefix = prefix
+        self._codec = codec
+        self._key_type = key_type
+
+    async def _read(self, entry: str) -> Any:
+        value = self._cells.lookup(entry, self._codec)
+        if value is UNKNOWN:
+            value = await self._cells.fetch(entry, self._codec)
+        return value
+
+
+class MapState(_Collection, Generic[K, V]):
+    """A map from keys to values, each entry a row of its own.
+
+    Reading may have to wait for the store, so it is awaited; writing never waits. A value
+    that is changed in place after `get` is stored like one that is `put`.
+    """
+
+    __slots__ = ()
+
+    def _entry(self, key: K) -> str:
+        return self._prefix + encode_key(cast(Key, key))[0].decode()
+
+    async def get(self, key: K) -> V | None:
+        """The value of `key`, or None."""
+        value = await self._read(self._entry(key))
+        return None if value is ABSENT else cast(V, value)
+
+    async def contains(self, key: K) -> bool:
+        """Whether `key` has a value."""
+        return await self._read(self._entry(key)) is not ABSENT
+
+    def put(self, key: K, value: V) -> None:
+        """Set the value of `key`."""
+        self._cells.store(self._entry(key), self._codec, value)
+
+    def remove(self, key: K) -> None:
+        """Forget `key`, if it is there."""
+        self._cells.erase(self._entry(key), self._codec)
+
+    async def items(self) -> AsyncIterator[tuple[K, V]]:
+        """All entries, ordered by the JSON text of their keys; reads the whole map."""
+        start = len(self._prefix)
+        async for entry, value in self._cells.scan(self._prefix, self._codec):
+            yield msgspec.json.decode(entry[start:], type=self._key_type), value
+
+
+_BOUNDS: Codec[tuple[int, int]] = Codec(tuple[int, int], what="bounds of a ListState")
+
+
+class ListState(_Collection, Generic[V]):
+    """A queue of values, each a row of its own: append at the end, take from the front."""
+
+    __slots__ = ()
+
+    async def _bounds(self) -> tuple[int, int]:
+        value = self._cells.lookup(self._prefix + "#", _BOUNDS)
+        if value is UNKNOWN:
+            value = await self._cells.fetch(self._prefix + "#", _BOUNDS)
+        return (0, 0) if value is ABSENT else cast("tuple[int, int]", value)
+
+    def _keep(self, first: int, end: int) -> None:
+        if first == end:
+            self._cells.erase(self._prefix + "#", _BOUNDS)
+        else:
+            self._cells.store(self._prefix + "#", _BOUNDS, (first, end))
+
+    def _entry(self, index: int) -> str:
+        return f"{self._prefix}{index:015d}"
+
+    async def append(self, value: V) -> None:
+        """Add `value` at the end."""
+        first, end = await self._bounds()
+        self._cells.store(self._entry(end), self._codec, value)
+        self._keep(first, end + 1)
+
+    async def pop_first(self) -> V | None:
+        """Take the oldest value, or None when the list is empty."""
+        first, end = await self._bounds()
+        if first == end:
+            return None
+        value = await self._read(self._entry(first))
+        self._cells.erase(self._entry(first), self._codec)
+        self._keep(first + 1, end)
+        return cast(V, value)
+
+    async def length(self) -> int:
+        """How many values there are."""
+        first, end = await self._bounds()
+        return end - first
+
+    async def values(self) -> AsyncIterator[V]:
+        """All values, oldest first."""
+        first, end = await self._bounds()
+        for index in range(first, end):
+            yield cast(V, await self._read(self._entry(index)))
+
+
+class StateLayout(Generic[S]):
+    """How a state type is stored: its plain part as one entry, each collection apart."""
+
+    def __init__(self, state_type: Any, *, owner: str, limit: int) -> None:
+        self.state_type = None if state_type in (None, type(None)) else state_type
+        self.owner = owner
+        self.collections: dict[str, tuple[type[_Collection], Any, Codec[Any]]] = {}
+        self.stateless = self.state_type is None
+        self.empty: bytes = b"null"
+        if self.stateless:
+            self.fingerprint: dict[str, Any] = {}
+            return
+        self._find_collections(limit)
+        plain_type = self._plain_type() if self.collections else self.state_type
+        self.codec: Codec[Any] = Codec(plain_type, what=f"state of {owner}", limit=limit)
+        self.fingerprint = {
+            "plain": self.codec.fingerprint,
+            "collections": {
+                name: [kind.__name__, repr(key_type), codec.fingerprint]
+                for name, (kind, key_type, codec) in self.collections.items()
+            },
+        }
+        try:
+            self.empty = self.encode(self.new())
+        except TypeError as error:
+            raise GraphError(
+                f"the state of {owner} has no empty value: {self._name()}() fails with: {error}. "
+                "Give every field a default"
+            ) from error
+
+    def _name(self) -> str:
+        return getattr(self.state_type, "__name__", str(self.state_type))
+
+    def new(self) -> Any:
+        """A state object with no history."""
+        make = cast("Callable[[], Any]", get_origin(self.state_type) or self.state_type)
+        return make()
+
+    def _find_collections(self, limit: int) -> None:
+        origin = get_origin(self.state_type) or self.state_type
+        if not (
+            isinstance(origin, type)
+            and (issubclass(origin, msgspec.Struct) or dataclasses.is_dataclass(origin))
+        ):
+            return
+        variables = dict(
+            zip(getattr(origin, "__parameters__", ()), get_args(self.state_type), strict=False)
+        )
+        for name, hint in get_type_hints(origin).items():
+            kind = get_origin(hint) or hint
+            if kind is MapState or kind is ListState:
+                arguments = [_substitute(a, variables) for a in get_args(hint)] or [Any, Any]
+                key_type = arguments[0] if kind is MapState else int
+                codec: Codec[Any] = Codec(
+                    arguments[-1], what=f"{self._name()}.{name} of {self.owner}", limit=limit
+                )
+                self.collections[name] = (kind, key_type, codec)
+
+    def _plain_type(self) -> Any:
+        origin = get_origin(self.state_type) or self.state_type
+        hints = get_type_hints(origin, include_extras=True)
+        plain = [(name, hint) for name, hint in hints.items() if name not in self.collections]
+        return msgspec.defstruct(f"{self._name()}Plain", plain)
+
+    def encode(self, state: Any) -> bytes:
+        """The plain part of a state object as JSON."""
+        if not self.collections:
+            return self.codec.encode(state)
+        names = self.codec.value_type.__struct_fields__
+        return self.codec.encode({name: getattr(state, name) for name in names})
+
+    def decode(self, encoded: bytes | None, cells: Cells) -> Any:
+        """A state object from its stored plain part (None: no history), bound to `cells`."""
+        if self.stateless:
+            return None
+        if not self.collections:
+            return self.new() if encoded is None else self.codec.decode(encoded)
+        state = self.new()
+        if encoded is not None:
+            plain = self.codec.decode(encoded)
+            for name in plain.__struct_fields__:
+                setattr(state, name, getattr(plain, name))
+        for name, (_, key_type, codec) in self.collections.items():
+            getattr(state, name).bind(cells, name + "/", codec, key_type)
+        return state
+
+
+def _substitute(hint: Any, variables: dict[Any, Any]) -> Any:
+    """`hint` with type variables replaced by what the state type was given for them."""
+    if isinstance(hint, TypeVar):
+        return variables.get(hint, Any)
+    arguments = get_args(hint)
+    if not arguments or not variables:
+        return hint
+    replaced = tuple(_substitute(argument, variables) for argument in arguments)
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return Union[replaced]  # noqa: UP007 - built at run time
+    subscript: Callable[[Any], Any] = cast(Any, origin).__class_getitem__
+    return subscript(replaced if len(replaced) > 1 else replaced[0])

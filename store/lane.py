@@ -1,0 +1,358 @@
+"""The hot path to Postgres: one connection, one ordered chain of commits.
+
+A commit is one transaction: the fence with the commit records, the appends, then the
+user's statements and table rows, then COMMIT. What is small travels in one round trip
+(pipeline mode); what is many rows goes by binary COPY. A commit counts only if the server
+answers ``COMMIT``: committing a failed transaction answers ``ROLLBACK`` without an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection, sql
+from psycopg.conninfo import make_conninfo
+from psycopg.pq import TransactionStatus
+
+from millwheel.errors import (
+    CommitUnknown,
+    Fenced,
+    InvariantBroken,
+    MillwheelError,
+    StatementError,
+    StoreError,
+    StoreUnavailable,
+)
+from millwheel.sinks import Table
+from millwheel.store import rows
+from millwheel.store.port import Commit, IntervalCommit
+from millwheel.store.statements import Statements
+
+RETRY_CLASSES = frozenset({"08", "25", "40", "53", "55", "57", "58"})
+"""SQLSTATE classes that say nothing about the data: the same bundle is tried again."""
+
+USER_CLASSES = frozenset({"22", "23", "42", "44", "P0", "21"})
+"""SQLSTATE classes that, raised by a user's statement or row, count against a record."""
+
+
+def translate(error: psycopg.Error, *, user: str = "") -> MillwheelError:
+    """The engine's error for one of Postgres; `user` says what of the user's was running."""
+    state = error.sqlstate or ""
+    text = str(error).strip()
+    if user and state[:2] in USER_CLASSES:
+        return StatementError(f"Postgres refused {user}: {text}")
+    if not state or state[:2] in RETRY_CLASSES:
+        return StoreUnavailable(f"the store broke off: {text}")
+    return StoreError(f"the store answered {state}: {text}")
+
+
+class PostgresLane:
+    """One connection that commits in order. Not for concurrent use."""
+
+    def __init__(
+        self,
+        url: str,
+        schema: str,
+        statements: Statements,
+        streams: Mapping[str, tuple[int, int]],
+        ended: Callable[[PostgresLane], Awaitable[None]],
+    ) -> None:
+        search_path = (
+            sql.SQL(", ").join([sql.Identifier(schema), sql.Identifier("public")]).as_string(None)
+        )
+        self._url = make_conninfo(
+            url,
+            options=f"-c search_path={search_path.replace(' ', '')} -c statement_timeout=120000 "
+            "-c idle_in_transaction_session_timeout=30000 -c timezone=UTC -c jit=off",
+        )
+        self._statements = statements
+        self._streams = streams
+        self._ended = ended
+        self._connection: AsyncConnection[Any] | None = None
+        self._sent_commit = False
+        self.backend: tuple[int, str] | None = None
+        """Who serves it: pid and start of the server process."""
+
+    @property
+    def broken(self) -> bool:
+        """The connection was lost; its server process may still be at work."""
+        return self._connection is not None and self._connection.broken
+
+    async def connect(self) -> None:
+        """Open the connection and note who serves it."""
+        try:
+            self._connection = await AsyncConnection.connect(self._url, autocommit=True)
+            cursor = await self._connection.execute(self._statements.get("own_backend"))
+            self.backend = await cursor.fetchone()
+        except psycopg.Error as error:
+            raise StoreUnavailable(f"the store cannot be reached: {str(error).strip()}") from error
+
+    async def close(self) -> None:
+        try:
+            await self._ended(self)
+        finally:
+            if self._connection is not None:
+                await self._connection.close()
+                self._connection = None
+
+    async def commit(self, commit: Commit) -> None:
+        connection = self._connection
+        if connection is None:
+            raise StoreUnavailable("the lane has no connection")
+        self._sent_commit = False
+        try:
+            if _is_small(commit):
+                await self._write_small(connection, commit)
+            else:
+                await self._write_large(connection, commit)
+        except MillwheelError:
+            await self._roll_back(connection)
+            raise
+        except psycopg.Error as error:
+            if connection.closed and self._sent_commit:
+                raise CommitUnknown(
+                    f"the connection was lost while a commit was on the wire: {str(error).strip()}"
+                ) from error
+            await self._roll_back(connection)
+            raise _engine_error(error) from error
+
+    async def _write_small(self, connection: AsyncConnection[Any], commit: Commit) -> None:
+        """Everything in one round trip; COMMIT waits for an answer only if user SQL may fail."""
+        alone = not commit.rows and not commit.statements
+        async with connection.pipeline():
+            await connection.execute("BEGIN", prepare=True)
+            await self._fence(connection, commit)
+            for bucket, seen in commit.seen.items():
+                await self._insert(
+                    connection, "insert_seen", f"seen_record_{bucket}", rows.seen_arrays(seen)
+                )
+            if commit.states:
+                await self._insert(
+                    connection,
+                    "insert_states",
+                    f"state_change_{commit.bucket}",
+                    rows.state_arrays(commit.states),
+                )
+            if commit.productions:
+                await self._insert(
+                    connection,
+                    "insert_productions",
+                    f"production_{commit.bucket}",
+                    rows.production_arrays(commit.productions, self._streams),
+                )
+            await self._append_rest(connection, commit)
+            if alone:
+                self._sent_commit = True
+                done = await connection.execute("COMMIT", prepare=True)
+        if not alone:
+            done = await self._finish(connection, commit)
+        _check_committed(done.statusmessage)
+
+    async def _write_large(self, connection: AsyncConnection[Any], commit: Commit) -> None:
+        async with connection.pipeline():
+            await connection.execute("BEGIN", prepare=True)
+            await self._fence(connection, commit)
+            await self._append_rest(connection, commit)
+        for bucket, seen in commit.seen.items():
+            await self._copy(
+                connection, f"seen_record_{bucket}", rows.SEEN_COLUMNS, rows.copy_seen(seen)
+            )
+        if commit.states:
+            await self._copy(
+                connection,
+                f"state_change_{commit.bucket}",
+                rows.STATE_COLUMNS,
+                rows.copy_states(commit.states),
+            )
+        if commit.productions:
+            await self._copy(
+                connection,
+                f"production_{commit.bucket}",
+                rows.PRODUCTION_COLUMNS,
+                rows.copy_productions(commit.productions, self._streams),
+            )
+        done = await self._finish(connection, commit)
+        _check_committed(done.statusmessage)
+
+    async def _finish(self, connection: AsyncConnection[Any], commit: Commit) -> Any:
+        """The user's rows and statements, each with its own blame, then COMMIT."""
+        for table, values in _coalesced(commit.rows):
+            await self._as_user(
+                connection,
+                f"rows for table {table.name!r}",
+                write_rows(self._statements, table),
+                values,
+            )
+        for statement, params in commit.statements:
+            await self._as_user(connection, f"the statement {statement!r:.200}", statement, params)
+        self._sent_commit = True
+        try:
+            return await connection.execute("COMMIT")
+        except psycopg.Error as error:
+            if connection.closed or not (commit.rows or commit.statements):
+                raise
+            raise translate(error, user="what was deferred to the commit") from error
+
+    async def _as_user(
+        self, connection: AsyncConnection[Any], what: str, statement: str, params: Any
+    ) -> None:
+        try:
+            await connection.execute(statement, params)
+        except psycopg.Error as error:
+            raise translate(error, user=what) from error
+
+    async def _fence(self, connection: AsyncConnection[Any], commit: Commit) -> None:
+        """Append the commit records, which fails unless owner and order are right."""
+        by_bucket: dict[int, list[IntervalCommit]] = {}
+        for part in commit.intervals:
+            by_bucket.setdefault(part.previous_bucket, []).append(part)
+        for previous, parts in by_bucket.items():
+            await connection.execute(
+                self._statements.get(
+                    "fence_and_record",
+                    current=f"commit_record_{commit.bucket}",
+                    previous=f"commit_record_{previous}",
+                ),
+                {
+                    "stamp": commit.stamp,
+                    "interval_id": [p.interval_id for p in parts],
+                    "n": [p.n for p in parts],
+                    "sequencer": [p.sequencer for p in parts],
+                    "input_watermark": [p.input_watermark for p in parts],
+                    "low_watermark": [p.low_watermark for p in parts],
+                    "floor": [p.floor for p in parts],
+                    "acked": [p.acked.decode() for p in parts],
+                    "position": [
+                        None if p.position is None else p.position.decode() for p in parts
+                    ],
+                    "counters": [p.counters.decode() for p in parts],
+                },
+                prepare=True,
+            )
+
+    async def _append_rest(self, connection: AsyncConnection[Any], commit: Commit) -> None:
+        if commit.timers:
+            await self._insert(
+                connection,
+                "insert_timers",
+                f"timer_change_{commit.bucket}",
+                rows.timer_arrays(commit.timers),
+            )
+        if commit.dead_letters:
+            letters = commit.dead_letters
+            columns = list(zip(*letters, strict=True))
+            params = dict(zip(type(letters[0])._fields, map(list, columns), strict=True))
+            params["record_id"] = [None if r is None else r.hex() for r in params["record_id"]]
+            params["key"] = [None if k is None else k.decode() for k in params["key"]]
+            await connection.execute(self._statements.get("insert_dead_letters"), params)
+
+    async def _insert(
+        self, connection: AsyncConnection[Any], name: str, table: str, params: Mapping[str, Any]
+    ) -> None:
+        await connection.execute(self._statements.get(name, table=table), params, prepare=True)
+
+    async def _copy(
+        self, connection: AsyncConnection[Any], table: str, columns: tuple[str, ...], data: bytes
+    ) -> None:
+        statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT BINARY)").format(
+            self._statements.table(table), sql.SQL(", ").join(map(sql.Identifier, columns))
+        )
+        async with connection.cursor() as cursor, cursor.copy(statement) as copy:
+            await copy.write(data)
+
+    async def _roll_back(self, connection: AsyncConnection[Any]) -> None:
+        """Leave the connection ready for the next commit, if it still lives."""
+        if connection.closed:
+            return
+        if connection.info.transaction_status != TransactionStatus.IDLE:
+            try:
+                await connection.execute("ROLLBACK")
+            except psycopg.Error as error:
+                await connection.close()
+                raise StoreUnavailable(f"the store broke off: {str(error).strip()}") from error
+
+
+def _check_committed(tag: str | None) -> None:
+    """COMMIT of a failed transaction answers ROLLBACK and raises nothing: look at the tag."""
+    if tag != "COMMIT":
+        raise StoreUnavailable(f"the store answered {tag!r} to COMMIT: nothing was written")
+
+
+def _is_small(commit: Commit) -> bool:
+    return (
+        len(commit.states) < rows.COPY_ROWS
+        and len(commit.productions) < rows.COPY_ROWS
+        and sum(map(len, commit.seen.values())) < rows.COPY_ROWS
+    )
+
+
+def _engine_error(error: psycopg.Error) -> MillwheelError:
+    """What an error of the engine's own statements means."""
+    table = error.diag.table_name or ""
+    if table.startswith("commit_record") and error.sqlstate in ("23502", "23505"):
+        return Fenced(
+            "the commit was refused: another owner has claimed the interval, or the commit "
+            "before this one is missing"
+        )
+    if table.startswith("seen_record") and error.sqlstate == "23505":
+        return InvariantBroken(f"a record that was committed before came through again: {error}")
+    if error.sqlstate == "42P01" and "_" in str(error):
+        return InvariantBroken(f"a bucket that is still needed is gone: {str(error).strip()}")
+    return translate(error)
+
+
+def _coalesced(
+    found: list[tuple[Table[Any], tuple[Any, ...]]],
+) -> list[tuple[Table[Any], list[list[Any]]]]:
+    """Columns per table: upserts cut down to the last write of each row and sorted by key,
+    so that one statement never meets a row twice and two lanes never deadlock."""
+    by_table: dict[str, tuple[Table[Any], list[tuple[Any, ...]]]] = {}
+    for table, values in found:
+        by_table.setdefault(table.name, (table, []))[1].append(values)
+    result = []
+    for _, (table, values_list) in sorted(by_table.items()):
+        if table.key:
+            positions = table.key_positions
+            last = {tuple(v[p] for p in positions): v for v in values_list}
+            values_list = [last[key] for key in sorted(last)]
+        result.append((table, [list(column) for column in zip(*values_list, strict=True)]))
+    return result
+
+
+def write_rows(statements: Statements, table: Table[Any]) -> str:
+    """The set-based INSERT (or upsert) of a table sink; one array parameter per column."""
+    names = [sql.Identifier(column.name) for column in table.columns]
+    arrays, selected = [], []
+    for column, name in zip(table.columns, names, strict=True):
+        bound = "text" if column.type == "jsonb" else column.type
+        arrays.append(sql.SQL("%s::{}[]").format(sql.SQL(bound)))
+        selected.append(
+            sql.SQL("x.{}::jsonb").format(name)
+            if column.type == "jsonb"
+            else sql.SQL("x.{}").format(name)
+        )
+    statement = sql.SQL(
+        "INSERT INTO {table} ({names}) SELECT {selected} FROM unnest({arrays}) AS x ({names})"
+    ).format(
+        table=statements.table(table.name),
+        names=sql.SQL(", ").join(names),
+        selected=sql.SQL(", ").join(selected),
+        arrays=sql.SQL(", ").join(arrays),
+    )
+    if table.key:
+        rest = [
+            name for name, c in zip(names, table.columns, strict=True) if c.name not in table.key
+        ]
+        action = (
+            sql.SQL("DO UPDATE SET {}").format(
+                sql.SQL(", ").join(sql.SQL("{0} = excluded.{0}").format(name) for name in rest)
+            )
+            if rest
+            else sql.SQL("DO NOTHING")
+        )
+        statement += sql.SQL(" ON CONFLICT ({}) {}").format(
+            sql.SQL(", ").join(map(sql.Identifier, table.key)), action
+        )
+    return statement.as_string(None)

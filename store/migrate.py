@@ -1,0 +1,87 @@
+"""Bringing a pipeline's schema to the version this code needs.
+
+The version is Alembic's, kept in the pipeline's own schema, so that pipelines in one
+database move on their own. Looking at it needs no Alembic; only moving does.
+"""
+
+from __future__ import annotations
+
+import psycopg
+from psycopg import sql
+
+from millwheel.errors import SchemaBehind, StoreUnavailable
+
+HEAD = "0001"
+"""The newest revision in ``migrations/versions``; a test holds the two together."""
+
+
+def schema_version(url: str, schema: str) -> str | None:
+    """The revision a pipeline's schema is at; None if there is none.
+
+    Raises:
+        StoreUnavailable: nobody answers there.
+    """
+    try:
+        with psycopg.connect(url, autocommit=True, connect_timeout=5) as connection:
+            row = connection.execute(
+                "SELECT to_regclass(%s) IS NOT NULL",
+                [sql.Identifier(schema, "alembic_version").as_string(connection)],
+            ).fetchone()
+            if row is None or not row[0]:
+                return None
+            version = connection.execute(
+                sql.SQL("SELECT version_num FROM {}").format(
+                    sql.Identifier(schema, "alembic_version")
+                )
+            ).fetchone()
+            return None if version is None else str(version[0])
+    except psycopg.Error as error:
+        raise StoreUnavailable(
+            f"the store cannot be reached: {str(error).strip()}. Check --store, and that Postgres "
+            "is running"
+        ) from error
+
+
+def migrate(url: str, schema: str) -> None:
+    """Create the schema, or bring it up to `HEAD`; safe to run from several processes."""
+    from alembic import command
+    from alembic.config import Config
+    from sqlalchemy import create_engine, pool
+
+    engine = create_engine(
+        "postgresql+psycopg://",
+        creator=lambda: psycopg.connect(url, options="-c search_path= -c timezone=UTC"),
+        poolclass=pool.NullPool,
+    )
+    config = Config()
+    config.set_main_option("script_location", "millwheel:migrations")
+    config.set_main_option("path_separator", "os")
+    try:
+        with engine.begin() as connection:
+            connection.exec_driver_sql(
+                "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"millwheel {schema}",)
+            )
+            config.attributes["connection"] = connection
+            config.attributes["schema"] = schema
+            command.upgrade(config, "head")
+    finally:
+        engine.dispose()
+
+
+def require_version(url: str, schema: str, *, migrate_now: bool) -> None:
+    """See to it that the schema is at `HEAD`: move it if allowed, else say how.
+
+    Raises:
+        SchemaBehind: it is not, and `migrate_now` is false.
+    """
+    version = schema_version(url, schema)
+    if version == HEAD:
+        return
+    if migrate_now:
+        migrate(url, schema)
+        return
+    found = "is not there" if version is None else f"is at version {version}"
+    raise SchemaBehind(
+        f"the schema {schema!r} of the store {found}, and this code needs version {HEAD}. Run: "
+        f"millwheel migrate MODULE:PIPELINE --store URL"
+    )

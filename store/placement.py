@@ -1,0 +1,536 @@
+"""Where an embedded store's files are, and who may use them at the moment.
+
+::
+
+    <store directory>/
+        server.json     the record: format, id of the store, where its data is, is it ready
+        server.lock     flock: held while somebody starts, adopts or stops the server
+        server.alive    flock: held by the server's own processes for as long as they live
+        data/           Postgres's data directory, mode 0700, of the server's account
+        data.new-*      an initdb that was cut short; removed by the next start
+    <run directory>/<hash>/       /run/millwheel (root), /tmp/millwheel-<uid> (others)
+        .s.PGSQL.5432   the socket, behind a directory of mode 0700
+        start.log       what the server said before it had a log
+
+**Root with a store directory its server's account cannot reach** (``/root/project``, a
+private temporary directory): ``data/`` and ``server.alive`` are in
+``/var/lib/millwheel/<store id>/`` and the record says so. The id is random, so a store
+directory that was deleted and made again gets a place of its own: old data never comes
+back by itself. What it left behind is neither taken over nor deleted, because the same
+picture shows when the directory was moved away, or its file system is not mounted, and
+then the data is still wanted. Its server is stopped when nobody uses it, and a warning
+names the place. ``embedded.remove`` deletes both ends.
+
+**The alive lock** is how "is a server running here?" is answered without guessing from
+process ids. The starter takes the flock and the server inherits the open file; the kernel
+lets go when the last process of that server is gone, orphaned backends of a killed
+postmaster included, and also tells processes in another container. Where flock is not
+inherited (NFS), ``postmaster.pid`` and that process's command line decide.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import re
+import secrets
+import shutil
+import stat
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from millwheel.errors import EmbeddedServerError, StoreUnavailable
+from millwheel.store.account import Account, claim_directory, server_account
+
+RECORD = "server.json"
+LOCK = "server.lock"
+ALIVE = "server.alive"
+DATA = "data"
+HALF_MADE = "data.new-"
+ORIGIN = "origin"  # in a place outside the store directory: whose it is
+FORMAT = 1
+
+STATE_ROOT = Path("/var/lib/millwheel")
+RUN_ROOT = Path("/run")
+SHORT_ROOT = Path("/tmp").resolve()  # noqa: S108 - claim_directory guards what is made in it
+SOCKET_PATH_BYTES = 103  # macOS's limit with its final zero; Linux has 107
+PORT = 5432  # only a part of the socket's name
+
+LOCK_SECONDS = 150.0  # longer than a start may take
+POLL_SECONDS = 0.02
+
+# May be in a directory that is to become a store: what we write before the record, and
+# what file systems and finders put everywhere.
+_HARMLESS = frozenset({LOCK, ALIVE, RECORD + ".new", ".gitignore", "lost+found", ".DS_Store"})
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Site:
+    """One store: its directory, its id, and where its data is. All paths are real paths."""
+
+    store: Path
+    id: str
+    outside: bool  # the data is in STATE_ROOT, not in the store directory
+    ready: bool  # the data directory was complete once; if it is gone, that is a loss
+
+    @property
+    def base(self) -> Path:
+        return STATE_ROOT / self.id if self.outside else self.store
+
+    @property
+    def data(self) -> Path:
+        return self.base / DATA
+
+    @property
+    def socket_name(self) -> str:
+        """Of the run directory. The id is in it, so that the server of a deleted store,
+        which removes its socket by name when it ends, cannot take that of the next one."""
+        return hashlib.sha256(f"{self.id}:{self.data}".encode()).hexdigest()[:16]
+
+    def account(self) -> Account:
+        """Who runs the server (see ``account``). Raises EmbeddedServerError if nobody may."""
+        try:
+            found = os.lstat(self.data)
+        except FileNotFoundError:
+            return server_account(self.store.stat().st_uid, decided=False)
+        if not stat.S_ISDIR(found.st_mode):
+            raise EmbeddedServerError(
+                f"{self.data} is not a directory (links are not followed either; the store "
+                "directory itself may be one)."
+            )
+        return server_account(found.st_uid, decided=True)
+
+    def hold(self) -> int | None:
+        """Take the alive lock for a server about to start: an open file for it to inherit.
+
+        Close it afterwards, never unlock it: the lock is the server's. None: it is held.
+        """
+        fd = _open_shared(self.base / ALIVE, self.base)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        return fd
+
+    def held(self) -> bool:
+        """Whether a process of the server lives, by the alive lock alone."""
+        try:
+            fd = os.open(self.base / ALIVE, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
+        return False
+
+
+# ------------------------------------------------------------------ the store directory
+
+
+def prepare(store: Path) -> None:
+    """Make the store directory, or make sure that the one there is ours to use.
+
+    Raises:
+        EmbeddedServerError: it is a file, or holds something that is no store, or its
+            path cannot be given to Postgres's tools.
+    """
+    if re.search(r'["$`\\\x00-\x1f]', str(store)):
+        raise EmbeddedServerError(
+            f"the store directory {str(store)!r} has a character in its path that Postgres's "
+            'own tools give to a shell unquoted (one of " $ ` \\ or a control character): '
+            "choose another path."
+        )
+    try:
+        store.parent.mkdir(parents=True, exist_ok=True)
+        # Of root's store, the server's account must be able to enter; `data` is closed.
+        mode = 0o755 if os.geteuid() == 0 else 0o700
+        store.mkdir(mode)
+        store.chmod(mode)  # the umask may have taken bits away
+    except (FileExistsError, NotADirectoryError):
+        pass
+    if not store.is_dir():
+        raise EmbeddedServerError(
+            f"{store} cannot be a store directory: it, or a part of its path, is a file."
+        )
+    if (store / RECORD).exists():
+        return
+    foreign = sorted(
+        name
+        for name in os.listdir(store)
+        if name not in _HARMLESS and not name.startswith(HALF_MADE)
+    )
+    if "PG_VERSION" in foreign:
+        raise EmbeddedServerError(
+            f"{store} is a Postgres data directory that millwheel did not make; nothing was "
+            "touched. Start that server yourself and give --store its postgresql:// URL, or "
+            "choose another directory."
+        )
+    if foreign:
+        shown = ", ".join(foreign[:3]) + (", …" if len(foreign) > 3 else "")
+        raise EmbeddedServerError(
+            f"{store} is not empty and holds no millwheel store (no {RECORD}; found {shown}); "
+            "nothing was touched. Choose an empty or a new directory, e.g. "
+            f"{store / '.millwheel'}."
+        )
+
+
+@contextlib.contextmanager
+def locked(store: Path) -> Iterator[None]:
+    """Be the only one who starts, adopts or stops the server of ``store``.
+
+    Raises:
+        StoreUnavailable: somebody else held it for ``LOCK_SECONDS``.
+    """
+    deadline = time.monotonic() + LOCK_SECONDS
+    path = store / LOCK
+    while True:
+        fd = _open_shared(path, store)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Else `remove` deleted it while we waited: the lock is of a file nobody sees.
+            current = os.path.exists(path) and os.path.samestat(os.fstat(fd), os.stat(path))
+        except BlockingIOError:
+            current = False
+        except BaseException:
+            os.close(fd)
+            raise
+        if current:
+            break
+        os.close(fd)
+        if time.monotonic() > deadline:
+            raise StoreUnavailable(
+                f"another process has been starting or stopping the server of {store} for "
+                f"{LOCK_SECONDS:g} s (it holds {path}); try again, or look for it with "
+                f"`fuser {path}`."
+            )
+        time.sleep(POLL_SECONDS)
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
+def find_site(store: Path) -> Site | None:
+    """The store recorded in ``store``, or None where there is none (yet).
+
+    Raises:
+        EmbeddedServerError: the record cannot be read, or its data is not there any more.
+    """
+    path = store / RECORD
+    try:
+        written = json.loads(path.read_text())
+        if written["format"] != FORMAT:
+            raise EmbeddedServerError(
+                f"{path} has format {written['format']!r}, this millwheel knows {FORMAT}: it "
+                "was written by another version; install that one."
+            )
+        site = Site(store, written["id"], bool(written["outside"]), bool(written["ready"]))
+        # Root may be reading somebody else's record: it holds a name, never a path.
+        genuine = re.fullmatch(r"[0-9a-f]{16}", site.id) is not None
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, KeyError, TypeError):
+        genuine = False
+    if not genuine:
+        raise EmbeddedServerError(
+            f"{path} is not a record that millwheel wrote. It should read like "
+            f'{{"format": {FORMAT}, "id": "0123456789abcdef", "outside": false, "ready": true}}; '
+            "the data itself is not touched by it."
+        )
+    if site.ready and not (site.data / "PG_VERSION").exists():
+        _explain_missing(site)
+    if site.outside:
+        _claim_origin(site)
+    return site
+
+
+def choose_site(store: Path) -> Site:
+    """Decide where a new store's data goes, and record it before anything is made."""
+    account = server_account(store.stat().st_uid, decided=False)
+    site = Site(store, secrets.token_hex(8), outside=False, ready=False)
+    if account.borrowed and not account.can_enter(store):
+        site = _choose_outside(site)
+    with contextlib.suppress(FileExistsError):
+        fd = os.open(store / ".gitignore", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        with open(fd, "w") as ignore:
+            ignore.write("*\n")
+        _hand_over(store / ".gitignore", store)
+    write_record(site)
+    return site
+
+
+def mark_ready(site: Site) -> Site:
+    site = replace(site, ready=True)
+    write_record(site)
+    return site
+
+
+def write_record(site: Site) -> None:
+    """Durable and all or nothing."""
+    fresh = site.store / (RECORD + ".new")
+    fresh.unlink(missing_ok=True)
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+    with open(fd, "w") as file:
+        written = {"format": FORMAT, "id": site.id, "outside": site.outside, "ready": site.ready}
+        file.write(json.dumps(written) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    _hand_over(fresh, site.store)
+    fresh.rename(site.store / RECORD)
+    sync_directory(site.store)
+
+
+def erase(site: Site) -> None:
+    """Delete the data and all else that we made in the store directory; see ``remove``."""
+    if site.outside:
+        shutil.rmtree(site.base)
+    else:
+        if site.data.exists():
+            shutil.rmtree(site.data)
+        (site.base / ALIVE).unlink(missing_ok=True)
+    clear_half_made(site.store)
+    for root in _run_roots():
+        shutil.rmtree(root / site.socket_name, ignore_errors=True)
+    ignore = site.store / ".gitignore"
+    if ignore.is_file() and ignore.read_text() == "*\n":
+        ignore.unlink()
+    (site.store / RECORD).unlink()  # the lock is still held, and goes last
+    (site.store / LOCK).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # it holds files of others
+        site.store.rmdir()
+
+
+def clear_half_made(base: Path) -> None:
+    """Remove what an initdb left that was cut short. One may still be ending: best effort."""
+    for path in base.glob(HALF_MADE + "*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def sync_directory(path: Path) -> None:
+    """Make renames in ``path`` durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _open_shared(path: Path, owner_of: Path) -> int:
+    """Open a lock file, made if need be, usable by the owner of ``owner_of`` and root."""
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(path, flags)
+    except FileNotFoundError:
+        fd = os.open(path, flags | os.O_CREAT, 0o600)
+        _hand_over(fd, owner_of)
+        return fd
+
+
+def _hand_over(made: Path | int, directory: Path) -> None:
+    """What root makes in another user's store directory is that user's."""
+    if os.geteuid() == 0:
+        owner = directory.stat()
+        if isinstance(made, int):
+            os.fchown(made, owner.st_uid, owner.st_gid)
+        else:
+            os.chown(made, owner.st_uid, owner.st_gid, follow_symlinks=False)
+
+
+# ------------------------------------------------------- data outside the store directory
+
+
+def _choose_outside(site: Site) -> Site:
+    site = replace(site, outside=True)
+    try:
+        claim_directory(STATE_ROOT, mode=0o711)
+        claim_directory(site.base, mode=0o711)
+    except (OSError, EmbeddedServerError) as error:
+        raise EmbeddedServerError(
+            f"Postgres does not run as root, the user that would run it cannot reach "
+            f"{site.store}, and its data cannot be put elsewhere: {error}. Give --store a "
+            "directory that everybody may enter, e.g. /srv/millwheel."
+        ) from error
+    (site.base / ORIGIN).write_text(f"{site.store}\n")
+    return site
+
+
+def earlier_sites(site: Site) -> list[Site]:
+    """Stores outside that were last used from the same store directory and are not ``site``."""
+    return [
+        Site(site.store, base.name, outside=True, ready=True)
+        for base in sorted(STATE_ROOT.iterdir())
+        if base.name != site.id and _origin(base) == site.store
+    ]
+
+
+def warn_of_earlier(sites: list[Site]) -> None:
+    _log.warning(
+        "%s was made anew; data of its predecessor is left in %s. Delete it if the old store "
+        "is not wanted any more.",
+        sites[0].store,
+        ", ".join(str(site.base) for site in sites),
+    )
+
+
+def _claim_origin(site: Site) -> None:
+    """Notice a store directory that was moved (fine) or copied (its data was not)."""
+    origin = _origin(site.base)
+    if origin == site.store:
+        return
+    if origin is not None:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            if json.loads((origin / RECORD).read_text())["id"] == site.id:
+                raise EmbeddedServerError(
+                    f"{site.store} is a copy of {origin}, but the data is in {site.base} and "
+                    f"was not copied. Use {origin}, or delete the copy and start anew."
+                )
+    if os.geteuid() == 0:
+        (site.base / ORIGIN).write_text(f"{site.store}\n")
+
+
+def _origin(base: Path) -> Path | None:
+    try:
+        return Path((base / ORIGIN).read_text().rstrip("\n"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _explain_missing(site: Site) -> None:
+    where = f"its data should be in {site.data}, and is not there"
+    if site.data.exists():
+        where = f"its data in {site.data} is damaged: there is no PG_VERSION in it"
+    raise EmbeddedServerError(
+        f"{site.store} holds a store, but {where}. Restore it from a backup (or mount it); if "
+        f"the data was deleted on purpose, delete {site.store} too, then start again."
+    )
+
+
+# ------------------------------------------------------------------------- the run directory
+
+
+def make_socket_directory(site: Site, account: Account) -> Path:
+    """An empty directory of mode 0700, owned by the server's account, for its socket.
+
+    Only called while no server of the site lives, so leftovers in it are nobody's.
+
+    Raises:
+        EmbeddedServerError: no short path is safe to use.
+    """
+    mode = 0o711 if account.borrowed else 0o700  # the account passes through root's
+    problems: list[str] = []
+    for root in _run_roots():
+        directory = root / site.socket_name
+        if len(os.fsencode(directory / f".s.PGSQL.{PORT}")) > SOCKET_PATH_BYTES:
+            problems.append(f"{directory} is too long for a socket's path")
+            continue
+        try:
+            claim_directory(root, mode=mode)
+            if directory.exists():
+                shutil.rmtree(directory)
+            account.make_directory(directory)
+        except (OSError, EmbeddedServerError) as error:
+            problems.append(str(error))
+            continue
+        return directory
+    raise EmbeddedServerError("no place for the server's socket: " + "; ".join(problems))
+
+
+def _run_roots() -> Iterator[Path]:
+    me = os.geteuid()
+    if me == 0 and RUN_ROOT.is_dir():
+        yield RUN_ROOT / "millwheel"
+    yield SHORT_ROOT / f"millwheel-{me}"
+    # Second choice: it goes away at log-out, and the server may stay.
+    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
+        yield Path(runtime) / "millwheel"
+
+
+# ------------------------------------------------------------------------ the data directory
+
+
+def new_data_directory(site: Site, account: Account) -> Path:
+    """An empty directory beside the data directory, for initdb to fill."""
+    clear_half_made(site.base)
+    path = site.base / (HALF_MADE + secrets.token_hex(4))
+    account.make_directory(path)
+    return path
+
+
+@dataclass(frozen=True)
+class Postmaster:
+    """What ``postmaster.pid`` says; the server may be long gone."""
+
+    pid: int
+    data: Path
+    socket_directory: Path
+    port: int
+    state: str  # "starting", "ready", "stopping", "standby"
+
+
+def read_postmaster(site: Site) -> Postmaster | None:
+    """None: there is no such file, or it is still being written."""
+    try:
+        lines = (site.data / "postmaster.pid").read_text(errors="replace").splitlines()
+        pid, data, _, port, sockets, _, _, state = lines[:8]
+        found = Postmaster(int(pid), Path(data), Path(sockets), int(port), state.strip())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    # A copied data directory comes with the pid file of the original's server.
+    return found if os.path.realpath(found.data) == str(site.data) else None
+
+
+def clear_stale_pid_file(site: Site) -> None:
+    """Remove a ``postmaster.pid`` whose process id now belongs to an unrelated process.
+
+    Only called while no server of the site lives. Postgres itself recovers from a dead
+    process id, but takes any live one for a server, and refuses. Removing the file is
+    safe: if a server started by other means did live, its shared memory, which Postgres
+    finds by the data directory's inode, still makes a second one refuse.
+    """
+    path = site.data / "postmaster.pid"
+    try:
+        pid = int(path.read_text(errors="replace").partition("\n")[0])
+        os.kill(pid, 0)
+    except (FileNotFoundError, ProcessLookupError):
+        return
+    except (PermissionError, ValueError):  # alive; or the disk was full, and it is empty
+        pass
+    path.unlink(missing_ok=True)
+
+
+def is_postmaster(postmaster: Postmaster, site: Site) -> bool:
+    """Whether the process of that id is the site's server, and not a later, unrelated one.
+
+    A server of ours has the name of its own run directory on its command line, which
+    everybody may read. One that was started by hand is known by its working directory,
+    where that may be seen (root without CAP_SYS_PTRACE, as in containers, may not).
+    """
+    process = Path(f"/proc/{postmaster.pid}")
+    try:
+        if process.parent.joinpath("self").exists():
+            command = process.joinpath("cmdline").read_bytes().replace(b"\0", b" ").decode()
+        else:
+            command = subprocess.run(  # noqa: S603 - macOS has no /proc
+                ["/bin/ps", "-ww", "-p", str(postmaster.pid), "-o", "command="],
+                capture_output=True,
+                text=True,
+                check=False,
+            ).stdout
+        if "postgres" not in command:
+            return False
+        return site.socket_name in command or os.path.samefile(process / "cwd", site.data)
+    except (OSError, UnicodeDecodeError):  # gone, a zombie, or another user's
+        return False

@@ -1,0 +1,336 @@
+"""What the engine asks of a store, as data and as a protocol.
+
+Two stores keep it: Postgres (`millwheel.store.postgres`) and one in memory for tests and
+simulation (`millwheel.store.memory`), held to the same contract suite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from millwheel.model import Delivery
+from millwheel.sinks import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A stretch of the append-only past that is dropped whole: ``[low, high)``.
+
+    Families: *time* (stamps; all five tables), *source* (offsets of one replayable log;
+    seen ids only), *named* (arrival of user-supplied ids; seen ids only).
+    """
+
+    id: int
+    family: str
+    log: int
+    low: int
+    high: int
+
+
+class StateChange(NamedTuple):
+    """One entry of one key as a commit leaves it; `value` None means removed."""
+
+    interval_id: int
+    n: int
+    computation: int
+    slot: int
+    key: bytes
+    entry: str
+    value: bytes | None
+    version: int
+
+
+class TimerChange(NamedTuple):
+    """One timer as a commit leaves it; `due` None means fired or cancelled."""
+
+    interval_id: int
+    n: int
+    computation: int
+    slot: int
+    key: bytes
+    kind: str
+    tag: str
+    due: int | None
+    hold: int | None
+
+
+class DeadLetter(NamedTuple):
+    """Something given up on, with the reason."""
+
+    slot: int
+    computation: int
+    stream: str
+    record_id: bytes | None
+    key: bytes | None
+    value: str
+    ts: int | None
+    place: str
+    error: str
+    traceback: str
+    attempts: int
+    stamp: int
+
+
+@dataclass(slots=True)
+class IntervalCommit:
+    """One interval's part of a commit: its link in the chain and what it promises."""
+
+    interval_id: int
+    sequencer: int
+    n: int
+    previous_bucket: int
+    input_watermark: int
+    low_watermark: int
+    floor: int
+    acked: bytes
+    position: bytes | None
+    counters: bytes
+
+
+@dataclass(slots=True)
+class Commit:
+    """Everything one transaction of a lane writes."""
+
+    stamp: int
+    bucket: int
+    intervals: list[IntervalCommit] = field(default_factory=list)
+    seen: dict[int, list[tuple[int, int, bytes]]] = field(default_factory=dict)
+    """Per bucket: (slot, computation, id)."""
+    states: list[StateChange] = field(default_factory=list)
+    timers: list[TimerChange] = field(default_factory=list)
+    productions: list[Delivery[Any]] = field(default_factory=list)
+    dead_letters: list[DeadLetter] = field(default_factory=list)
+    rows: list[tuple[Table[Any], tuple[Any, ...]]] = field(default_factory=list)
+    statements: list[tuple[str, Sequence[Any]]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class IntervalRow:
+    """A key interval as stored."""
+
+    id: int
+    computation: int
+    slot_from: int
+    slot_to: int
+    sequencer: int
+
+
+@dataclass(slots=True)
+class LogRow:
+    """A live log; `source` names the partition of a replayable source."""
+
+    id: int
+    source: str | None
+
+
+@dataclass(slots=True)
+class Claim:
+    """An interval taken over, with everything its new owner starts from."""
+
+    interval: IntervalRow
+    n: int
+    bucket: int
+    stamp: int
+    input_watermark: int
+    low_watermark: int
+    acked: dict[int, tuple[int, list[tuple[int, int]]]]
+    position: dict[str, Any] | None
+    counters: dict[str, int]
+    folded: int
+    logs: list[LogRow]
+    """Live logs, oldest first, without the one opened by this claim."""
+    new_log: int
+    """The log opened by this claim; 0 for an interval that writes no productions."""
+    states: list[StateChange]
+    """Changes not folded yet, the last per entry."""
+    timers: list[TimerChange]
+    """All pending timers."""
+
+
+@dataclass(slots=True)
+class StoredProduction:
+    """A production read back, to be sent again."""
+
+    seq: int
+    stream: str
+    receiver: int
+    slot: int
+    key: bytes
+    value: bytes
+    version: int
+    ts: int
+    hold: int
+    stamp: int
+
+
+@dataclass(slots=True)
+class OtherWorker:
+    """A worker that may still hold intervals."""
+
+    id: str
+    host: str
+    pid: int
+    pid_started: str
+    backends: list[tuple[int, str]]
+    lease_left: float
+
+
+@dataclass(slots=True)
+class Deployment:
+    """The ids that the stored graph gave to names."""
+
+    computations: dict[str, int]
+    streams: dict[str, int]
+    intervals: list[IntervalRow]
+
+
+@dataclass(slots=True)
+class NodeDeploy:
+    """A node of the graph as deploy needs it."""
+
+    name: str
+    kind: str
+    version: int
+    state: dict[str, Any]
+    upstream: list[str]
+    slots: list[tuple[int, int]]
+    """The intervals to make: slot ranges, or partition numbers of an injector."""
+    sources: list[str]
+    """Identities of the injector's partitions."""
+    migrates_from: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class StreamDeploy:
+    """A stream of the graph as deploy needs it."""
+
+    name: str
+    version: int
+    type: dict[str, Any]
+    migrates_from: list[int] = field(default_factory=list)
+
+
+class StoreLane(Protocol):
+    """One ordered chain of commits."""
+
+    async def commit(self, commit: Commit) -> None:
+        """Make it durable, or raise.
+
+        Raises:
+            Fenced: another owner has one of the intervals; nothing was written.
+            StatementError: a user's statement or row was refused; nothing was written.
+            StoreUnavailable: the store is away or asked to try again; nothing was written.
+            CommitUnknown: the connection broke while the commit was on the wire.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let the connection go and end its server process, so that nothing is on the wire."""
+        ...
+
+
+class Store(Protocol):
+    """Where a pipeline's state lives."""
+
+    async def deploy(
+        self,
+        graph: dict[str, Any],
+        nodes: list[NodeDeploy],
+        streams: list[StreamDeploy],
+        tables: list[Table[Any]],
+        *,
+        stamp: int,
+        bucket_high: int,
+    ) -> Deployment:
+        """Make or check what is stored of the graph.
+
+        Args:
+            stamp: the logical time of the first commits.
+            bucket_high: the end of the first time bucket.
+
+        Raises:
+            DeployRefused: another graph is stored under this name, or a type changed
+                without a migration.
+        """
+        ...
+
+    async def register_worker(self, worker: str, lease_seconds: float) -> None: ...
+
+    async def heartbeat(self, worker: str, lease_seconds: float, load: dict[str, Any]) -> None: ...
+
+    async def stop_worker(self, worker: str) -> None: ...
+
+    async def other_workers(self, worker: str) -> list[OtherWorker]: ...
+
+    def is_dead(self, other: OtherWorker) -> bool:
+        """Whether a worker's process ran on this machine and is known to be gone."""
+        ...
+
+    async def end_worker(self, other: OtherWorker) -> None:
+        """End the server processes of a dead worker, and its lease."""
+        ...
+
+    async def claim(self, worker: str, interval_ids: list[int]) -> list[Claim]:
+        """Take intervals over: raise their sequencers, and only then read (I4).
+
+        Opens a log for each interval that is no partition of a source.
+        """
+        ...
+
+    async def open_lane(self) -> StoreLane: ...
+
+    def read_productions(self, log: int, first: int) -> AsyncIterator[StoredProduction]:
+        """Productions of a log from `first` on, in order."""
+        ...
+
+    async def retire_logs(self, logs: list[int]) -> None: ...
+
+    async def look_up_seen(
+        self, bucket: int, computation: int, ids: list[tuple[int, bytes]]
+    ) -> set[bytes]:
+        """Which of these (slot, id) are in the bucket."""
+        ...
+
+    async def scan_seen(
+        self, bucket: int, computation: int, after: tuple[int, bytes], slot_to: int, limit: int
+    ) -> list[tuple[int, bytes]]:
+        """Up to `limit` (slot, id) of the bucket, in order."""
+        ...
+
+    async def load_keys(
+        self, computation: int, keys: list[tuple[int, bytes]], limit: int
+    ) -> list[list[tuple[str, bytes, int]]]:
+        """Per key its first `limit` entries: (entry, value, version)."""
+        ...
+
+    async def load_entry(
+        self, computation: int, slot: int, key: bytes, entry: str
+    ) -> tuple[bytes, int] | None: ...
+
+    async def scan_entries(
+        self, computation: int, slot: int, key: bytes, after: str, before: str, limit: int
+    ) -> list[tuple[str, bytes, int]]: ...
+
+    async def fold(self, interval_id: int, sequencer: int, after: int, through: int) -> bool:
+        """Fold commits in (after, through]; False if somebody else did or owns the interval."""
+        ...
+
+    async def oldest_snapshot_seconds(self) -> float: ...
+
+    async def live_buckets(self) -> list[Bucket]: ...
+
+    async def open_bucket(self, family: str, log: int, low: int, high: int) -> Bucket: ...
+
+    async def close_bucket(self, bucket: int, high: int) -> None: ...
+
+    async def advance_gc_watermark(self) -> int:
+        """Store and return the GC watermark: the least of all stored floors."""
+        ...
+
+    async def drop_bucket(self, bucket: Bucket) -> bool:
+        """Drop a bucket if nothing stored needs it any more; False: try later."""
+        ...
+
+    async def close(self) -> None: ...

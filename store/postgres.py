@@ -1,0 +1,558 @@
+"""The store on Postgres: everything but the commits themselves (`millwheel.store.lane`).
+
+Reads go through a small pool; deploy, claims, folds and buckets are transactions of their
+own. Nothing here relies on ``search_path``: every name carries its schema.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import psycopg
+from psycopg import AsyncConnection, sql
+from psycopg.conninfo import make_conninfo
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from millwheel.errors import Fenced, StoreError, StoreUnavailable
+from millwheel.sinks import Table
+from millwheel.store import deployment
+from millwheel.store.lane import PostgresLane, translate
+from millwheel.store.port import (
+    Bucket,
+    Claim,
+    Deployment,
+    IntervalRow,
+    LogRow,
+    NodeDeploy,
+    OtherWorker,
+    StateChange,
+    StoredProduction,
+    StreamDeploy,
+    TimerChange,
+)
+from millwheel.store.schema import BUCKETED
+from millwheel.store.statements import Statements
+
+SEQUENCE = "sequence_number"
+PAGE_ROWS = 2000
+
+
+def bucket_table(parent: str, bucket: int) -> str:
+    """The name of a bucket's table."""
+    return f"{parent}_{bucket}"
+
+
+class PostgresStore:
+    """One pipeline's schema in a Postgres database.
+
+    Args:
+        url: a libpq connection string or URL.
+        schema: the pipeline's name.
+    """
+
+    def __init__(self, url: str, schema: str, *, lock_timeout_milliseconds: int = 50) -> None:
+        self.schema = schema
+        self.statements = Statements(schema)
+        self._lock_timeout = lock_timeout_milliseconds
+        self._sequence = sql.Identifier(schema, SEQUENCE).as_string(None)
+        self._url = make_conninfo(
+            url, application_name=f"millwheel {schema}", connect_timeout="5", client_encoding="utf8"
+        )
+        self._pool = AsyncConnectionPool(
+            self._url,
+            min_size=1,
+            max_size=4,
+            open=False,
+            timeout=10,
+            reconnect_timeout=1,
+            kwargs={
+                "autocommit": True,
+                "options": "-c search_path= -c statement_timeout=300000 "
+                "-c idle_in_transaction_session_timeout=60000 -c timezone=UTC -c jit=off",
+            },
+        )
+        self._lanes: list[PostgresLane] = []
+        self._streams: dict[str, tuple[int, int]] = {}
+        self._worker = ""
+
+    async def open(self) -> PostgresStore:
+        """Connect.
+
+        Raises:
+            StoreUnavailable: nobody answers there.
+        """
+        try:
+            async with await AsyncConnection.connect(self._url, autocommit=True) as connection:
+                await connection.execute("SELECT 1")
+        except psycopg.Error as error:
+            raise StoreUnavailable(
+                f"the store cannot be reached: {str(error).strip()}. Check --store, and that "
+                "Postgres is running"
+            ) from error
+        await self._pool.open()
+        return self
+
+    async def close(self) -> None:
+        for lane in list(self._lanes):
+            await lane.close()
+        await self._pool.close(timeout=2)
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[AsyncConnection[Any]]:
+        try:
+            async with self._pool.connection() as connection:
+                yield connection
+        except PoolTimeout as error:
+            raise StoreUnavailable("the store does not answer") from error
+        except psycopg.Error as error:
+            raise translate(error) from error
+
+    async def _rows(
+        self, name: str, params: dict[str, Any] | None = None, **tables: str
+    ) -> list[Any]:
+        async with self._connection() as connection:
+            cursor = await connection.execute(
+                self.statements.get(name, **tables), params or {}, prepare=True
+            )
+            return await cursor.fetchall()
+
+    async def _run(self, name: str, params: dict[str, Any], **tables: str) -> int:
+        async with self._connection() as connection:
+            cursor = await connection.execute(self.statements.get(name, **tables), params)
+            return cursor.rowcount
+
+    # -- deploy -------------------------------------------------------------------
+
+    async def deploy(
+        self,
+        graph: dict[str, Any],
+        nodes: list[NodeDeploy],
+        streams: list[StreamDeploy],
+        tables: list[Table[Any]],
+        *,
+        stamp: int,
+        bucket_high: int,
+    ) -> Deployment:
+        async with self._connection() as connection, connection.transaction():
+            result = await deployment.deploy(
+                connection, self.statements, self._sequence, graph, nodes, streams, tables
+            )
+            if result.fresh:
+                bucket = await self._create_bucket(connection, "time", 0, 0, bucket_high)
+                await deployment.write_first_commits(
+                    connection, self.statements, bucket_table("commit_record", bucket.id), stamp
+                )
+        versions = {stream.name: stream.version for stream in streams}
+        self._streams = {
+            name: (id_, versions[name]) for name, id_ in result.deployment.streams.items()
+        }
+        return result.deployment
+
+    # -- workers ------------------------------------------------------------------
+
+    async def register_worker(self, worker: str, lease_seconds: float) -> None:
+        self._worker = worker
+        host, pid, started = process_identity()
+        await self._run(
+            "register_worker",
+            {
+                "id": worker,
+                "host": host,
+                "pid": pid,
+                "pid_started": started,
+                "lease_seconds": lease_seconds,
+            },
+        )
+        await self._run("forget_workers", {})
+
+    async def heartbeat(self, worker: str, lease_seconds: float, load: dict[str, Any]) -> None:
+        backends = [lane.backend for lane in self._lanes if lane.backend]
+        await self._run(
+            "heartbeat",
+            {
+                "id": worker,
+                "lease_seconds": lease_seconds,
+                "backends": msgspec.json.encode(backends).decode(),
+                "load": msgspec.json.encode(load).decode(),
+            },
+        )
+
+    async def stop_worker(self, worker: str) -> None:
+        await self._run("stop_worker", {"id": worker})
+
+    async def other_workers(self, worker: str) -> list[OtherWorker]:
+        rows = await self._rows("other_workers")
+        return [
+            OtherWorker(id_, host, pid, started, msgspec.json.decode(backends), lease_left)
+            for id_, host, pid, started, backends, lease_left in rows
+            if id_ != worker
+        ]
+
+    def is_dead(self, other: OtherWorker) -> bool:
+        return other.host == host_identity() and process_started(other.pid) != other.pid_started
+
+    async def end_worker(self, other: OtherWorker) -> None:
+        await self.end_backends(other.backends)
+        await self.stop_worker(other.id)
+
+    async def end_backends(self, backends: Sequence[tuple[int, str]]) -> None:
+        """End server processes, given by pid and start."""
+        if backends:
+            await self._rows(
+                "end_backends",
+                {"pid": [b[0] for b in backends], "started": [b[1] for b in backends]},
+            )
+
+    # -- claims -------------------------------------------------------------------
+
+    async def claim(self, worker: str, interval_ids: list[int]) -> list[Claim]:
+        new_logs = await self._take_over(worker, interval_ids)
+        async with self._connection() as connection:
+            await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            try:
+                return await self._read_claims(connection, interval_ids, new_logs)
+            finally:
+                await connection.execute("ROLLBACK")
+
+    async def _take_over(self, worker: str, interval_ids: list[int]) -> dict[int, int]:
+        """Raise the sequencers; end whoever stands in the way for longer than a moment."""
+        params = {"interval_ids": interval_ids, "owner": worker, "sequence": self._sequence}
+        for _ in range(20):
+            try:
+                async with self._pool.connection() as connection, connection.transaction():
+                    await connection.execute("SET LOCAL lock_timeout = '500ms'")
+                    await connection.execute(self.statements.get("claim_intervals"), params)
+                    cursor = await connection.execute(self.statements.get("open_logs"), params)
+                    return dict(await cursor.fetchall())
+            except psycopg.errors.LockNotAvailable:
+                for other in await self.other_workers(worker):
+                    await self.end_backends(other.backends)
+            except psycopg.Error as error:
+                raise translate(error) from error
+        raise StoreUnavailable(
+            f"intervals {interval_ids} are locked by a session that cannot be ended; "
+            "look for it in pg_stat_activity"
+        )
+
+    async def _read_claims(
+        self, connection: AsyncConnection[Any], interval_ids: list[int], new_logs: dict[int, int]
+    ) -> list[Claim]:
+        async def rows(name: str, **params: Any) -> list[Any]:
+            cursor = await connection.execute(self.statements.get(name), params)
+            return await cursor.fetchall()
+
+        intervals = {
+            id_: IntervalRow(id_, computation, low, high, sequencer)
+            for id_, computation, low, high, sequencer, _ in await rows("list_intervals")
+        }
+        live_logs: dict[int, list[LogRow]] = {}
+        for id_, interval_id, source in await rows("read_logs", interval_ids=interval_ids):
+            if id_ != new_logs.get(interval_id):
+                live_logs.setdefault(interval_id, []).append(LogRow(id_, source))
+        claims = []
+        for (
+            id_, n, table, stamp, input_watermark, low_watermark, acked, position, counters, folded,
+        ) in await rows("read_last_commits", interval_ids=interval_ids):  # fmt: skip
+            interval = intervals[id_]
+            where = {"interval_id": id_, "after": folded}
+            states = [
+                StateChange(
+                    id_, at, interval.computation, slot, key.encode(), entry,
+                    None if value is None else value.encode(), version,
+                )
+                for key, slot, entry, value, version, at in await rows("read_state_tail", **where)
+            ]  # fmt: skip
+            timers = [
+                TimerChange(id_, n, interval.computation, slot, key.encode(), kind, tag, due, hold)
+                for key, slot, kind, tag, due, hold in await rows(
+                    "read_timers",
+                    **where,
+                    computation=interval.computation,
+                    slot_from=interval.slot_from,
+                    slot_to=interval.slot_to,
+                )
+            ]
+            claims.append(
+                Claim(
+                    interval=interval,
+                    n=n,
+                    bucket=int(table.rsplit("_", 1)[1]),
+                    stamp=stamp,
+                    input_watermark=input_watermark,
+                    low_watermark=low_watermark,
+                    acked={
+                        int(log): (first, [(a, b) for a, b in runs])
+                        for log, (first, runs) in msgspec.json.decode(acked).items()
+                    },
+                    position=None if position is None else msgspec.json.decode(position),
+                    counters=msgspec.json.decode(counters),
+                    folded=folded,
+                    logs=live_logs.get(id_, []),
+                    new_log=new_logs.get(id_, 0),
+                    states=states,
+                    timers=timers,
+                )
+            )
+        if len(claims) != len(interval_ids):
+            raise StoreError(
+                f"intervals {interval_ids} were claimed, but only {len(claims)} have a commit "
+                "record: the store was edited by hand or restored in part"
+            )
+        return claims
+
+    async def open_lane(self) -> PostgresLane:
+        lane = PostgresLane(self._url, self.schema, self.statements, self._streams, self._end_lane)
+        await lane.connect()
+        self._lanes.append(lane)
+        return lane
+
+    async def _end_lane(self, lane: PostgresLane) -> None:
+        if lane in self._lanes:
+            self._lanes.remove(lane)
+        if lane.backend is not None and lane.broken:
+            await self.end_backends([lane.backend])
+
+    # -- productions and seen ids ---------------------------------------------------
+
+    async def read_productions(self, log: int, first: int) -> AsyncIterator[StoredProduction]:
+        while True:
+            rows = await self._rows(
+                "read_productions", {"log": log, "first": first, "limit": PAGE_ROWS}
+            )
+            for seq, stream, receiver, slot, key, value, version, ts, hold, stamp in rows:
+                yield StoredProduction(
+                    seq,
+                    stream,
+                    receiver,
+                    slot,
+                    key.encode(),
+                    value.encode(),
+                    version,
+                    ts,
+                    hold,
+                    stamp,
+                )
+            if len(rows) < PAGE_ROWS:
+                return
+            first = rows[-1][0] + 1
+
+    async def retire_logs(self, logs: list[int]) -> None:
+        await self._run("retire_logs", {"logs": logs})
+
+    async def look_up_seen(
+        self, bucket: int, computation: int, ids: list[tuple[int, bytes]]
+    ) -> set[bytes]:
+        rows = await self._rows(
+            "look_up_seen",
+            {
+                "slot": [slot for slot, _ in ids],
+                "id": [UUID(bytes=id_) for _, id_ in ids],
+                "computation": computation,
+            },
+            table=bucket_table("seen_record", bucket),
+        )
+        return {id_.bytes for _, id_ in rows}
+
+    async def scan_seen(
+        self, bucket: int, computation: int, after: tuple[int, bytes], slot_to: int, limit: int
+    ) -> list[tuple[int, bytes]]:
+        rows = await self._rows(
+            "scan_seen",
+            {
+                "computation": computation,
+                "slot": after[0],
+                "id": UUID(bytes=after[1]),
+                "slot_to": slot_to,
+                "limit": limit,
+            },
+            table=bucket_table("seen_record", bucket),
+        )
+        return [(slot, id_.bytes) for slot, id_ in rows]
+
+    # -- state ----------------------------------------------------------------------
+
+    async def load_keys(
+        self, computation: int, keys: list[tuple[int, bytes]], limit: int
+    ) -> list[list[tuple[str, bytes, int]]]:
+        rows = await self._rows(
+            "load_keys",
+            {
+                "slot": [slot for slot, _ in keys],
+                "key": [key.decode() for _, key in keys],
+                "computation": computation,
+                "limit": limit,
+            },
+        )
+        found: list[list[tuple[str, bytes, int]]] = [[] for _ in keys]
+        for position, entry, value, version in rows:
+            found[position - 1].append((entry, value.encode(), version))
+        return found
+
+    async def load_entry(
+        self, computation: int, slot: int, key: bytes, entry: str
+    ) -> tuple[bytes, int] | None:
+        rows = await self._rows(
+            "load_entry",
+            {"computation": computation, "slot": slot, "key": key.decode(), "entry": entry},
+        )
+        return (rows[0][0].encode(), rows[0][1]) if rows else None
+
+    async def scan_entries(
+        self, computation: int, slot: int, key: bytes, after: str, before: str, limit: int
+    ) -> list[tuple[str, bytes, int]]:
+        rows = await self._rows(
+            "scan_entries",
+            {
+                "computation": computation,
+                "slot": slot,
+                "key": key.decode(),
+                "after": after,
+                "before": before,
+                "limit": limit,
+            },
+        )
+        return [(entry, value.encode(), version) for entry, value, version in rows]
+
+    # -- folds ------------------------------------------------------------------------
+
+    async def fold(self, interval_id: int, sequencer: int, after: int, through: int) -> bool:
+        params = {
+            "interval_id": interval_id,
+            "sequencer": sequencer,
+            "after": after,
+            "through": through,
+        }
+        try:
+            async with self._connection() as connection, connection.transaction():
+                cursor = await connection.execute(self.statements.get("advance_fold"), params)
+                if cursor.rowcount != 1:
+                    return False
+                await connection.execute(self.statements.get("fold_states"), params)
+                await connection.execute(self.statements.get("fold_timers"), params)
+        except Fenced:
+            return False
+        return True
+
+    async def oldest_snapshot_seconds(self) -> float:
+        rows = await self._rows("oldest_snapshot")
+        return float(rows[0][0])
+
+    # -- buckets ----------------------------------------------------------------------
+
+    async def live_buckets(self) -> list[Bucket]:
+        return [Bucket(*row) for row in await self._rows("live_buckets")]
+
+    async def _create_bucket(
+        self, connection: AsyncConnection[Any], family: str, log: int, low: int, high: int
+    ) -> Bucket:
+        params = {"family": family, "log": log, "low": low, "high": high}
+        cursor = await connection.execute(self.statements.get("register_bucket"), params)
+        row = await cursor.fetchone()
+        assert row is not None
+        bucket = Bucket(row[0], family, log, low, high)
+        parents = BUCKETED if family == "time" else ("seen_record",)
+        tables = {f"{parent}_new": bucket_table(parent, bucket.id) for parent in parents}
+        statement = "create_bucket_time" if family == "time" else "create_bucket_seen"
+        await connection.execute(self.statements.get(statement, **tables))
+        return bucket
+
+    async def open_bucket(self, family: str, log: int, low: int, high: int) -> Bucket:
+        async with self._connection() as connection, connection.transaction():
+            return await self._create_bucket(connection, family, log, low, high)
+
+    async def close_bucket(self, bucket: int, high: int) -> None:
+        await self._run("close_bucket", {"id": bucket, "high": high})
+
+    async def advance_gc_watermark(self) -> int:
+        floor, stored = (await self._rows("stored_floor"))[0]
+        if floor is not None and floor > stored:
+            await self._run("advance_gc_watermark", {"floor": floor})
+            stored = floor
+        return int(stored)
+
+    async def drop_bucket(self, bucket: Bucket) -> bool:
+        parents = BUCKETED if bucket.family == "time" else ("seen_record",)
+        names = [bucket_table(parent, bucket.id) for parent in parents]
+        identifiers = sql.SQL(", ").join(self.statements.table(name) for name in names)
+        try:
+            async with self._pool.connection() as connection, connection.transaction():
+                await connection.execute(
+                    "SELECT set_config('lock_timeout', %s, true)", [f"{self._lock_timeout}ms"]
+                )
+                await connection.execute(
+                    sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(identifiers)
+                )
+                if not await self._is_droppable(connection, bucket):
+                    return False
+                await connection.execute(self.statements.get("forget_bucket"), {"id": bucket.id})
+                await connection.execute(sql.SQL("DROP TABLE {}").format(identifiers))
+        except psycopg.errors.LockNotAvailable:
+            return False
+        except psycopg.Error as error:
+            raise translate(error) from error
+        return True
+
+    async def _is_droppable(self, connection: AsyncConnection[Any], bucket: Bucket) -> bool:
+        """Look again, under the lock, at what is stored: never at what this worker believes."""
+        if bucket.family == "source":
+            cursor = await connection.execute(
+                self.statements.get("source_acknowledged"), {"log": bucket.log}
+            )
+            row = await cursor.fetchone()
+            return row is not None and row[0] is not None and row[0] >= bucket.high
+        if bucket.family == "named":
+            return True
+        cursor = await connection.execute(self.statements.get("stored_floor"))
+        row = await cursor.fetchone()
+        if row is None or row[1] < bucket.high:
+            return False
+        table = bucket_table("commit_record", bucket.id)
+        cursor = await connection.execute(self.statements.get("bucket_in_use", table=table))
+        row = await cursor.fetchone()
+        return row is not None and not row[0]
+
+
+def process_identity() -> tuple[str, int, str]:
+    """This process: host (with boot and pid namespace), pid, and when it started."""
+    return host_identity(), os.getpid(), process_started(os.getpid()) or ""
+
+
+def host_identity() -> str:
+    """Names this machine, this boot and this process namespace: where a pid means something."""
+    parts = [platform.node()]
+    for path in ("/etc/machine-id", "/proc/sys/kernel/random/boot_id"):
+        try:
+            parts.append(Path(path).read_text().strip())
+        except OSError:
+            parts.append("-")
+    try:
+        parts.append(str(Path("/proc/self/ns/pid").readlink()))
+    except OSError:
+        parts.append("-")
+    return " ".join(parts)
+
+
+def process_started(pid: int) -> str | None:
+    """When a process of this machine started, in a form to compare; None if there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        return stat.rsplit(")", 1)[1].split()[19]
+    except FileNotFoundError:
+        if Path("/proc/self").exists():
+            return None
+    except (OSError, IndexError):
+        pass
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        pass
+    return ""

@@ -1,0 +1,298 @@
+"""The tables of one pipeline (one Postgres schema), as SQLAlchemy Core metadata.
+
+Five tables are append-only and cut into *buckets*: `commit_record`, `state_change`,
+`timer_change`, `production`, `seen_record`. Here stand their empty parents, which readers
+query; each bucket is a child table (``production_17`` inherits `production`) that writers
+address by name and that is dropped whole (see `millwheel.store.buckets`).
+
+Times are microseconds since 1970-01-01T00:00Z; the views turn them into timestamps.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    SmallInteger,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB, UUID
+
+metadata = MetaData()
+
+BUCKETED = ("commit_record", "state_change", "timer_change", "production", "seen_record")
+"""The parents of bucket tables; a bucket of seen ids of a source has `seen_record` alone."""
+
+KEY_TEXT = Text(collation="C")
+
+
+def _slot() -> Column[int]:
+    return Column("slot", Integer, nullable=False, comment="hash of the key, 0 to 65535")
+
+
+def _key() -> Column[str]:
+    return Column("key", KEY_TEXT, nullable=False, comment="the key as compact JSON")
+
+
+def _computation() -> Column[int]:
+    return Column("computation", SmallInteger, nullable=False, comment="computation.id")
+
+
+pipeline = Table(
+    "pipeline",
+    metadata,
+    Column("name", Text, primary_key=True, comment="the pipeline's name, also the schema's"),
+    Column("graph", JSONB, nullable=False, comment="the deployed graph, as compared at start"),
+    Column(
+        "gc_watermark",
+        BigInteger,
+        nullable=False,
+        comment="nothing produced before it is ever sent again; microseconds",
+    ),
+    comment="One row: what is deployed here, and how far its past was forgotten",
+)
+
+computation = Table(
+    "computation",
+    metadata,
+    Column("id", SmallInteger, Identity(), primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("kind", Text, nullable=False, comment="injector, computation or relay"),
+    Column("version", Integer, nullable=False, comment="version of the state's type"),
+    Column("state", JSONB, nullable=False, comment="fingerprint of the state's type"),
+    Column("upstream", JSONB, nullable=False, comment="names of the nodes whose streams it reads"),
+    comment="The nodes of the deployed graph",
+)
+
+stream = Table(
+    "stream",
+    metadata,
+    Column("id", SmallInteger, Identity(), primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("version", Integer, nullable=False, comment="version of the values' type"),
+    Column("type", JSONB, nullable=False, comment="fingerprint of the values' type"),
+    comment="The streams of the deployed graph",
+)
+
+worker = Table(
+    "worker",
+    metadata,
+    Column("id", UUID, primary_key=True),
+    Column("host", Text, nullable=False, comment="machine, boot and process namespace"),
+    Column("pid", Integer, nullable=False),
+    Column(
+        "pid_started", Text, nullable=False, comment="tells a process from a later one with its pid"
+    ),
+    Column("started_at", DateTime(timezone=True), nullable=False),
+    Column("heartbeat_at", DateTime(timezone=True), nullable=False),
+    Column(
+        "lease_until", DateTime(timezone=True), nullable=False, comment="by the database's clock"
+    ),
+    Column("stopped", Boolean, nullable=False, comment="ended in order; holds nothing"),
+    Column("backends", JSONB, nullable=False, comment="its server processes: [pid, start]"),
+    Column("load", JSONB, nullable=False, comment="what it last said of itself"),
+    comment="Worker processes, with their leases",
+)
+
+key_interval = Table(
+    "key_interval",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("computation", SmallInteger, ForeignKey("computation.id"), nullable=False),
+    Column("slot_from", Integer, nullable=False, comment="first slot"),
+    Column("slot_to", Integer, nullable=False, comment="one past the last slot"),
+    Column(
+        "sequencer",
+        BigInteger,
+        nullable=False,
+        comment="raised by every claim; fences the owner before",
+    ),
+    Column("owner", UUID, comment="worker.id"),
+    UniqueConstraint("computation", "slot_from"),
+    comment="Ranges of slots of a computation, or partitions of an injector: the unit of ownership",
+)
+
+log = Table(
+    "log",
+    metadata,
+    Column("id", BigInteger, primary_key=True, comment="from the pipeline-wide sequence"),
+    Column("interval_id", BigInteger, ForeignKey("key_interval.id"), nullable=False),
+    Column("source", Text, comment="identity of the partition, if the log is a replayable source"),
+    Column("retired", Boolean, nullable=False, comment="everything in it was acknowledged"),
+    Index("log_interval_live", "interval_id", postgresql_where=text("not retired")),
+    comment="Sequences of sent records: an interval opens a new one with each claim",
+)
+
+bucket = Table(
+    "bucket",
+    metadata,
+    Column("id", Integer, Identity(), primary_key=True),
+    Column("family", Text, nullable=False, comment="time, source or named"),
+    Column("log", BigInteger, nullable=False, comment="of family source: the log; else 0"),
+    Column("low", BigInteger, nullable=False, comment="first stamp or offset it holds"),
+    Column("high", BigInteger, nullable=False, comment="one past the last"),
+    UniqueConstraint("family", "log", "low"),
+    comment="The live bucket tables and what they cover",
+)
+
+fold = Table(
+    "fold",
+    metadata,
+    Column("interval_id", BigInteger, primary_key=True),
+    Column(
+        "through", BigInteger, nullable=False, comment="commits up to this n are in state and timer"
+    ),
+    comment="How far each interval's changes are folded into the current tables",
+)
+
+state = Table(
+    "state",
+    metadata,
+    _slot(),
+    _computation(),
+    _key(),
+    Column("entry", KEY_TEXT, nullable=False, comment="empty: the state object; else field/entry"),
+    Column("value", JSONB, nullable=False),
+    Column("version", SmallInteger, nullable=False, comment="of the state's type when written"),
+    PrimaryKeyConstraint("slot", "computation", "key", "entry"),
+    comment="Current state as of the last fold; the view states adds what came after",
+)
+
+timer = Table(
+    "timer",
+    metadata,
+    _slot(),
+    _computation(),
+    _key(),
+    Column("kind", Text, nullable=False, comment="watermark or wall"),
+    Column("tag", KEY_TEXT, nullable=False),
+    Column("due", BigInteger, nullable=False, comment="microseconds"),
+    Column(
+        "hold",
+        BigInteger,
+        nullable=False,
+        comment="what it counts for in the low watermark; microseconds",
+    ),
+    PrimaryKeyConstraint("slot", "computation", "key", "kind", "tag"),
+    comment="Pending timers as of the last fold; the view timers adds what came after",
+)
+
+dead_letter = Table(
+    "dead_letter",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    _slot(),
+    _computation(),
+    Column("stream", Text, nullable=False, comment="the stream, or timer"),
+    Column("record_id", UUID, comment="the id it was deduplicated by"),
+    Column("key", KEY_TEXT, comment="the key as compact JSON, if it has one"),
+    Column(
+        "value", Text, nullable=False, comment="the value as JSON, or the raw text of a bad row"
+    ),
+    Column("ts", BigInteger, comment="event time, microseconds"),
+    Column("place", Text, nullable=False, comment="where it came from"),
+    Column("error", Text, nullable=False),
+    Column("traceback", Text, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("stamp", BigInteger, nullable=False, comment="when it was given up; microseconds"),
+    comment="Records, rows and timers given up on, with the reason",
+)
+
+commit_record = Table(
+    "commit_record",
+    metadata,
+    Column("interval_id", BigInteger, nullable=False),
+    Column("n", BigInteger, nullable=False, comment="the interval's n-th commit"),
+    Column("sequencer", BigInteger, nullable=False),
+    Column("stamp", BigInteger, nullable=False, comment="the commit's logical time; microseconds"),
+    Column("input_watermark", BigInteger, nullable=False),
+    Column(
+        "low_watermark",
+        BigInteger,
+        nullable=False,
+        comment="promised to readers from this commit on",
+    ),
+    Column("floor", BigInteger, nullable=False, comment="nothing produced before it is sent again"),
+    Column(
+        "acked",
+        JSONB,
+        nullable=False,
+        comment="log -> [first not acknowledged, [[from, to], ...] beyond]",
+    ),
+    Column("position", JSONB, comment="of an injector: where to read on; of files: their length"),
+    Column("counters", JSONB, nullable=False, comment="totals since deploy"),
+    comment="One row per interval and commit: the chain that makes commits ordered",
+)
+
+state_change = Table(
+    "state_change",
+    metadata,
+    Column("interval_id", BigInteger, nullable=False),
+    Column("n", BigInteger, nullable=False),
+    _computation(),
+    _slot(),
+    _key(),
+    Column("entry", KEY_TEXT, nullable=False),
+    Column("value", JSONB, comment="NULL: removed"),
+    Column("version", SmallInteger, nullable=False),
+    comment="State as written by each commit, until it is folded and its bucket dropped",
+)
+
+timer_change = Table(
+    "timer_change",
+    metadata,
+    Column("interval_id", BigInteger, nullable=False),
+    Column("n", BigInteger, nullable=False),
+    _computation(),
+    _slot(),
+    _key(),
+    Column("kind", Text, nullable=False),
+    Column("tag", KEY_TEXT, nullable=False),
+    Column("due", BigInteger, comment="NULL: fired or cancelled"),
+    Column("hold", BigInteger),
+    comment="Timers as set, fired and cancelled by each commit",
+)
+
+production = Table(
+    "production",
+    metadata,
+    Column("log", BigInteger, nullable=False),
+    Column(
+        "seq",
+        BigInteger,
+        nullable=False,
+        comment="position in the log; (log, seq) is the record's id",
+    ),
+    Column("stream", SmallInteger, nullable=False),
+    Column("receiver", SmallInteger, nullable=False, comment="computation.id of the reader"),
+    _slot(),
+    _key(),
+    Column("value", Text, nullable=False, comment="JSON"),
+    Column("version", SmallInteger, nullable=False),
+    Column("ts", BigInteger, nullable=False, comment="event time"),
+    Column("hold", BigInteger, nullable=False, comment="what it counts for in the low watermark"),
+    Column("stamp", BigInteger, nullable=False, comment="produced_at, the sender's logical clock"),
+    comment="Records sent, one row per reader, until acknowledged and their bucket dropped",
+)
+
+seen_record = Table(
+    "seen_record",
+    metadata,
+    _slot(),
+    _computation(),
+    Column("id", UUID, nullable=False),
+    comment="Ids of records whose effects are committed",
+)
+
+__all__ = ["BUCKETED", "metadata"]

@@ -1,0 +1,5 @@
+-- Takes intervals over: raises their sequencers first, which waits for or fails every
+-- commit of the owner before (I4). Only after this transaction may anything be read.
+UPDATE {key_interval} AS k
+SET sequencer = nextval(%(sequence)s::regclass), owner = %(owner)s
+WHERE k.id = ANY(%(interval_ids)s::bigint[])

@@ -1,0 +1,2 @@
+-- What is deployed.
+SELECT name, graph::text FROM {pipeline}

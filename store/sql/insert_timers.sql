@@ -1,0 +1,7 @@
+-- Appends timers set, fired and cancelled (due is NULL) by a bundle.
+INSERT INTO {table} (interval_id, n, computation, slot, key, kind, tag, due, hold)
+SELECT *
+FROM unnest(
+    %(interval_id)s::bigint[], %(n)s::bigint[], %(computation)s::smallint[], %(slot)s::integer[],
+    %(key)s::text[], %(kind)s::text[], %(tag)s::text[], %(due)s::bigint[], %(hold)s::bigint[]
+)

@@ -1,0 +1,12 @@
+-- Microseconds since the epoch to a time; the ends of time become -infinity and infinity.
+CREATE OR REPLACE FUNCTION {micros_to_time}(micros bigint) RETURNS timestamptz
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE
+    WHEN micros <= -62135510400000000 THEN '-infinity'::timestamptz
+    WHEN micros >= 253402128000000000 THEN 'infinity'::timestamptz
+    ELSE 'epoch'::timestamptz + micros * interval '1 microsecond'
+END;
+-- The id of a production: its log and its place in it, 8 bytes each.
+CREATE OR REPLACE FUNCTION {record_id}(log bigint, seq bigint) RETURNS uuid
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN (lpad(to_hex(log), 16, '0') || lpad(to_hex(seq), 16, '0'))::uuid

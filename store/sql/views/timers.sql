@@ -1,0 +1,31 @@
+CREATE VIEW {timers} AS
+WITH tail AS (
+    SELECT DISTINCT ON (x.slot, x.computation, x.key, x.kind, x.tag)
+        x.slot, x.computation, x.key, x.kind, x.tag, x.due, x.hold
+    FROM {fold} AS f
+    JOIN {timer_change} AS x ON x.interval_id = f.interval_id AND x.n > f.through
+    ORDER BY x.slot, x.computation, x.key, x.kind, x.tag, x.n DESC
+), merged AS (
+    SELECT s.slot, s.computation, s.key, s.kind, s.tag, s.due, s.hold
+    FROM {timer} AS s
+    WHERE NOT EXISTS (
+        SELECT FROM tail AS t
+        WHERE t.slot = s.slot AND t.computation = s.computation AND t.key = s.key
+          AND t.kind = s.kind AND t.tag = s.tag
+    )
+    UNION ALL
+    SELECT slot, computation, key, kind, tag, due, hold FROM tail WHERE due IS NOT NULL
+)
+SELECT
+    c.name AS computation, m.slot, m.key::jsonb AS key, m.kind, m.tag,
+    {micros_to_time}(m.due) AS due, {micros_to_time}(m.hold) AS hold
+FROM merged AS m
+JOIN {computation} AS c ON c.id = m.computation;
+COMMENT ON VIEW {timers} IS 'Timers set and not fired, exactly at this snapshot';
+COMMENT ON COLUMN {timers}.computation IS 'name of the computation';
+COMMENT ON COLUMN {timers}.slot IS 'hash of the key, 0 to 65535';
+COMMENT ON COLUMN {timers}.key IS 'the key as JSON';
+COMMENT ON COLUMN {timers}.kind IS 'watermark: fires as event time passes; wall: by the clock';
+COMMENT ON COLUMN {timers}.tag IS 'tag given by the computation';
+COMMENT ON COLUMN {timers}.due IS 'when it fires';
+COMMENT ON COLUMN {timers}.hold IS 'the low watermark cannot pass this while the timer is set'

@@ -1,0 +1,40 @@
+"""SQL files to statements: one file, one statement, identifiers put in by psycopg's composer."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+
+from psycopg import sql
+
+from millwheel.store.schema import metadata
+
+
+@cache
+def _text(name: str) -> str:
+    return (resources.files("millwheel.store") / "sql" / f"{name}.sql").read_text("utf-8")
+
+
+class Statements:
+    """The statements of one pipeline's schema, ready for psycopg."""
+
+    def __init__(self, schema: str) -> None:
+        self.schema = schema
+        self._tables = {name: sql.Identifier(schema, name) for name in metadata.tables}
+        self._ready: dict[tuple[str, tuple[tuple[str, str], ...]], str] = {}
+
+    def table(self, name: str) -> sql.Identifier:
+        """A table of the schema, quoted."""
+        return sql.Identifier(self.schema, name)
+
+    def get(self, name: str, **tables: str) -> str:
+        """The statement in ``sql/<name>.sql``; `tables` fill its further placeholders."""
+        key = (name, tuple(sorted(tables.items())))
+        statement = self._ready.get(key)
+        if statement is None:
+            names: dict[str, sql.Composable] = dict(self._tables)
+            names.update({placeholder: self.table(table) for placeholder, table in tables.items()})
+            names.setdefault("schema", sql.Identifier(self.schema))
+            statement = sql.SQL(_text(name)).format(**names).as_string(None)
+            self._ready[key] = statement
+        return statement

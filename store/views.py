@@ -1,0 +1,41 @@
+"""Views for people: what is committed, decoded, at one snapshot, with a comment on every column.
+
+They overlay the unfolded tail (I14 of the commits, I15 of the folds), so a SELECT never
+depends on when the last fold ran.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from millwheel.store.schema import metadata
+
+VIEWS = (
+    "functions",
+    "latest_commits",
+    "states",
+    "timers",
+    "pending_productions",
+    "watermarks",
+    "watermark_holders",
+    "workers",
+    "dead_letters",
+)
+
+
+def install_views(connection: psycopg.Connection[Any], schema: str) -> None:
+    """Create or replace all views of a pipeline's schema."""
+    names = {name: sql.Identifier(schema, name) for name in (*metadata.tables, *VIEWS)}
+    names["micros_to_time"] = sql.Identifier(schema, "micros_to_time")
+    names["record_id"] = sql.Identifier(schema, "record_id")
+    for view in reversed(VIEWS[1:]):
+        connection.execute(sql.SQL("DROP VIEW IF EXISTS {} CASCADE").format(names[view]))
+    for view in VIEWS:
+        text = (resources.files("millwheel.store") / "sql" / "views" / f"{view}.sql").read_text(
+            "utf-8"
+        )
+        connection.execute(sql.SQL(text).format(**names))

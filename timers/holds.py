@@ -1,0 +1,52 @@
+"""The oldest work of an interval: a multiset of times that knows its least.
+
+Everything that keeps a low watermark back counts here with its *hold*: un-ACKed
+productions and source rows, timers, results that wait for their commit (design, low
+watermark; paper 4.5 "oldest work").
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from millwheel.model import MAX_TIME
+
+
+class Holds:
+    """A multiset of holds in microseconds; adding and removing cost O(log n)."""
+
+    __slots__ = ("_counts", "_heap")
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+        self._heap: list[int] = []
+
+    def add(self, hold: int) -> None:
+        """Hold the watermark at `hold`, until it is removed."""
+        counts = self._counts
+        held = counts.get(hold)
+        if held is None:
+            counts[hold] = 1
+            heapq.heappush(self._heap, hold)
+        else:
+            counts[hold] = held + 1
+
+    def remove(self, hold: int) -> None:
+        """Take one hold of this time away; it must be there."""
+        left = self._counts[hold] - 1
+        if left:
+            self._counts[hold] = left
+        else:
+            # A stale entry stays in the heap until it comes up; one that is added again
+            # meanwhile finds itself twice there, which does no harm.
+            del self._counts[hold]
+
+    def least(self) -> int:
+        """The least hold, or the end of time when nothing is held."""
+        heap = self._heap
+        while heap and heap[0] not in self._counts:
+            heapq.heappop(heap)
+        return heap[0] if heap else MAX_TIME
+
+    def __len__(self) -> int:
+        return sum(self._counts.values())
