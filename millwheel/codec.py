@@ -20,7 +20,7 @@ from millwheel.model import Key
 
 T = TypeVar("T")
 
-_encode_json = msgspec.json.Encoder(order="deterministic").encode
+_encode_json = msgspec.json.Encoder().encode
 _hash = xxhash.xxh3_64_intdigest
 _NUL = b"\\u0000"
 

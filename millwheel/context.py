@@ -8,7 +8,7 @@ key within one bundle.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -50,18 +50,36 @@ class Effects:
         self.counters: dict[str, int] = {}
         self.size = 0
 
-    def merge(self, later: Effects) -> None:
-        """Add what came later."""
-        self.productions += later.productions
-        if later.timers:
-            self.timers.update(later.timers)
-        self.rows += later.rows
-        self.statements += later.statements
-        self.lines += later.lines
-        self.dead_letters += later.dead_letters
-        for name, count in later.counters.items():
+    def take(self, other: Effects) -> None:
+        """Add what `other` holds, and leave it empty for the next use."""
+        if other.productions:
+            self.productions += other.productions
+            other.productions.clear()
+        if other.timers:
+            self.timers.update(other.timers)
+            other.timers.clear()
+        if other.rows:
+            self.rows += other.rows
+            other.rows.clear()
+        if other.counters or other.statements or other.lines or other.dead_letters:
+            self._take_rest(other)
+        self.size += other.size
+        other.size = 0
+
+    def _take_rest(self, other: Effects) -> None:
+        self.statements += other.statements
+        self.lines += other.lines
+        self.dead_letters += other.dead_letters
+        for name, count in other.counters.items():
             self.counters[name] = self.counters.get(name, 0) + count
-        self.size += later.size
+        other.statements.clear()
+        other.lines.clear()
+        other.dead_letters.clear()
+        other.counters.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        Effects().take(self)
 
 
 class Route(Protocol):
@@ -73,7 +91,11 @@ class Route(Protocol):
 
 
 class StateCell(Protocol):
-    """The state object of one key."""
+    """One key and its state object."""
+
+    key: Key
+    key_text: bytes
+    slot: int
 
     def open_state(self) -> Any: ...
 
@@ -102,31 +124,25 @@ class Context(Generic[S]):
         "key",
     )
 
-    def __init__(
-        self,
-        name: str,
-        routes: dict[str, Route],
-        cell: StateCell,
-        key: Key,
-        key_text: bytes,
-        slot: int,
-        *,
-        watermark: int,
-        promised: int,
-        now: int,
-    ) -> None:
-        self.key: Key = key
+    def __init__(self, name: str, routes: Mapping[str, Route], effects: Effects) -> None:
+        self.key: Key = ""
         self._name = name
         self._routes = routes
+        self._effects = effects
+        self._cell: StateCell
+        self._key_text = b""
+        self._slot = self._watermark = self._promised = self._now = 0
+        self._micros = self._earliest = 0
+
+    def _open(self, cell: StateCell, watermark: int, promised: int, now: int) -> None:
+        """The next key, and the times that are frozen for it."""
+        self.key = cell.key
         self._cell = cell
-        self._key_text = key_text
-        self._slot = slot
+        self._key_text = cell.key_text
+        self._slot = cell.slot
         self._watermark = watermark
         self._promised = promised
         self._now = now
-        self._effects = Effects()
-        self._micros = 0
-        self._earliest = 0
 
     def _begin(self, micros: int) -> None:
         """The next record or timer of the key: its timestamp, and the oldest legal output."""

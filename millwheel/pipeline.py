@@ -12,7 +12,7 @@ from millwheel.errors import GraphError
 from millwheel.graph import Graph, Injection, Node, OnError, identify_node, sink_node
 from millwheel.model import Key
 from millwheel.settings import Settings
-from millwheel.sinks import Sink, SinkUse, Table
+from millwheel.sinks import Discard, Sink, SinkUse, Table
 from millwheel.sources import Source
 from millwheel.state import StateLayout
 from millwheel.streams import Input, Stream, check_name
@@ -200,12 +200,10 @@ class Pipeline:
             node.kind == "injector" and any(s.name == stream.name for s in node.writes)
             for node in nodes.values()
         )
-        if (
-            isinstance(use.sink, Table)
-            and use.sink.in_producers_commit
-            and writers
-            and not injected
-        ):
+        rides_along = isinstance(use.sink, Discard) or (
+            isinstance(use.sink, Table) and use.sink.in_producers_commit
+        )
+        if rides_along and writers and not injected:
             for writer in writers:
                 writer.sinks.setdefault(stream.name, []).append(use)
             return

@@ -227,7 +227,10 @@ class Console:
 
 @dataclass(frozen=True)
 class Discard:
-    """Reads and forgets; for measurements."""
+    """Acknowledges what it is sent and forgets it; for measurements.
+
+    The records are productions like any other: stored before they are sent.
+    """
 
     def describe(self) -> dict[str, Any]:
         """What is stored of it in the graph."""

@@ -4,7 +4,7 @@ Postgres refuses to run as root. An ordinary user's server runs as that user. Ro
 server runs under an account that already exists: the owner of the store directory when
 that is not root, else ``postgres``, else ``nobody``. No account is ever made, and no
 directory that somebody else made ever changes its permissions: what the account cannot
-reach is put where it can (``placement``, ``binaries``), never opened up.
+reach is put where it can (``server_files``, ``binaries``), never opened up.
 
 Commands run with a short list of environment variables, because root's environment may
 hold secrets and the server's is readable by everybody who shares its account, and

@@ -7,7 +7,7 @@ it, ``stop_if_unused`` ends it unless somebody is connected.
 
 All of them hold ``server.lock`` of the store directory while they work, so that any
 number of processes may start at once and get one server. Whether a server lives is told
-by ``server.alive`` (see ``placement``, also for the files), and what it is doing by
+by ``server.alive`` (see ``server_files``, also for the files), and what it is doing by
 ``postmaster.pid``::
 
     alive   pid file says        start does
@@ -48,10 +48,10 @@ from urllib.parse import quote
 import psycopg
 
 from millwheel.errors import EmbeddedServerError, StoreUnavailable
-from millwheel.store import placement
+from millwheel.store import server_files
 from millwheel.store.account import Account
 from millwheel.store.binaries import Binaries, find_binaries
-from millwheel.store.placement import POLL_SECONDS, Postmaster, Site
+from millwheel.store.server_files import POLL_SECONDS, Postmaster, Site
 
 SUPERUSER = "millwheel"
 DATABASE = "millwheel"
@@ -71,7 +71,7 @@ SCARCE_BYTES = 64 * 1024 * 1024  # a new store needs 40 MB, each WAL segment 16 
 # What this module relies on, and what makes a commit durable: on the command line.
 _FIXED_SETTINGS = {
     "listen_addresses": "",
-    "port": str(placement.PORT),
+    "port": str(server_files.PORT),
     "unix_socket_permissions": "0700",
     "fsync": "on",
     "synchronous_commit": "on",
@@ -155,9 +155,9 @@ def start(directory: Path, *, binaries: Path | None = None) -> EmbeddedServer:
             recovering, for longer than we wait. Try again.
     """
     with _system_errors("start", directory) as store:
-        placement.prepare(store)
-        with placement.locked(store):
-            site = placement.find_site(store) or placement.choose_site(store)
+        server_files.prepare(store)
+        with server_files.locked(store):
+            site = server_files.find_site(store) or server_files.choose_site(store)
             postmaster = _settle(site)
             adopted = postmaster is not None
             if postmaster is None:
@@ -169,7 +169,7 @@ def start(directory: Path, *, binaries: Path | None = None) -> EmbeddedServer:
                     )
             if not site.ready:
                 _ensure_database(postmaster)
-                site = placement.mark_ready(site)
+                site = server_files.mark_ready(site)
                 _leave_earlier(site)
             _trim_log(site)
             return EmbeddedServer(
@@ -205,7 +205,7 @@ def stop_if_unused(directory: Path) -> bool:
     with _existing("stop", directory) as site:
         if site is None or not _alive(site):
             return False
-        postmaster = placement.read_postmaster(site)
+        postmaster = server_files.read_postmaster(site)
         if postmaster is None or _used(postmaster):
             return False
         return _stop(site)
@@ -215,13 +215,13 @@ def remove(directory: Path) -> bool:
     """Stop the server and delete its data, and the store directory if that leaves it empty.
 
     Returns False when there was no store. For tests and for starting over; deleting the
-    directory alone leaves what is kept outside it (see ``placement``). Raises as ``stop``.
+    directory alone leaves what is kept outside it (see ``server_files``). Raises as ``stop``.
     """
     with _existing("remove", directory) as site:
         if site is None:
             return False
         _stop(site)
-        placement.erase(site)
+        server_files.erase(site)
         return True
 
 
@@ -232,11 +232,11 @@ def status(directory: Path) -> ServerStatus:
         EmbeddedServerError: the store's record cannot be read or its data is missing.
     """
     with _system_errors("look at", directory) as store:
-        site = placement.find_site(store)
+        site = server_files.find_site(store)
         if site is None or not site.data.exists():
             return ServerStatus(store, "absent")
         major = _major_version(site)
-        postmaster = placement.read_postmaster(site)
+        postmaster = server_files.read_postmaster(site)
         if not _alive(site):
             return ServerStatus(store, "stopped", None, None, major, site.data)
         state: State = "starting"
@@ -259,9 +259,9 @@ def _alive(site: Site) -> bool:
     """Whether any process of the site's server lives."""
     if site.held():
         return True
-    postmaster = placement.read_postmaster(site)
+    postmaster = server_files.read_postmaster(site)
     # Started by hand, or on a file system where flocks are not inherited.
-    return postmaster is not None and placement.is_postmaster(postmaster, site)
+    return postmaster is not None and server_files.is_postmaster(postmaster, site)
 
 
 def _settle(site: Site) -> Postmaster | None:
@@ -269,7 +269,7 @@ def _settle(site: Site) -> Postmaster | None:
     deadline = time.monotonic() + SETTLE_SECONDS
     problem = "it has not written postmaster.pid"
     while _alive(site):
-        postmaster = placement.read_postmaster(site)
+        postmaster = server_files.read_postmaster(site)
         if postmaster is not None and postmaster.state == "ready":
             problem = _try_to_reach(postmaster)
             if not problem:
@@ -339,11 +339,11 @@ def _bring_up(site: Site, only: Path | None) -> None:
 
 
 def _make_data(site: Site, account: Account, binaries: Binaries) -> None:
-    fresh = placement.new_data_directory(site, account)
+    fresh = server_files.new_data_directory(site, account)
     try:
         _initdb(site, account, binaries, fresh)
         fresh.rename(site.data)
-        placement.sync_directory(site.base)
+        server_files.sync_directory(site.base)
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
         raise
@@ -388,11 +388,11 @@ def _launch(site: Site, account: Account, binaries: Binaries) -> None:
     deadline = time.monotonic() + SETTLE_SECONDS
     while (alive := site.hold()) is None:  # for the moment in which a `status` looks
         if time.monotonic() > deadline:
-            raise StoreUnavailable(f"{site.base / placement.ALIVE} is held; try again.")
+            raise StoreUnavailable(f"{site.base / server_files.ALIVE} is held; try again.")
         time.sleep(POLL_SECONDS)
     try:
-        placement.clear_stale_pid_file(site)
-        sockets = placement.make_socket_directory(site, account)
+        server_files.clear_stale_pid_file(site)
+        sockets = server_files.make_socket_directory(site, account)
         settings = _FIXED_SETTINGS | {"unix_socket_directories": str(sockets)}
         options = " ".join(f"-c {name}={shlex.quote(value)}" for name, value in settings.items())
         answer = account.run(
@@ -435,15 +435,15 @@ def _ensure_database(postmaster: Postmaster) -> None:
 
 
 def _leave_earlier(site: Site) -> None:
-    """Stop what a deleted store directory of the same path left running; see placement."""
-    if not site.outside or not (earlier := placement.earlier_sites(site)):
+    """Stop what a deleted store directory of the same path left running; see server_files."""
+    if not site.outside or not (earlier := server_files.earlier_sites(site)):
         return
     for other in earlier:
-        postmaster = placement.read_postmaster(other)
+        postmaster = server_files.read_postmaster(other)
         if postmaster is not None and _alive(other) and not _used(postmaster):
             with contextlib.suppress(StoreUnavailable):
                 _stop(other)
-    placement.warn_of_earlier(earlier)
+    server_files.warn_of_earlier(earlier)
 
 
 # ------------------------------------------------------------------------------ stopping it
@@ -474,11 +474,11 @@ def _stop(site: Site) -> bool:
     deadline = time.monotonic() + STOP_SECONDS
     signalled: Postmaster | None = None
     while _alive(site):
-        postmaster = placement.read_postmaster(site)
+        postmaster = server_files.read_postmaster(site)
         if (
             postmaster is not None
             and signalled is None
-            and placement.is_postmaster(postmaster, site)
+            and server_files.is_postmaster(postmaster, site)
         ):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(postmaster.pid, signal.SIGINT)  # fast shutdown; pg_ctl does the same
@@ -525,11 +525,11 @@ def _system_errors(verb: str, directory: Path) -> Iterator[Path]:
 def _existing(verb: str, directory: Path) -> Iterator[Site | None]:
     """The locked site of a store directory, or None; nothing is made where there is none."""
     with _system_errors(verb, directory) as store:
-        if not (store / placement.RECORD).exists():
+        if not (store / server_files.RECORD).exists():
             yield None
             return
-        with placement.locked(store):
-            yield placement.find_site(store)
+        with server_files.locked(store):
+            yield server_files.find_site(store)
 
 
 def _disk_hint(path: Path) -> str:
@@ -547,7 +547,7 @@ def _disk_hint(path: Path) -> str:
 def _last_words(site: Site, sockets: Path | None = None) -> str:
     """The end of the server's log and of what it said before it had one, indented."""
     logs = _log_files(site)[-1:]
-    if sockets is None and (postmaster := placement.read_postmaster(site)) is not None:
+    if sockets is None and (postmaster := server_files.read_postmaster(site)) is not None:
         sockets = postmaster.socket_directory
     if sockets is not None:
         logs.append(sockets / "start.log")

@@ -458,6 +458,30 @@ def test_a_last_row_that_goes_on_later_is_refused_while_open(tmp_path: Path) -> 
     reader.close()
 
 
+def test_a_newline_that_comes_late_is_part_of_its_row(tmp_path: Path) -> None:
+    path = tmp_path / "n.jsonl"
+    for newline in (b"\n", b"\r\n"):
+        path.write_bytes(b"1")
+        with closing(open_file(JsonLines(path))) as reader:
+            drain(reader)
+            with path.open("ab") as file:
+                file.write(newline + b"2\n")
+            drain(reader)
+            position = reader.position(1)  # right before the newline
+        with closing(open_file(JsonLines(path), Any, position)) as reader:
+            assert [(row.offset, row.line, row.value) for row in drain(reader)] == [(1, 2, 2)]
+
+
+def test_a_last_row_that_goes_on_is_seen_however_few_bytes_come_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "n.jsonl.gz"
+    path.write_bytes(gzipped(b"1\n12"))
+    with closing(open_file(JsonLines(path))) as reader:
+        drain(reader)
+        position = reader.position(1)
+    path.write_bytes(gzipped(b"1\n12\r") + gzipped(b"3\n"))
+    assert "line 2: the file ended within this line" in refusal(JsonLines(path), Any, position)
+
+
 def test_a_bad_last_row_without_a_newline_hints_at_its_cause(tmp_path: Path) -> None:
     path = tmp_path / "n.jsonl"
     path.write_bytes(b'{"a":1}\n{"a":')
@@ -530,6 +554,15 @@ def test_bad_rows_of_json_lines(tmp_path: Path) -> None:
     assert rows[7].text == '{"a": \\x00}'
 
 
+def test_a_blank_line_that_is_too_long_is_a_bad_row(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_bytes(b"   \n1\n  \n2\n   ")
+    for chunk in (1, 2, 4096):
+        with tuned(CHUNK_BYTES=chunk):
+            rows = read_all(JsonLines(path, max_row_bytes=2))
+            assert [(row.line, row.value) for row in rows] == [(1, None), (2, 1), (4, 2), (5, None)]
+
+
 def test_a_deeply_nested_row_and_a_type_that_raises_are_bad_rows(tmp_path: Path) -> None:
     class Picky(msgspec.Struct):
         a: int
@@ -575,7 +608,7 @@ def test_a_row_that_is_too_long_is_never_kept_whole(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.write(b'"x"\n"')
         for _ in range(32):
-            file.write(b"abcdefg\n" * 0 + b"y" * (1 << 20))
+            file.write(b"y" * (1 << 20))
         file.write(b'"\n"z"\n')
     for source in (
         JsonLines(path, max_row_bytes=10_000),
@@ -651,7 +684,10 @@ def test_value_types_of_csv_rows(tmp_path: Path) -> None:
     @dataclasses.dataclass
     class Plain:
         x: Annotated[int, msgspec.Meta(ge=0)]
-        y: str | None = "none"
+        y: Annotated[Annotated[str, msgspec.Meta(title="Y")] | None, msgspec.Meta(title="Y")] = "n"
+
+    class One(msgspec.Struct):
+        x: int
 
     class Typed(TypedDict):
         x: int
@@ -672,6 +708,11 @@ def test_value_types_of_csv_rows(tmp_path: Path) -> None:
         Plain(1, None),
         Plain(2, "b"),
         None,
+    ]
+    assert [row.value for row in read_all(Csv(path), Annotated[One, msgspec.Meta(title="1")])] == [
+        One(1),
+        One(2),
+        One(-3),
     ]
     assert [row.value for row in read_all(Csv(path), Typed)] == [
         {"x": 1},
@@ -837,6 +878,33 @@ def test_a_row_whose_quote_is_closed_by_growth_is_read_then(tmp_path: Path) -> N
     reader.close()
 
 
+def test_blank_lines_of_a_csv_file_with_one_column(tmp_path: Path) -> None:
+    path = tmp_path / "n.csv"
+    path.write_bytes(b'a\r\n1\r\n\r\n2\n\n""\n')
+    rows = read_all(Csv(path), dict[str, str])
+    assert [(row.line, row.value) for row in rows] == [
+        (2, {"a": "1"}),
+        (4, {"a": "2"}),
+        (6, {"a": ""}),
+    ]
+    path.write_bytes(b"a\r\n1\r\n\r\n2\r\n")
+    rows = read_all(Csv(path), dict[str, str])
+    assert [(row.line, row.value) for row in rows] == [(2, {"a": "1"}), (4, {"a": "2"})]
+
+
+def test_a_quote_within_a_cell_of_a_long_row_opens_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "n.csv"
+    path.write_bytes(b'a,b\n1,xyz"xyz\n2,"x""\ny"\n3,z\n')
+    for chunk in (1, 2, 3, 4096):
+        with tuned(CHUNK_BYTES=chunk):
+            rows = read_all(Csv(path, max_row_bytes=4), Line)
+            assert [(row.line, row.value) for row in rows] == [
+                (2, None),
+                (3, None),
+                (5, Line(3, "z")),
+            ]
+
+
 def test_a_cell_beyond_the_csv_modules_limit(tmp_path: Path) -> None:
     path = tmp_path / "n.csv"
     large = "x\n," * csv.field_size_limit()
@@ -871,11 +939,11 @@ def test_other_delimiters_and_quotes(tmp_path: Path, delimiter: str, quote: str 
 
 
 def test_a_missing_file_a_directory_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
     for make in (JsonLines, Csv):
         text = refusal(make(tmp_path / "none.x"))
         assert text == f"{tmp_path / 'none.x'}: there is no such file"
         assert "is a directory; name the files in it" in refusal(make(tmp_path))
-        os.mkfifo(tmp_path / "pipe") if not (tmp_path / "pipe").exists() else None
         assert "is no regular file" in refusal(make(tmp_path / "pipe"))
         (tmp_path / "file").write_bytes(b"")
         assert "cannot be opened: Not a directory" in refusal(make(tmp_path / "file" / "x"))
@@ -985,6 +1053,8 @@ def test_rows_before_the_damage_in_a_gzip_file_are_valid(tmp_path: Path, damage:
 def test_a_gzip_file_grows_by_members_and_may_be_padded(tmp_path: Path) -> None:
     path = tmp_path / "n.jsonl.gz"
     path.write_bytes(gzipped(b"1\n2\n") + bytes(100) + gzipped(b"") + gzipped(b"3\n"))
+    with tuned(GZIP_STEP_BYTES=20):
+        assert [row.value for row in read_all(JsonLines(path))] == [1, 2, 3]
     reader = open_file(JsonLines(path))
     assert [row.value for row in drain(reader)] == [1, 2, 3]
     with path.open("ab") as file:
@@ -1122,6 +1192,11 @@ def test_marks_are_few_when_acknowledgements_lag(tmp_path: Path) -> None:
             other = open_file(JsonLines(path), Any, position)
             assert [row.value for row in other.read(2)] == values[acknowledged : acknowledged + 2]
             other.close()
+        with path.open("ab") as file:
+            file.write(numbers(3))
+        for row in range(3_001, 3_004):
+            reader.read(1)
+            assert reader.position(row)["mark_row"] == row
         reader.close()
 
 

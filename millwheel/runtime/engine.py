@@ -30,7 +30,7 @@ from millwheel.runtime.lane import Lane
 from millwheel.runtime.part_file import PartFile
 from millwheel.runtime.sent import SentLog
 from millwheel.runtime.states import KeyState, StateCache
-from millwheel.runtime.step import Step, StreamRoute, connect
+from millwheel.runtime.step import NOBODY, Step, StreamRoute, connect
 from millwheel.sinks import JsonLinesFiles, Table
 from millwheel.store.port import Claim, DeadLetter, NodeDeploy, Store, StreamDeploy
 from millwheel.timers.watermark import Watermarks
@@ -400,7 +400,10 @@ class Engine:
                 row.slot, row.receiver, row.hold, len(value), b"", log.id, row.seq, row.stamp,
                 record_id(log.id, row.seq),
             )  # fmt: skip
-            self.steps[row.receiver].interval_of(row.slot).intake.append(delivery)
+            if row.receiver == NOBODY:
+                log.acknowledge(row.seq, row.hold, len(value))
+            else:
+                self.steps[row.receiver].interval_of(row.slot).intake.append(delivery)
 
     # -- between lanes --------------------------------------------------------------------
 
@@ -417,12 +420,18 @@ class Engine:
         """Durable productions go to their readers; here that is a queue away."""
         steps = self.steps
         sent = False
+        forgotten = []
         for production in productions:
             production.encoded = b""
+            if production.receiver == NOBODY:
+                forgotten.append(production)
+                continue
             steps[production.receiver].interval_of(production.slot).intake.append(production)
             sent = True
         if sent:
             self.wake_all()
+        if forgotten:
+            self.acknowledge(forgotten)
 
     def acknowledge(self, deliveries: Iterable[Delivery[Any]]) -> None:
         """The effects of these records are durable: tell their senders (I1)."""

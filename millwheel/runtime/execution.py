@@ -14,111 +14,111 @@ from collections.abc import Callable
 from typing import Any
 
 from millwheel.context import Context, Effects
-from millwheel.errors import InvariantBroken, UserCodeError
+from millwheel.errors import InvariantBroken, StoreError, UserCodeError
 from millwheel.model import Delivery, Firing
 from millwheel.runtime.bundle import Item
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.states import Change, KeyState
 from millwheel.store.port import DeadLetter
 
-Outcome = tuple[Effects, list[Change]]
 
+class Execution:
+    """Runs items of one interval, key after key; its effects are taken after each key.
 
-async def run_items(
-    interval: Interval, state: KeyState, items: list[Item], watermark: int, now: int
-) -> Outcome:
-    """Run one key's items in order; gives what they ask for.
-
-    Raises:
-        UserCodeError: an item failed for good and its computation says ``on_error="fail"``.
+    Not shared between tasks: user code that waits keeps the one it runs in.
     """
-    try:
-        context = _context(interval, state, watermark, now)
+
+    __slots__ = ("_context", "_interval", "_node", "_process", "effects")
+
+    def __init__(self, interval: Interval) -> None:
+        node = interval.step.node
+        assert node.computation is not None
+        self.effects = Effects()
+        self._interval = interval
+        self._node = node
+        self._process = node.computation.process_record
+        self._context: Context[Any] = Context(node.name, interval.step.routes, self.effects)
+
+    async def run(
+        self, state: KeyState, items: list[Item], watermark: int, now: int
+    ) -> list[Change]:
+        """Run one key's items in order; what they ask for is in `effects`.
+
+        Raises:
+            UserCodeError: an item failed for good and its computation says ``on_error="fail"``.
+        """
+        interval = self._interval
+        context = self._context
+        context._open(state, watermark, interval.promised, now)
+        try:
+            for item in items:
+                if type(item) is Delivery:
+                    context._begin(item.micros)
+                    await self._process(item, context)
+                else:
+                    await self._fire(item)  # type: ignore[arg-type]
+            return state.capture(interval.n + 1)
+        except (Exception, asyncio.CancelledError) as error:
+            state.revert()
+            self.effects.clear()
+            if _is_ours(error):
+                raise
+        return await self._run_carefully(state, items, watermark, now)
+
+    async def _fire(self, firing: Firing) -> None:
+        """Run a timer, unless it was replaced or cancelled before its turn came."""
+        context = self._context
+        timer = firing.timer
+        name = (firing.key_text, timer.kind, timer.tag)
+        timers = self.effects.timers
+        if not self._interval.still_due(firing) or name in timers:
+            return
+        context._begin(timer.micros)
+        timers[name] = None
+        computation = self._node.computation
+        assert computation is not None
+        await computation.process_timer(timer, context)
+
+    async def _run_carefully(
+        self, state: KeyState, items: list[Item], watermark: int, now: int
+    ) -> list[Change]:
+        interval = self._interval
+        context = self._context
+        node = self._node
+        total = Effects()
+        changes: dict[str, bytes | None] = {}
         for item in items:
-            await _run_one(interval, context, item)
-        return context._effects, state.capture(interval.n + 1)
-    except (Exception, asyncio.CancelledError) as error:
-        state.revert()
-        if _is_ours(error):
-            raise
-    return await _run_carefully(interval, state, items, watermark, now)
+            for attempt in range(1, node.retries + 2):
+                context._open(state, watermark, interval.promised, now)
+                try:
+                    if isinstance(item, Delivery):
+                        context._begin(item.micros)
+                        await self._process(item, context)
+                    elif (item.key_text, item.timer.kind, item.timer.tag) not in total.timers:
+                        await self._fire(item)
+                    changed = state.capture(interval.n + 1)
+                except (Exception, asyncio.CancelledError) as error:
+                    state.revert()
+                    self.effects.clear()
+                    if _is_ours(error):
+                        raise
+                    if attempt <= node.retries:
+                        continue
+                    total.take(give_up(interval, item, error, attempt, now))
+                else:
+                    total.take(self.effects)
+                    changes.update(changed)
+                break
+        self.effects.take(total)
+        return list(changes.items())
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Whether an exception means that the engine stops, not that user code failed."""
-    if isinstance(error, InvariantBroken):
+    """Whether an exception means that the engine must stop, not that user code failed."""
+    if isinstance(error, (InvariantBroken, StoreError)):
         return True
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
-
-
-def _context(interval: Interval, state: KeyState, watermark: int, now: int) -> Context[Any]:
-    step = interval.step
-    return Context(
-        step.node.name,
-        step.routes,  # type: ignore[arg-type]
-        state,
-        state.key,
-        state.key_text,
-        state.slot,
-        watermark=watermark,
-        promised=interval.promised,
-        now=now,
-    )
-
-
-async def _run_one(interval: Interval, context: Context[Any], item: Item) -> None:
-    computation = interval.step.node.computation
-    assert computation is not None
-    if type(item) is Delivery:
-        context._begin(item.micros)
-        await computation.process_record(item, context)
-        return
-    assert isinstance(item, Firing)
-    if not interval.still_due(item):
-        return
-    timer = item.timer
-    if context._effects.timers.get((item.key_text, timer.kind, timer.tag), item) is not item:
-        return  # an item before it in this very run replaced or cancelled it
-    context._begin(timer.micros)
-    context._effects.timers[(item.key_text, timer.kind, timer.tag)] = None
-    await computation.process_timer(timer, context)
-
-
-async def _run_carefully(
-    interval: Interval, state: KeyState, items: list[Item], watermark: int, now: int
-) -> Outcome:
-    total = Effects()
-    changes: dict[str, bytes | None] = {}
-    node = interval.step.node
-    for item in items:
-        for attempt in range(1, node.retries + 2):
-            context = _context(interval, state, watermark, now)
-            try:
-                context._effects.timers.update(_decided(total, item))
-                await _run_one(interval, context, item)
-                changed = state.capture(interval.n + 1)
-            except (Exception, asyncio.CancelledError) as error:
-                state.revert()
-                if _is_ours(error):
-                    raise
-                if attempt <= node.retries:
-                    continue
-                total.merge(give_up(interval, item, error, attempt, now))
-            else:
-                total.merge(context._effects)
-                changes.update(changed)
-            break
-    return total, list(changes.items())
-
-
-def _decided(total: Effects, item: Item) -> dict[Any, Any]:
-    """What earlier items of this run decided about the very timer that is due."""
-    if isinstance(item, Firing):
-        name = (item.key_text, item.timer.kind, item.timer.tag)
-        if name in total.timers:
-            return {name: total.timers[name]}
-    return {}
 
 
 def give_up(

@@ -142,9 +142,11 @@ class Injector:
         except MillwheelError as error:
             self._give_up(row, InputError(f"{self._partition.identity}, line {row.line}: {error}"))
             return
-        self._seen = max(self._seen, seen_micros)
         interval = self._interval
-        hold = max(micros, interval.promised)
+        # What the source had promised when the row was read: a row older than that is late
+        # by declaration, and must not hold the watermark back while it waits in a queue.
+        hold = max(micros, interval.promised, self._seen - self._lateness)
+        self._seen = max(self._seen, seen_micros)
         interval.holds.add(hold)
         mask = 0
         for bit, delivery in deliveries:

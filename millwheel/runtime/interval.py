@@ -71,8 +71,8 @@ class Interval:
         self.ownership = Ownership.FREE
         self.settings = settings
         self.intake: deque[Delivery[Any]] = deque()
-        self.backlog: dict[bytes, deque[Item]] = {}
-        """Keys whose user code is waiting for something, with what came for them meanwhile."""
+        self.backlog: dict[bytes, list[Item] | None] = {}
+        """Keys that are running, or waiting in user code, with what came for them meanwhile."""
         self.dirty = False
         self.input_watermark = claim.input_watermark
         self.states: StateCache = None  # type: ignore[assignment]
@@ -215,6 +215,21 @@ class Interval:
         for firing in firings:
             self.taken[(firing.key_text, firing.timer.kind, firing.timer.tag)] = firing
         return firings
+
+    def put_back(self, item: Item) -> None:
+        """Keep an item until the key that is running has come to an end."""
+        waiting = self.backlog[item.key_text]
+        if waiting is None:
+            self.backlog[item.key_text] = [item]
+        else:
+            waiting.append(item)
+
+    def fired(self, firing: Firing) -> None:
+        """A due timer has run (or was overtaken): the next commit lets go of its hold."""
+        if self.still_due(firing):
+            del self.taken[(firing.key_text, firing.timer.kind, firing.timer.tag)]
+        if firing.timer.kind == "watermark":
+            self.release.append(firing.hold)
 
     def still_due(self, firing: Firing) -> bool:
         """Whether a due timer was neither replaced nor cancelled before its turn came."""

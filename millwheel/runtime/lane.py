@@ -18,12 +18,13 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from millwheel.codec import slot_of
+from millwheel.context import Effects
 from millwheel.errors import CommitUnknown, StatementError, StoreUnavailable
 from millwheel.model import Delivery, Firing, record_id
 from millwheel.runtime.bundle import Bundle, IntervalWork, Item
-from millwheel.runtime.execution import Outcome, give_up, run_items
+from millwheel.runtime.execution import Execution, give_up
 from millwheel.runtime.interval import Interval
-from millwheel.runtime.states import KeyState
+from millwheel.runtime.states import Change, KeyState
 from millwheel.store.port import (
     Commit,
     DeadLetter,
@@ -36,8 +37,8 @@ from millwheel.store.port import (
 if TYPE_CHECKING:
     from millwheel.runtime.engine import Engine
 
-Group = tuple[Interval, KeyState, list[Item], int]
-"""One key's items, to be run in order under one frozen input watermark."""
+Group = tuple[KeyState, list[Item]]
+"""One key's items, to be run in order."""
 
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 2.0
@@ -139,9 +140,10 @@ class Lane:
                 await self.wake.wait()
                 continue
             interval, items = taken
+            watermark = interval.input_watermark
             groups = await self._sort(interval, items)
             if groups:
-                await self._run_groups(groups)
+                await self._run_groups(interval, groups, watermark)
 
     def _take(self) -> tuple[Interval, list[Item]] | None:
         """Some work of the next interval that has any; due timers come before records."""
@@ -168,16 +170,16 @@ class Lane:
 
     async def _sort(self, interval: Interval, items: list[Item]) -> deque[Group]:
         """Drop what was seen, and put the rest in groups of one key, their state loaded."""
-        watermark = interval.input_watermark
         if isinstance(items[0], Firing):
             fresh = items
         else:
             fresh = await self._deduplicate(interval, items)  # type: ignore[arg-type]
         by_key: dict[bytes, list[Item]] = {}
+        backlog = interval.backlog
         for item in fresh:
             key_text = item.key_text
-            if key_text in interval.backlog:
-                interval.backlog[key_text].append(item)
+            if key_text in backlog:
+                interval.put_back(item)
                 continue
             same = by_key.get(key_text)
             if same is None:
@@ -187,11 +189,11 @@ class Lane:
         groups: deque[Group] = deque()
         missing: list[KeyState] = []
         for key_text, same in by_key.items():
-            interval.backlog[key_text] = deque()
+            backlog[key_text] = None
             state = interval.states.get(same[0].key, key_text, same[0].slot)
             if not state.loaded:
                 missing.append(state)
-            groups.append((interval, state, same, watermark))
+            groups.append((state, same))
         if missing:
             await self._load(interval, missing)
         return groups
@@ -221,30 +223,41 @@ class Lane:
         for state, entries in zip(states, rows, strict=True):
             state.fill(entries, complete=len(entries) < limit)
 
-    async def _run_groups(self, groups: deque[Group]) -> None:
+    async def _run_groups(self, interval: Interval, groups: deque[Group], watermark: int) -> None:
         """Run all groups; one that waits for something goes on by itself, out of the way."""
         self._ran.clear()
-        self._start_hand(groups)
+        self._start_hand(interval, groups, watermark)
         await self._ran.wait()
 
-    def _start_hand(self, groups: deque[Group]) -> None:
-        hand = asyncio.create_task(self._hand(groups))
+    def _start_hand(self, interval: Interval, groups: deque[Group], watermark: int) -> None:
+        hand = asyncio.create_task(self._hand(interval, groups, watermark))
         self._hands.add(hand)
         hand.add_done_callback(self._hand_ended)
 
-    async def _hand(self, groups: deque[Group]) -> None:
+    async def _hand(self, interval: Interval, groups: deque[Group], watermark: int) -> None:
         """Runs groups until there are none, or until one waits: then another hand takes over.
 
         User code runs inside this task as a plain await, which costs nothing when it does
         not suspend. If it does, the callback below finds groups left and starts a new hand.
         """
-        asyncio.get_running_loop().call_soon(self._relieve, groups)
+        asyncio.get_running_loop().call_soon(self._relieve, interval, groups, watermark)
+        execution = Execution(interval)
+        now = self._engine.clock.now()
+        backlog = interval.backlog
         while groups:
-            await self._run_group(groups.popleft())
+            state, items = groups.popleft()
+            changes = await execution.run(state, items, watermark, now)
+            self._finish(interval, state, items, execution.effects, changes)
+            while (waiting := backlog[state.key_text]) is not None:
+                backlog[state.key_text] = None
+                now = self._engine.clock.now()
+                changes = await execution.run(state, waiting, interval.input_watermark, now)
+                self._finish(interval, state, waiting, execution.effects, changes)
+            del backlog[state.key_text]
 
-    def _relieve(self, groups: deque[Group]) -> None:
+    def _relieve(self, interval: Interval, groups: deque[Group], watermark: int) -> None:
         if groups and self._runner is not None:
-            self._start_hand(groups)
+            self._start_hand(interval, groups, watermark)
         else:
             self._ran.set()
 
@@ -254,48 +267,40 @@ class Lane:
             self._engine.fail(hand.exception())
         self.wake.set()
 
-    async def _run_group(self, group: Group) -> None:
-        interval, state, items, watermark = group
-        while True:
-            outcome = await run_items(interval, state, items, watermark, self._engine.clock.now())
-            self._finish(interval, state, items, outcome)
-            waiting = interval.backlog[state.key_text]
-            if not waiting:
-                del interval.backlog[state.key_text]
-                return
-            items = list(waiting)
-            waiting.clear()
-            watermark = interval.input_watermark
-
     def _finish(
-        self, interval: Interval, state: KeyState, items: list[Item], outcome: Outcome
+        self,
+        interval: Interval,
+        state: KeyState,
+        items: list[Item],
+        effects: Effects,
+        changes: list[Change],
     ) -> None:
-        """Put what a key's items decided into the open bundle."""
-        effects, changes = outcome
+        """Put what a key's items decided into the open bundle; `effects` are empty again."""
         bundle = self._open
         work = bundle.work(interval)
         work.items += items
         for item in items:
-            if type(item) is Firing and interval.still_due(item):
-                del interval.taken[(item.key_text, item.timer.kind, item.timer.tag)]
-            if type(item) is Firing and item.timer.kind == "watermark":
-                interval.release.append(item.hold)
+            if type(item) is Firing:
+                interval.fired(item)
         promised = interval.promised
+        hold = interval.holds.add
         for production in effects.productions:
             if production.hold < promised:
                 production.hold = promised
-            interval.holds.add(production.hold)
-        for name, timer in effects.timers.items():
-            if timer is not None and timer[1] < promised:
-                timer = effects.timers[name] = (timer[0], promised, timer[2], timer[3])
-            interval.set_timer(name, timer)
+            hold(production.hold)
+        if effects.timers:
+            for name, timer in effects.timers.items():
+                if timer is not None and timer[1] < promised:
+                    timer = effects.timers[name] = (timer[0], promised, timer[2], timer[3])
+                interval.set_timer(name, timer)
         key_text, slot = state.key_text, state.slot
+        size = effects.size
         for entry, encoded in changes:
             work.states[(key_text, entry)] = (slot, encoded)
-            bundle.size += len(encoded or b"") + 64
-        work.effects.merge(effects)
+            size += len(encoded or b"") + 64
+        work.effects.take(effects)
         bundle.count += len(items)
-        bundle.size += effects.size
+        bundle.size += size
         self._commit_wanted.set()
 
     # -- committing -----------------------------------------------------------------
@@ -531,10 +536,10 @@ class Lane:
             state = interval.states.get(items[0].key, key_text, items[0].slot)
             if not state.loaded:
                 await self._load(interval, [state])
-            outcome = await run_items(
-                interval, state, items, watermarks[interval], self._engine.clock.now()
-            )
-            self._finish(interval, state, items, outcome)
+            execution = Execution(interval)
+            now = self._engine.clock.now()
+            changes = await execution.run(state, items, watermarks[interval], now)
+            self._finish(interval, state, items, execution.effects, changes)
         bundle = self._close_bundle()
         assert bundle is not None
         await self._commit(bundle)
@@ -545,7 +550,7 @@ class Lane:
         state = interval.states.get(item.key, item.key_text, item.slot)
         attempts = interval.step.node.retries + 1
         effects = give_up(interval, item, error, attempts, self._engine.clock.now())
-        self._finish(interval, state, [item], (effects, []))
+        self._finish(interval, state, [item], effects, [])
         bundle = self._close_bundle()
         assert bundle is not None
         await self._commit(bundle)

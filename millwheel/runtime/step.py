@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from millwheel.runtime.interval import Interval
 
 
+NOBODY = 0
+"""The receiver of what is stored, sent and forgotten: acknowledged at once."""
+
+
 @dataclass(eq=False)
 class Step:
     """One node with its stored id and the intervals this worker holds of it."""
@@ -80,6 +84,7 @@ class StreamRoute:
         self.tables: list[tuple[Table[Any], Callable[[Any], Any] | None]] = []
         self.prefixes: list[str] = []
         self.to_file = False
+        self.discards = 0
         for use in sinks:
             if isinstance(use.sink, Table):
                 self.tables.append((use.sink, use.row))
@@ -87,7 +92,9 @@ class StreamRoute:
                 self.prefixes.append(use.sink.prefix)
             elif isinstance(use.sink, JsonLinesFiles):
                 self.to_file = True
-        self.rows = [use.row for use in sinks if not isinstance(use.sink, Table)]
+            else:
+                self.discards += 1
+        self.rows = [use.row for use in sinks if isinstance(use.sink, (Console, JsonLinesFiles))]
 
     def send(self, effects: Effects, key: Key, value: Any, micros: int, hold: int) -> None:
         """One delivery per consumer and one row per table, decided, not yet written.
@@ -96,6 +103,25 @@ class StreamRoute:
         is what it would see after a crash, and nobody's changes reach anybody else.
         """
         readers = self.readers
+        if self.discards:
+            encoded = self.codec.encode(value)
+            effects.size += len(encoded) * self.discards
+            key_text, slot = encode_key(key)
+            effects.productions += [
+                Delivery(
+                    key,
+                    None,
+                    micros,
+                    self.stream,
+                    key_text,
+                    slot,
+                    NOBODY,
+                    hold,
+                    len(encoded),
+                    encoded,
+                )
+                for _ in range(self.discards)
+            ]
         if readers:
             encoded = self.codec.encode(value)
             size = len(encoded)

@@ -17,7 +17,7 @@ and the user's own tables are those of one moment, although workers go on commit
 
 =============  ====================================================================
 ``source``     the Python Data Source: where its code runs, partitions
-``snapshot``   who holds the snapshot, and for how long
+``snapshots``  who holds the snapshot, and for how long
 ``relation``   Postgres types to Spark types
 ``query``      one partition's SELECT: columns, pushed filters, bounds
 ``connection`` how all of them reach the store
@@ -30,6 +30,6 @@ Importing this package needs no PySpark; registering and running do.
 """
 
 from millwheel.spark.job import Job, run_job
-from millwheel.spark.snapshot import Snapshot, register, snapshot
+from millwheel.spark.snapshots import Snapshot, register, snapshot
 
 __all__ = ["Job", "Snapshot", "register", "run_job", "snapshot"]

@@ -42,11 +42,11 @@ class Interruptible:
     """A block that SIGINT and SIGTERM leave by KeyboardInterrupt and SystemExit(143)."""
 
     def __init__(self) -> None:
-        self.cancel: Callable[[], object] | None = None
-        """Ends what the JVM is doing; called from another thread."""
+        self._cancel: Callable[[], object] | None = None
         self._signal: int | None = None
         self._since = 0.0
         self._settled = threading.Event()
+        self._repeating = threading.Lock()  # no signal may be on its way when handlers go
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interruptible:
@@ -55,10 +55,14 @@ class Interruptible:
                 self._before[number] = signal.signal(number, self._arrived)
         return self
 
+    def cancel_by(self, cancel: Callable[[], object]) -> None:
+        """From here on this ends what the JVM is doing; another thread calls it."""
+        self._cancel = cancel
+
     def close(self) -> None:
         """From here on signals are ignored: everything is being closed."""
-        self._settled.set()
-        self.cancel = None
+        with self._repeating:
+            self._settled.set()
 
     def __exit__(
         self,
@@ -87,13 +91,15 @@ class Interruptible:
         assert main is not None
         assert number is not None
         while not self._settled.is_set():
-            if self.cancel is not None:
+            if self._cancel is not None:
                 try:
-                    self.cancel()
+                    self._cancel()
                 except Exception as error:  # the JVM is gone, or going: nothing left to cancel
                     log.debug("spark's jobs cannot be cancelled", error=type(error).__name__)
             if not self._settled.wait(REPEAT_SECONDS):
-                signal.pthread_kill(main, number)
+                with self._repeating:
+                    if not self._settled.is_set():
+                        signal.pthread_kill(main, number)
 
     def _exception(self) -> BaseException:
         assert self._signal is not None

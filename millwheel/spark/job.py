@@ -24,7 +24,7 @@ from millwheel.errors import MillwheelError, UsageError, UserCodeError
 from millwheel.spark.interruption import Interruptible
 from millwheel.spark.progress import watching
 from millwheel.spark.session import DRIVER_MEMORY, MASTER, session
-from millwheel.spark.snapshot import Snapshot, register, snapshot
+from millwheel.spark.snapshots import Snapshot, register, snapshot
 from millwheel.store.address import VARIABLE
 
 if TYPE_CHECKING:
@@ -96,9 +96,10 @@ def run_job(
             driver_memory=driver_memory,
             environment={VARIABLE: held.store},
             config=config,
+            launched=lambda jvm: interruptible.cancel_by(jvm.terminate),
         ) as spark:
             register(spark)
-            interruptible.cancel = spark.sparkContext.cancelAllJobs
+            interruptible.cancel_by(spark.sparkContext.cancelAllJobs)
             try:
                 with watching(spark, console):
                     _call(function, Job(spark, output, held, options), target)

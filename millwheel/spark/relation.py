@@ -35,7 +35,7 @@ from pyspark.sql import types as spark
 
 from millwheel.errors import StoreError, UsageError
 from millwheel.spark.connection import Connection, statement
-from millwheel.spark.snapshot import no_such_relation
+from millwheel.spark.snapshots import no_such_relation
 
 MAX_DIGITS = 38
 """Spark's and Arrow's longest decimal."""
@@ -116,6 +116,10 @@ class Column:
     @property
     def arrow(self) -> pa.DataType:
         return pa.list_(self.kind.arrow) if self.is_array else self.kind.arrow
+
+    @property
+    def is_free_numeric(self) -> bool:
+        return bool(self.kind.cast) and isinstance(self.kind.spark, spark.DecimalType)
 
     @property
     def expression(self) -> sql.Composed:
@@ -206,7 +210,7 @@ def _column(
 def _numeric(modifier: int) -> Kind | None:
     """`modifier` packs precision and scale (``numeric.c``); the scale is 11 bits, signed."""
     if modifier < 0:
-        cast: LiteralString = "::numeric(38, 18)"
+        cast: LiteralString = "::numeric(38, 18)"  # rounds, where there is room
         digits, scale = FREE_DIGITS, FREE_SCALE
     else:
         cast = ""
@@ -224,8 +228,12 @@ def _numeric(modifier: int) -> Kind | None:
 def _items(kind: Kind, values: Sequence[Any]) -> pa.Array:
     if kind.wire is None:
         return pa.array(values, kind.arrow)
-    counted = pc.add_checked(pa.array(values, kind.wire), pa.scalar(kind.epoch, kind.wire))
-    return counted.cast(kind.arrow)
+    counted = pa.array(values, kind.wire)
+    minus_infinity = pa.scalar(-1 << (kind.wire.bit_width - 1), kind.wire)
+    if pc.any(pc.equal(counted, minus_infinity)).as_py():
+        raise OverflowError("-infinity")
+    # The largest integer is infinity, and adding to it overflows.
+    return pc.add_checked(counted, pa.scalar(kind.epoch, kind.wire)).cast(kind.arrow)
 
 
 def _item_list(kind: Kind, items: list[Any] | None) -> list[Any] | pa.Array | None:

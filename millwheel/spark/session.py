@@ -47,9 +47,11 @@ def session(
     driver_memory: str = DRIVER_MEMORY,
     environment: Mapping[str, str] | None = None,
     config: Mapping[str, str] | None = None,
+    launched: Callable[[subprocess.Popen[bytes]], object] | None = None,
 ) -> Iterator[SparkSession]:
     """Start Spark, with `environment` for its workers and `config` over our settings; stop it.
 
+    `launched` is called with the JVM as soon as there is one, some seconds before the session.
     Raises UsageError if Java does not start, or if this process has a session already.
     """
     from pyspark import SparkContext
@@ -63,8 +65,10 @@ def session(
     with (
         tempfile.TemporaryDirectory(prefix="millwheel-spark-") as scratch,
         _environment(environment or {}),
-        _jvm(_settings(master, driver_memory, scratch) | dict(config or {})) as start,
+        _jvm(_settings(master, driver_memory, scratch) | dict(config or {})) as (process, start),
     ):
+        if launched is not None:
+            launched(process)
         # SparkContext installs a handler for Ctrl-C that would talk to the JVM in the middle of
         # an answer from it; the one that was there comes back.
         interrupt = signal.getsignal(signal.SIGINT)
@@ -134,8 +138,10 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _jvm(settings: Mapping[str, str]) -> Iterator[Callable[[], SparkContext]]:
-    """A JVM, gone afterwards; yields what makes the SparkContext in it."""
+def _jvm(
+    settings: Mapping[str, str],
+) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], SparkContext]]]:
+    """A JVM, gone afterwards; with it comes what makes the SparkContext in it."""
     from py4j.protocol import Py4JError
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkRuntimeError
@@ -162,7 +168,7 @@ def _jvm(settings: Mapping[str, str]) -> Iterator[Callable[[], SparkContext]]:
         return context
 
     try:
-        yield start
+        yield process, start
     finally:
         _from_fresh_thread(gateway.shutdown)
         _end(process)

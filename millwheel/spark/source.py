@@ -11,7 +11,7 @@ Where the code runs (seen on Spark 4.3, local and cluster mode alike):
 
 None of them is the driver, none lives as long as the read: a connection cannot be handed from
 one to the next. So each opens its own and joins the exported snapshot, which the driver holds
-(:mod:`millwheel.spark.snapshot`). What planning found out about the relation travels in the
+(:mod:`millwheel.spark.snapshots`). What planning found out about the relation travels in the
 reader, so that a task goes straight to its SELECT.
 
 Options: ``store`` (postgresql://…, else MILLWHEEL_STORE), ``pipeline``, ``table``,
@@ -29,14 +29,15 @@ from functools import cached_property
 
 import pyarrow as pa
 from psycopg import ServerCursor
+from psycopg.errors import NumericValueOutOfRange
 from psycopg.rows import TupleRow
 from pyspark.sql import types as spark
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 
-from millwheel.errors import UsageError
+from millwheel.errors import StoreError, UsageError
 from millwheel.spark.connection import lock, reading, store_url
 from millwheel.spark.query import Condition, Share, condition, select, shares
-from millwheel.spark.relation import Column, Relation, describe
+from millwheel.spark.relation import FREE_DIGITS, FREE_SCALE, Column, Relation, describe
 
 PARTITIONS = 4
 BATCH_BYTES = 4 << 20
@@ -149,10 +150,21 @@ class MillwheelReader(DataSourceReader):
             with ServerCursor(connection, "millwheel_spark") as cursor:
                 cursor.execute(query, values, binary=True)
                 wanted = FIRST_ROWS
-                while rows := cursor.fetchmany(wanted):
+                while rows := self._fetch(cursor, wanted):
                     batch = self._batch(rows)
                     yield batch
                     wanted = _next_rows(len(rows), batch.nbytes)
+
+    def _fetch(self, cursor: ServerCursor[TupleRow], wanted: int) -> list[TupleRow]:
+        try:
+            return cursor.fetchmany(wanted)
+        except NumericValueOutOfRange as error:
+            names = [repr(column.name) for column in self._columns if column.is_free_numeric]
+            raise StoreError(
+                f"a numeric without precision in {self._relation.name!r} ({' or '.join(names)}) "
+                f"does not fit into decimal({FREE_DIGITS}, {FREE_SCALE}): {error}. Leave it out "
+                "with the option 'columns', or cast it in a view"
+            ) from error
 
     def _batch(self, rows: list[TupleRow]) -> pa.RecordBatch:
         arrays = [

@@ -1,0 +1,98 @@
+"""What is computed about departures: totals of an hour, and a model of an airport's habit.
+
+Pure functions and data, so that a batch run over the pane log can be held against what
+the pipeline did.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from examples.flights.replay import Flight
+from millwheel.computations import Fold
+from millwheel.windows import Pane
+
+HOURS_TO_LEARN = 14
+"""Panes of one hour of day before the model speaks: two weeks."""
+FAR_OFF = 4.0
+"""How many usual deviations above the usual delay are worth an alert."""
+LEAST_MINUTES = 20.0
+"""Mean delays below this are never worth one."""
+MEMORY = 0.05
+"""Weight of the newest pane in the model: it forgets over about twenty days."""
+
+
+class HourTotals(msgspec.Struct, frozen=True):
+    """Departures planned for one hour at one airport."""
+
+    flights: int = 0
+    cancelled: int = 0
+    delay_minutes: int = 0
+    """Sum of the known departure delays; early departures count negative."""
+    delayed_15: int = 0
+
+    @property
+    def mean_delay(self) -> float | None:
+        """Minutes over those that departed; None if none did."""
+        departed = self.flights - self.cancelled
+        return self.delay_minutes / departed if departed else None
+
+
+def add_flight(totals: HourTotals, flight: Flight) -> HourTotals:
+    """The totals with one more departure."""
+    delay = flight.dep_delay
+    return HourTotals(
+        totals.flights + 1,
+        totals.cancelled + flight.cancelled,
+        totals.delay_minutes + (delay or 0),
+        totals.delayed_15 + (delay is not None and delay >= 15),
+    )
+
+
+departures: Fold[Flight, HourTotals, HourTotals] = Fold(
+    HourTotals, add_flight, lambda totals: totals, HourTotals
+)
+
+
+class Habit(msgspec.Struct):
+    """The usual mean delay at one hour of day, and how far it usually strays."""
+
+    panes: int = 0
+    mean: float = 0.0
+    deviation: float = 0.0
+
+
+class DelayModel(msgspec.Struct):
+    """An airport's habits, by hour of day (UTC)."""
+
+    hours: dict[int, Habit] = msgspec.field(default_factory=dict)
+
+
+class DelayAlert(msgspec.Struct, frozen=True):
+    """An hour whose mean delay is far above the airport's habit; a row of `delay_alert`."""
+
+    origin: str
+    hour: datetime
+    pane: int
+    mean_delay: float
+    usual_delay: float
+
+
+def watch(model: DelayModel, pane: Pane[HourTotals]) -> DelayAlert | None:
+    """Judge one pane by the model, then learn from it; amendments are judged, not learnt."""
+    mean = pane.value.mean_delay
+    if mean is None:
+        return None
+    habit = model.hours.setdefault(pane.start.hour, Habit())
+    alert = None
+    limit = max(LEAST_MINUTES, habit.mean + FAR_OFF * habit.deviation)
+    if habit.panes >= HOURS_TO_LEARN and mean > limit:
+        alert = DelayAlert(str(pane.key), pane.start, pane.number, mean, habit.mean)
+    if pane.number == 0:
+        weight = max(MEMORY, 1 / (habit.panes + 1))
+        habit.deviation += weight * (abs(mean - habit.mean) - habit.deviation)
+        habit.mean += weight * (mean - habit.mean)
+        habit.panes += 1
+    return alert

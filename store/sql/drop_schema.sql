@@ -1,0 +1,2 @@
+-- Removes a pipeline with everything in its schema.
+DROP SCHEMA {schema} CASCADE

@@ -1,0 +1,9 @@
+-- The schemas that hold a pipeline.
+SELECT n.nspname::text
+FROM pg_catalog.pg_namespace AS n
+WHERE (
+    SELECT count(*) FROM pg_catalog.pg_class AS c
+    WHERE c.relnamespace = n.oid AND c.relkind = 'r'
+      AND c.relname IN ('pipeline', 'key_interval', 'commit_record', 'alembic_version')
+) = 4
+ORDER BY n.nspname

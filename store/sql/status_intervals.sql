@@ -1,0 +1,9 @@
+-- Every interval as of its last commit, in the order of the graph; of sources, their identity.
+SELECT c.name, c.kind, l.input_watermark, l.low_watermark, l.stamp, l.counters, l.position,
+       (
+           SELECT g.source FROM {log} AS g
+           WHERE g.interval_id = l.interval_id AND g.source IS NOT NULL
+       ) AS source
+FROM {computation} AS c
+JOIN {latest_commits} AS l ON l.computation = c.name
+ORDER BY c.id, l.slot_from

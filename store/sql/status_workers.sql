@@ -1,0 +1,7 @@
+-- Workers that have not ended in order, with what is left of their leases.
+SELECT w.id::text, w.host, w.pid, w.pid_started, w.started_at, w.heartbeat_at,
+       extract(epoch FROM w.lease_until - clock_timestamp())::float8,
+       (SELECT count(*)::integer FROM {key_interval} AS k WHERE k.owner = w.id)
+FROM {worker} AS w
+WHERE NOT w.stopped
+ORDER BY w.started_at
