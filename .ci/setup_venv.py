@@ -126,7 +126,7 @@ def install() -> None:
         run([*PIP, "--require-hashes", "-r", str(first)])
     as_it_is = ["--no-build-isolation", "--use-pep517"]
     run([*PIP, *as_it_is, "--require-hashes", "-r", str(PINS)])
-    run([*PIP, *as_it_is, "--no-deps", "-e", str(ROOT)])
+    run([*PIP, *as_it_is, "--no-deps", "-e", str(ROOT)], quiet=True)
 
 
 def which_java() -> str:

@@ -1,0 +1,1 @@
+"""Measurements. ``make bench`` runs them; nothing here decides a test."""

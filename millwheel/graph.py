@@ -25,6 +25,9 @@ from millwheel.state import StateLayout
 from millwheel.streams import Input, Stream
 from millwheel.windows import Pane
 
+INJECTED = "__injected"
+"""Ends the name of the hidden stream between injectors and the relay that meets ids."""
+
 OnError = Literal["fail", "dead_letter"]
 
 
@@ -56,6 +59,11 @@ class Node:
     """Its input's key is the record's user-supplied id."""
     sinks: dict[str, list[SinkUse]] = field(default_factory=dict)
     """Per stream it writes, the sinks fed in its own commit."""
+
+    @property
+    def injected(self) -> str:
+        """The stream an injector is for, whatever hidden stream it writes on the way."""
+        return self.writes[0].name.removesuffix(INJECTED)
 
     def describe(self) -> dict[str, Any]:
         """What is stored of it, and compared when the pipeline is started again."""
@@ -132,11 +140,11 @@ def _constant_key(value: Any) -> Key:
     return ""
 
 
-def _copy(stream: Stream[Any], suffix: str) -> Stream[Any]:
+def _copy(stream: Stream[Any], name: str) -> Stream[Any]:
     """A hidden stream of the same type."""
     copy: Stream[Any] = Stream.__new__(Stream)
     copy.__dict__.update(stream.__dict__)
-    copy.name = f"{stream.name}__{suffix}"
+    copy.name = name
     return copy
 
 
@@ -286,7 +294,7 @@ def sink_name(use: SinkUse) -> str:
 
 def identify_node(stream: Stream[Any], identify: Callable[[Any], Key]) -> tuple[Stream[Any], Node]:
     """The hidden stream injectors write, and the relay that meets its records by their id."""
-    hidden = _copy(stream, "injected")
+    hidden = _copy(stream, stream.name + INJECTED)
     node = Node(
         name=f"{stream.name}_by_id",
         kind="relay",
@@ -305,7 +313,7 @@ def sink_node(stream: Stream[Any], use: SinkUse, taken: set[str]) -> Node:
     while name in taken:
         name = f"{stream.name}_to_{sink_name(use)}_{number}"
         number += 1
-    hidden = _copy(stream, name)
+    hidden = _copy(stream, f"{stream.name}__{name}")
     extractor: Callable[[Any], Key] = _constant_key
     panes = False
     if isinstance(use.sink, Table):

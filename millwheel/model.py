@@ -9,6 +9,7 @@ nothing more will come.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from struct import Struct
 from typing import Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -25,6 +26,8 @@ MIN_TIME = (datetime(1, 1, 2, tzinfo=UTC) - EPOCH) // ONE_MICROSECOND
 MAX_TIME = (datetime(9999, 12, 30, tzinfo=UTC) - EPOCH) // ONE_MICROSECOND
 
 V = TypeVar("V")
+
+_two_numbers = Struct(">QQ").pack
 
 
 def to_micros(moment: datetime) -> int:
@@ -84,7 +87,7 @@ class Timer(msgspec.Struct, frozen=True, gc=False):
 
 def record_id(log: int, seq: int) -> bytes:
     """The 16-byte id of record `seq` of log `log`: unique for ever, the same in every resend."""
-    return log.to_bytes(8, "big") + seq.to_bytes(8, "big")
+    return _two_numbers(log, seq)
 
 
 class Delivery(Record[V], gc=False, eq=False):

@@ -36,9 +36,9 @@ class Pipeline:
                 f"{name!r} cannot name a pipeline: Postgres keeps that schema for itself"
             )
         self.settings = settings or Settings()
-        self._nodes: dict[str, Node] = {}
+        self.nodes: dict[str, Node] = {}
         self._identified: dict[str, tuple[Stream[Any], Callable[[Any], Key]]] = {}
-        self._sinks: list[tuple[Stream[Any], SinkUse]] = []
+        self.sinks: list[tuple[Stream[Any], SinkUse]] = []
         self._graph: Graph | None = None
 
     def inject(
@@ -143,19 +143,19 @@ class Pipeline:
         Args:
             row: makes the sink's row from a value; without it the value is the row.
         """
-        self._sinks.append((stream, SinkUse(sink, row)))
+        self.sinks.append((stream, SinkUse(sink, row)))
         self._graph = None
 
     def _free_name(self, name: str) -> str:
         number = 2
         free = name
-        while free in self._nodes:
+        while free in self.nodes:
             free = f"{name}_{number}"
             number += 1
         return free
 
     def _add(self, node: Node) -> None:
-        if node.name in self._nodes:
+        if node.name in self.nodes:
             raise GraphError(
                 f"two nodes are called {node.name!r}; give one another name=... in add or inject"
             )
@@ -165,7 +165,7 @@ class Pipeline:
                 owner=node.name,
                 limit=self.settings.max_state_bytes,
             )
-        self._nodes[node.name] = node
+        self.nodes[node.name] = node
         self._graph = None
 
     def graph(self) -> Graph:
@@ -175,8 +175,8 @@ class Pipeline:
             GraphError: a stream nobody writes, a cycle, names that clash.
         """
         if self._graph is None:
-            nodes = {name: _without_sinks(node) for name, node in self._nodes.items()}
-            for stream, use in self._sinks:
+            nodes = {name: _without_sinks(node) for name, node in self.nodes.items()}
+            for stream, use in self.sinks:
                 self._attach(nodes, stream, use)
             self._graph = Graph(self.name, nodes.values())
             for stream in self._graph.streams.values():

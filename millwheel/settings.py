@@ -51,9 +51,6 @@ class Settings:
     filter_capacity: int = 50_000
     """Ids the first Bloom filter of a bucket holds; the next are four times as large."""
 
-    filter_error_rate: float = 0.001
-    """Share of new records that must be looked up in the table although they are new."""
-
     bucket_seconds: float = 120.0
     """Production time covered by one bucket of the append-only tables."""
 

@@ -21,6 +21,8 @@ class Row:
     line: int
     """The physical line (from 1) it starts on, for messages."""
     value: Any = None
+    watermark: int | None = None
+    """In place of a value: no on-time row older than this (microseconds) will follow."""
     error: InputError | None = None
     text: str = ""
     """The raw text of a bad row, cut to a sensible length, for its dead letter."""

@@ -150,18 +150,11 @@ async def _compare(
     nodes: list[NodeDeploy],
     streams: list[StreamDeploy],
 ) -> None:
-    differences = _differences(stored, msgspec.json.decode(msgspec.json.encode(graph)))
-    if differences:
-        raise DeployRefused(
-            f"pipeline {statements.schema!r} is deployed with another graph than this code's:\n  "
-            + "\n  ".join(differences)
-            + "\nGive this pipeline another name, go back to the code that was deployed, or remove "
-            f"the old one with all its data: millwheel drop {statements.schema}"
-        )
+    refuse_other_graph(statements.schema, stored, graph)
     cursor = await connection.execute(statements.get("deployed_computations"))
     known = {row[1]: (row[3], msgspec.json.decode(row[4])) for row in await cursor.fetchall()}
     for node in nodes:
-        if _must_migrate(
+        if must_migrate(
             f"state of {node.name!r}",
             *known[node.name],
             node.version,
@@ -177,7 +170,7 @@ async def _compare(
     cursor = await connection.execute(statements.get("deployed_streams"))
     known = {row[1]: (row[2], msgspec.json.decode(row[3])) for row in await cursor.fetchall()}
     for stream in streams:
-        if _must_migrate(
+        if must_migrate(
             f"stream {stream.name!r}",
             *known[stream.name],
             stream.version,
@@ -192,7 +185,23 @@ async def _compare(
             )
 
 
-def _must_migrate(
+def refuse_other_graph(pipeline: str, stored: Any, graph: Any) -> None:
+    """See to it that the deployed graph is this code's.
+
+    Raises:
+        DeployRefused: it is another; the message shows each difference.
+    """
+    differences = _differences(stored, msgspec.json.decode(msgspec.json.encode(graph)))
+    if differences:
+        raise DeployRefused(
+            f"pipeline {pipeline!r} is deployed with another graph than this code's:\n  "
+            + "\n  ".join(differences)
+            + "\nGive this pipeline another name, go back to the code that was deployed, or remove "
+            f"the old one with all its data: millwheel drop {pipeline}"
+        )
+
+
+def must_migrate(
     what: str,
     stored_version: int,
     stored_type: Any,

@@ -320,7 +320,7 @@ def select(
 
 
 def _streamed(cursor: psycopg.Cursor[Any], text: str) -> Iterator[tuple[Any, ...]]:
-    yield from cursor.stream(text)  # type: ignore[arg-type] # the user's text, run read-only
+    yield from cursor.stream(text)
 
 
 def _columns(connection: psycopg.Connection[Any], text: str) -> list[str]:
@@ -463,15 +463,24 @@ def _computation(name: str, kind: str, intervals: list[Any]) -> ComputationStatu
 
 def _source(row: Any) -> SourceStatus:
     position = row.position or {}
-    return SourceStatus(
-        row.name, row.source, bool(position.get("ended")), position.get("reader")
-    )
+    return SourceStatus(row.name, row.source, bool(position.get("ended")), position.get("reader"))
 
 
 def _dead_letter(row: Any) -> DeadLetterEntry:
-    id_, computation, stream, key, value, timestamp, place, error, attempts, at, record_id, *rest = (
-        row
-    )
+    (
+        id_,
+        computation,
+        stream,
+        key,
+        value,
+        timestamp,
+        place,
+        error,
+        attempts,
+        at,
+        record_id,
+        *rest,
+    ) = row
     return DeadLetterEntry(
         id_, computation, stream, _json(key), value, _iso(timestamp), place, error, attempts,
         _iso(at) or "", record_id, *rest,

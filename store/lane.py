@@ -37,13 +37,18 @@ USER_CLASSES = frozenset({"22", "23", "42", "44", "P0", "21"})
 """SQLSTATE classes that, raised by a user's statement or row, count against a record."""
 
 
+LOST = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)
+"""What psycopg raises when the connection or the server is at fault; anything else without
+an SQLSTATE is a value that it could not send (a NUL in a text, a number out of range)."""
+
+
 def translate(error: psycopg.Error, *, user: str = "") -> MillwheelError:
     """The engine's error for one of Postgres; `user` says what of the user's was running."""
     state = error.sqlstate or ""
     text = str(error).strip()
-    if user and state[:2] in USER_CLASSES:
+    if user and (state[:2] in USER_CLASSES or (not state and not isinstance(error, LOST))):
         return StatementError(f"Postgres refused {user}: {text}")
-    if not state or state[:2] in RETRY_CLASSES:
+    if isinstance(error, LOST) and (not state or state[:2] in RETRY_CLASSES):
         return StoreUnavailable(f"the store broke off: {text}")
     return StoreError(f"the store answered {state}: {text}")
 
@@ -202,6 +207,8 @@ class PostgresLane:
             await connection.execute(statement, params)
         except psycopg.Error as error:
             raise translate(error, user=what) from error
+        except (TypeError, ValueError, OverflowError) as error:
+            raise StatementError(f"{what} cannot be sent to Postgres: {error}") from error
 
     async def _fence(self, connection: AsyncConnection[Any], commit: Commit) -> None:
         """Append the commit records, which fails unless owner and order are right."""

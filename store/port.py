@@ -42,6 +42,10 @@ class StateChange(NamedTuple):
     version: int
 
 
+StateRow = tuple[int, int, int, int, bytes, str, "bytes | None", int]
+"""The fields of a `StateChange`, as a plain tuple where many are made."""
+
+
 class TimerChange(NamedTuple):
     """One timer as a commit leaves it; `due` None means fired or cancelled."""
 
@@ -98,7 +102,7 @@ class Commit:
     intervals: list[IntervalCommit] = field(default_factory=list)
     seen: dict[int, list[tuple[int, int, bytes]]] = field(default_factory=dict)
     """Per bucket: (slot, computation, id)."""
-    states: list[StateChange] = field(default_factory=list)
+    states: list[StateRow] = field(default_factory=list)
     timers: list[TimerChange] = field(default_factory=list)
     productions: list[Delivery[Any]] = field(default_factory=list)
     dead_letters: list[DeadLetter] = field(default_factory=list)

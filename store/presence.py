@@ -33,6 +33,8 @@ class Presence:
         self.directory = address.directory
         self.started = False
         """Whether the embedded server runs because of us."""
+        self.left_running = False
+        """After the end: whether an embedded server goes on, somebody else's or in use."""
         self._connection: psycopg.Connection[Any] | None = None
         if self.directory is None:
             self.url = address.open()
@@ -73,10 +75,11 @@ class Presence:
         if self._connection is not None:
             try:
                 self._connection.execute("SELECT 1")
-                return
             except psycopg.Error:
                 self._connection.close()
                 self._connection = None
+            else:
+                return
         status = embedded.status(self.directory)
         if status.state in ("absent", "stopping") or status.data_directory is None:
             return
@@ -85,19 +88,13 @@ class Presence:
         self._enter(self.directory)
         log.warning("store_restarted", store=str(self.directory))
 
-    def close(self, *, leave_running: bool = False) -> bool:
-        """Leave; end a server that runs because of us unless others use it.
-
-        Returns False if an embedded server is left running.
-        """
+    def close(self) -> None:
+        """Leave; end an embedded server that runs because of us, unless others use it."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-        if self.directory is None:
-            return True
-        if not self.started or leave_running:
-            return False
-        return embedded.stop_if_unused(self.directory)
+        if self.directory is not None:
+            self.left_running = not (self.started and embedded.stop_if_unused(self.directory))
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from millwheel.model import Delivery
-from millwheel.store.port import StateChange, TimerChange
+from millwheel.store.port import StateRow, TimerChange
 
 COPY_ROWS = 24
 """From this many rows of one table on, COPY is used."""
@@ -22,16 +22,16 @@ _TRAILER = b"\xff\xff"
 _NULL = b"\xff\xff\xff\xff"
 
 _seen = Struct("!hiiihi16s").pack
-_state_head = Struct("!hiqiqihiii").pack  # fields, then length and value of each
-_state_version = Struct("!ih").pack
 _length = Struct("!i").pack
-_production_head = Struct("!hiqiqihihiii").pack
-_production_tail = Struct("!ihiqiqiq").pack
+_state_head = Struct("!hiqiqihih").pack
+_state_slot = Struct("!iii").pack
+_production_head = Struct("!hiqihihihiq").pack
+_production_numbers = Struct("!iqiiiqiqi").pack
 
 SEEN_COLUMNS = ("slot", "computation", "id")
-STATE_COLUMNS = ("interval_id", "n", "computation", "slot", "key", "entry", "value", "version")
+STATE_COLUMNS = ("interval_id", "n", "computation", "version", "slot", "key", "entry", "value")
 PRODUCTION_COLUMNS = (
-    "log", "seq", "stream", "receiver", "slot", "key", "value", "version", "ts", "hold", "stamp",
+    "log", "stream", "receiver", "version", "stamp", "seq", "slot", "ts", "hold", "key", "value",
 )  # fmt: skip
 
 
@@ -43,45 +43,52 @@ def copy_seen(rows: Iterable[tuple[int, int, bytes]]) -> bytes:
     return b"".join(parts)
 
 
-def copy_states(rows: Iterable[StateChange]) -> bytes:
-    """Binary COPY of `STATE_COLUMNS`; jsonb is a version byte and the text."""
+def copy_states(rows: Iterable[StateRow]) -> bytes:
+    """Binary COPY of `STATE_COLUMNS`; jsonb is a version byte and the text.
+
+    What the rows of one interval share is packed once.
+    """
     parts = [_HEADER]
-    add = parts.append
+    last = None
+    head = b""
     for interval_id, n, computation, slot, key, entry, value, version in rows:
-        add(_state_head(8, 8, interval_id, 8, n, 2, computation, 4, slot, len(key)))
-        add(key)
+        if last != interval_id:
+            last = interval_id
+            head = _state_head(8, 8, interval_id, 8, n, 2, computation, 2, version)
         name = entry.encode()
-        add(_length(len(name)))
-        add(name)
+        parts += (head, _state_slot(4, slot, len(key)), key, _length(len(name)), name)
         if value is None:
-            add(_NULL)
+            parts.append(_NULL)
         else:
-            add(_length(len(value) + 1))
-            add(b"\x01")
-            add(value)
-        add(_state_version(2, version))
-    add(_TRAILER)
+            parts += (_length(len(value) + 1), b"\x01", value)
+    parts.append(_TRAILER)
     return b"".join(parts)
 
 
 def copy_productions(
     rows: Iterable[Delivery[Any]], streams: Mapping[str, tuple[int, int]]
 ) -> bytes:
-    """Binary COPY of `PRODUCTION_COLUMNS`; `streams` gives each stream's id and version."""
+    """Binary COPY of `PRODUCTION_COLUMNS`; `streams` gives each stream's id and version.
+
+    What the rows of one log, stream and reader share is packed once.
+    """
     parts = [_HEADER]
-    add = parts.append
+    last: tuple[int, str, int] | None = None
+    head = b""
     for d in rows:
-        stream, version = streams[d.stream]
-        add(
-            _production_head(
-                11, 8, d.log, 8, d.seq, 2, stream, 2, d.receiver, 4, d.slot, len(d.key_text)
-            )
+        key, value = d.key_text, d.encoded
+        if last != (d.log, d.stream, d.receiver):
+            last = (d.log, d.stream, d.receiver)
+            stream, version = streams[d.stream]
+            head = _production_head(11, 8, d.log, 2, stream, 2, d.receiver, 2, version, 8, d.stamp)
+        parts += (
+            head,
+            _production_numbers(8, d.seq, 4, d.slot, 8, d.micros, 8, d.hold, len(key)),
+            key,
+            _length(len(value)),
+            value,
         )
-        add(d.key_text)
-        add(_length(len(d.encoded)))
-        add(d.encoded)
-        add(_production_tail(2, version, 8, d.micros, 8, d.hold, 8, d.stamp))
-    add(_TRAILER)
+    parts.append(_TRAILER)
     return b"".join(parts)
 
 
@@ -95,12 +102,13 @@ def seen_arrays(rows: Iterable[tuple[int, int, bytes]]) -> dict[str, list[Any]]:
     }
 
 
-def state_arrays(rows: Iterable[StateChange]) -> dict[str, list[Any]]:
+def state_arrays(rows: Iterable[StateRow]) -> dict[str, list[Any]]:
     """Parameters of ``insert_states.sql``."""
+    names = ("interval_id", "n", "computation", "slot", "key", "entry", "value", "version")
     columns = [list(column) for column in zip(*rows, strict=True)]
     columns[4] = [key.decode() for key in columns[4]]
     columns[6] = [None if value is None else value.decode() for value in columns[6]]
-    return dict(zip(STATE_COLUMNS, columns, strict=True))
+    return dict(zip(names, columns, strict=True))
 
 
 def timer_arrays(rows: Iterable[TimerChange]) -> dict[str, list[Any]]:
@@ -114,22 +122,17 @@ def production_arrays(
     rows: Iterable[Delivery[Any]], streams: Mapping[str, tuple[int, int]]
 ) -> dict[str, list[Any]]:
     """Parameters of ``insert_productions.sql``."""
-    values = [
-        (
-            d.log,
-            d.seq,
-            streams[d.stream][0],
-            d.receiver,
-            d.slot,
-            d.key_text.decode(),
-            d.encoded.decode(),
-            streams[d.stream][1],
-            d.micros,
-            d.hold,
-            d.stamp,
-        )
-        for d in rows
-    ]
-    return dict(
-        zip(PRODUCTION_COLUMNS, (list(column) for column in zip(*values, strict=True)), strict=True)
-    )
+    found = list(rows)
+    return {
+        "log": [d.log for d in found],
+        "seq": [d.seq for d in found],
+        "stream": [streams[d.stream][0] for d in found],
+        "receiver": [d.receiver for d in found],
+        "slot": [d.slot for d in found],
+        "key": [d.key_text.decode() for d in found],
+        "value": [d.encoded.decode() for d in found],
+        "version": [streams[d.stream][1] for d in found],
+        "ts": [d.micros for d in found],
+        "hold": [d.hold for d in found],
+        "stamp": [d.stamp for d in found],
+    }

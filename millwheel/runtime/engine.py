@@ -26,7 +26,7 @@ from millwheel.runtime.dedup import Dedup
 from millwheel.runtime.housekeeping import Housekeeping
 from millwheel.runtime.injector import Injector
 from millwheel.runtime.interval import Interval, Ownership
-from millwheel.runtime.lane import Lane
+from millwheel.runtime.lane import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Lane
 from millwheel.runtime.part_file import PartFile
 from millwheel.runtime.sent import SentLog
 from millwheel.runtime.states import KeyState, StateCache
@@ -45,6 +45,7 @@ class Engine:
         close_at_end: when every source has ended, move the watermark to the end of time,
             so that all windows close; otherwise leave it where the data put it.
         inject_copies: how often each source row is delivered; 2 to test deduplication.
+        take_over: claim the intervals even of a worker that is alive; it will be fenced.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Engine:
         clock: Clock | None = None,
         close_at_end: bool = True,
         inject_copies: int = 1,
+        take_over: bool = False,
     ) -> None:
         self.pipeline = pipeline
         self.graph = pipeline.graph()
@@ -63,6 +65,7 @@ class Engine:
         self.clock = clock or SystemClock()
         self.close_at_end = close_at_end
         self.inject_copies = inject_copies
+        self._take_over = take_over
         self.worker = str(uuid.uuid4())
         self.log = structlog.get_logger().bind(pipeline=pipeline.name, worker=self.worker[:8])
         self.stamps = Stamps(self.clock)
@@ -133,7 +136,7 @@ class Engine:
         Raises:
             MillwheelError: what went wrong; nothing that was acknowledged is lost.
         """
-        events = [event for event in (self.done, self._failed, stop) if event is not None]
+        events = [self.done, self._failed] + ([stop] if stop is not None else [])
         waits = [asyncio.create_task(event.wait()) for event in events]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -179,6 +182,12 @@ class Engine:
         for interval in self.intervals:
             if interval.part_file is not None:
                 interval.part_file.close()
+
+    def read_on(self) -> None:
+        """Read what was added to the sources since they ended; `done` is awaited anew."""
+        self.done.clear()
+        for injector in self.injectors:
+            injector.read_on()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Run something for the engine's life; its failure is the engine's."""
@@ -252,7 +261,7 @@ class Engine:
     async def _wait_for_others(self) -> None:
         """A worker known to be dead is ended at once; a live one keeps its intervals."""
         for other in await self.store.other_workers(self.worker):
-            if other.lease_left <= 0 or self.store.is_dead(other):
+            if self._take_over or other.lease_left <= 0 or self.store.is_dead(other):
                 await self.store.end_worker(other)
                 continue
             await self.store.stop_worker(self.worker)
@@ -292,7 +301,6 @@ class Engine:
             interval.step.id,
             interval.slots,
             capacity=settings.filter_capacity,
-            error_rate=settings.filter_error_rate,
         )
         for uses in interval.step.node.sinks.values():
             for use in uses:
@@ -493,7 +501,7 @@ class Engine:
         Raises:
             StoreUnavailable: it did not answer in time.
         """
-        pause = 0.05
+        pause = FIRST_PAUSE_SECONDS
         deadline = self.clock.monotonic() + self.settings.store_patience_seconds
         while True:
             try:
@@ -502,7 +510,7 @@ class Engine:
                 if self.clock.monotonic() > deadline:
                     raise
                 await self.clock.sleep(pause)
-                pause = min(2.0, pause * 2)
+                pause = min(LONGEST_PAUSE_SECONDS, pause * 2)
 
     def check_finished(self) -> None:
         """Set `done` when every source has ended and nothing is left to do."""

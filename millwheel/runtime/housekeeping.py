@@ -54,7 +54,6 @@ class Housekeeping(Service):
         await self._engine.buckets.ensure_current()
         if any(node.named for node in self._engine.graph.nodes):
             await self._engine.buckets.ensure_named()
-        self._fire_wall_timers()
         await self._fold_what_is_due(now)
         if now - self._last_collection >= self._settings.bucket_seconds / 8:
             await self.collect()
@@ -65,11 +64,6 @@ class Housekeeping(Service):
         await engine.store.heartbeat(
             engine.worker, self._settings.lease_seconds, dict(engine.progress())
         )
-
-    def _fire_wall_timers(self) -> None:
-        now = self._engine.clock.now()
-        if any(interval.has_due(now) for interval in self._engine.intervals):
-            self._engine.wake_all()
 
     # -- folds --------------------------------------------------------------------------
 

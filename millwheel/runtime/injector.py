@@ -36,6 +36,7 @@ class Injector:
         assert node.injection is not None
         self._injection = node.injection
         self._stream = node.writes[0]
+        self._seen_of = node.injection.seen
         self._lateness = int(node.injection.lateness.total_seconds() * 1e6)
         self._reader: Reader | None = None
         self._seen = MIN_TIME
@@ -54,9 +55,25 @@ class Injector:
         self._reader = self._partition.open(
             self._stream.value_type, stored["reader"] if stored else None
         )
-        self._interval.log.next_seq = self._interval.log.first
+        self._route = self._interval.step.routes[self._stream.name]
+        readers = self._route.readers
+        self._everybody = sum(reader.bit for reader in readers) if len(readers) > 1 else 0
+        """The mask of all readers, where there are several to wait for."""
+        # Rows past the stored position hold the watermark once they are read again; until
+        # then nothing beyond what was promised may be.
+        self._interval.input_watermark = self._interval.durable
+        self._seen = MIN_TIME
         self.ended = False
+        self._read_on()
+
+    def _read_on(self) -> None:
         self._task = self._engine.spawn(self._run(), f"injector {self._interval.name}")
+
+    def read_on(self) -> None:
+        """Read what was added to the source since its end was met."""
+        if self.ended:
+            self.ended = False
+            self._read_on()
 
     async def stop(self) -> None:
         """Read no more."""
@@ -129,67 +146,78 @@ class Injector:
     def _send(self, row: Row) -> None:
         """One row to every reader of the stream, or to the dead letters."""
         log = self.log
-        if log.is_acknowledged(row.offset):
+        offset = row.offset
+        if offset < log.next_seq and log.is_acknowledged(offset):
             return
         if row.error is not None:
             self._give_up(row, row.error)
             return
+        if row.watermark is not None:
+            self._take_watermark(offset, row.watermark)
+            return
         try:
-            micros = self._time_of(row, self._injection.timestamp, "timestamp")
-            seen = self._injection.seen
-            seen_micros = micros if seen is None else self._time_of(row, seen, "seen")
+            micros = to_micros(self._injection.timestamp(row.value))
+            seen = micros if self._seen_of is None else to_micros(self._seen_of(row.value))
             deliveries = self._address(row, micros)
         except MillwheelError as error:
             self._give_up(row, InputError(f"{self._partition.identity}, line {row.line}: {error}"))
+            return
+        except Exception as error:
+            self._give_up(
+                row,
+                InputError(
+                    f"{self._partition.identity}, line {row.line}: the timestamp of stream "
+                    f"{self._stream.name!r} cannot be taken: {error}; value {row.value!r:.300}"
+                ),
+            )
             return
         interval = self._interval
         # What the source had promised when the row was read: a row older than that is late
         # by declaration, and must not hold the watermark back while it waits in a queue.
         hold = max(micros, interval.promised, self._seen - self._lateness)
-        self._seen = max(self._seen, seen_micros)
+        if seen > self._seen:
+            self._seen = seen
         interval.holds.add(hold)
-        mask = 0
-        for bit, delivery in deliveries:
-            delivery.hold = hold
-            mask |= bit
-        if mask & (mask - 1):
-            log.sent_to_several(row.offset, ASSUMED_ROW_BYTES, mask)
-        else:
-            log.sent(row.offset, ASSUMED_ROW_BYTES)
         steps = self._engine.steps
-        for _, delivery in deliveries:
+        for delivery in deliveries:
+            delivery.hold = hold
             steps[delivery.receiver].interval_of(delivery.slot).intake.append(delivery)
+        if self._everybody:
+            log.sent_to_several(offset, ASSUMED_ROW_BYTES, self._everybody)
+        else:
+            log.sent(offset, ASSUMED_ROW_BYTES)
 
-    def _time_of(self, row: Row, function: Any, what: str) -> int:
-        try:
-            return to_micros(function(row.value))
-        except Exception as error:
-            raise InputError(
-                f"the {what} function of stream {self._stream.name!r} failed: "
-                f"{error}; value {row.value!r:.300}"
-            ) from error
+    def _take_watermark(self, offset: int, watermark: int) -> None:
+        """A row that carries no record but the source's own word on time."""
+        self._seen = max(self._seen, watermark + self._lateness)
+        hold = max(self._interval.promised, MIN_TIME)
+        self._interval.holds.add(hold)
+        self.log.sent(offset, 0)
+        self.log.acknowledge(offset, hold, 0)
+        self._engine.touch(self._interval, urgent=False)
 
-    def _address(self, row: Row, micros: int) -> list[tuple[int, Delivery[Any]]]:
-        route = self._interval.step.routes[self._stream.name]
-        addressed = []
-        log = self.log.id
-        value = row.value
-        for number, reader in enumerate(route.readers):
-            if number:
+    def _address(self, row: Row, micros: int) -> list[Delivery[Any]]:
+        """The row as each reader gets it; its key is the reader's choice."""
+        deliveries: list[Delivery[Any]] = []
+        route = self._route
+        value, offset, log = row.value, row.offset, self.log.id
+        id_ = record_id(log, offset)
+        for reader in route.readers:
+            if deliveries:
                 value = route.codec.check(route.codec.encode(row.value), row.value)
-            key = reader.key_of(value, self._stream.name)
+            key = reader.key_of(value, route.stream)
             key_text, slot = encode_key(key)
             named = reader.step.node.named
+            if named:
+                id_ = named_id(reader.step.node.writes[0].name, key_text.decode())
             delivery: Delivery[Any] = Delivery(
-                key, value, micros, self._stream.name, key_text, slot, reader.step.id, 0,
-                ASSUMED_ROW_BYTES, b"", log, row.offset, row.offset,
-                named_id(reader.step.node.writes[0].name, key_text.decode())
-                if named
-                else record_id(log, row.offset),
-                0, named,
+                key, value, micros, route.stream, key_text, slot, reader.step.id, 0,
+                ASSUMED_ROW_BYTES, b"", log, offset, offset, id_, 0, named,
             )  # fmt: skip
-            addressed += [(reader.bit, delivery)] * self._engine.inject_copies
-        return addressed
+            deliveries.append(delivery)
+        if self._engine.inject_copies > 1:
+            deliveries *= self._engine.inject_copies
+        return deliveries
 
     def _give_up(self, row: Row, error: InputError) -> None:
         """A row that cannot be read: stop, or keep it as a dead letter and go on."""

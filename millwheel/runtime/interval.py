@@ -103,6 +103,8 @@ class Interval:
         """Holds of timers that the next commit takes away."""
         self.watermark_timers = TimerQueue()
         self.wall_timers = TimerQueue()
+        self.firings = 0
+        """Due timers taken from the queues that have not run yet."""
         self.taken: dict[tuple[bytes, str, str], Firing] = {}
         """Due timers that have not run yet; one that is replaced or cancelled leaves."""
         for change in claim.timers:
@@ -163,6 +165,7 @@ class Interval:
             name = (item.key_text, item.timer.kind, item.timer.tag)
             if self._queue(item.timer.kind).cancel((item.key_text, item.timer.tag)) is not None:
                 self.taken[name] = item
+                self.firings += 1
                 taken.append(item)
         return taken
 
@@ -212,6 +215,7 @@ class Interval:
                 Firing(p.key, name[0], p.slot, Timer(name[1], "wall", p.due), p.hold)
                 for name, p in self.wall_timers.take_due(now + 1, limit - len(firings))
             ]
+        self.firings += len(firings)
         for firing in firings:
             self.taken[(firing.key_text, firing.timer.kind, firing.timer.tag)] = firing
         return firings
@@ -226,6 +230,7 @@ class Interval:
 
     def fired(self, firing: Firing) -> None:
         """A due timer has run (or was overtaken): the next commit lets go of its hold."""
+        self.firings -= 1
         if self.still_due(firing):
             del self.taken[(firing.key_text, firing.timer.kind, firing.timer.tag)]
         if firing.timer.kind == "watermark":
@@ -235,6 +240,10 @@ class Interval:
         """Whether a due timer was neither replaced nor cancelled before its turn came."""
         name = (firing.key_text, firing.timer.kind, firing.timer.tag)
         return self.taken.get(name) is firing
+
+    def next_wall_timer(self) -> int | None:
+        """When the clock will make a timer due."""
+        return self.wall_timers.next_due()
 
     def has_due(self, now: int) -> bool:
         """Whether any timer is due."""

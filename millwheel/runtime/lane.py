@@ -29,7 +29,6 @@ from millwheel.store.port import (
     Commit,
     DeadLetter,
     IntervalCommit,
-    StateChange,
     StoreLane,
     TimerChange,
 )
@@ -64,6 +63,10 @@ class Lane:
         self._hands: set[asyncio.Task[None]] = set()
         self._ran = asyncio.Event()
         self._turn = 0
+        self._alarm: asyncio.Task[None] | None = None
+        self._alarm_at = 0
+        self._failing_since: float | None = None
+        self._pause = FIRST_PAUSE_SECONDS
         self._touch_timer: asyncio.TimerHandle | None = None
 
     # -- life ---------------------------------------------------------------------
@@ -137,6 +140,7 @@ class Lane:
             self.wake.clear()
             taken = self._take()
             if taken is None:
+                self._wake_for_wall_timers()
                 await self.wake.wait()
                 continue
             interval, items = taken
@@ -144,6 +148,24 @@ class Lane:
             groups = await self._sort(interval, items)
             if groups:
                 await self._run_groups(interval, groups, watermark)
+
+    def _wake_for_wall_timers(self) -> None:
+        """Be awake when the clock reaches the next wall timer."""
+        due = [at for interval in self.intervals if (at := interval.next_wall_timer()) is not None]
+        if not due or (
+            self._alarm is not None and not self._alarm.done() and self._alarm_at <= min(due)
+        ):
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at = min(due)
+        self._alarm = self._engine.spawn(self._wake_at(self._alarm_at), f"lane {self.number} alarm")
+
+    async def _wake_at(self, due: int) -> None:
+        clock = self._engine.clock
+        while (left := due - clock.now()) > 0:
+            await clock.sleep(left / 1e6)
+        self.wake.set()
 
     def _take(self) -> tuple[Interval, list[Item]] | None:
         """Some work of the next interval that has any; due timers come before records."""
@@ -279,9 +301,10 @@ class Lane:
         bundle = self._open
         work = bundle.work(interval)
         work.items += items
-        for item in items:
-            if type(item) is Firing:
-                interval.fired(item)
+        if interval.firings:
+            for item in items:
+                if type(item) is Firing:
+                    interval.fired(item)
         promised = interval.promised
         hold = interval.holds.add
         for production in effects.productions:
@@ -341,6 +364,7 @@ class Lane:
                 await interval.part_file.append(work.effects.lines)
         assert self._port is not None
         await self._port.commit(commit)
+        self._failing_since = None
         self._settle(bundle, commit)
 
     def _build(self, bundle: Bundle) -> Commit:
@@ -386,7 +410,7 @@ class Lane:
         computation = interval.step.id
         version = interval.step.version
         commit.states += [
-            StateChange(interval.id, n, computation, slot, key, entry, value, version)
+            (interval.id, n, computation, slot, key, entry, value, version)
             for (key, entry), (slot, value) in work.states.items()
         ]
         for (key, kind, tag), timer in work.effects.timers.items():
@@ -450,12 +474,33 @@ class Lane:
         """Drop the failed bundle and everything after it, and start from what is durable."""
         engine = self._engine
         engine.log.warning("commit_failed", lane=self.number, error=str(error))
+        if not isinstance(error, StatementError):
+            await self._wait_after(error)
         suspects = failed.items() if isinstance(error, StatementError) else []
         watermarks = {interval: interval.input_watermark for interval in failed.works}
         await self._start_over(suspects)
         if suspects:
             await self._bisect(suspects, watermarks, error)
         self._runner = engine.spawn(self._run(), f"lane {self.number} runner")
+
+    async def _wait_after(self, error: Exception) -> None:
+        """Back off, longer each time, until patience with the store is at an end.
+
+        Raises:
+            StoreUnavailable: commits have failed for longer than that.
+        """
+        clock = self._engine.clock
+        if self._failing_since is None:
+            self._failing_since = clock.monotonic()
+            self._pause = FIRST_PAUSE_SECONDS
+        patience = self._settings.store_patience_seconds
+        if clock.monotonic() - self._failing_since > patience:
+            raise StoreUnavailable(
+                f"commits have failed for {patience:.0f} s: {error}. Nothing is lost: start again "
+                "when the store is well"
+            ) from error
+        await clock.sleep(self._pause)
+        self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
 
     async def _start_over(self, suspects: list[tuple[Interval, Item]]) -> None:
         """Claim the lane's intervals again, and queue what was on its way here once more.

@@ -84,7 +84,7 @@ class StreamRoute:
         self.tables: list[tuple[Table[Any], Callable[[Any], Any] | None]] = []
         self.prefixes: list[str] = []
         self.to_file = False
-        self.discards = 0
+        self.discarded = False
         for use in sinks:
             if isinstance(use.sink, Table):
                 self.tables.append((use.sink, use.row))
@@ -93,7 +93,7 @@ class StreamRoute:
             elif isinstance(use.sink, JsonLinesFiles):
                 self.to_file = True
             else:
-                self.discards += 1
+                self.discarded = True
         self.rows = [use.row for use in sinks if isinstance(use.sink, (Console, JsonLinesFiles))]
 
     def send(self, effects: Effects, key: Key, value: Any, micros: int, hold: int) -> None:
@@ -103,25 +103,16 @@ class StreamRoute:
         is what it would see after a crash, and nobody's changes reach anybody else.
         """
         readers = self.readers
-        if self.discards:
+        if self.discarded:
             encoded = self.codec.encode(value)
-            effects.size += len(encoded) * self.discards
+            effects.size += len(encoded)
             key_text, slot = encode_key(key)
-            effects.productions += [
+            effects.productions.append(
                 Delivery(
-                    key,
-                    None,
-                    micros,
-                    self.stream,
-                    key_text,
-                    slot,
-                    NOBODY,
-                    hold,
-                    len(encoded),
+                    key, None, micros, self.stream, key_text, slot, NOBODY, hold, len(encoded),
                     encoded,
                 )
-                for _ in range(self.discards)
-            ]
+            )  # fmt: skip
         if readers:
             encoded = self.codec.encode(value)
             size = len(encoded)

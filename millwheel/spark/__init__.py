@@ -15,16 +15,18 @@ session, the snapshot, progress, a clean end. The function gets a :class:`Job`.
 Reads of one snapshot are consistent with each other, whatever their number: states, timers
 and the user's own tables are those of one moment, although workers go on committing.
 
-=============  ====================================================================
-``source``     the Python Data Source: where its code runs, partitions
-``snapshots``  who holds the snapshot, and for how long
-``relation``   Postgres types to Spark types
-``query``      one partition's SELECT: columns, pushed filters, bounds
-``connection`` how all of them reach the store
-``session``    Java and a local Spark session
-``progress``   the bar, or log lines
-``job``        :func:`run_job`
-=============  ====================================================================
+================  =================================================================
+``source``        the Python Data Source: where its code runs; why no push-down
+``snapshots``     who holds the snapshot, and for how long
+``relation``      Postgres types to Spark types
+``query``         one share's SELECT: columns, filters, bounds
+``filters``       which rows are read at all
+``connection``    how all of them reach the store
+``session``       Java and a local Spark session
+``interruption``  Ctrl-C and SIGTERM
+``progress``      the bar, or log lines
+``job``           :func:`run_job`
+================  =================================================================
 
 Importing this package needs no PySpark; registering and running do.
 """

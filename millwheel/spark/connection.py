@@ -118,6 +118,8 @@ def _prepare(connection: Connection) -> None:
     connection.execute(
         sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(f"{LOCK_SECONDS}s"))
     )
+    # For what a view or a filter makes of times without a zone.
+    connection.execute("SET LOCAL timezone = 'UTC'")
     # A cursor is planned as if a tenth of its rows were wanted; these are read to the end.
     connection.execute("SET LOCAL cursor_tuple_fraction = 1")
     # Times as the integers they are on the wire: no datetime is made that Arrow takes apart

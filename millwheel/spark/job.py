@@ -12,7 +12,7 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from rich.console import Console
 
 from millwheel import errors
 from millwheel.errors import MillwheelError, UsageError, UserCodeError
+from millwheel.spark.filters import Filter
 from millwheel.spark.interruption import Interruptible
 from millwheel.spark.progress import watching
 from millwheel.spark.session import DRIVER_MEMORY, MASTER, session
@@ -46,15 +47,20 @@ class Job:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Further options of every read."""
 
-    def table(self, name: str, columns: Sequence[str] | None = None) -> DataFrame:
-        """A table or view of the pipeline; of wide ones name the `columns` you need.
+    def table(
+        self,
+        name: str,
+        columns: Sequence[str] | None = None,
+        filters: Iterable[Filter] | None = None,
+    ) -> DataFrame:
+        """A table or view of the pipeline, as of the job's moment.
 
-        Raises UsageError, naming what there is, if there is none of that name.
+        Of large ones name the `columns` you need, and the rows: ``filters=[("origin", "=",
+        "JFK")]`` is done by Postgres, a DataFrame's ``where`` by Spark when all rows are there.
+        Raises UsageError, naming what there is, if there is no such table or view.
         """
-        options = self.snapshot.options(name, with_store=False) | dict(self.options)
-        if columns is not None:
-            options["columns"] = ",".join(columns)
-        return self.spark.read.format("millwheel").options(**options).load()
+        chosen = self.snapshot.options(name, columns=columns, filters=filters, with_store=False)
+        return self.spark.read.format("millwheel").options(**chosen, **self.options).load()
 
 
 def run_job(

@@ -1,64 +1,49 @@
-"""One partition's SELECT: columns, the filters that Spark pushed down, and the share it reads.
+"""One share's SELECT: the columns, the filters, and which rows the share holds.
 
-A filter that is taken over is not checked again by Spark, so it must mean the same here. Where
-it might not, it is left to Spark:
+Values are parameters and names are identifiers: nothing is pasted into the text. Postgres
+compares
 
-* text is compared by its bytes, as in Spark: ``COLLATE "C"`` for order, and for equality where
-  the column's own collation lets unequal bytes be equal;
-* a column that is cast on the way (JSON, UUID, enums, numeric without precision) is compared
-  after the cast;
-* the literal must be of the column's type; arrays, nested fields and LIKE stay with Spark.
-
-Values are parameters and names are identifiers: nothing is pasted into the text.
+* text by its bytes, as Spark does: ``COLLATE "C"`` for order, and for equality where the
+  column's own collation lets unequal bytes be equal;
+* what is cast on the way (JSON, UUID, enums, numeric without precision) after the cast;
+* NULL as SQL does: ``("tail", "!=", "N1")`` leaves out the rows without a tail.
 """
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from itertools import pairwise
-from typing import Any, LiteralString
+from typing import Any, LiteralString, TypeAlias
 
 from psycopg import sql
-from pyspark.sql import datasource as ds
 from pyspark.sql import types as spark
+from pyspark.sql.datasource import InputPartition
 
+from millwheel.errors import UsageError
+from millwheel.spark.filters import WrittenFilter
 from millwheel.spark.relation import SLOTS, Column, Relation
 
-MAX_LIST = 1000
-"""A longer IN list stays with Spark: a statement takes 65,535 parameters."""
+ORDERED = ("<", "<=", ">", ">=")
+COMPARISONS: Mapping[str, LiteralString] = {
+    "=": "{} = {}",
+    "==": "{} = {}",
+    "!=": "{} <> {}",
+    "<>": "{} <> {}",
+    "<": "{} < {}",
+    "<=": "{} <= {}",
+    ">": "{} > {}",
+    ">=": "{} >= {}",
+}
+LISTS: Mapping[str, LiteralString] = {"in": "{} = ANY({})", "not in": "{} <> ALL({})"}
+NULLS: Mapping[str, LiteralString] = {
+    "=": "{} IS NULL",
+    "==": "{} IS NULL",
+    "!=": "{} IS NOT NULL",
+    "<>": "{} IS NOT NULL",
+}
 
-ORDERED: Mapping[type[ds.Filter], LiteralString] = {
-    ds.GreaterThan: "{} > {}",
-    ds.GreaterThanOrEqual: "{} >= {}",
-    ds.LessThan: "{} < {}",
-    ds.LessThanOrEqual: "{} <= {}",
-}
-EQUAL: Mapping[type[ds.Filter], LiteralString] = {
-    ds.EqualTo: "{} = {}",
-    ds.EqualNullSafe: "{} IS NOT DISTINCT FROM {}",
-}
-NULL: Mapping[type[ds.Filter], LiteralString] = {
-    ds.IsNull: "{} IS NULL",
-    ds.IsNotNull: "{} IS NOT NULL",
-}
-
-LITERALS: Mapping[type[spark.DataType], Callable[[Any], bool]] = {
-    spark.LongType: lambda value: type(value) is int,
-    spark.IntegerType: lambda value: type(value) is int,
-    spark.ShortType: lambda value: type(value) is int,
-    spark.DoubleType: lambda value: type(value) is float,
-    spark.FloatType: lambda value: type(value) is float,
-    spark.DecimalType: lambda value: isinstance(value, Decimal) and value.is_finite(),
-    spark.BooleanType: lambda value: isinstance(value, bool),
-    spark.StringType: lambda value: isinstance(value, str) and "\0" not in value,
-    spark.BinaryType: lambda value: isinstance(value, bytes | bytearray),
-    spark.TimestampType: lambda value: isinstance(value, dt.datetime) and value.tzinfo is not None,
-    spark.TimestampNTZType: lambda value: isinstance(value, dt.datetime) and value.tzinfo is None,
-    spark.DateType: lambda value: type(value) is dt.date,
-}
+_HERE = sql.Placeholder()
 
 
 @dataclass(frozen=True)
@@ -69,7 +54,7 @@ class Condition:
     values: tuple[Any, ...] = ()
 
 
-class Whole(ds.InputPartition):
+class Whole(InputPartition):
     """All of a relation."""
 
     def __init__(self) -> None:
@@ -80,7 +65,7 @@ class Whole(ds.InputPartition):
 
 
 @dataclass
-class Slots(ds.InputPartition):
+class Slots(InputPartition):
     """The keys of a range of slots. The first share has no lower bound and the last no upper
     one, and a row without a slot is in the first: each row is in one share, whatever it holds."""
 
@@ -97,7 +82,7 @@ class Slots(ds.InputPartition):
 
 
 @dataclass
-class Blocks(ds.InputPartition):
+class Blocks(InputPartition):
     """A range of a table's blocks, read by a TID range scan. A version that the snapshot sees
     stays where it is, and none is beyond the last block; an update adds another version."""
 
@@ -112,9 +97,7 @@ class Blocks(ds.InputPartition):
         return [at_least, below]
 
 
-Share = Whole | Slots | Blocks
-
-_HERE = sql.Placeholder()
+Share: TypeAlias = Whole | Slots | Blocks
 
 
 def shares(relation: Relation, wanted: int) -> list[Share]:
@@ -137,10 +120,10 @@ def select(
     relation: Relation,
     columns: Sequence[Column],
     share: Share,
-    pushed: Sequence[Condition] = (),
+    filters: Sequence[Condition] = (),
 ) -> tuple[sql.Composed, list[Any]]:
     """The statement that reads one share, and its parameters."""
-    conditions = [*share.conditions(), *pushed]
+    conditions = [*share.conditions(), *filters]
     text = sql.SQL("SELECT {} FROM {}").format(
         sql.SQL(", ").join(column.expression for column in columns),
         sql.Identifier(relation.pipeline, relation.name),
@@ -151,44 +134,26 @@ def select(
     return text, [value for condition in conditions for value in condition.values]
 
 
-def condition(pushed: ds.Filter, columns: Mapping[str, Column]) -> Condition | None:
-    """A filter of Spark's as SQL, or None if Spark has to apply it itself."""
-    if isinstance(pushed, ds.Not):
-        inner = condition(pushed.child, columns)
-        return inner and Condition(sql.SQL("NOT ({})").format(inner.text), inner.values)
-    path: ds.ColumnPath = getattr(pushed, "attribute", ())
-    column = columns.get(path[0]) if len(path) == 1 else None
-    if column is None:
-        return None
-    kind = type(pushed)
-    if kind in NULL:
-        return Condition(sql.SQL(NULL[kind]).format(sql.Identifier(column.name)))
-    if isinstance(pushed, ds.In):
-        return _in_list(column, pushed.value)
-    template = ORDERED.get(kind) or EQUAL.get(kind)
-    if template is None or not _fits(column, value := getattr(pushed, "value", None)):
-        return None
-    left = _by_bytes(column, ordered=kind in ORDERED)
-    return Condition(sql.SQL(template).format(left, _HERE), (value,))
-
-
-def _in_list(column: Column, values: Sequence[Any]) -> Condition | None:
-    # NULL in a list means the same in both: no match is then unknown.
-    if not 0 < len(values) <= MAX_LIST:
-        return None
-    if not all(value is None or _fits(column, value) for value in values):
-        return None
-    places = sql.SQL(", ").join([_HERE] * len(values))
-    left = _by_bytes(column, ordered=False)
-    return Condition(sql.SQL("{} IN ({})").format(left, places), tuple(values))
-
-
-def _fits(column: Column, value: Any) -> bool:
-    fits = LITERALS.get(type(column.kind.spark))
-    return not column.is_array and fits is not None and fits(value)
-
-
-def _by_bytes(column: Column, *, ordered: bool) -> sql.Composable:
-    if isinstance(column.kind.spark, spark.StringType) and (ordered or not column.byte_order):
-        return sql.SQL('{} COLLATE "C"').format(column.expression)
-    return column.expression
+def condition(column: Column, written: WrittenFilter) -> Condition:
+    """One filter as SQL."""
+    _, operator, value = written
+    if isinstance(value, list):
+        known, kind = LISTS, "a list"
+    elif value is None:
+        known, kind = NULLS, "nothing"
+    else:
+        known, kind = COMPARISONS, "a value"
+    template = known.get(operator)
+    if template is None or column.is_array:
+        what = "an array column" if column.is_array else f"{operator!r} and {kind}"
+        raise UsageError(
+            f"the filter on {column.name!r} cannot be: {what}; with {kind} there are "
+            + ", ".join(known)
+        )
+    left: sql.Composable = column.expression
+    if isinstance(column.kind.spark, spark.StringType) and (
+        operator in ORDERED or not column.byte_order
+    ):
+        left = sql.SQL('{} COLLATE "C"').format(left)
+    right = column.kind.parameter(is_list=isinstance(value, list))
+    return Condition(sql.SQL(template).format(left, right), () if value is None else (value,))

@@ -6,7 +6,7 @@ Postgres                     Spark
 bigint, integer, smallint    long, int, short
 double precision, real       double, float
 numeric(p, s)                decimal(p, s)          at most 38 digits
-numeric                      decimal(38, 18)        rounded to that, as Spark's JDBC source does
+numeric                      decimal(38, 18)        rounded to that; more is an error
 boolean                      boolean
 text, varchar, name, enums   string
 char(n)                      string                 without the blanks it is padded with
@@ -55,6 +55,8 @@ class Kind:
 
     spark: spark.DataType
     arrow: pa.DataType
+    literal: tuple[LiteralString, ...]
+    """What a filter's text is cast to, one after the other."""
     cast: LiteralString = ""
     """What the SELECT casts the column to."""
     wire: pa.DataType | None = None
@@ -62,39 +64,51 @@ class Kind:
     epoch: int = 0
     """… counted from 2000; this makes it from 1970."""
 
+    def parameter(self, *, is_list: bool) -> sql.Composable:
+        """The place of a filter's value."""
+        place: sql.Composable = sql.Placeholder()
+        for name in self.literal:
+            place = _cast(place, name, is_array=is_list)
+        return place
 
-_TEXT = Kind(spark.StringType(), pa.string())
-_AS_TEXT = Kind(spark.StringType(), pa.string(), cast="::text")
+
+def _text(*literal: LiteralString, cast: LiteralString = "text") -> Kind:
+    return Kind(spark.StringType(), pa.string(), literal or ("text",), cast=cast)
+
 
 KINDS: Mapping[str, Kind] = {
-    "int8": Kind(spark.LongType(), pa.int64()),
-    "int4": Kind(spark.IntegerType(), pa.int32()),
-    "int2": Kind(spark.ShortType(), pa.int16()),
-    "float8": Kind(spark.DoubleType(), pa.float64()),
-    "float4": Kind(spark.FloatType(), pa.float32()),
-    "bool": Kind(spark.BooleanType(), pa.bool_()),
-    "text": _TEXT,
-    "varchar": _TEXT,
-    "bpchar": _AS_TEXT,
-    "name": _AS_TEXT,
-    "enum": _AS_TEXT,
-    "json": _AS_TEXT,
-    "jsonb": _AS_TEXT,
-    "uuid": _AS_TEXT,
-    "bytea": Kind(spark.BinaryType(), pa.binary()),
+    "int8": Kind(spark.LongType(), pa.int64(), ("bigint",)),
+    "int4": Kind(spark.IntegerType(), pa.int32(), ("bigint",)),
+    "int2": Kind(spark.ShortType(), pa.int16(), ("bigint",)),
+    "float8": Kind(spark.DoubleType(), pa.float64(), ("float8",)),
+    "float4": Kind(spark.FloatType(), pa.float32(), ("float8",)),
+    "bool": Kind(spark.BooleanType(), pa.bool_(), ("bool",)),
+    "text": _text(cast=""),
+    "varchar": _text(cast=""),
+    "bpchar": _text(),
+    "name": _text(),
+    "enum": _text(),
+    "json": _text(),
+    "jsonb": _text("jsonb", "text"),
+    "uuid": _text("uuid", "text"),
+    "bytea": Kind(spark.BinaryType(), pa.binary(), ("bytea",)),
     "timestamptz": Kind(
         spark.TimestampType(),
         pa.timestamp("us", tz="UTC"),
+        ("timestamptz",),
         wire=pa.int64(),
         epoch=_MICROSECONDS_1970_TO_2000,
     ),
     "timestamp": Kind(
         spark.TimestampNTZType(),
         pa.timestamp("us"),
+        ("timestamp",),
         wire=pa.int64(),
         epoch=_MICROSECONDS_1970_TO_2000,
     ),
-    "date": Kind(spark.DateType(), pa.date32(), wire=pa.int32(), epoch=_DAYS_1970_TO_2000),
+    "date": Kind(
+        spark.DateType(), pa.date32(), ("date",), wire=pa.int32(), epoch=_DAYS_1970_TO_2000
+    ),
 }
 
 
@@ -122,12 +136,11 @@ class Column:
         return bool(self.kind.cast) and isinstance(self.kind.spark, spark.DecimalType)
 
     @property
-    def expression(self) -> sql.Composed:
+    def expression(self) -> sql.Composable:
         """The column as the SELECT has it; filters compare the same."""
-        cast: LiteralString = self.kind.cast
-        if cast and self.is_array:
-            cast += "[]"
-        return sql.SQL("{}" + cast).format(sql.Identifier(self.name))
+        name = sql.Identifier(self.name)
+        cast = self.kind.cast
+        return _cast(name, cast, is_array=self.is_array) if cast else name
 
     def to_arrow(self, values: Sequence[Any]) -> pa.Array:
         """One batch of this column; StoreError for a value that Spark has no room for."""
@@ -157,6 +170,13 @@ class Relation:
     """Whether an integer column `slot` (0 to 65,535, a hash of the key) says how to cut it."""
     columns: tuple[Column, ...]
 
+    def column(self, name: str) -> Column:
+        for column in self.columns:
+            if column.name == name:
+                return column
+        known = ", ".join(column.name for column in self.columns)
+        raise UsageError(f"{self.name!r} has no column {name!r}; it has: {known}")
+
     @property
     def has_blocks(self) -> bool:
         return self.kind in "rpm"
@@ -174,12 +194,10 @@ def describe(
         raise UsageError(no_such_relation(pipeline, table, tuple(name for (name,) in known)))
     oid, relkind, blocks = row
     rows = connection.execute(statement("columns"), {"relation": oid}).fetchall()
-    missing = [name for name in only or () if name not in {row[0] for row in rows}]
-    if missing:
-        raise UsageError(
-            f"{pipeline}.{table} has no column {missing[0]!r}; it has: "
-            + ", ".join(row[0] for row in rows)
-        )
+    for name in only or ():
+        if name not in (row[0] for row in rows):
+            there = ", ".join(row[0] for row in rows)
+            raise UsageError(f"{table!r} has no column {name!r}; it has: {there}")
     columns = [_column(table, *row) for row in rows if only is None or row[0] in only]
     has_slots = any(
         name == SLOT and type_name in INTEGERS and not is_array
@@ -210,7 +228,7 @@ def _column(
 def _numeric(modifier: int) -> Kind | None:
     """`modifier` packs precision and scale (``numeric.c``); the scale is 11 bits, signed."""
     if modifier < 0:
-        cast: LiteralString = "::numeric(38, 18)"  # rounds, where there is room
+        cast: LiteralString = "numeric(38, 18)"  # rounds, where there is room
         digits, scale = FREE_DIGITS, FREE_SCALE
     else:
         cast = ""
@@ -222,7 +240,14 @@ def _numeric(modifier: int) -> Kind | None:
         digits = max(digits, scale)
     if digits > MAX_DIGITS:
         return None
-    return Kind(spark.DecimalType(digits, scale), pa.decimal128(digits, scale), cast=cast)
+    return Kind(
+        spark.DecimalType(digits, scale), pa.decimal128(digits, scale), ("numeric",), cast=cast
+    )
+
+
+def _cast(expression: sql.Composable, type_name: LiteralString, *, is_array: bool) -> sql.Composed:
+    brackets = sql.SQL("[]" if is_array else "")
+    return sql.SQL("{}::{}{}").format(expression, sql.SQL(type_name), brackets)
 
 
 def _items(kind: Kind, values: Sequence[Any]) -> pa.Array:

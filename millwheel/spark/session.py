@@ -37,6 +37,10 @@ KEPT_LINES = 100
 SHUFFLE_PARTITIONS = 4
 """Spark's 200 are for a cluster; each costs a task."""
 
+# A host whose name leads nowhere must not keep Spark from starting on it.
+LOCAL_SETTINGS = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+LOCAL_ENVIRONMENT = {"SPARK_LOCAL_IP": "127.0.0.1"}
+
 log = structlog.get_logger("millwheel.spark")
 
 
@@ -62,10 +66,15 @@ def session(
             "this process has a Spark session already: use millwheel.spark.register(spark) and "
             "millwheel.spark.snapshot(…) with it"
         )
+    local = master.startswith("local")
     with (
         tempfile.TemporaryDirectory(prefix="millwheel-spark-") as scratch,
-        _environment(environment or {}),
-        _jvm(_settings(master, driver_memory, scratch) | dict(config or {})) as (process, start),
+        _environment((LOCAL_ENVIRONMENT if local else {}) | dict(environment or {})),
+        _jvm(
+            _settings(master, driver_memory, scratch)
+            | (LOCAL_SETTINGS if local else {})
+            | dict(config or {})
+        ) as (process, start),
     ):
         if launched is not None:
             launched(process)
@@ -75,20 +84,19 @@ def session(
         context = start()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, interrupt)
+        spark: SparkSession | None = None
         try:
             # What fails comes as an exception; as ERROR it comes again, with Java's whole stack.
             context.setLogLevel("FATAL")
-            yield SparkSession.builder.getOrCreate()
+            spark = SparkSession.builder.getOrCreate()
+            yield spark
         finally:
-            _from_fresh_thread(lambda: _stop(context))
+            _from_fresh_thread(lambda: _stop(context, spark))
 
 
-def _stop(context: SparkContext) -> None:
-    from pyspark.sql import SparkSession
-
+def _stop(context: SparkContext, spark: SparkSession | None) -> None:
     context.setLogLevel("OFF")  # jobs that are cancelled are no errors
     context.cancelAllJobs()
-    spark = SparkSession.getActiveSession()
     if spark is not None:
         spark.stop()
     context.stop()
@@ -99,13 +107,10 @@ def _settings(master: str, driver_memory: str, scratch: str) -> dict[str, str]:
         "spark.app.name": "millwheel",
         "spark.master": master,
         "spark.driver.memory": driver_memory,
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
         "spark.local.dir": scratch,
         "spark.sql.warehouse.dir": str(Path(scratch) / "warehouse"),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(SHUFFLE_PARTITIONS),
-        "spark.sql.python.filterPushdown.enabled": "true",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
@@ -122,7 +127,6 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(places),
-        "SPARK_LOCAL_IP": "127.0.0.1",
         **changes,
     }
     before = {name: os.environ.get(name) for name in wanted}

@@ -25,7 +25,7 @@ a truncated one reads as empty, both without an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -43,6 +43,7 @@ from millwheel.spark.connection import (
     store_url,
     translated,
 )
+from millwheel.spark.filters import Filter, written
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,15 +61,29 @@ class Snapshot:
     store: str = field(repr=False)  # may hold a password
     relations: tuple[str, ...]
 
-    def options(self, table: str, *, with_store: bool = True) -> dict[str, str]:
-        """The options of ``spark.read.format("millwheel")`` for one table of this snapshot.
+    def options(
+        self,
+        table: str,
+        *,
+        columns: Sequence[str] | None = None,
+        filters: Iterable[Filter] | None = None,
+        with_store: bool = True,
+    ) -> dict[str, str]:
+        """The options of ``spark.read.format("millwheel")`` for one table or view.
 
-        Leave the store out where the workers find it in MILLWHEEL_STORE.
+        Only the named `columns` and the rows that all `filters` choose leave Postgres:
+        ``filters=[("origin", "in", ["EWR", "JFK"]), ("hour", ">=", moment)]``. Leave the store
+        out where the workers find it in MILLWHEEL_STORE.
+
         Raises UsageError, naming what there is, if there is no such table or view.
         """
         if table not in self.relations:
             raise UsageError(no_such_relation(self.pipeline, table, self.relations))
         options = {"pipeline": self.pipeline, "table": table, "snapshot": self.id}
+        if columns is not None:
+            options["columns"] = ",".join(columns)
+        if filters is not None:
+            options["filters"] = written(filters)
         return options | {"store": self.store} if with_store else options
 
 
@@ -96,10 +111,9 @@ def snapshot(store: str | None = None, pipeline: str | None = None) -> Iterator[
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``spark.read.format("millwheel")`` known to a session, with filter push-down."""
+    """Make ``spark.read.format("millwheel")`` known to a session."""
     from millwheel.spark.source import MillwheelSource
 
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(MillwheelSource)
 
 

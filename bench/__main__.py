@@ -1,0 +1,84 @@
+"""``python -m bench [rate latency snapshot memory] [--quick]``: measure, print, keep as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from bench import latency, memory, rate, snapshot
+from bench.server import server
+
+PARTS = ("rate", "latency", "snapshot", "memory")
+OUT = Path(__file__).parent / "out"
+
+
+def machine(url: str) -> dict[str, Any]:
+    """What it was measured on."""
+    with psycopg.connect(url) as connection:
+        version = connection.info.server_version
+    return {
+        "cores": os.cpu_count(),
+        "machine": platform.machine(),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "postgres": f"{version // 10_000}.{version % 10_000}",
+        "load_before": os.getloadavg()[0],
+    }
+
+
+async def run(parts: list[str], *, quick: bool) -> dict[str, Any]:
+    """All parts, on one server, one after the other."""
+    results: dict[str, Any] = {}
+    with server() as (url, directory):
+        results["machine"] = machine(url)
+        print("machine:", json.dumps(results["machine"]))
+        if "rate" in parts:
+            results["rate"] = await rate.measure(
+                url, directory, pairs=3 if quick else 7, records=50_000 if quick else 150_000
+            )
+        if "latency" in parts:
+            results["latency"] = await latency.measure(url, samples=200 if quick else 1000)
+        if "snapshot" in parts:
+            results["snapshot"] = await snapshot.measure(
+                url, directory, records=100_000 if quick else 2_000_000
+            )
+        if "memory" in parts:
+            results["memory"] = await memory.measure(url, directory, times=2 if quick else 20)
+    return results
+
+
+def main() -> None:
+    """Measure what is asked for; everything by default."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the work, for a look")
+    options = parser.parse_args()
+    unknown = set(options.parts) - set(PARTS)
+    if unknown:
+        parser.error(f"there is no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    gc.set_threshold(50_000, 20, 50)
+    if sys.platform != "win32":
+        try:
+            import uvloop
+        except ImportError:
+            results = asyncio.run(run(options.parts or list(PARTS), quick=options.quick))
+        else:
+            results = uvloop.run(run(options.parts or list(PARTS), quick=options.quick))
+    OUT.mkdir(exist_ok=True)
+    path = OUT / time.strftime("%Y%m%d-%H%M%S.json")
+    path.write_text(json.dumps(results, indent=1))
+    print(f"figures: {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""A Postgres to measure on, and fresh schemas in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+from psycopg import sql
+
+from millwheel.store import embedded
+from millwheel.store.migrate import migrate
+from millwheel.store.postgres import PostgresStore
+
+
+@contextmanager
+def server() -> Iterator[tuple[str, Path]]:
+    """The URL of a server of its own (or of ``MILLWHEEL_BENCH_STORE``), and a directory for files."""
+    directory = Path(tempfile.mkdtemp(prefix="millwheel-bench-"))
+    directory.chmod(0o755)
+    url = os.environ.get("MILLWHEEL_BENCH_STORE")
+    try:
+        if url is not None:
+            yield url, directory
+            return
+        store = directory / "store"
+        try:
+            yield embedded.start(store).url, directory
+        finally:
+            embedded.remove(store)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def drop(url: str, schema: str) -> None:
+    """Remove a schema, and let the server settle."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema))
+        )
+        connection.execute("CHECKPOINT")
+
+
+async def fresh_store(url: str, schema: str) -> PostgresStore:
+    """An empty store."""
+    drop(url, schema)
+    migrate(url, schema)
+    return await PostgresStore(url, schema).open()

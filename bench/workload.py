@@ -1,0 +1,86 @@
+"""What is measured: one strong, stateful, deduplicating computation, one production a record."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+
+from millwheel import Computation, Context, Discard, JsonLines, Pipeline, Record, Settings, Stream
+from millwheel.sources import Source
+
+KEYS = 10_000
+START = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+class Payment(msgspec.Struct):
+    """What comes in."""
+
+    at: datetime
+    account: int
+    amount: int
+
+
+class Balance(msgspec.Struct):
+    """What goes out, one for each payment."""
+
+    account: int
+    payments: int
+    total: int
+
+
+class Account(msgspec.Struct):
+    """The state of a key."""
+
+    payments: int = 0
+    total: int = 0
+
+
+PAYMENTS = Stream("payments", Payment)
+BALANCES = Stream("balances", Balance)
+
+
+class KeepBalance(Computation[Payment, Account]):
+    """Adds up, and tells the new balance."""
+
+    writes = (BALANCES,)
+
+    async def process_record(self, record: Record[Payment], ctx: Context[Account]) -> None:
+        account = ctx.state
+        account.payments += 1
+        account.total += record.value.amount
+        ctx.produce(BALANCES, Balance(record.value.account, account.payments, account.total))
+
+
+def pipeline(name: str, source: Source, settings: Settings | None = None) -> Pipeline:
+    """The workload over a source."""
+    built = Pipeline(name, settings=settings)
+    built.inject(
+        PAYMENTS, source, timestamp=lambda payment: payment.at, lateness=timedelta(seconds=10)
+    )
+    built.add(KeepBalance(), PAYMENTS.by(lambda payment: payment.account))
+    built.sink(BALANCES, Discard())
+    return built
+
+
+def payments(count: int, seed: int = 1) -> Iterator[Payment]:
+    """Payments a millisecond apart, over `KEYS` accounts."""
+    draw = random.Random(seed)
+    for number in range(count):
+        at = START + timedelta(milliseconds=number)
+        yield Payment(at, draw.randrange(KEYS), draw.randrange(1, 1000))
+
+
+def payments_file(directory: Path, count: int) -> JsonLines:
+    """The payments as JSON Lines, written once."""
+    path = directory / f"payments-{count}.jsonl"
+    if not path.exists():
+        encode = msgspec.json.Encoder().encode
+        part = path.with_suffix(".part")
+        with part.open("wb") as file:
+            file.writelines(encode(payment) + b"\n" for payment in payments(count))
+        part.rename(path)
+    return JsonLines(path)

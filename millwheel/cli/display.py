@@ -1,0 +1,117 @@
+"""What people look at: the progress of a run, and tables."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import structlog
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+from rich.text import Text
+
+from millwheel.model import MAX_TIME, MIN_TIME, from_micros
+from millwheel.services.run import Progress
+
+BAR_SECONDS = 0.25
+
+
+class _Bar(Bar):
+    """A bar with a line of figures below it."""
+
+    figures = "starting"
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        yield Text(f"  {self.figures}", no_wrap=True, overflow="ellipsis")
+
+
+@contextmanager
+def showing(
+    name: str, line_seconds: float, console: Console | None = None
+) -> Iterator[tuple[Callable[[Progress], None], float]]:
+    """Somebody to give a run's progress to, and how often: a bar on a terminal, else log lines."""
+    console = console or Console(stderr=True)
+    if not console.is_terminal:
+        yield _tell, line_seconds
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}% of the input"),
+        TimeElapsedColumn(),
+    )
+    # What a console sink prints goes above the bar, unless it goes to a file or a pipe.
+    with _Bar(
+        *columns, console=console, transient=True, redirect_stdout=sys.stdout.isatty()
+    ) as bar:
+        task = bar.add_task(name, total=1.0)
+
+        def show(progress: Progress) -> None:
+            bar.figures = _figures(progress)
+            bar.update(task, completed=progress.share)
+
+        yield show, BAR_SECONDS
+
+
+def _figures(progress: Progress) -> str:
+    return (
+        f"{progress.processed:,} records · {progress.per_second:,.0f}/s · "
+        f"watermark {moment(progress.low_watermark)} · backlog {progress.backlog:,}"
+    )
+
+
+def _tell(progress: Progress) -> None:
+    structlog.get_logger().info(
+        "progress",
+        processed=progress.processed,
+        read=progress.read,
+        records_per_second=round(progress.per_second),
+        low_watermark=moment(progress.low_watermark),
+        backlog=progress.backlog,
+        share=round(progress.share, 4),
+        seconds=round(progress.seconds, 1),
+    )
+
+
+def moment(micros: int) -> str:
+    """A watermark for people, to the second."""
+    if micros >= MAX_TIME:
+        return "end of time"
+    if micros <= MIN_TIME:
+        return "not known yet"
+    return from_micros(micros).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str | None]]) -> Iterator[str]:
+    """The lines of a table, as psql draws them; numbers to the right."""
+    lines = [[_cell(value) for value in row] for row in rows]
+    widths = [
+        max(cell_len(name), *(cell_len(line[i]) for line in lines), 0)
+        for i, name in enumerate(columns)
+    ]
+    to_the_right = [
+        bool(lines) and all(_is_number(line[i]) for line in lines if line[i])
+        for i in range(len(columns))
+    ]
+    yield " " + " | ".join(_pad(n, w, False) for n, w in zip(columns, widths, strict=True)).rstrip()
+    yield "-" + "-+-".join("-" * width for width in widths) + "-"
+    for line in lines:
+        padded = map(_pad, line, widths, to_the_right)
+        yield " " + " | ".join(padded).rstrip()
+
+
+def _cell(value: str | None) -> str:
+    return "" if value is None else value.replace("\n", "⏎").replace("\t", " ")
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(",", "").lstrip("-").replace(".", "", 1).isdecimal()
+
+
+def _pad(text: str, width: int, to_the_right: bool) -> str:
+    space = " " * (width - cell_len(text))
+    return space + text if to_the_right else text + space

@@ -1,0 +1,289 @@
+"""The command line: what the commands are called and take. What they do stands elsewhere,
+and is imported when it is needed, so that `millwheel --help` answers at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from millwheel.cli.reporting import command
+
+app = typer.Typer(
+    name="millwheel",
+    help="Per-record stream processing with exactly-once state, on Postgres.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+dead_letters = typer.Typer(no_args_is_help=True)
+app.add_typer(
+    dead_letters, name="dead-letters", help="Records that were given up on: look, or let go."
+)
+
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODULE:PIPELINE",
+        help="As in examples.flights:pipeline; the current directory is looked in first.",
+        show_default=False,
+    ),
+]
+Store = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL|DIR",
+        help="A postgresql:// URL, or the directory of an embedded Postgres. Else "
+        "$MILLWHEEL_STORE, else .millwheel.",
+        show_default=False,
+    ),
+]
+OnePipeline = Annotated[
+    str | None,
+    typer.Option(
+        "--pipeline", "-p", metavar="NAME", help="Which one, if there are several.",
+        show_default=False,
+    ),
+]  # fmt: skip
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from millwheel import __version__
+
+        typer.echo(f"millwheel {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _all(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+@command
+def run(
+    target: Target,
+    store: Store = None,
+    keep_open: Annotated[
+        bool,
+        typer.Option(
+            "--keep-open",
+            help="At the end of the input leave the watermark where it is: windows stay open for "
+            "what is appended later.",
+        ),
+    ] = False,
+    as_json: Json = False,
+    inject_twice: Annotated[bool, typer.Option("--inject-twice", hidden=True)] = False,
+    debug: Debug = False,
+) -> None:
+    """Run a pipeline until its input is processed. Started again, it goes on where it was."""
+    from millwheel.cli.run import run
+
+    run(
+        target,
+        store,
+        keep_open=keep_open,
+        as_json=as_json,
+        inject_copies=2 if inject_twice else 1,
+    )
+
+
+@app.command()
+@command
+def graph(
+    target: Target,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="As a Mermaid flowchart.")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Check a pipeline's graph and print it; nothing is started."""
+    from millwheel.cli.target import load_pipeline
+    from millwheel.errors import UsageError
+
+    if mermaid and as_json:
+        raise UsageError("choose one of --mermaid and --json")
+    found = load_pipeline(target).graph()
+    if as_json:
+        from millwheel.cli.output import print_json
+
+        print_json({"pipeline": found.name, **found.describe()})
+    else:
+        typer.echo(found.mermaid() if mermaid else found.text())
+
+
+@app.command()
+@command
+def migrate(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:PIPELINE|NAME", help="A pipeline, or its name.", show_default=False
+        ),
+    ],
+    store: Store = None,
+    debug: Debug = False,
+) -> None:
+    """Make a pipeline's schema, or bring it to this version's. Embedded stores do it by themselves."""
+    from millwheel.cli.store import migrate
+
+    migrate(target, store)
+
+
+@app.command()
+@command
+def status(
+    pipeline: Annotated[
+        str | None, typer.Argument(help="One pipeline; else all.", show_default=False)
+    ] = None,
+    store: Store = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show workers, watermarks and what holds them, backlog and counters."""
+    from millwheel.cli.store import status
+
+    status(pipeline, store, as_json=as_json)
+
+
+@app.command()
+@command
+def sql(
+    statement: Annotated[str, typer.Argument(help="A SELECT, say.", show_default=False)],
+    store: Store = None,
+    pipeline: OnePipeline = None,
+    form: Annotated[
+        Literal["table", "csv", "json"], typer.Option("--format", "-f", help="How to print rows.")
+    ] = "table",
+    timeout: Annotated[
+        float, typer.Option(min=0.001, max=86400, help="Seconds the statement may take.")
+    ] = 60.0,
+    debug: Debug = False,
+) -> None:
+    """Run SQL that only reads, on the store. Tables, and views like states and watermarks."""
+    from millwheel.cli.store import sql
+
+    sql(statement, store, pipeline, form, timeout)
+
+
+@dead_letters.command("list")
+@command
+def list_dead_letters(
+    store: Store = None,
+    pipeline: OnePipeline = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """List the newest."""
+    from millwheel.cli.store import list_dead_letters
+
+    list_dead_letters(store, pipeline, limit, as_json=as_json)
+
+
+@dead_letters.command("show")
+@command
+def show_dead_letter(
+    number: Annotated[int, typer.Argument(metavar="ID", show_default=False)],
+    store: Store = None,
+    pipeline: OnePipeline = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show one with its traceback."""
+    from millwheel.cli.store import show_dead_letter
+
+    show_dead_letter(number, store, pipeline, as_json=as_json)
+
+
+@dead_letters.command("discard")
+@command
+def discard_dead_letters(
+    numbers: Annotated[
+        list[int] | None, typer.Argument(metavar="ID...", show_default=False)
+    ] = None,
+    all_of_them: Annotated[bool, typer.Option("--all", help="All of the pipeline's.")] = False,
+    store: Store = None,
+    pipeline: OnePipeline = None,
+    debug: Debug = False,
+) -> None:
+    """Forget some, or all: they are gone for good."""
+    from millwheel.cli.store import discard_dead_letters
+
+    discard_dead_letters(numbers or [], store, pipeline, all_of_them=all_of_them)
+
+
+@app.command()
+@command
+def drop(
+    pipeline: Annotated[str, typer.Argument(help="Its name.", show_default=False)],
+    store: Store = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Remove a pipeline: its state, its results, everything in its schema."""
+    from millwheel.cli.store import drop
+
+    drop(pipeline, store, sure=yes)
+
+
+@app.command()
+@command
+def stop(
+    directory: Annotated[
+        Path | None, typer.Argument(metavar="DIR", help="The store's.", show_default=False)
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Stop the embedded Postgres of a directory, whoever uses it."""
+    from millwheel.cli.store import stop
+
+    stop(directory)
+
+
+@app.command()
+@command
+def spark(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:FUNCTION",
+            help="A function of a millwheel.spark.Job.",
+            show_default=False,
+        ),
+    ],
+    store: Store = None,
+    pipeline: OnePipeline = None,
+    output: Annotated[Path, typer.Option(metavar="DIR", help="Where the job's files go.")] = Path(
+        ".millwheel"
+    )
+    / "output",
+    debug: Debug = False,
+) -> None:
+    """Run a PySpark function on one snapshot of a pipeline's tables and views."""
+    from millwheel.spark import run_job
+    from millwheel.store.address import StoreAddress
+    from millwheel.store.presence import present
+
+    with present(StoreAddress.parse(store)) as presence:
+        run_job(target, presence.url, pipeline, output=output)
+
+
+def main() -> None:
+    """The console script."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,255 @@
+"""Commands about a store: what is in it, how it does, and what is taken out of it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Literal
+
+import typer
+
+from millwheel.cli.output import print_csv, print_json, print_rows_as_json, print_table
+from millwheel.cli.target import load_pipeline
+from millwheel.errors import UsageError
+from millwheel.store import administration, embedded
+from millwheel.store.address import StoreAddress
+from millwheel.store.inspection import (
+    BEGIN_OF_TIME,
+    END_OF_TIME,
+    ComputationStatus,
+    DeadLetterEntry,
+    PipelineStatus,
+    inspect,
+    select,
+)
+from millwheel.store.migrate import HEAD, require_version, schema_version
+from millwheel.store.presence import present
+from millwheel.streams import check_name
+
+Format = Literal["table", "csv", "json"]
+
+LIMIT_WIDTH = 60
+"""Longest cell in the lists for people; `--json` and `show` tell all."""
+
+
+def migrate(target: str, store: str | None) -> None:
+    """Bring a pipeline's schema to this code's version."""
+    name = load_pipeline(target).name if ":" in target else check_name(target, "pipeline")
+    address = StoreAddress.parse(store)
+    with present(address, create=True) as presence:
+        before = schema_version(presence.url, name)
+        require_version(presence.url, name, migrate_now=True)
+    if before == HEAD:
+        typer.echo(f"schema {name} is at version {HEAD} already")
+    else:
+        typer.echo(f"schema {name} is at version {HEAD} now (was: {before or 'not there'})")
+
+
+def status(pipeline: str | None, store: str | None, *, as_json: bool) -> None:
+    """Tell how the pipelines of a store are doing."""
+    address = StoreAddress.parse(store)
+    with present(address) as presence, inspect(presence.url) as inspection:
+        names = [inspection.choose(pipeline)] if pipeline else inspection.pipelines()
+        found = [inspection.status(name) for name in names]
+    if as_json:
+        print_json({"store": address.redacted(), "pipelines": found})
+        return
+    if not found:
+        typer.echo(f"no pipeline in {address.redacted()} yet")
+    for number, one in enumerate(found):
+        if number:
+            typer.echo()
+        _print_status(one)
+
+
+def _print_status(status: PipelineStatus) -> None:
+    typer.echo(f"pipeline {status.name}")
+    if not status.schema_current:
+        typer.echo(
+            f"  its schema is at version {status.schema_version}, and this code needs {HEAD}. "
+            f"Run: millwheel migrate {status.name}"
+        )
+        return
+    if not status.deployed:
+        typer.echo("  made, but never run")
+        return
+    for worker in status.workers:
+        lease = (
+            f"lease for {worker.lease_seconds:.0f} s more"
+            if worker.lease_seconds > 0
+            else f"lease ran out {-worker.lease_seconds:.0f} s ago"
+        )
+        typer.echo(
+            f"  worker {worker.id[:8]}: {worker.state}, process {worker.pid} on {worker.host}, "
+            f"{lease}, {worker.intervals} intervals"
+        )
+    if not status.workers:
+        typer.echo("  no worker runs it")
+    for source in status.sources:
+        typer.echo(
+            f"  {source.computation} reads {source.source}"
+            + (", read to its end" if source.ended else "")
+        )
+    typer.echo()
+    print_table(
+        ["computation", "processed", "backlog", "duplicates", "bloom maybes", "late",
+         "dead letters", "input watermark", "low watermark", "held by"],
+        [_row(computation) for computation in status.computations],
+    )  # fmt: skip
+
+
+def _row(status: ComputationStatus) -> list[str]:
+    holder = status.holder
+    ended = status.low_watermark == END_OF_TIME
+    figures = (
+        status.processed,
+        status.backlog,
+        status.duplicates_dropped,
+        status.bloom_maybes,
+        status.late,
+        status.dead_letters,
+    )
+    return [
+        status.name,
+        *(f"{figure:,}" for figure in figures),
+        _moment(status.input_watermark),
+        _moment(status.low_watermark),
+        "" if holder is None or ended else f"{holder.kind}: {holder.what}",
+    ]
+
+
+def _moment(text: str) -> str:
+    return {END_OF_TIME: "end of time", BEGIN_OF_TIME: "not known yet"}.get(text, text)
+
+
+def sql(text: str, store: str | None, pipeline: str | None, form: Format, seconds: float) -> None:
+    """Print what a statement gives."""
+    with (
+        present(StoreAddress.parse(store)) as presence,
+        select(
+            presence.url, text, pipeline=pipeline, seconds=seconds, as_json=form == "json"
+        ) as answer,
+    ):
+        if form == "csv":
+            print_csv(answer.columns, answer.rows)
+        elif form == "table":
+            count = print_table(answer.columns, answer.rows)
+            typer.echo(f"({count:,} row{'' if count == 1 else 's'})")
+        else:
+            _require_distinct(answer.columns)
+            print_rows_as_json(answer.columns, answer.rows)
+
+
+def _require_distinct(columns: list[str]) -> None:
+    twice = sorted({name for name in columns if columns.count(name) > 1})
+    if twice:
+        raise UsageError(
+            f"several columns are called {', '.join(twice)}; give them names of their own with AS, "
+            "or JSON keeps only one"
+        )
+
+
+def list_dead_letters(
+    store: str | None, pipeline: str | None, limit: int, *, as_json: bool
+) -> None:
+    """Print the newest dead letters."""
+    with present(StoreAddress.parse(store)) as presence, inspect(presence.url) as inspection:
+        found = inspection.dead_letters(inspection.choose(pipeline), limit)
+    if as_json:
+        print_json([_letter(entry) for entry in found])
+        return
+    print_table(
+        ["id", "given up at", "computation", "stream", "place", "error", "value"],
+        [
+            [
+                str(entry.id),
+                entry.given_up_at,
+                entry.computation,
+                entry.stream,
+                entry.place,
+                *(_cut(text) for text in (entry.error, entry.value)),
+            ]
+            for entry in found
+        ],
+    )
+
+
+def _letter(entry: DeadLetterEntry) -> dict[str, object]:
+    names = [name for name in entry.__struct_fields__ if name != "traceback"]
+    return {name: getattr(entry, name) for name in names}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LIMIT_WIDTH else text[: LIMIT_WIDTH - 1] + "…"
+
+
+def show_dead_letter(
+    number: int, store: str | None, pipeline: str | None, *, as_json: bool
+) -> None:
+    """Print one dead letter with its traceback."""
+    with present(StoreAddress.parse(store)) as presence, inspect(presence.url) as inspection:
+        entry = inspection.dead_letter(inspection.choose(pipeline), number)
+    if as_json:
+        print_json(entry)
+        return
+    for name, value in _letter(entry).items():
+        typer.echo(f"{name.replace('_', ' '):12}  {'' if value is None else value}")
+    if entry.traceback:
+        typer.echo()
+        typer.echo(entry.traceback.rstrip())
+
+
+def discard_dead_letters(
+    numbers: list[int], store: str | None, pipeline: str | None, *, all_of_them: bool
+) -> None:
+    """Forget some dead letters, or all."""
+    if all_of_them == bool(numbers):
+        raise UsageError("give the numbers of the dead letters to discard, or --all")
+    with present(StoreAddress.parse(store)) as presence:
+        with inspect(presence.url) as inspection:
+            name = inspection.choose(pipeline)
+        gone = administration.discard_dead_letters(
+            presence.url, name, None if all_of_them else numbers
+        )
+    typer.echo(f"discarded {len(gone)} dead letter{'' if len(gone) == 1 else 's'} of {name}")
+
+
+def drop(pipeline: str, store: str | None, *, sure: bool) -> None:
+    """Remove a pipeline with all its data."""
+    address = StoreAddress.parse(store)
+    with present(address) as presence:
+        tables, size = administration.schema_size(presence.url, pipeline)
+        if not sure:
+            what = f"pipeline {pipeline!r} in {address.redacted()}"
+            if not (sys.stdin.isatty() and sys.stdout.isatty()):
+                raise UsageError(
+                    f"removing {what} takes all its data with it ({tables} tables, "
+                    f"{_bytes(size)}); say --yes to do so"
+                )
+            typer.confirm(
+                f"Remove {what} with its state, its results and everything else "
+                f"({tables} tables, {_bytes(size)})?",
+                abort=True,
+            )
+        administration.drop_pipeline(presence.url, pipeline)
+    typer.echo(f"removed pipeline {pipeline}")
+
+
+def _bytes(size: float) -> str:
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1024 or unit == "GB":
+            return f"{size:,.0f} {unit}"
+        size /= 1024
+    raise AssertionError
+
+
+def stop(directory: Path | None) -> None:
+    """Stop the embedded server of a directory."""
+    if directory is None:
+        directory = StoreAddress.parse(None).directory
+        if directory is None:
+            raise UsageError("the store is a Postgres that millwheel does not run; stop it there")
+    if embedded.status(directory).state == "absent":
+        raise UsageError(f"there is no store in {directory}")
+    stopped = embedded.stop(directory)
+    typer.echo(f"stopped the server of {directory}" if stopped else f"{directory}: no server runs")

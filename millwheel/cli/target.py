@@ -1,0 +1,106 @@
+"""MODULE:PIPELINE to a pipeline, or to an error that says what there is instead."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+import traceback
+from types import ModuleType
+from typing import Any
+
+from millwheel.errors import MillwheelError, UsageError, UserCodeError
+from millwheel.pipeline import Pipeline
+
+
+def load_pipeline(target: str) -> Pipeline:
+    """Import MODULE:PIPELINE, also from the current directory, and check its graph.
+
+    PIPELINE is a `Pipeline`, or a function without arguments that makes one.
+
+    Raises:
+        UsageError: there is no such thing, or its graph is wrong.
+        UserCodeError: the module, or the function, failed.
+    """
+    module_name, colon, name = target.partition(":")
+    if not (module_name and colon and name):
+        raise UsageError(f"{target!r} is not of the form MODULE:PIPELINE, as in wordcount:pipeline")
+    module = _load_module(module_name, target)
+    if not hasattr(module, name):
+        raise UsageError(f"module {module_name!r} has no {name!r}. {_offer(module)}")
+    pipeline = _make(getattr(module, name), module, target)
+    pipeline.graph()
+    return pipeline
+
+
+def _load_module(name: str, target: str) -> ModuleType:
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if name == missing or name.startswith(f"{missing}."):
+            hint = ""
+            if name.endswith(".py") or "/" in name:
+                plain = name.removesuffix(".py").strip("./").replace("/", ".")
+                hint = f" Give the module's name, not its file's: {plain}:…"
+            raise UsageError(
+                f"there is no module {missing!r} in {here} or in what is installed (asked for by "
+                f"{target!r}).{hint}"
+            ) from error
+        raise UserCodeError(f"importing {name!r} failed: {error}") from error
+    except MillwheelError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserCodeError(f"importing {name!r} failed: {_named(error)}") from error
+
+
+def _make(found: Any, module: ModuleType, target: str) -> Pipeline:
+    if isinstance(found, Pipeline):
+        return found
+    if not callable(found):
+        raise UsageError(
+            f"{target!r} is a {type(found).__name__}, not a Pipeline. {_offer(module)}"
+        )
+    try:
+        inspect.signature(found).bind()
+    except TypeError as error:
+        raise UsageError(
+            f"{target!r} cannot be called without arguments ({error}), so it makes no Pipeline. "
+            f"{_offer(module)}"
+        ) from error
+    except ValueError:  # a builtin without a signature: calling it will tell
+        pass
+    try:
+        made = found()
+    except MillwheelError:
+        raise
+    except Exception as error:
+        raise UserCodeError(f"{target} failed: {_named(error)}") from error
+    if not isinstance(made, Pipeline):
+        raise UsageError(
+            f"{target!r} makes a {type(made).__name__}, not a Pipeline. {_offer(module)}"
+        )
+    return made
+
+
+def _offer(module: ModuleType) -> str:
+    """The pipelines of a module, and its functions that say they make one."""
+    names = [
+        name
+        for name, value in vars(module).items()
+        if isinstance(value, Pipeline)
+        or (
+            inspect.isfunction(value)
+            and value.__annotations__.get("return") in (Pipeline, "Pipeline")
+        )
+    ]
+    return f"Pipelines in it: {', '.join(names) or 'none'}"
+
+
+def _named(error: BaseException) -> str:
+    """The error as Python's last line shows it; a SyntaxError with its file and line."""
+    return "".join(traceback.format_exception_only(error)).strip()

@@ -1,0 +1,58 @@
+"""Ctrl-C and SIGTERM, for a service in the main thread's event loop.
+
+The first one asks for an end in order; the second one ends the process where it stands,
+which is always safe (a crash loses nothing that was acknowledged) and always works: the
+handlers are Python's own and not the event loop's, which user code may hold up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+LAST_WORDS = b"\nstopped at once; nothing that was committed is lost: run again to go on\n"
+
+
+class Interruption:
+    """While it is entered, a first signal sets `asked`, and a second one ends the process."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.signal: signal.Signals | None = None
+        """The signal that asked."""
+        self._loop = asyncio.get_running_loop()
+        self._before: dict[signal.Signals, Any] = {}
+
+    @property
+    def exit_code(self) -> int:
+        """What a process that was asked to end ends with, as shells have it."""
+        assert self.signal is not None
+        return 128 + self.signal
+
+    def __enter__(self) -> Interruption:
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                self._before[number] = signal.signal(number, self._arrived)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _arrived(self, number: int, frame: FrameType | None) -> None:
+        if self.signal is None:
+            self.signal = signal.Signals(number)
+            self._loop.call_soon_threadsafe(self.asked.set)
+            return
+        os.write(2, LAST_WORDS)
+        os._exit(128 + number)

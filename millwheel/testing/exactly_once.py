@@ -1,0 +1,225 @@
+"""One test, many modes: the same inputs, however they are bundled, repeated or cut off."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from millwheel.clock import VirtualClock
+from millwheel.errors import Fenced
+from millwheel.pipeline import Pipeline
+from millwheel.runtime.engine import Engine
+from millwheel.settings import Settings
+from millwheel.store.memory import MemoryStore
+from millwheel.streams import Stream
+from millwheel.testing.harness import quick
+from millwheel.testing.rig import Rig, capture_table
+from millwheel.testing.script import Step
+
+MAX_CRASHES = 40
+"""Crash points tried per mode; a longer run is cut at points spread evenly."""
+
+Outputs = dict[str, Counter[str]]
+
+
+class Crash(BaseException):
+    """The process ends here, as far as the engine is concerned."""
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A way to run the inputs."""
+
+    name: str
+    settings: Callable[[Settings], Settings]
+    copies: int = 1
+
+
+def _coalesced(settings: Settings) -> Settings:
+    return settings
+
+
+def _one_by_one(settings: Settings) -> Settings:
+    return replace(settings, chunk_records=1, bundle_records=1, max_unacked_records=1)
+
+
+def _few(settings: Settings) -> Settings:
+    return replace(settings, chunk_records=2, bundle_records=3, max_unacked_records=6)
+
+
+async def assert_exactly_once(
+    pipeline: Pipeline,
+    inputs: Sequence[Step[Any]],
+    expected: Mapping[Stream[Any], Sequence[Any]],
+    *,
+    max_crashes: int = MAX_CRASHES,
+) -> None:
+    """Run `inputs` in every mode, and see that each stream gets the expected values, once.
+
+    Modes: coalesced bundles; record by record; every record injected twice; a crash
+    before each commit; a crash after each commit but before its ACKs and sends; a second
+    engine that takes over at each commit while the first still believes it owns the
+    intervals. Weak productions join when they exist.
+
+    Args:
+        inputs: made by `inject` and `advance`.
+        expected: per stream all values, in any order.
+
+    Raises:
+        AssertionError: naming the mode, the crash point, and what is missing or too much.
+    """
+    streams = list(expected)
+    wanted = {s.name: Counter(_texts(s, expected[s])) for s in streams}
+
+    async def check(what: str, run: Awaitable[Outputs]) -> None:
+        found = await run
+        for name, values in wanted.items():
+            missing, extra = values - found[name], found[name] - values
+            if missing or extra:
+                raise AssertionError(
+                    f"{what}: stream {name!r} differs\n"
+                    f"  missing: {sorted(missing.elements())}\n  too much: {sorted(extra.elements())}"
+                )
+
+    for mode in (
+        Mode("coalesced", _coalesced),
+        Mode("record by record", _one_by_one),
+        Mode("each record twice", _coalesced, copies=2),
+    ):
+        trial = Trial(pipeline, inputs, streams, mode)
+        await check(mode.name, trial.run())
+    mode = Mode("small bundles", _few)
+    commits = await Trial(pipeline, inputs, streams, mode).count_commits()
+    step = max(1, commits // max_crashes)
+    for point in range(0, commits, step):
+        await check(
+            f"crash before commit {point}",
+            Trial(pipeline, inputs, streams, mode).run(crash_before=point),
+        )
+        await check(
+            f"crash after commit {point}, before its ACKs",
+            Trial(pipeline, inputs, streams, mode).run(crash_after=point),
+        )
+        await check(
+            f"takeover at commit {point}",
+            Trial(pipeline, inputs, streams, mode).run(take_over=point),
+        )
+
+
+def _texts(stream: Stream[Any], values: Sequence[Any]) -> list[str]:
+    return [stream.codec.encode(value).decode() for value in values]
+
+
+class Trial:
+    """One run of the inputs in one mode, on a fresh store."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        inputs: Sequence[Step[Any]],
+        streams: Sequence[Stream[Any]],
+        mode: Mode,
+    ) -> None:
+        self._mode = mode
+        self._clock = VirtualClock()
+        self._streams = streams
+        self._store = MemoryStore(pipeline.name, clock=self._clock)
+        settings = mode.settings(quick(pipeline.settings))
+        self._rig = Rig(pipeline, inputs, streams, settings)
+        self._commits = 0
+
+    def _engine(self, *, take_over: bool = False) -> Engine:
+        return Engine(
+            self._rig.pipeline,
+            self._store,
+            clock=self._clock,
+            close_at_end=False,
+            inject_copies=self._mode.copies,
+            take_over=take_over,
+        )
+
+    async def count_commits(self) -> int:
+        """How many commits a run without faults makes."""
+        await self.run()
+        return self._commits
+
+    async def run(
+        self,
+        *,
+        crash_before: int | None = None,
+        crash_after: int | None = None,
+        take_over: int | None = None,
+    ) -> Outputs:
+        """Run to the end, through the given fault at the given commit."""
+        engine = self._engine()
+        reached = asyncio.Event()
+
+        async def before(commit: Any) -> None:
+            number = self._commits
+            self._commits += 1
+            if number == crash_before:
+                reached.set()
+                await asyncio.Event().wait()
+            if number == take_over:
+                reached.set()
+
+        async def after(commit: Any) -> None:
+            if self._commits - 1 == crash_after:
+                reached.set()
+                await asyncio.Event().wait()
+
+        self._store.faults.before_commit = before
+        self._store.faults.after_commit = after
+        await engine.start()
+        await self._until_done_or(engine, reached)
+        if reached.is_set():
+            self._store.faults.before_commit = None
+            self._store.faults.after_commit = None
+            if take_over is None:
+                await engine.kill()
+                await self._finish(self._engine(take_over=True))
+            else:
+                await self._hand_over(engine)
+        else:
+            await engine.stop()
+        return self._outputs()
+
+    async def _until_done_or(self, engine: Engine, reached: asyncio.Event) -> None:
+        await engine.run(stop=reached)
+
+    async def _finish(self, engine: Engine) -> None:
+        await engine.start()
+        await engine.run()
+        await engine.stop()
+
+    async def _hand_over(self, first: Engine) -> None:
+        """A second engine claims everything while the first goes on as if nothing had happened."""
+        second = self._engine(take_over=True)
+        await second.start()
+        try:
+            await asyncio.gather(self._run_fenced(first), second.run())
+        finally:
+            await second.stop()
+
+    async def _run_fenced(self, engine: Engine) -> None:
+        try:
+            await engine.run()
+        except Fenced:
+            pass
+        finally:
+            await engine.kill()
+
+    def _outputs(self) -> Outputs:
+        return {
+            stream.name: Counter(
+                _normal(stream, row[0]) for row in self._store.rows(capture_table(stream).name)
+            )
+            for stream in self._streams
+        }
+
+
+def _normal(stream: Stream[Any], text: str) -> str:
+    return stream.codec.encode(stream.codec.decode(text.encode())).decode()

@@ -1,0 +1,124 @@
+"""One pipeline in memory, under a clock that the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Self, TypeVar
+
+from millwheel.clock import VirtualClock
+from millwheel.codec import encode_key
+from millwheel.errors import GraphError
+from millwheel.model import Key, from_micros, to_micros
+from millwheel.pipeline import Pipeline
+from millwheel.runtime.engine import Engine
+from millwheel.settings import Settings
+from millwheel.store.memory import MemoryStore
+from millwheel.streams import Stream
+from millwheel.testing.rig import Rig, capture_table
+from millwheel.testing.script import advance, inject
+
+V = TypeVar("V")
+
+
+def quick(settings: Settings) -> Settings:
+    """The settings of a test: one lane, and nothing waits for company."""
+    return replace(settings, lanes=1, idle_commit_seconds=0.0)
+
+
+class Harness:
+    """Runs a pipeline on a store in memory, step by step.
+
+    ::
+
+        async with Harness(pipeline) as harness:
+            await harness.inject(WORDS, "cat")
+            await harness.advance(WORDS, at(60))
+            assert harness.produced(COUNTS) == [...]
+
+    Each call returns when everything that came of it is done. Wall time stands still
+    until `sleep` moves it.
+    """
+
+    def __init__(self, pipeline: Pipeline, *, start: datetime | None = None) -> None:
+        self.clock = VirtualClock() if start is None else VirtualClock(to_micros(start))
+        self.store = MemoryStore(pipeline.name, clock=self.clock)
+        graph = pipeline.graph()
+        written = {s.name: s for node in graph.nodes for s in node.writes if "__" not in s.name}
+        self._rig = Rig(pipeline, (), written.values(), quick(pipeline.settings))
+        self._engine = Engine(self._rig.pipeline, self.store, clock=self.clock, close_at_end=False)
+
+    async def __aenter__(self) -> Self:
+        await self._engine.start()
+        await self._settle()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self._engine.stop()
+        await self.store.close()
+
+    async def _settle(self) -> None:
+        await self._engine.run()
+
+    async def inject(self, stream: Stream[V], *values: V) -> None:
+        """`values` come into `stream`, one after the other."""
+        for value in values:
+            self._rig.append(inject(stream, value))
+        self._engine.read_on()
+        await self._settle()
+
+    async def advance(self, stream: Stream[Any], at: datetime) -> None:
+        """The source of `stream` promises: nothing on time is older than `at` any more."""
+        self._rig.append(advance(stream, at))
+        self._engine.read_on()
+        await self._settle()
+
+    async def sleep(self, seconds: float) -> None:
+        """Let wall time pass, and whatever it brings happen."""
+        until = self.clock.now() + int(seconds * 1e6)
+        while self.clock.now() < until:
+            due = [t for i in self._engine.intervals if (t := i.next_wall_timer()) is not None]
+            stop = min([until, *(t for t in due if t > self.clock.now())])
+            self.clock.advance((stop - self.clock.now()) / 1e6)
+            self._engine.read_on()
+            self._engine.wake_all()
+            for _ in range(5):
+                await asyncio.sleep(0)
+            self._engine.check_finished()
+            await self._settle()
+
+    def produced(self, stream: Stream[V]) -> list[V]:
+        """Every value produced to `stream` so far, in the order of their commits."""
+        if stream.name not in {s.name for s in self._rig.captured}:
+            raise GraphError(f"nothing in this pipeline writes stream {stream.name!r}")
+        rows = self.store.rows(capture_table(stream).name)
+        return [stream.codec.decode(str(row[0]).encode()) for row in rows]
+
+    def rows(self, table: str) -> list[tuple[Any, ...]]:
+        """The rows of a table sink."""
+        return self.store.rows(table)
+
+    def state(self, computation: str, key: Key) -> dict[str, Any]:
+        """What is stored of a key: entry -> decoded JSON; the state object's entry is empty."""
+        return self.store.state(computation, encode_key(key)[0])
+
+    def counters(self, computation: str) -> dict[str, int]:
+        """What a computation has counted."""
+        totals: dict[str, int] = {}
+        for interval in self._engine.intervals:
+            if interval.step.name == computation:
+                for name, count in interval.counters.items():
+                    totals[name] = totals.get(name, 0) + count
+        return totals
+
+    def low_watermark(self, computation: str) -> datetime:
+        """What a computation has promised to its readers."""
+        return from_micros(
+            min(i.durable for i in self._engine.intervals if i.step.name == computation)
+        )
+
+    @property
+    def dead_letters(self) -> list[Any]:
+        """What was given up on."""
+        return self.store.dead_letters

@@ -1,0 +1,77 @@
+"""A pipeline as a test runs it: sources replaced by scripts, streams captured."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import msgspec
+
+from millwheel.errors import GraphError
+from millwheel.pipeline import Pipeline
+from millwheel.settings import Settings
+from millwheel.sinks import Discard, SinkUse, Table
+from millwheel.streams import Stream
+from millwheel.testing.script import Script, Step
+
+V = TypeVar("V")
+
+
+class Captured(msgspec.Struct):
+    """One value of a captured stream, as the JSON it is stored as."""
+
+    json: str
+
+
+def capture_table(stream: Stream[Any]) -> Table[Captured]:
+    """The table that keeps every value of a stream, written in the producer's own commit."""
+    return Table(f"captured_{stream.name}", Captured, numbered=True)
+
+
+class Rig:
+    """A copy of a pipeline with scripts for sources and the given streams captured.
+
+    Sinks on files and the terminal are left out; tables stay.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        steps: Iterable[Step[Any]],
+        captured: Iterable[Stream[Any]],
+        settings: Settings,
+    ) -> None:
+        self.captured = list(captured)
+        self.scripts: dict[str, Script] = {}
+        self.pipeline = Pipeline(pipeline.name, settings=settings)
+        for name, node in pipeline.nodes.items():
+            copy = dataclasses.replace(node, sinks={})
+            if node.injection is not None:
+                script = Script(name)
+                self.scripts.setdefault(node.injected, script)
+                copy.injection = dataclasses.replace(node.injection, source=script)
+            self.pipeline.nodes[name] = copy
+        self.pipeline.sinks += [
+            (stream, use)
+            for stream, use in pipeline.sinks
+            if isinstance(use.sink, (Table, Discard))
+        ]
+        for stream in self.captured:
+            self.pipeline.sinks.append((stream, SinkUse(capture_table(stream), _as_row)))
+        for step in steps:
+            self.append(step)
+
+    def append(self, step: Step[Any]) -> None:
+        """One more row for the script of its stream."""
+        script = self.scripts.get(step.stream.name)
+        if script is None:
+            raise GraphError(
+                f"nothing injects stream {step.stream.name!r} in pipeline {self.pipeline.name!r}; "
+                f"a test can inject {', '.join(sorted(self.scripts)) or 'nothing'}"
+            )
+        script.append(step)
+
+
+def _as_row(value: Any) -> Captured:
+    return Captured(msgspec.json.encode(value).decode())

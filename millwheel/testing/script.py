@@ -1,0 +1,85 @@
+"""A source that a test writes: values and watermarks, in the order given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from millwheel.model import to_micros
+from millwheel.sources import Partition, Row
+from millwheel.streams import Stream
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True)
+class Step(Generic[V]):
+    """One line of a script: a value for a stream, or a watermark."""
+
+    stream: Stream[V]
+    value: V | None
+    watermark: int | None
+
+
+def inject(stream: Stream[V], value: V) -> Step[V]:
+    """`value` comes into `stream`, with the timestamp its injector takes from it."""
+    return Step(stream, value, None)
+
+
+def advance(stream: Stream[V], at: datetime) -> Step[V]:
+    """The source of `stream` promises: nothing on time is older than `at` any more."""
+    return Step(stream, None, to_micros(at))
+
+
+class Script:
+    """A replayable source whose rows a test appends; also its only partition."""
+
+    def __init__(self, name: str, steps: Iterable[Step[Any]] = ()) -> None:
+        self.identity = f"script of {name}"
+        self.rows: list[Row] = []
+        for step in steps:
+            self.append(step)
+
+    def append(self, step: Step[Any]) -> None:
+        """One more row."""
+        number = len(self.rows)
+        self.rows.append(Row(number, number + 1, step.value, step.watermark))
+
+    def partitions(self) -> list[Partition]:
+        """The script itself."""
+        return [self]
+
+    def describe(self) -> dict[str, Any]:
+        """Nothing of the rows: a script may grow."""
+        return {"script": self.identity}
+
+    def open(self, value_type: Any, position: dict[str, Any] | None) -> ScriptReader:
+        """Read from the stored row on."""
+        return ScriptReader(self.rows, position["row"] if position else 0)
+
+
+class ScriptReader:
+    """Reads a script's rows; more may come while it is open."""
+
+    def __init__(self, rows: list[Row], start: int) -> None:
+        self._rows = rows
+        self._next = start
+
+    def read(self, limit: int) -> list[Row]:
+        """The next rows; fewer than `limit` at the end."""
+        rows = self._rows[self._next : self._next + limit]
+        self._next += len(rows)
+        return rows
+
+    def position(self, acknowledged: int) -> dict[str, Any]:
+        """The first row not acknowledged."""
+        return {"row": acknowledged}
+
+    def progress(self) -> float:
+        """The share of the rows read."""
+        return self._next / len(self._rows) if self._rows else 1.0
+
+    def close(self) -> None:
+        """Nothing to let go."""

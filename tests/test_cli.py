@@ -1,0 +1,826 @@
+"""The command line, as processes of its own on a real embedded Postgres.
+
+A module written to a temporary directory holds the pipelines; what varies between tests
+(the pipeline's name, its input, which types it has) comes to it by the environment. Its
+`Words` waits at a record with the word "gate" until a file appears: so a test can do
+things to a run that is certainly in the middle.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millwheel.store import embedded
+
+COMMAND = (sys.executable, "-P", "-m", "millwheel.cli.main")  # -P: not the current directory
+SECONDS = 60
+
+MODULE = """
+import asyncio, os
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import msgspec
+
+from millwheel import Computation, Context, JsonLines, Pipeline, Record, Settings, Stream, Table
+from millwheel.computations import Windowed, count
+from millwheel.windows import Pane, Tumbling
+
+INPUT = os.environ.get("INPUT", "lines.jsonl")
+NAME = os.environ.get("NAME", "wordcount")
+GATE = os.environ.get("GATE", "")
+LATENESS = timedelta(seconds=int(os.environ.get("LATENESS", "0")))
+
+
+class Line(msgspec.Struct):
+    at: datetime
+    text: str
+
+
+class Letters(msgspec.Struct):
+    LETTERS: int = 0
+
+
+class CountRow(msgspec.Struct):
+    word: str
+    minute: datetime
+    value: int
+
+
+LINES = Stream("lines", Line)
+WORDS = Stream("words", str)
+COUNTS = Stream("counts", Pane[int])
+
+
+class Words(Computation[Line, Letters]):
+    writes = (WORDS,)
+
+    async def process_record(self, record: Record[Line], ctx: Context[Letters]) -> None:
+        while GATE and "gate" in record.value.text and not Path(GATE).exists():
+            await asyncio.sleep(0.005)
+        if "boom" in record.value.text:
+            raise LookupError("no such word")
+        for word in record.value.text.split():
+            ctx.state.LETTERS += len(word)
+            old = datetime.fromisoformat("2000-01-01T00:00:00Z") if "old" in word else None
+            ctx.produce(WORDS, word, timestamp=old)
+
+
+def text(line):
+    return line.text
+
+
+def to_row(pane):
+    return CountRow(pane.key, pane.start, pane.value)
+
+
+def build(on_error="fail") -> Pipeline:
+    made = Pipeline(NAME, settings=Settings(progress_seconds=0.05))
+    made.inject(
+        LINES, JsonLines(INPUT), timestamp=lambda line: line.at, lateness=LATENESS,
+        on_error=on_error,
+    )
+    made.add(Words(), LINES.by(text), on_error=on_error)
+    made.add(Windowed(Tumbling(minutes=1), count, to=COUNTS), WORDS.by(str))
+    made.sink(COUNTS, Table("counts", CountRow, key=("word", "minute")), row=to_row)
+    return made
+
+
+def forgiving() -> Pipeline:
+    return build(on_error="dead_letter")
+
+
+def cycle() -> Pipeline:
+    class Back(Computation[str, None]):
+        writes = (LINES,)
+    made = build()
+    made.add(Back(), WORDS.by(str))
+    return made
+
+
+def unwritten() -> Pipeline:
+    made = build()
+    made.sink(Stream("nobodys", CountRow), Table("nobodys", CountRow))
+    return made
+
+
+def needs_something(something):
+    return build()
+
+
+def fails():
+    return {}["missing"]
+
+
+pipeline = build()
+"""
+
+START = datetime(2024, 1, 1, tzinfo=UTC)
+
+Rows = list[dict[str, str]]
+
+
+def lines(count: int, first: int = 0) -> Rows:
+    """Rows of input, a second apart."""
+    words = ("ant", "bee", "cat", "dog", "elk")
+    return [
+        {
+            "at": (START + timedelta(seconds=number)).isoformat(),
+            "text": f"{words[number % 5]} {words[number * number % 3]} line{number % 97}",
+        }
+        for number in range(first, first + count)
+    ]
+
+
+def expected(*parts: Rows) -> Counter[tuple[str, str]]:
+    """(word, minute) to how often: what the table of counts must hold."""
+    return Counter(
+        (word, datetime.fromisoformat(row["at"]).replace(second=0).isoformat())
+        for rows in parts
+        for row in rows
+        for word in row["text"].split()
+    )
+
+
+class Running:
+    """A command that was started and not waited for."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.log: list[dict[str, Any]] = []
+        self._watchdog = threading.Timer(SECONDS, process.kill)
+        self._watchdog.start()
+
+    def until(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Read the log up to a certain line."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            if not line.startswith("{"):
+                pytest.fail(line + self.process.stderr.read())
+            self.log.append(json.loads(line))
+            if wanted(self.log[-1]):
+                return self.log[-1]
+        pytest.fail(f"it ended with {self.process.wait()} before that: {self.log[-3:]}")
+
+    def until_processed(self, records: int) -> None:
+        self.until(lambda line: line["event"] == "progress" and line["processed"] >= records)
+
+    def end(self, number: int | None = None) -> tuple[int, str, str]:
+        """Send a signal, perhaps; wait; exit code, stdout and the rest of stderr."""
+        if number is not None:
+            self.process.send_signal(number)
+        stdout, stderr = self.process.communicate()
+        self._watchdog.cancel()
+        return self.process.returncode, stdout, stderr
+
+
+class Shell:
+    """Runs commands in a directory, on a store."""
+
+    def __init__(self, directory: Path, store: str, name: str) -> None:
+        self.directory = directory
+        self.input = directory / f"{name}.jsonl"
+        self.gate = directory / f"{name}.gate"
+        self.environment = {
+            **{n: v for n, v in os.environ.items() if not n.startswith("MILLWHEEL")},
+            "MILLWHEEL_STORE": store,
+            "INPUT": str(self.input),
+            "NAME": name,
+            "COLUMNS": "200",
+            "NO_COLOR": "1",
+        }
+        self.started: list[Running] = []
+
+    def write(self, rows: list[Any], *, append: bool = False) -> None:
+        text = "".join((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in rows)
+        with self.input.open("a" if append else "w") as file:
+            file.write(text)
+
+    def start(self, *arguments: str, **environment: str) -> Running:
+        process = subprocess.Popen(
+            [*COMMAND, *arguments],
+            cwd=self.directory,
+            env={**self.environment, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.started.append(Running(process))
+        return self.started[-1]
+
+    def __call__(self, *arguments: str, code: int = 0, **environment: str) -> str:
+        """Run a command to its end; its stdout, or its stderr if it is to fail."""
+        found, stdout, stderr = self.start(*arguments, **environment).end()
+        assert found == code, f"exit code {found}\n{stdout}\n{stderr}"
+        assert "Traceback" not in stderr
+        return stderr if code else stdout
+
+    def json(self, *arguments: str, **environment: str) -> Any:
+        return json.loads(self(*arguments, "--json", **environment))
+
+    def counts(self) -> Counter[tuple[str, str]]:
+        """What the pipeline's table of counts holds."""
+        name = self.environment["NAME"]
+        rows = json.loads(self("sql", "TABLE counts", "--pipeline", name, "--format", "json"))
+        return Counter({(row["word"], row["minute"]): row["value"] for row in rows})
+
+    def url(self) -> str:
+        """The store by its URL, as if somebody else ran that Postgres."""
+        url = embedded.status(Path(self.environment["MILLWHEEL_STORE"])).url
+        assert url is not None
+        return url
+
+
+@pytest.fixture(scope="module")
+def directory() -> Iterator[Path]:
+    """Where the module is. The server's account must reach the stores in it, as it cannot
+    with pytest's own temporary directories."""
+    path = Path(tempfile.mkdtemp(prefix="mw-cli-", dir="/tmp"))
+    path.chmod(0o755)
+    (path / "wheel.py").write_text(MODULE)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="module")
+def store(directory: Path) -> Iterator[Path]:
+    """A store with a running server, which commands adopt and leave as it is."""
+    path = directory / "store"
+    embedded.start(path)
+    yield path
+    embedded.remove(path)
+
+
+@pytest.fixture
+def own_store(directory: Path) -> Iterator[Path]:
+    """A store without a server, of one test alone."""
+    path = Path(tempfile.mkdtemp(dir=directory)) / "store"
+    path.parent.chmod(0o755)
+    yield path
+    embedded.remove(path)
+
+
+def _shell(directory: Path, store: Path, request: pytest.FixtureRequest) -> Iterator[Shell]:
+    shell = Shell(directory, str(store), request.node.name.split("[")[0][:48])
+    yield shell
+    for running in shell.started:
+        if running.process.poll() is None:
+            running.process.kill()
+            running.end()
+
+
+@pytest.fixture
+def shell(directory: Path, store: Path, request: pytest.FixtureRequest) -> Iterator[Shell]:
+    """Commands on the common store; the pipeline has the test's name."""
+    yield from _shell(directory, store, request)
+
+
+@pytest.fixture
+def own_shell(directory: Path, own_store: Path, request: pytest.FixtureRequest) -> Iterator[Shell]:
+    """Commands on a store of the test's own."""
+    yield from _shell(directory, own_store, request)
+
+
+# ------------------------------------------------------------------------ nothing is started
+
+
+def test_help_and_version_load_neither_postgres_nor_spark(directory: Path) -> None:
+    check = (
+        "import sys\n"
+        "from typer.testing import CliRunner\n"
+        "from millwheel.cli.main import app\n"
+        "shown = CliRunner().invoke(app, ['--help']).output\n"
+        "assert all(c in shown for c in ('run', 'status', 'dead-letters', 'spark')), shown\n"
+        "assert CliRunner().invoke(app, ['--version']).output == 'millwheel 0.1.0\\n'\n"
+        "loaded = {'psycopg', 'sqlalchemy', 'alembic', 'pyspark', 'structlog'} & {*sys.modules}\n"
+        "assert not loaded, loaded\n"
+    )
+    subprocess.run([sys.executable, "-c", check], cwd=directory, check=True)
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "message"),
+    [
+        ("wheel", 2, "not of the form MODULE:PIPELINE"),
+        ("nothing:pipeline", 2, "there is no module 'nothing' in "),
+        ("wheel.py:pipeline", 2, "Give the module's name, not its file's: wheel:…"),
+        ("wheel:pipelin", 2, "has no 'pipelin'. Pipelines in it: build, forgiving, cycle"),
+        ("wheel:LINES", 2, "'wheel:LINES' is a Stream, not a Pipeline"),
+        ("wheel:text", 2, "cannot be called without arguments"),
+        ("wheel:Letters", 2, "makes a Letters, not a Pipeline"),
+        ("wheel:cycle", 2, "the graph has a cycle: words → back → words"),
+        ("wheel:unwritten", 2, "reads stream 'nobodys', but nothing writes it"),
+        ("wheel:fails", 6, "wheel:fails failed: KeyError: 'missing'"),
+    ],
+)
+def test_what_is_no_pipeline_is_refused_with_what_there_is(
+    own_shell: Shell, own_store: Path, target: str, code: int, message: str
+) -> None:
+    assert message in own_shell("run", target, code=code)
+    assert not own_store.exists()
+
+
+def test_an_error_in_the_users_module_shows_its_line(shell: Shell) -> None:
+    module = shell.directory / "broken.py"
+    module.write_text("import json\n\nSETTINGS = json.loads('nope')\n")
+    told = shell("run", "broken:pipeline", code=6)
+    assert told.startswith("error: importing 'broken' failed: json.decoder.JSONDecodeError: ")
+    assert f"at {module}:3 in <module>: SETTINGS = json.loads('nope')" in told
+
+    module.write_text("def f(:\n    pass\n")
+    told = shell("graph", "broken:pipeline", code=6)
+    assert f'File "{module}", line 1' in told
+    assert "SyntaxError" in told
+
+    module.write_text("import not_installed\n")
+    told = shell("graph", "broken:pipeline", code=6)
+    assert "No module named 'not_installed'" in told
+    assert f"at {module}:1" in told
+
+    _, _, told = shell.start("graph", "broken:pipeline", "--debug").end()
+    assert "Traceback" in told
+
+
+def test_a_graph_is_printed_as_text_mermaid_and_json(shell: Shell) -> None:
+    assert "computation words\n    reads lines by text" in shell("graph", "wheel:pipeline")
+    assert "lines_injector -->|lines| words" in shell("graph", "wheel:build", "--mermaid")
+    found = shell.json("graph", "wheel:pipeline")
+    assert found["pipeline"] == shell.environment["NAME"]
+    assert found["nodes"]["words"]["inputs"] == [["lines", "text"]]
+
+
+@pytest.mark.parametrize(
+    ("address", "code"),
+    [("postgresql://me:s3cret@127.0.0.1:1/wheel", 7), ("postgresql://me:s3cr/et@host/wheel", 2)],
+)
+def test_a_store_that_cannot_be_reached_is_named_without_its_secret(
+    shell: Shell, address: str, code: int
+) -> None:
+    for command in (("run", "wheel:pipeline"), ("status",), ("sql", "SELECT 1")):
+        told = shell(*command, "--store", address, code=code)
+        assert "s3cr" not in told
+        assert code == 2 or "postgresql://me:***@127.0.0.1:1/wheel cannot be reached" in told
+
+
+def test_looking_into_a_store_makes_none(own_shell: Shell, own_store: Path) -> None:
+    for command in (("status",), ("sql", "SELECT 1"), ("drop", "x"), ("dead-letters", "list")):
+        assert "there is no store in" in own_shell(*command, code=2)
+    assert "there is no store in" in own_shell("stop", str(own_store), code=2)
+    assert not own_store.exists()
+
+
+# ------------------------------------------------------------------------------- run to the end
+
+
+def test_run_then_nothing_to_do(shell: Shell) -> None:
+    rows = lines(300)
+    shell.write(rows)
+    told = shell("run", "wheel:pipeline")
+    assert told.startswith("test_run_then_nothing_to_do: complete (this run: ")
+    assert shell.counts() == expected(rows)
+    assert shell("run", "wheel:build") == "test_run_then_nothing_to_do: complete, nothing to do\n"
+    found = shell.json("run", "wheel:pipeline")
+    assert found["outcome"] == "nothing to do"
+    assert found["processed"] == found["read"] == 0
+    assert found["low_watermark"] == "infinity"
+
+
+def test_a_grown_file_goes_on_and_a_changed_one_is_refused(shell: Shell) -> None:
+    first, second = lines(200), lines(150, first=200)
+    shell.write(first)
+    found = shell.json("run", "wheel:pipeline", "--keep-open")
+    assert (found["outcome"], found["read"]) == ("complete", 200)
+    assert sum(shell.counts().values()) < 600, "the last window must stay open"
+    assert "nothing new" in shell("run", "wheel:pipeline", "--keep-open")
+
+    shell.write(second, append=True)
+    found = shell.json("run", "wheel:pipeline", "--keep-open")
+    assert (found["outcome"], found["read"]) == ("complete", 150)
+    shell("run", "wheel:pipeline")
+    assert shell.counts() == expected(first, second)
+
+    text = shell.input.read_text()
+    shell.input.write_text(text.replace("ant", "owl", 1))
+    told = shell("run", "wheel:pipeline", code=5)
+    assert str(shell.input) in told
+    assert "changed" in told
+    shell.input.unlink()
+    assert str(shell.input) in shell("run", "wheel:pipeline", code=5)
+
+
+def test_every_record_twice_changes_nothing_and_is_counted(shell: Shell) -> None:
+    rows = lines(300)
+    shell.write(rows)
+    found = shell.json("run", "wheel:pipeline", "--inject-twice")
+    assert found["duplicates_dropped"] == 300
+    assert shell.counts() == expected(rows)
+    (status,) = shell.json("status", shell.environment["NAME"])["pipelines"]
+    (words,) = [c for c in status["computations"] if c["name"] == "words"]
+    assert (words["processed"], words["duplicates_dropped"]) == (300, 300)
+    assert words["bloom_maybes"] >= 0
+
+
+# ------------------------------------------------------------------------------------ bad input
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"at": "2024-01-01T00:01:00Z", "text": 7}, "Expected `str`, got `int`"),
+        ({"at": "2024-01-01T00:01:00Z", "txt": ""}, "missing required field `text`"),
+        ({"at": "2024-01-01T00:01:00", "text": "x"}, "has no time zone"),
+        ("{", "line 21"),
+    ],
+)
+def test_a_bad_row_stops_the_run_with_its_line(shell: Shell, row: Any, message: str) -> None:
+    shell.write([*lines(20), row])
+    name = f"bad_row_{abs(hash(message))}"
+    told = shell("run", "wheel:pipeline", code=5, NAME=name)
+    assert message in told
+    assert f"{shell.input}, line 21" in told
+
+
+def test_user_code_that_fails_stops_the_run_with_its_line(shell: Shell) -> None:
+    shell.write([*lines(20), {"at": "2024-01-01T00:01:00Z", "text": "boom"}])
+    told = shell("run", "wheel:pipeline", code=6)
+    assert "'words' failed on a record of stream 'lines', key 'boom'" in told
+    assert "LookupError: no such word" in told
+    assert f"{shell.directory / 'wheel.py'}:" in told
+    assert 'raise LookupError("no such word")' in told
+
+
+def test_an_output_older_than_promised_is_refused(shell: Shell) -> None:
+    shell.write(lines(100))
+    shell("run", "wheel:pipeline", "--keep-open")
+    shell.write([{"at": (START + timedelta(hours=1)).isoformat(), "text": "old"}], append=True)
+    told = shell("run", "wheel:pipeline", code=6)
+    assert "an output of stream 'words' has the timestamp 2000-01-01" in told
+    assert "older than both its input" in told
+
+
+def test_what_does_not_fit_the_deployed_pipeline_is_refused(shell: Shell) -> None:
+    shell.write(lines(20))
+    shell("run", "wheel:pipeline")
+    told = shell("run", "wheel:pipeline", code=4, LATENESS="5")
+    assert "is deployed with another graph than this code's" in told
+    assert "lateness_seconds: stored 0.0, this code 5.0" in told
+    assert f"millwheel drop {shell.environment['NAME']}" in told
+
+    other = MODULE.replace("LETTERS", "characters")
+    (shell.directory / "renamed.py").write_text(other)
+    told = shell("run", "renamed:pipeline", code=4)
+    assert "the type of the state of 'words' changed without a new version" in told
+    assert "characters" in told
+    assert "Set version = 2" in told
+
+    other = MODULE.replace("text: str\n", "text: str\n    extra: int = 0\n")
+    (shell.directory / "extended.py").write_text(other)
+    told = shell("run", "extended:pipeline", code=4)
+    assert "the type of the stream 'lines' changed without a new version" in told
+
+
+def test_a_schema_that_is_behind_is_refused_until_it_is_migrated(shell: Shell) -> None:
+    rows = lines(20)
+    shell.write(rows)
+    address = ("--store", shell.url())
+    told = shell("run", "wheel:pipeline", *address, code=3)
+    assert "millwheel migrate MODULE:PIPELINE --store URL" in told
+    assert "is at version" in shell("migrate", "wheel:pipeline", *address)
+    assert "already" in shell("migrate", shell.environment["NAME"], *address)
+    assert "made, but never run" in shell("status", shell.environment["NAME"])
+    shell("run", "wheel:pipeline", *address)
+    assert shell.counts() == expected(rows)
+    assert "cannot name a pipeline" in shell("migrate", "Not a name", *address, code=2)
+
+
+# ------------------------------------------------------------------------- in the middle of a run
+
+
+def gated(shell: Shell, count: int = 2000) -> Rows:
+    """Input whose last but one row waits for the gate."""
+    rows = lines(count)
+    rows[-2]["text"] = "gate"
+    shell.write(rows)
+    shell.environment["GATE"] = str(shell.gate)
+    return rows
+
+
+def test_a_run_that_is_stopped_goes_on_where_it_was(shell: Shell) -> None:
+    rows = gated(shell)
+    running = shell.start("run", "wheel:pipeline")
+    running.until_processed(1000)
+    code, stdout, _ = running.end(signal.SIGTERM)
+    assert code == 143
+    assert stdout.startswith("test_a_run_that_is_stopped_goes_on_where_it_was: stopped; run again")
+
+    (status,) = shell.json("status", shell.environment["NAME"])["pipelines"]
+    assert status["workers"] == []
+    processed = status["computations"][1]["processed"]
+    assert 0 < processed < 2000
+
+    running = shell.start("run", "wheel:pipeline", "--json")
+    running.until(lambda line: line["event"] == "progress")
+    code, stdout, _ = running.end(signal.SIGINT)
+    assert code == 130
+    found = json.loads(stdout)
+    assert (found["outcome"], found["signal"]) == ("stopped", "SIGINT")
+
+    shell.gate.touch()
+    assert shell.json("run", "wheel:pipeline")["outcome"] == "complete"
+    assert shell.counts() == expected(rows)
+
+
+def test_a_second_signal_ends_at_once_and_kill_9_loses_nothing(shell: Shell) -> None:
+    rows = gated(shell)
+    running = shell.start("run", "wheel:pipeline")
+    running.until_processed(500)
+    running.process.send_signal(signal.SIGTERM)
+    code, _, _ = running.end(signal.SIGTERM)
+    assert code == 143
+
+    running = shell.start("run", "wheel:pipeline")
+    running.until(lambda line: line["event"] == "progress")
+    code, _, _ = running.end(signal.SIGKILL)
+    assert code == -signal.SIGKILL
+    status = shell.json("status", shell.environment["NAME"])["pipelines"][0]
+    assert [worker["state"] for worker in status["workers"]] == ["dead"]
+
+    shell.gate.touch()
+    shell("run", "wheel:pipeline")
+    assert shell.counts() == expected(rows)
+
+
+def test_a_pipeline_that_runs_is_seen_and_kept_from_harm(shell: Shell) -> None:
+    rows = gated(shell)
+    name = shell.environment["NAME"]
+    running = shell.start("run", "wheel:pipeline")
+    running.until_processed(1000)
+
+    assert "is being run by process" in shell("run", "wheel:pipeline", code=2)
+    told = shell("drop", name, "--yes", code=2)
+    assert f"is being run by process {running.process.pid} on " in told
+
+    status = shell.json("status", name)["pipelines"][0]
+    (worker,) = status["workers"]
+    assert worker["pid"] == running.process.pid
+    assert worker["state"] == "running"
+    assert 0 < worker["lease_seconds"] <= 15
+    injector, words, windows = status["computations"][:3]
+    assert injector["holder"]["kind"] == "source"
+    assert "row 1998 of" in injector["holder"]["what"]
+    assert words["holder"]["kind"] == "input"
+    assert windows["low_watermark"] < windows["input_watermark"] < "2024-01-02"
+    (source,) = status["sources"]
+    assert source["source"] == str(shell.input)
+    assert source["position"]["row"] <= 1998
+
+    told = shell("status", name)
+    assert f"running, process {running.process.pid}" in told
+    assert "row 1998 of" in told
+
+    shell.gate.touch()
+    code, stdout, _ = running.end()
+    assert code == 0
+    assert "complete" in stdout
+    assert shell.counts() == expected(rows)
+
+
+def test_the_server_is_ended_unless_it_was_there_and_survives_a_kill(
+    own_shell: Shell, own_store: Path
+) -> None:
+    rows = gated(own_shell)
+    running = own_shell.start("run", "wheel:pipeline")
+    running.until_processed(1000)
+    assert "made_by" not in own_shell("status")  # somebody comes and goes meanwhile
+    running.end(signal.SIGKILL)
+    assert embedded.status(own_store).state == "ready"
+
+    own_shell.gate.touch()
+    running = own_shell.start("run", "wheel:pipeline")
+    code, _, told = running.end()
+    assert code == 0
+    assert f"millwheel stop {own_store}" in told
+    assert embedded.status(own_store).state == "ready"
+    assert own_shell.counts() == expected(rows)
+
+    assert own_shell("stop", str(own_store)) == f"stopped the server of {own_store}\n"
+    assert own_shell("stop", str(own_store)) == f"{own_store}: no server runs\n"
+    assert own_shell.counts() == expected(rows)
+    assert embedded.status(own_store).state == "stopped"
+    assert "nothing to do" in own_shell("run", "wheel:pipeline")
+    assert embedded.status(own_store).state == "stopped"
+    own_shell("run", "wheel:nothing", code=2)
+    own_shell("sql", "SELEC", code=2)
+    assert embedded.status(own_store).state == "stopped"
+
+
+def test_a_killed_postgres_is_started_again(own_shell: Shell, own_store: Path) -> None:
+    rows = gated(own_shell)
+    running = own_shell.start("run", "wheel:pipeline")
+    running.until_processed(1000)
+    pid = embedded.status(own_store).pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    running.until(lambda line: line["event"] == "store_restarted")
+    own_shell.gate.touch()
+    code, stdout, stderr = running.end()
+    assert code == 0, stderr
+    assert "complete" in stdout
+    assert embedded.status(own_store).state == "stopped"
+    assert own_shell.counts() == expected(rows)
+
+
+def on_a_terminal(shell: Shell, *arguments: str, answer: str = "") -> tuple[int, str]:
+    """Run a command on a terminal; exit code and all it showed."""
+    ours, theirs = pty.openpty()
+    environment = {**shell.environment, "TERM": "xterm", "COLUMNS": "100"}
+    process = subprocess.Popen(
+        [*COMMAND, *arguments],
+        cwd=shell.directory,
+        env=environment,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    watchdog = threading.Timer(SECONDS, process.kill)
+    watchdog.start()
+    os.write(ours, answer.encode())
+    shown = b""
+    try:
+        while data := os.read(ours, 65536):
+            shown += data
+    except OSError:  # the other end is closed
+        pass
+    os.close(ours)
+    watchdog.cancel()
+    return process.wait(), shown.decode()
+
+
+def test_a_terminal_gets_a_bar_and_is_asked(shell: Shell) -> None:
+    shell.write(lines(100))
+    code, shown = on_a_terminal(shell, "run", "wheel:pipeline")
+    assert code == 0, shown
+    assert "% of the input" in shown
+    assert "watermark" in shown
+    assert "complete (this run" in shown
+
+    name = shell.environment["NAME"]
+    code, shown = on_a_terminal(shell, "drop", name, answer="n\n")
+    assert code == 1
+    assert "tables" in shown
+    assert name in shell("status")
+    code, shown = on_a_terminal(shell, "drop", name, answer="y\n")
+    assert code == 0, shown
+    assert name not in shell("status")
+
+
+# ---------------------------------------------------------------------------- looking and editing
+
+
+def test_sql_prints_rows_in_three_forms(own_shell: Shell) -> None:
+    own_shell.write(lines(100))
+    own_shell("run", "wheel:pipeline")
+
+    def sql(text: str, form: str, code: int = 0, **options: str) -> str:
+        return own_shell("sql", text, "--format", form, code=code, **options)
+
+    query = "SELECT word, minute, value FROM counts ORDER BY minute, word LIMIT 2"
+    assert sql(query, "table") == (
+        " word | minute                 | value\n"
+        "------+------------------------+-------\n"
+        " ant  | 2024-01-01 00:00:00+00 |    32\n"
+        " bee  | 2024-01-01 00:00:00+00 |    52\n"
+        "(2 rows)\n"
+    )
+    assert sql(query, "csv").splitlines()[:2] == [
+        "word,minute,value",
+        "ant,2024-01-01 00:00:00+00,32",
+    ]
+    assert json.loads(sql(query, "json"))[1] == {
+        "word": "bee",
+        "minute": "2024-01-01T00:00:00+00:00",
+        "value": 52,
+    }
+
+    awkward = (
+        "SELECT NULL AS a, '' AS b, 'x,\"y\"\nz' AS c, 1.50::numeric AS d, 'NaN'::numeric AS e, "
+        "'{\"k\": [1, null]}'::jsonb AS f, ARRAY['p', NULL] AS g, 'infinity'::timestamptz AS h, "
+        "'50%' LIKE '5%' AS i, '\\x00ff'::bytea AS j, interval '90 s' AS k, "
+        "'12024-01-01'::date AS l, 'Infinity'::float8 AS m"
+    )
+    (row,) = json.loads(sql(awkward, "json"))
+    assert row == {
+        "a": None, "b": "", "c": 'x,"y"\nz', "d": 1.5, "e": "NaN", "f": {"k": [1, None]},
+        "g": ["p", None], "h": "infinity", "i": True, "j": "\\x00ff", "k": "00:01:30",
+        "l": "12024-01-01", "m": None,
+    }  # fmt: skip
+    head, row_ = list(csv.reader(io.StringIO(sql(awkward, "csv"))))
+    assert head == list("abcdefghijklm")
+    assert row_[:6] == ["", "", 'x,"y"\nz', "1.50", "NaN", '{"k": [1, null]}']
+    assert ',""' in sql("SELECT NULL, ''", "csv")
+
+    assert sql("SELECT 1 AS one WHERE false", "csv") == "one\n"
+    assert sql("SELECT 1 AS one WHERE false", "json") == "[]\n"
+    assert sql("SELECT 1 AS one WHERE false", "table").endswith("(0 rows)\n")
+    assert "several columns are called a" in sql("SELECT 1 AS a, 2 AS a", "json", code=2)
+
+    states = json.loads(sql("SELECT * FROM states WHERE entry = '' LIMIT 3", "json"))
+    assert states[0]["value"]["LETTERS"] > 0
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("SELEC 1", 'syntax error at or near "SELEC"'),
+        ("SELECT * FROM nowhere", 'relation "nowhere" does not exist'),
+        ("SELECT 1; DROP SCHEMA public", "multiple commands"),
+        ("COMMIT", "gives no rows"),
+        ("", "gives no rows"),
+        ("CREATE TABLE t ()", "gives no rows"),
+        ("WITH x AS (DELETE FROM public.t RETURNING 1) SELECT * FROM x", "public.t"),
+        ("SELECT pg_sleep(60)", "stopped after 0.2 s"),
+        ("SELECT set_config('transaction_read_only', 'off', true)", "read-write"),
+        ("SELECT lo_create(0)", "read-only"),
+    ],
+)
+def test_sql_that_is_refused(shell: Shell, statement: str, message: str) -> None:
+    assert message in shell("sql", statement, "--timeout", "0.2", code=2)
+
+
+def test_sql_on_a_store_of_several_pipelines(shell: Shell) -> None:
+    shell("migrate", "first_of_two")
+    shell("migrate", "second_of_two")
+    told = shell("sql", "SELECT * FROM states", code=2)
+    assert "first_of_two, second_of_two" in told
+    assert "--pipeline" in told
+    assert "(0 rows)" in shell("sql", "SELECT * FROM first_of_two.states")
+    assert "(0 rows)" in shell("sql", "SELECT * FROM states", "--pipeline", "second_of_two")
+    assert "has no pipeline 'third'" in shell("sql", "SELECT 1", "-p", "third", code=2)
+    assert "has no pipeline 'public'" in shell("drop", "public", "--yes", code=2)
+
+
+def test_dead_letters_are_listed_shown_and_discarded(shell: Shell) -> None:
+    rows: list[Any] = [*lines(30), {"at": "2024-01-01T00:01:00Z", "text": "boom"}, "not JSON"]
+    rows += [{"at": "2024-01-01T00:01:00Z", "text": "boom again"}]
+    shell.write(rows)
+    pipeline = ("--pipeline", shell.environment["NAME"])
+    found = shell.json("run", "wheel:forgiving")
+    assert found["dead_letters"] == 3
+
+    letters = {letter["place"]: letter for letter in shell.json("dead-letters", "list", *pipeline)}
+    assert len(letters) == 3
+    bad = letters[f"{shell.input}, line 32"]
+    assert (bad["value"], bad["computation"]) == ("not JSON", "lines_injector")
+    failed = [letter for letter in letters.values() if letter is not bad]
+    assert {letter["key"] for letter in failed} == {"boom", "boom again"}
+    assert "not JSON" in shell("dead-letters", "list", *pipeline)
+
+    number = str(failed[0]["id"])
+    assert 'raise LookupError("no such word")' in shell("dead-letters", "show", number, *pipeline)
+    shown = shell.json("dead-letters", "show", number, *pipeline)
+    assert "Traceback" in shown["traceback"]
+    assert "no dead letter 99" in shell("dead-letters", "show", "99", *pipeline, code=2)
+
+    assert "--all" in shell("dead-letters", "discard", *pipeline, code=2)
+    told = shell("dead-letters", "discard", number, "99", *pipeline, code=2)
+    assert "no dead letter 99; nothing was discarded" in told
+    assert "discarded 1 dead letter " in shell("dead-letters", "discard", number, *pipeline)
+    assert len(shell.json("dead-letters", "list", *pipeline)) == 2
+    assert "discarded 2 " in shell("dead-letters", "discard", "--all", *pipeline)
+    status = shell.json("status", shell.environment["NAME"])["pipelines"][0]
+    assert [c["dead_letters"] for c in status["computations"][:2]] == [1, 2]
+    assert [c["dead_letters_kept"] for c in status["computations"][:2]] == [0, 0]
+
+
+def test_drop_takes_everything_and_asks_before(shell: Shell) -> None:
+    shell.write(lines(20))
+    shell("run", "wheel:pipeline")
+    name = shell.environment["NAME"]
+    told = shell("drop", name, code=2)
+    assert "all its data" in told
+    assert "say --yes" in told
+    assert shell("drop", name, "--yes") == f"removed pipeline {name}\n"
+    assert "has no pipeline" in shell("drop", name, "--yes", code=2)
+    names = [one["name"] for one in shell.json("status")["pipelines"]]
+    assert name not in names
+    shell("run", "wheel:pipeline", LATENESS="7")
