@@ -316,7 +316,7 @@ def sink_node(stream: Stream[Any], use: SinkUse, taken: set[str]) -> Node:
     hidden = _copy(stream, f"{stream.name}__{name}")
     extractor: Callable[[Any], Key] = _constant_key
     panes = False
-    if isinstance(use.sink, Table):
+    if isinstance(use.sink, Table) and use.sink.key:
         extractor = row_key(use.sink, use.row)
         panes = (get_origin(stream.value_type) or stream.value_type) is Pane
     elif isinstance(use.sink, JsonLinesFiles) and use.sink.by is not None:

@@ -826,7 +826,7 @@ def _refusal(column: Column, value: Any) -> str | None:
         return f"column {column.name!r} is of type {column.type}, not {type(value).__name__}"
     if isinstance(value, str) and "\0" in value:
         return f"a NUL character in column {column.name!r}"
-    if column.type == "bigint" and int(value).bit_length() > 63:
+    if isinstance(value, int) and column.type == "bigint" and not -(1 << 63) <= value < 1 << 63:
         return f"{value} is out of range for column {column.name!r}"
     return None
 

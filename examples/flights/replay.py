@@ -33,7 +33,7 @@ import msgspec
 
 from millwheel.errors import UsageError
 
-DIRECTORY = Path(".millwheel") / "input"
+DIRECTORY = Path(".cache") / "flights"
 FORMAT = 1
 """Part of the file's name: a file of another format is left alone and a new one written."""
 SHIFT = timedelta(days=371)

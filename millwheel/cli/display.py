@@ -1,13 +1,12 @@
-"""What people look at: the progress of a run, and tables."""
+"""The progress of a run: a bar for people, log lines for whoever else reads."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import structlog
-from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
@@ -84,34 +83,3 @@ def moment(micros: int) -> str:
     if micros <= MIN_TIME:
         return "not known yet"
     return from_micros(micros).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[str | None]]) -> Iterator[str]:
-    """The lines of a table, as psql draws them; numbers to the right."""
-    lines = [[_cell(value) for value in row] for row in rows]
-    widths = [
-        max(cell_len(name), *(cell_len(line[i]) for line in lines), 0)
-        for i, name in enumerate(columns)
-    ]
-    to_the_right = [
-        bool(lines) and all(_is_number(line[i]) for line in lines if line[i])
-        for i in range(len(columns))
-    ]
-    yield " " + " | ".join(_pad(n, w, False) for n, w in zip(columns, widths, strict=True)).rstrip()
-    yield "-" + "-+-".join("-" * width for width in widths) + "-"
-    for line in lines:
-        padded = map(_pad, line, widths, to_the_right)
-        yield " " + " | ".join(padded).rstrip()
-
-
-def _cell(value: str | None) -> str:
-    return "" if value is None else value.replace("\n", "⏎").replace("\t", " ")
-
-
-def _is_number(text: str) -> bool:
-    return text.replace(",", "").lstrip("-").replace(".", "", 1).isdecimal()
-
-
-def _pad(text: str, width: int, to_the_right: bool) -> str:
-    space = " " * (width - cell_len(text))
-    return space + text if to_the_right else text + space

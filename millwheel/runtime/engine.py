@@ -516,10 +516,11 @@ class Engine:
         """Set `done` when every source has ended and nothing is left to do."""
         if not all(injector.ended for injector in self.injectors):
             return
+        now = self.clock.now()
         if self.close_at_end:
-            finished = all(interval.finished for interval in self.intervals)
+            finished = all(interval.is_finished(now) for interval in self.intervals)
         else:
-            finished = all(interval.idle for interval in self.intervals)
+            finished = all(interval.is_idle(now) for interval in self.intervals)
         if finished and not any(lane.busy for lane in self.lanes):
             self.done.set()
 

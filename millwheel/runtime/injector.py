@@ -8,6 +8,7 @@ it are read again after a crash, with the same ids (design, injectors).
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from millwheel.codec import encode_key, named_id
@@ -40,6 +41,8 @@ class Injector:
         self._lateness = int(node.injection.lateness.total_seconds() * 1e6)
         self._reader: Reader | None = None
         self._seen = MIN_TIME
+        self._marks: deque[tuple[int, int]] = deque()
+        """How far in time the source was, by row: (rows before it, newest seen time)."""
         self._task: asyncio.Task[None] | None = None
         self.credit = asyncio.Event()
         self.ended = False
@@ -62,7 +65,9 @@ class Injector:
         # Rows past the stored position hold the watermark once they are read again; until
         # then nothing beyond what was promised may be.
         self._interval.input_watermark = self._interval.durable
-        self._seen = MIN_TIME
+        self._seen = stored["seen"] if stored else MIN_TIME
+        self._marks.clear()
+        self._marks.append((self.log.first, self._seen))
         self.ended = False
         self._read_on()
 
@@ -103,7 +108,11 @@ class Injector:
             if self._reader is not None
             else (self._interval.stored_position or {}).get("reader")
         )
-        return {"reader": reader, "held_by": first if held else None, "ended": self.ended}
+        marks = self._marks
+        while len(marks) > 1 and marks[1][0] <= first:
+            marks.popleft()
+        seen = marks[0][1] if marks else MIN_TIME
+        return {"reader": reader, "seen": seen, "held_by": first if held else None, "ended": self.ended}
 
     async def _run(self) -> None:
         engine = self._engine
@@ -120,6 +129,7 @@ class Injector:
             for row in rows:
                 self._send(row)
             self.rows += len(rows)
+            self._marks.append((rows[-1].offset + 1, self._seen))
             engine.wake_all()
             self._advance()
             await asyncio.sleep(0)
@@ -147,10 +157,9 @@ class Injector:
         """One row to every reader of the stream, or to the dead letters."""
         log = self.log
         offset = row.offset
-        if offset < log.next_seq and log.is_acknowledged(offset):
-            return
         if row.error is not None:
-            self._give_up(row, row.error)
+            if not log.is_acknowledged(offset):
+                self._give_up(row, row.error)
             return
         if row.watermark is not None:
             self._take_watermark(offset, row.watermark)
@@ -171,6 +180,9 @@ class Injector:
                 ),
             )
             return
+        if log.is_acknowledged(offset):
+            self._seen = max(self._seen, seen)
+            return
         interval = self._interval
         # What the source had promised when the row was read: a row older than that is late
         # by declaration, and must not hold the watermark back while it waits in a queue.
@@ -190,6 +202,9 @@ class Injector:
     def _take_watermark(self, offset: int, watermark: int) -> None:
         """A row that carries no record but the source's own word on time."""
         self._seen = max(self._seen, watermark + self._lateness)
+        self._marks.append((offset + 1, self._seen))
+        if self.log.is_acknowledged(offset):
+            return
         hold = max(self._interval.promised, MIN_TIME)
         self._interval.holds.add(hold)
         self.log.sent(offset, 0)

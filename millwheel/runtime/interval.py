@@ -297,17 +297,16 @@ class Interval:
                 self.counters[name] = self.counters.get(name, 0) + by
             self.encoded_counters = msgspec.json.encode(self.counters)
 
-    @property
-    def idle(self) -> bool:
-        """Nothing queued, running, on its way, or waiting to be stored."""
+    def is_idle(self, now: int) -> bool:
+        """Nothing queued, due, running, on its way, or waiting to be stored."""
         return (
             not self.intake
+            and not self.has_due(now)
             and not self.backlog
             and not self.dirty
             and all(log.drained for log in self.logs)
         )
 
-    @property
-    def finished(self) -> bool:
+    def is_finished(self, now: int) -> bool:
         """Idle at the end of time."""
-        return self.idle and self.durable == MAX_TIME
+        return self.durable == MAX_TIME and self.is_idle(now)

@@ -31,7 +31,7 @@ from millwheel.store.address import VARIABLE
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-OUTPUT = Path(".millwheel") / "output"
+OUTPUT = Path("millwheel-output")
 PACKAGES = ("pyspark", "pandas", "pyarrow")
 
 

