@@ -9,6 +9,7 @@ answers ``COMMIT``: committing a failed transaction answers ``ROLLBACK`` without
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from decimal import Decimal
 from typing import Any
 
 import psycopg
@@ -25,7 +26,7 @@ from millwheel.errors import (
     StoreError,
     StoreUnavailable,
 )
-from millwheel.sinks import Table
+from millwheel.sinks import Column, Table
 from millwheel.store import rows
 from millwheel.store.port import Commit, IntervalCommit
 from millwheel.store.statements import Statements
@@ -33,7 +34,7 @@ from millwheel.store.statements import Statements
 RETRY_CLASSES = frozenset({"08", "25", "40", "53", "55", "57", "58"})
 """SQLSTATE classes that say nothing about the data: the same bundle is tried again."""
 
-USER_CLASSES = frozenset({"22", "23", "42", "44", "P0", "21"})
+USER_CLASSES = frozenset({"0A", "21", "22", "23", "42", "44", "54", "P0"})
 """SQLSTATE classes that, raised by a user's statement or row, count against a record."""
 
 
@@ -183,7 +184,11 @@ class PostgresLane:
 
     async def _finish(self, connection: AsyncConnection[Any], commit: Commit) -> Any:
         """The user's rows and statements, each with its own blame, then COMMIT."""
-        for table, values in _coalesced(commit.rows):
+        try:
+            by_table = _coalesced(commit.rows)
+        except TypeError as error:
+            raise StatementError(f"rows cannot be told apart by their keys: {error}") from error
+        for table, values in by_table:
             await self._as_user(
                 connection,
                 f"rows for table {table.name!r}",
@@ -204,7 +209,9 @@ class PostgresLane:
         self, connection: AsyncConnection[Any], what: str, statement: str, params: Any
     ) -> None:
         try:
-            await connection.execute(statement, params)
+            # Prepared: without parameters psycopg would else take the protocol that allows
+            # several statements in one text, and with them a COMMIT of the user's.
+            await connection.execute(statement, params, prepare=True)
         except psycopg.Error as error:
             raise translate(error, user=what) from error
         except (TypeError, ValueError, OverflowError) as error:
@@ -305,6 +312,8 @@ def _engine_error(error: psycopg.Error) -> MillwheelError:
         )
     if table.startswith("seen_record") and error.sqlstate == "23505":
         return InvariantBroken(f"a record that was committed before came through again: {error}")
+    if table.startswith("production") and error.sqlstate == "23505":
+        return InvariantBroken(f"a production was written before: {error}")
     if error.sqlstate == "42P01" and "_" in str(error):
         return InvariantBroken(f"a bucket that is still needed is gone: {str(error).strip()}")
     return translate(error)
@@ -324,8 +333,18 @@ def _coalesced(
             positions = table.key_positions
             last = {tuple(v[p] for p in positions): v for v in values_list}
             values_list = [last[key] for key in sorted(last)]
-        result.append((table, [list(column) for column in zip(*values_list, strict=True)]))
+        columns = zip(table.columns, zip(*values_list, strict=True), strict=True)
+        result.append((table, [_alike(column, values) for column, values in columns]))
     return result
+
+
+def _alike(column: Column, values: tuple[Any, ...]) -> list[Any]:
+    """One column's values. psycopg sends lists of one Python type: an int among floats or
+    decimals becomes one of them."""
+    kind = {"double precision": float, "numeric": Decimal}.get(column.type)
+    if kind is None:
+        return list(values)
+    return [kind(v) if type(v) is int and v.bit_length() < 1024 else v for v in values]
 
 
 def write_rows(statements: Statements, table: Table[Any]) -> str:

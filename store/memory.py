@@ -590,7 +590,7 @@ class MemoryStore:
     async def fold(self, interval_id: int, sequencer: int, after: int, through: int) -> bool:
         await self._called("fold")
         if (
-            self._folded.get(interval_id) != after
+            not after <= self._folded[interval_id] <= through
             or self._intervals[interval_id].sequencer != sequencer
         ):
             return False

@@ -318,7 +318,11 @@ class Store(Protocol):
     ) -> list[tuple[str, bytes, int]]: ...
 
     async def fold(self, interval_id: int, sequencer: int, after: int, through: int) -> bool:
-        """Fold commits in (after, through]; False if somebody else did or owns the interval."""
+        """Fold commits in (after, through]; False if somebody else owns the interval or folded.
+
+        `after` is what the owner knows to be folded. If the answer of a fold was lost, more
+        is: then the owner may fold again from where it believes to be.
+        """
         ...
 
     async def oldest_snapshot_seconds(self) -> float: ...

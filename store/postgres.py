@@ -20,7 +20,7 @@ from psycopg import AsyncConnection, sql
 from psycopg.conninfo import make_conninfo
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from millwheel.errors import Fenced, StoreError, StoreUnavailable
+from millwheel.errors import StoreError, StoreUnavailable
 from millwheel.sinks import Table
 from millwheel.store import deployment
 from millwheel.store.lane import PostgresLane, translate
@@ -305,7 +305,8 @@ class PostgresStore:
                 f"intervals {interval_ids} were claimed, but only {len(claims)} have a commit "
                 "record: the store was edited by hand or restored in part"
             )
-        return claims
+        place = {id_: number for number, id_ in enumerate(interval_ids)}
+        return sorted(claims, key=lambda claim: place[claim.interval.id])
 
     async def open_lane(self) -> PostgresLane:
         lane = PostgresLane(self._url, self.schema, self.statements, self._streams, self._end_lane)
@@ -429,15 +430,12 @@ class PostgresStore:
             "after": after,
             "through": through,
         }
-        try:
-            async with self._connection() as connection, connection.transaction():
-                cursor = await connection.execute(self.statements.get("advance_fold"), params)
-                if cursor.rowcount != 1:
-                    return False
-                await connection.execute(self.statements.get("fold_states"), params)
-                await connection.execute(self.statements.get("fold_timers"), params)
-        except Fenced:
-            return False
+        async with self._connection() as connection, connection.transaction():
+            cursor = await connection.execute(self.statements.get("advance_fold"), params)
+            if cursor.rowcount != 1:
+                return False
+            await connection.execute(self.statements.get("fold_states"), params)
+            await connection.execute(self.statements.get("fold_timers"), params)
         return True
 
     async def oldest_snapshot_seconds(self) -> float:
@@ -455,7 +453,10 @@ class PostgresStore:
         params = {"family": family, "log": log, "low": low, "high": high}
         cursor = await connection.execute(self.statements.get("register_bucket"), params)
         row = await cursor.fetchone()
-        assert row is not None
+        if row is None:  # an attempt before this one made it, and its answer was lost
+            cursor = await connection.execute(self.statements.get("live_buckets"))
+            live = [Bucket(*found) for found in await cursor.fetchall()]
+            return next(b for b in live if (b.family, b.log, b.low) == (family, log, low))
         bucket = Bucket(row[0], family, log, low, high)
         parents = BUCKETED if family == "time" else ("seen_record",)
         tables = {f"{parent}_new": bucket_table(parent, bucket.id) for parent in parents}
@@ -495,6 +496,8 @@ class PostgresStore:
                 await connection.execute(sql.SQL("DROP TABLE {}").format(identifiers))
         except psycopg.errors.LockNotAvailable:
             return False
+        except psycopg.errors.UndefinedTable:
+            return True  # an attempt before this one dropped it, and its answer was lost
         except psycopg.Error as error:
             raise translate(error) from error
         return True

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from millwheel.errors import StoreError
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.service import Service
 
@@ -44,7 +45,12 @@ class Housekeeping(Service):
         async def pause() -> None:
             await asyncio.sleep(0)
 
-        await self._engine.patiently(lambda: interval.dedup.rebuild(bucket, pause))
+        try:
+            await self._engine.patiently(lambda: interval.dedup.rebuild(bucket, pause))
+        except StoreError:
+            # Dropped meanwhile, with everything in it acknowledged: there is nothing to read.
+            if any(live.id == bucket for live in await self._engine.store.live_buckets()):
+                raise
 
     async def run_once(self) -> None:
         now = self._engine.clock.monotonic()

@@ -1,5 +1,6 @@
 -- Opens every commit: appends one commit_record per interval, and fails unless this worker
--- still owns the interval (sequencer) and the commit follows the last one (n - 1 exists).
+-- still owns the interval (sequencer) and the commit follows the last one (n - 1 is the newest
+-- in its bucket: where n exists already, in whichever bucket, it is not or the key is taken).
 -- A check that finds nothing yields NULL, and NULL into a NOT NULL column raises: in
 -- pipeline mode COMMIT is already on the wire, so the server itself must abort (design, I3).
 INSERT INTO {current} (
@@ -7,7 +8,14 @@ INSERT INTO {current} (
 )
 SELECT
     x.interval_id,
-    (SELECT p.n + 1 FROM {previous} AS p WHERE p.interval_id = x.interval_id AND p.n = x.n - 1),
+    (
+        SELECT l.n + 1
+        FROM (
+            SELECT p.n FROM {previous} AS p
+            WHERE p.interval_id = x.interval_id ORDER BY p.n DESC LIMIT 1
+        ) AS l
+        WHERE l.n = x.n - 1
+    ),
     (
         SELECT k.sequencer FROM {key_interval} AS k
         WHERE k.id = x.interval_id AND k.sequencer = x.sequencer
