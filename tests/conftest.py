@@ -12,14 +12,17 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 from psycopg import sql
+from sqlalchemy import Engine, event
 
 from millwheel.store import binaries, embedded
 from millwheel.store.migrate import migrate
 from millwheel.store.port import Store
+from millwheel.store.views import install_views
 from tests.store_contract import MemorySite, PostgresSite, Schema, Site
 
 POSTGRES_15 = Path("/usr/lib/postgresql/15/bin")
@@ -66,15 +69,41 @@ def postgres_url() -> Iterator[Callable[[int], str]]:
     shutil.rmtree(root)
 
 
+@pytest.fixture(scope="session")
+def migrate_again(postgres_url: Callable[[int], str]) -> Callable[[Schema], None]:
+    """Migrates as `migrate` does, in 30 ms instead of 75: by the statements that it ran once."""
+    model = "wheel_to_copy"
+    statements: list[str] = []
+
+    def note(_: Any, __: Any, statement: str, parameters: Any, *___: Any) -> None:
+        if not parameters:
+            statements.append(statement)
+
+    def again(schema: Schema) -> None:
+        if not statements:
+            event.listen(Engine, "before_cursor_execute", note)
+            migrate(schema.url, model)
+            event.remove(Engine, "before_cursor_execute", note)
+        with psycopg.connect(schema.url) as connection:
+            with connection.pipeline():
+                for statement in statements:
+                    connection.execute(statement.replace(model, schema.name).encode(), ())
+            install_views(connection, schema.name)
+
+    return again
+
+
 @pytest.fixture
-def new_schema(postgres_url: Callable[[int], str]) -> Iterator[Callable[[int], Schema]]:
-    """Makes migrated schemas (75 ms each) and drops them at the end."""
+def new_schema(
+    postgres_url: Callable[[int], str], migrate_again: Callable[[Schema], None]
+) -> Iterator[Callable[[int], Schema]]:
+    """Makes migrated schemas and drops them at the end."""
     made: list[Schema] = []
 
     def make(version: int) -> Schema:
         schema = Schema(postgres_url(version), f"wheel_{next(_numbers)}", version)
-        migrate(schema.url, schema.name)
         made.append(schema)
+        migrate_again(schema)
         return schema
 
     yield make

@@ -42,6 +42,9 @@ from tests.store_contract import (
 SIZES = [1, COPY_ROWS - 1, COPY_ROWS, 3 * COPY_ROWS]
 """Rows of a commit: pipelined, and by COPY."""
 
+SHAPES = list(itertools.product([1, COPY_ROWS], [False, True]))
+"""Both ways to write, each with and without rows of the user's (COMMIT waits for those)."""
+
 a_few = settings(
     max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -454,27 +457,25 @@ BREACHES = [_stale_sequencer, _sequencer_of_nobody, _skipped, _repeated, _from_t
 Breach = Callable[[IntervalCommit], IntervalCommit]
 
 
-@pytest.mark.parametrize("rows", [False, True], ids=["alone", "with rows"])
-@pytest.mark.parametrize("count", [1, COPY_ROWS])
 @pytest.mark.parametrize("breach", BREACHES)
-async def test_a_commit_that_the_fence_refuses_leaves_no_trace(
-    site: Site, breach: Breach, count: int, rows: bool
-) -> None:
+async def test_a_commit_that_the_fence_refuses_leaves_no_trace(site: Site, breach: Breach) -> None:
     owner = await Owner.take(site.store)
     await owner.write(owner.fill(owner.commit(), 2))
-    before = await look(site, owner)
-    commit = owner.fill(owner.commit(), count, first=100)
-    if rows:
-        commit.rows = [(COUNTS, row("a", 1)), (LOG, row("a", 1))]
-        commit.statements = [("SELECT 1", ())]
-    good = commit.intervals[0]
-    commit.intervals[0] = breach(good)
-    with pytest.raises(Fenced):
-        await owner.lane.commit(commit)
-    assert await look(site, owner) == before
-    commit.intervals[0] = good  # the lane goes on, and the other interval's link is free still
-    await owner.write(commit)
-    assert [claim.n for claim in await owner.claim(*owner.intervals)] == [2, 2]
+    for round_, (count, with_rows) in enumerate(SHAPES, 1):
+        before = await look(site, owner)
+        commit = owner.fill(owner.commit(), count, first=100 * round_)
+        if with_rows:
+            commit.rows = [(COUNTS, row("a", 1)), (LOG, row("a", 1))]
+            commit.statements = [("SELECT 1", ())]
+        good = commit.intervals[0]
+        commit.intervals[0] = breach(good)
+        with pytest.raises(Fenced):
+            await owner.lane.commit(commit)
+        assert await look(site, owner) == before
+        commit.intervals[0] = good  # the lane goes on, and nothing of the other's was taken
+        await owner.write(commit)
+    claims = await site.store.claim(owner.worker, [r.id for r in owner.intervals])
+    assert [claim.n for claim in claims] == [1 + len(SHAPES)] * 2
 
 
 async def test_the_fence_holds_on_the_first_commit_of_a_lane(site: Site) -> None:
@@ -559,22 +560,19 @@ async def test_a_commit_into_a_bucket_that_is_gone_is_a_broken_invariant(site: S
 # -- ids seen, statements refused --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rows", [False, True], ids=["alone", "with rows"])
-@pytest.mark.parametrize("count", [1, COPY_ROWS])
-async def test_a_record_committed_before_cannot_come_through_again(
-    site: Site, count: int, rows: bool
-) -> None:
+async def test_a_record_committed_before_cannot_come_through_again(site: Site) -> None:
     owner = await Owner.take(site.store)
-    await owner.write(owner.fill(owner.commit(), count))
-    before = await look(site, owner)
-    again = owner.fill(owner.commit(), count, first=100)
-    again.seen[again.bucket][-1] = owner.seen(0)
-    if rows:
-        again.rows = [(LOG, row("a", 1))]
-    with pytest.raises(InvariantBroken, match="committed before"):
-        await owner.lane.commit(again)
-    assert await look(site, owner) == before
-    await owner.write(owner.fill(owner.commit(), count, first=200))
+    await owner.write(owner.fill(owner.commit(), 1))
+    for round_, (count, with_rows) in enumerate(SHAPES, 1):
+        before = await look(site, owner)
+        again = owner.fill(owner.commit(), count, first=100 * round_)
+        again.seen[again.bucket][-1] = owner.seen(0)
+        if with_rows:
+            again.rows = [(LOG, row("a", 1))]
+        with pytest.raises(InvariantBroken, match="committed before"):
+            await owner.lane.commit(again)
+        assert await look(site, owner) == before
+        await owner.write(owner.fill(owner.commit(), count, first=100 * round_ + 50))
 
 
 async def test_an_id_counts_per_bucket_and_per_computation(site: Site) -> None:
@@ -626,7 +624,6 @@ def _refused_statement(commit: Commit) -> None:
     commit.statements += [("SELECT %s", (1,)), (REFUSED, (1,))]
 
 
-@pytest.mark.parametrize("count", [1, COPY_ROWS])
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -639,20 +636,21 @@ def _refused_statement(commit: Commit) -> None:
     ],
 )
 async def test_what_a_user_wrote_and_is_refused_leaves_no_trace(
-    site: Site, spoil: Callable[[Commit], None], count: int
+    site: Site, spoil: Callable[[Commit], None]
 ) -> None:
     owner = await Owner.take(site.store)
     site.refuse_statements()
     await owner.write(owner.fill(owner.commit(), 2))
-    before = await look(site, owner)
-    commit = owner.fill(owner.commit(), count, first=100)
-    spoil(commit)
-    with pytest.raises(StatementError):
-        await owner.lane.commit(commit)
-    assert await look(site, owner) == before
-    commit.rows, commit.statements = [(LOG, row("good", 1))], [("SELECT %s", (1,))]
-    await owner.write(commit)
-    assert await site.rows(LOG) == [row("good", 1)]
+    for count in (1, COPY_ROWS):
+        before = await look(site, owner)
+        commit = owner.fill(owner.commit(), count, first=100 * count)
+        spoil(commit)
+        with pytest.raises(StatementError):
+            await owner.lane.commit(commit)
+        assert await look(site, owner) == before
+        commit.rows, commit.statements = [(LOG, row("good", 1))], [("SELECT %s", (1,))]
+        await owner.write(commit)
+    assert await site.rows(LOG) == [row("good", 1)] * 2
 
 
 # -- tables ---------------------------------------------------------------------------------

@@ -20,11 +20,15 @@ import msgspec
 from examples.flights import replay
 from examples.flights.model import DelayAlert, DelayModel, HourTotals, departures, watch
 from examples.flights.replay import Flight
-from millwheel import Computation, Context, JsonLines, Pipeline, Record, Stream, Table
+from millwheel import Computation, Context, JsonLines, Pipeline, Record, Settings, Stream, Table
 from millwheel.computations import Windowed
 from millwheel.windows import Pane, Tumbling
 
 LATENESS = timedelta(minutes=120)
+SETTINGS = Settings(bundle_records=50, chunk_records=50)
+"""Small bundles: the watermark moves with each commit, and 50 departures are about an hour of
+the year. With the default of 1,000 a window would wait for a day to pass at full speed, and
+hardly a flight would find it closed."""
 
 
 class AirportHour(msgspec.Struct, frozen=True):
@@ -90,7 +94,7 @@ def airport_of(pane: Pane[HourTotals]) -> str:
 
 def build(path: Path) -> Pipeline:
     """The pipeline over a replay file."""
-    pipeline = Pipeline("flights")
+    pipeline = Pipeline("flights", settings=SETTINGS)
     pipeline.inject(
         FLIGHTS,
         JsonLines(path),
