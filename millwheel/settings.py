@@ -48,7 +48,7 @@ class Settings:
     waiting_keys: int = 1000
     """Keys of one lane whose user code may wait (for a network call, say) at a time."""
 
-    filter_capacity: int = 50_000
+    filter_capacity: int = 125_000
     """Ids the first Bloom filter of a bucket holds; the next are four times as large."""
 
     bucket_seconds: float = 120.0

@@ -26,7 +26,7 @@ import psycopg
 import pytest
 
 from millwheel.errors import EmbeddedServerError, StoreUnavailable
-from millwheel.store import account, binaries, embedded, placement
+from millwheel.store import account, binaries, embedded, server_files
 
 ROOT = Path(__file__).parent.parent
 POSTGRES_15 = Path("/usr/lib/postgresql/15/bin")
@@ -60,7 +60,7 @@ def roots() -> Iterator[Path]:
         patch.delenv("PGBIN", raising=False)
         path = Path(tempfile.mkdtemp(prefix="mw-", dir=memory if in_memory else "/tmp"))
         path.chmod(0o755)
-        patch.setattr(placement, "STATE_ROOT", path / "state")
+        patch.setattr(server_files, "STATE_ROOT", path / "state")
         patch.setattr(binaries, "CACHE_ROOTS", (path / "cache", path / "cache2"))
         yield path
         shutil.rmtree(path)
@@ -72,7 +72,7 @@ def place(roots: Path) -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(dir=roots))
     path.chmod(0o755)
     yield path
-    for record in list(path.glob(f"**/{placement.RECORD}")):
+    for record in list(path.glob(f"**/{server_files.RECORD}")):
         embedded.remove(record.parent)
     shutil.rmtree(path)
 
@@ -106,8 +106,8 @@ def child() -> Iterator[Child]:
     def run(code: str) -> subprocess.Popen[str]:
         header = (
             "import pathlib, sys\n"
-            "from millwheel.store import embedded, placement\n"
-            f"placement.STATE_ROOT = pathlib.Path({str(placement.STATE_ROOT)!r})\n"
+            "from millwheel.store import embedded, server_files\n"
+            f"server_files.STATE_ROOT = pathlib.Path({str(server_files.STATE_ROOT)!r})\n"
         )
         process = subprocess.Popen(
             [sys.executable, "-c", header + code],
@@ -146,8 +146,8 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def site_of(store: Path) -> placement.Site:
-    site = placement.find_site(Path(os.path.realpath(store)))
+def site_of(store: Path) -> server_files.Site:
+    site = server_files.find_site(Path(os.path.realpath(store)))
     assert site is not None
     return site
 
@@ -193,7 +193,7 @@ def check_durable_private_and_small(server: embedded.EmbeddedServer) -> None:
     for closed in (server.data_directory, sockets):
         assert stat.S_IMODE(closed.stat().st_mode) == 0o700
         assert closed.stat().st_uid == owner != 0
-    assert len(os.fsencode(sockets / ".s.PGSQL.5432")) <= placement.SOCKET_PATH_BYTES
+    assert len(os.fsencode(sockets / ".s.PGSQL.5432")) <= server_files.SOCKET_PATH_BYTES
     log = list((server.data_directory / "log").iterdir())
     assert len(log) == 1
     assert (server.directory / ".gitignore").read_text() == "*\n"
@@ -505,10 +505,10 @@ def test_a_server_without_a_free_connection_is_adopted_all_the_same(made: Path) 
 def test_the_lock_is_waited_for_but_not_for_ever(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placement, "LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(server_files, "LOCK_SECONDS", 0.05)
     store.mkdir(0o755)
     with (
-        placement.locked(store),
+        server_files.locked(store),
         pytest.raises(StoreUnavailable, match="another process has been starting"),
     ):
         embedded.start(store)
@@ -518,16 +518,16 @@ def test_a_lock_file_deleted_while_waiting_is_noticed(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.mkdir(0o755)
-    lock = placement.locked(store)
+    lock = server_files.locked(store)
     lock.__enter__()
 
     def delete_then_release(seconds: float) -> None:
-        (store / placement.LOCK).unlink(missing_ok=True)
+        (store / server_files.LOCK).unlink(missing_ok=True)
         lock.__exit__(None, None, None)
 
     monkeypatch.setattr(time, "sleep", delete_then_release)
-    with placement.locked(store):
-        fd = os.open(store / placement.LOCK, os.O_RDWR)
+    with server_files.locked(store):
+        fd = os.open(store / server_files.LOCK, os.O_RDWR)
         with pytest.raises(BlockingIOError):
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.close(fd)
@@ -556,7 +556,7 @@ def test_a_directory_of_somebody_else_is_refused(place: Path) -> None:
 
 def test_a_record_that_is_not_ours_is_refused(store: Path) -> None:
     store.mkdir()
-    record = store / placement.RECORD
+    record = store / server_files.RECORD
     genuine = {"format": 1, "id": "0123456789abcdef", "outside": False, "ready": False}
     for wrong in ("", "[]", "{}", json.dumps(genuine | {"id": "../../etc"})):
         record.write_text(wrong)
@@ -621,8 +621,8 @@ def test_a_planted_run_directory_is_passed_over(
     place: Path, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (place / f"millwheel-{os.geteuid()}").symlink_to(place)
-    monkeypatch.setattr(placement, "RUN_ROOT", place / "none")
-    monkeypatch.setattr(placement, "SHORT_ROOT", place)
+    monkeypatch.setattr(server_files, "RUN_ROOT", place / "none")
+    monkeypatch.setattr(server_files, "SHORT_ROOT", place)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(place / ("x" * 90)))
     with pytest.raises(EmbeddedServerError, match=r"is not a directory.*too long for a socket"):
         embedded.start(made)
@@ -732,7 +732,7 @@ def hidden(tmp_path: Path) -> Iterator[Path]:
     """A directory only its owner may enter."""
     tmp_path.chmod(0o700)
     yield tmp_path / "store"
-    for record in list(tmp_path.glob(f"**/{placement.RECORD}")):
+    for record in list(tmp_path.glob(f"**/{server_files.RECORD}")):
         embedded.remove(record.parent)
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
 
@@ -742,7 +742,7 @@ def test_data_goes_where_the_account_can_reach_it(
     hidden: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = embedded.start(hidden)
-    outside = placement.STATE_ROOT
+    outside = server_files.STATE_ROOT
     assert first.data_directory.is_relative_to(outside)
     assert not (hidden / "data").exists()
     assert [stat.S_IMODE(path.stat().st_mode) for path in (outside, first.data_directory)] == [
@@ -786,9 +786,9 @@ def test_the_store_of_an_ordinary_user_stays_that_users(store: Path) -> None:
     made = [store / name for name in os.listdir(store)]
     assert {path.name for path in made} == {
         ".gitignore",
-        placement.RECORD,
-        placement.LOCK,
-        placement.ALIVE,
+        server_files.RECORD,
+        server_files.LOCK,
+        server_files.ALIVE,
         "data",
     }
     assert {path.stat().st_uid for path in made} == {owner.pw_uid}

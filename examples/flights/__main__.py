@@ -35,7 +35,9 @@ def main() -> int:
         code = subprocess.call([sys.executable, "-m", "millwheel", *command])  # noqa: S603
         if code:
             return code
-    print(f"\nThe store is {STORE}/, the report's files are in {OUTPUT}/. Ask the store, for example:")
+    print(
+        f"\nThe store is {STORE}/, the report's files are in {OUTPUT}/. Ask the store, for example:"
+    )
     for question in QUESTIONS:
         print(f'  .venv/bin/millwheel sql "{question}"')
     return 0

@@ -136,8 +136,8 @@ class Engine:
         Raises:
             MillwheelError: what went wrong; nothing that was acknowledged is lost.
         """
-        events = [self.done, self._failed] + ([stop] if stop is not None else [])
-        waits = [asyncio.create_task(event.wait()) for event in events]
+        events = [self.done, self._failed, *([stop] if stop is not None else [])]
+        waits: list[asyncio.Task[Any]] = [asyncio.create_task(event.wait()) for event in events]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:

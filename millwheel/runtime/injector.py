@@ -112,7 +112,12 @@ class Injector:
         while len(marks) > 1 and marks[1][0] <= first:
             marks.popleft()
         seen = marks[0][1] if marks else MIN_TIME
-        return {"reader": reader, "seen": seen, "held_by": first if held else None, "ended": self.ended}
+        return {
+            "reader": reader,
+            "seen": seen,
+            "held_by": first if held else None,
+            "ended": self.ended,
+        }
 
     async def _run(self) -> None:
         engine = self._engine
