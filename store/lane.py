@@ -211,7 +211,7 @@ class PostgresLane:
         try:
             # Prepared: without parameters psycopg would else take the protocol that allows
             # several statements in one text, and with them a COMMIT of the user's.
-            await connection.execute(statement, params, prepare=True)
+            await connection.execute(statement, params or None, prepare=True)
         except psycopg.Error as error:
             raise translate(error, user=what) from error
         except (TypeError, ValueError, OverflowError) as error:

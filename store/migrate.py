@@ -9,7 +9,7 @@ from __future__ import annotations
 import psycopg
 from psycopg import sql
 
-from millwheel.errors import SchemaBehind, StoreUnavailable
+from millwheel.errors import SchemaBehind, StoreError, StoreUnavailable
 
 HEAD = "0001"
 """The newest revision in ``migrations/versions``; a test holds the two together."""
@@ -43,10 +43,14 @@ def schema_version(url: str, schema: str) -> str | None:
 
 
 def migrate(url: str, schema: str) -> None:
-    """Create the schema, or bring it up to `HEAD`; safe to run from several processes."""
+    """Create the schema, or bring it up to `HEAD`; safe to run from several processes.
+
+    Raises:
+        StoreError: Postgres refuses it; the schema is as it was.
+    """
     from alembic import command
     from alembic.config import Config
-    from sqlalchemy import create_engine, pool
+    from sqlalchemy import create_engine, exc, pool
 
     engine = create_engine(
         "postgresql+psycopg://",
@@ -64,6 +68,10 @@ def migrate(url: str, schema: str) -> None:
             config.attributes["connection"] = connection
             config.attributes["schema"] = schema
             command.upgrade(config, "head")
+    except exc.DBAPIError as error:
+        raise StoreError(
+            f"the schema {schema!r} cannot be brought to version {HEAD}: {str(error.orig).strip()}"
+        ) from error
     finally:
         engine.dispose()
 

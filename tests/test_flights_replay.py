@@ -104,7 +104,7 @@ def test_another_format_is_another_file(
     monkeypatch.chdir(tmp_path)
     assert prepare().name != name
     assert prepare().read_bytes() == b"{}\n"
-    assert prepare().parent == Path(".millwheel/input")
+    assert prepare().parent == Path(".cache/flights")
 
 
 def test_a_file_broken_off_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

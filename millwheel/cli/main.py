@@ -89,10 +89,13 @@ def run(
     debug: Debug = False,
 ) -> None:
     """Run a pipeline until its input is processed. Started again, it goes on where it was."""
+    from millwheel.cli.target import load_pipeline
+
+    pipeline = load_pipeline(target)
     from millwheel.cli.run import run
 
     run(
-        target,
+        pipeline,
         store,
         keep_open=keep_open,
         as_json=as_json,

@@ -10,7 +10,6 @@ import typer
 
 from millwheel.cli.display import moment, showing
 from millwheel.cli.output import print_json
-from millwheel.cli.target import load_pipeline
 from millwheel.pipeline import Pipeline
 from millwheel.services.interruption import Interruption
 from millwheel.services.run import Run, Summary
@@ -21,10 +20,9 @@ from millwheel.store.presence import Presence, present
 
 
 def run(
-    target: str, store: str | None, *, keep_open: bool, as_json: bool, inject_copies: int
+    pipeline: Pipeline, store: str | None, *, keep_open: bool, as_json: bool, inject_copies: int
 ) -> None:
     """Run the pipeline until its input is processed; tell how it went."""
-    pipeline = load_pipeline(target)
     address = StoreAddress.parse(store)
     with present(address, create=True) as presence:
         require_version(presence.url, pipeline.name, migrate_now=address.embedded)

@@ -154,11 +154,10 @@ class Engine:
             await lane.stop_running()
         healthy = self._failure is None
         if healthy:
-            drains = [asyncio.ensure_future(lane.drain()) for lane in self.lanes]
-            failed = asyncio.ensure_future(self._failed.wait())
-            await asyncio.wait(
-                [asyncio.gather(*drains), failed], return_when=asyncio.FIRST_COMPLETED
-            )
+            drained: asyncio.Future[Any] = asyncio.gather(*(lane.drain() for lane in self.lanes))
+            failed: asyncio.Future[Any] = asyncio.ensure_future(self._failed.wait())
+            await asyncio.wait((drained, failed), return_when=asyncio.FIRST_COMPLETED)
+            drained.cancel()
             failed.cancel()
         await self.kill()
         for interval in self.intervals:

@@ -1,4 +1,4 @@
--- The schemas that hold a pipeline.
+-- The schemas that hold a pipeline, as far as this role may look into them.
 SELECT n.nspname::text
 FROM pg_catalog.pg_namespace AS n
 WHERE (
@@ -6,4 +6,5 @@ WHERE (
     WHERE c.relnamespace = n.oid AND c.relkind = 'r'
       AND c.relname IN ('pipeline', 'key_interval', 'commit_record', 'alembic_version')
 ) = 4
+  AND pg_catalog.has_schema_privilege(n.oid, 'USAGE')
 ORDER BY n.nspname

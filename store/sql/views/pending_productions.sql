@@ -6,8 +6,13 @@ SELECT
     {micros_to_time}(p.stamp) AS produced_at
 FROM {latest_commits} AS l
 JOIN {log} AS g ON g.interval_id = l.interval_id AND NOT g.retired AND g.source IS NULL
-JOIN {production} AS p
-    ON p.log = g.id AND p.seq >= coalesce((l.acked -> g.id::text ->> 0)::bigint, 0)
+CROSS JOIN LATERAL (SELECT coalesce((l.acked -> g.id::text ->> 0)::bigint, 0) AS seq) AS first
+CROSS JOIN LATERAL (
+    -- The upper bound and OFFSET 0 tell the planner that few are pending: by index.
+    SELECT * FROM {production} AS r
+    WHERE r.log = g.id AND r.seq >= first.seq AND r.seq < first.seq + 1000000000
+    OFFSET 0
+) AS p
 JOIN {computation} AS c ON c.id = p.receiver
 JOIN {stream} AS s ON s.id = p.stream
 WHERE NOT EXISTS (

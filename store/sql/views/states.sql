@@ -3,7 +3,12 @@ WITH tail AS (
     SELECT DISTINCT ON (x.slot, x.computation, x.key, x.entry)
         x.slot, x.computation, x.key, x.entry, x.value, x.version
     FROM {fold} AS f
-    JOIN {state_change} AS x ON x.interval_id = f.interval_id AND x.n > f.through
+    CROSS JOIN LATERAL (
+        -- The upper bound and OFFSET 0 tell the planner that the tail is short: by index.
+        SELECT * FROM {state_change} AS c
+        WHERE c.interval_id = f.interval_id AND c.n > f.through AND c.n < f.through + 1000000000
+        OFFSET 0
+    ) AS x
     ORDER BY x.slot, x.computation, x.key, x.entry, x.n DESC
 ), merged AS (
     SELECT s.slot, s.computation, s.key, s.entry, s.value, s.version

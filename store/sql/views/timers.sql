@@ -3,7 +3,12 @@ WITH tail AS (
     SELECT DISTINCT ON (x.slot, x.computation, x.key, x.kind, x.tag)
         x.slot, x.computation, x.key, x.kind, x.tag, x.due, x.hold
     FROM {fold} AS f
-    JOIN {timer_change} AS x ON x.interval_id = f.interval_id AND x.n > f.through
+    CROSS JOIN LATERAL (
+        -- The upper bound and OFFSET 0 tell the planner that the tail is short: by index.
+        SELECT * FROM {timer_change} AS c
+        WHERE c.interval_id = f.interval_id AND c.n > f.through AND c.n < f.through + 1000000000
+        OFFSET 0
+    ) AS x
     ORDER BY x.slot, x.computation, x.key, x.kind, x.tag, x.n DESC
 ), merged AS (
     SELECT s.slot, s.computation, s.key, s.kind, s.tag, s.due, s.hold

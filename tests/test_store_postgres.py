@@ -1,0 +1,1135 @@
+"""What only Postgres can get wrong: connections, locks, snapshots, plans (see I3, I4, I12, I15)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import re
+import shutil
+import string
+import sys
+import tempfile
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from psycopg import AsyncConnection, sql
+from psycopg.conninfo import make_conninfo
+
+from millwheel.codec import encode_key
+from millwheel.errors import (
+    CommitUnknown,
+    Fenced,
+    MillwheelError,
+    StatementError,
+    StoreError,
+    StoreUnavailable,
+)
+from millwheel.model import SLOTS
+from millwheel.sinks import Table
+from millwheel.store.lane import PostgresLane, translate
+from millwheel.store.port import Bucket, Commit, OtherWorker
+from millwheel.store.postgres import PostgresStore, process_identity
+from millwheel.store.rows import COPY_ROWS
+from millwheel.store.statements import Statements
+from tests.store_contract import (
+    BUCKET_HIGH,
+    COUNTS,
+    LOG,
+    SECOND,
+    START,
+    Counted,
+    Owner,
+    PostgresSite,
+    Schema,
+    deploy,
+    look,
+    read_pending,
+    read_states,
+    row,
+)
+
+
+async def until(true: Callable[[], Awaitable[Any]], *, seconds: float = 10.0) -> None:
+    """Wait for something to become true on the server, which tells nobody."""
+    async with asyncio.timeout(seconds):
+        while not await true():  # noqa: ASYNC110 - the server has no event to wait for
+            await asyncio.sleep(0.005)
+
+
+async def waiting_for_a_lock(site: PostgresSite) -> bool:
+    """Whether a session of the store stands in line for a lock."""
+    rows = await site.query(
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+        "AND application_name = %s",
+        f"millwheel {site.schema.name}",
+    )
+    return bool(rows[0][0])
+
+
+async def end(site: PostgresSite, lane: PostgresLane) -> None:
+    """The server process of a lane dies."""
+    assert lane.backend is not None
+    pid = lane.backend[0]
+    await site.query("SELECT pg_terminate_backend(%s, 5000)", pid)
+
+
+def connection_of(lane: PostgresLane) -> AsyncConnection[Any]:
+    """A lane's connection, to do to it what the lane never would."""
+    assert lane._connection is not None
+    return lane._connection
+
+
+def lane_of(owner: Owner) -> PostgresLane:
+    assert isinstance(owner.lane, PostgresLane)
+    return owner.lane
+
+
+@contextlib.asynccontextmanager
+async def session(schema: Schema) -> AsyncIterator[AsyncConnection[Any]]:
+    """Another session, in a transaction that is rolled back at the end."""
+    async with await AsyncConnection.connect(schema.url, options="-c search_path=") as connection:
+        yield connection
+        await connection.rollback()
+
+
+# -- the command tag ------------------------------------------------------------------------
+
+
+async def _abort(connection: AsyncConnection[Any]) -> None:
+    """Fail the transaction without the lane hearing of it."""
+    with contextlib.suppress(psycopg.errors.DivisionByZero):
+        async with connection.pipeline():
+            await connection.execute("SELECT 1 / 0")
+
+
+async def _quietly_aborted(
+    _: PostgresLane, connection: AsyncConnection[Any], *__: Any, **___: Any
+) -> None:
+    await _abort(connection)
+
+
+@pytest.mark.parametrize(
+    ("step", "count", "rows"),
+    [("_fence", 0, 0), ("_copy", COPY_ROWS, 0), ("_as_user", 1, 1), ("_as_user", COPY_ROWS, 1)],
+)
+async def test_a_commit_counts_only_if_the_server_says_commit(
+    postgres: PostgresSite, monkeypatch: pytest.MonkeyPatch, step: str, count: int, rows: int
+) -> None:
+    """Committing a failed transaction answers ROLLBACK, and no error."""
+    owner = await Owner.take(postgres.store)
+    before = await look(postgres, owner)
+    commit = owner.commit()
+    for state in range(count):
+        commit.states.append(owner.state(f"key {state}", 1))
+    commit.rows = [(LOG, row("a", 1))] * rows
+    with monkeypatch.context() as patch:
+        patch.setattr(PostgresLane, step, _quietly_aborted)
+        with pytest.raises(StoreUnavailable, match="ROLLBACK"):
+            await owner.lane.commit(commit)
+    assert await look(postgres, owner) == before
+    await owner.write(commit)
+    assert [claim.n for claim in await owner.claim(*owner.intervals)] == [1, 1]
+
+
+# -- lost connections -------------------------------------------------------------------------
+
+
+async def _outcome(owner: Owner, commit: Commit) -> type[MillwheelError] | None:
+    try:
+        await owner.lane.commit(commit)
+    except MillwheelError as error:
+        return type(error)
+    return None
+
+
+async def _settle(owner: Owner) -> list[int]:
+    """What an engine does after a commit failed: close, connect, claim, and only then look."""
+    await owner.lane.close()
+    owner.lane = await owner.store.open_lane()
+    return [claim.n for claim in await owner.claim(*owner.intervals)]
+
+
+@pytest.mark.parametrize("count", [1, COPY_ROWS])
+async def test_a_lane_that_died_while_idle_commits_nothing(
+    postgres: PostgresSite, count: int
+) -> None:
+    owner = await Owner.take(postgres.store)
+    await owner.write(owner.fill(owner.commit(), count))
+    before = await look(postgres, owner)
+    await end(postgres, lane_of(owner))
+    outcome = await _outcome(owner, owner.fill(owner.commit(), count, first=100))
+    assert outcome in (StoreUnavailable, CommitUnknown)
+    assert await look(postgres, owner) == before
+    with pytest.raises(StoreUnavailable):
+        await owner.lane.commit(owner.commit())
+    assert await _settle(owner) == [1, 1]
+    await owner.write(owner.fill(owner.commit(), count, first=200))
+
+
+async def test_a_lane_that_dies_before_commit_is_on_the_wire_has_written_nothing(
+    postgres: PostgresSite,
+) -> None:
+    owner = await Owner.take(postgres.store)
+    before = await look(postgres, owner)
+    commit = owner.fill(owner.commit(), 3)
+    commit.statements = [("SELECT pg_sleep(60)", ())]
+    task = asyncio.create_task(_outcome(owner, commit))
+    lane = lane_of(owner)
+    assert lane.backend is not None
+    pid = lane.backend[0]
+
+    async def sleeps() -> bool:
+        query = "SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = %s"
+        return bool((await postgres.query(query, pid))[0][0])
+
+    await until(sleeps)
+    await end(postgres, lane)
+    assert await task is StoreUnavailable
+    assert await look(postgres, owner) == before
+    assert await _settle(owner) == [0, 0]
+
+
+async def test_a_lane_that_dies_with_commit_on_the_wire_does_not_know(
+    postgres: PostgresSite,
+) -> None:
+    owner = await Owner.take(postgres.store)
+    before = await look(postgres, owner)
+    async with session(postgres.schema) as other:
+        await other.execute(postgres.schema.compose("SELECT FROM {k} FOR UPDATE", k="key_interval"))
+        task = asyncio.create_task(_outcome(owner, owner.fill(owner.commit(), 3)))
+        await until(lambda: waiting_for_a_lock(postgres))
+        await end(postgres, lane_of(owner))
+        assert await task is CommitUnknown
+    assert await look(postgres, owner) == before
+    assert await _settle(owner) == [0, 0]
+
+
+class Wire:
+    """Stands between a store and its server, and cuts a connection at its next COMMIT."""
+
+    def __init__(self, url: str) -> None:
+        self._upstream = make_conninfo(url)
+        self._directory = Path(tempfile.mkdtemp(prefix="millwheel-wire-", dir="/tmp"))
+        self._connections: set[asyncio.Task[Any]] = set()
+        self._server: asyncio.Server
+        self.cut: str | None = None
+        """At the "request", which the server never sees, or at the "answer"."""
+
+    @property
+    def url(self) -> str:
+        return make_conninfo(self._upstream, host=str(self._directory), port=5432)
+
+    async def __aenter__(self) -> Wire:
+        path = self._directory / ".s.PGSQL.5432"
+        self._server = await asyncio.start_unix_server(self._connected, path)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        await asyncio.gather(*self._connections)
+        shutil.rmtree(self._directory)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        parts = psycopg.conninfo.conninfo_to_dict(self._upstream)
+        path = f"{parts['host']}/.s.PGSQL.{parts['port']}"
+        up_reader, up_writer = await asyncio.open_unix_connection(path)
+        pipes = [
+            asyncio.create_task(self._pipe(reader, up_writer, "request")),
+            asyncio.create_task(self._pipe(up_reader, writer, "answer")),
+        ]
+        await asyncio.wait(pipes, return_when=asyncio.FIRST_COMPLETED)
+        for end in (writer, up_writer):
+            end.close()
+            with contextlib.suppress(ConnectionError):
+                await end.wait_closed()
+        await asyncio.wait(pipes)
+
+    async def _pipe(
+        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, place: str
+    ) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await source.read(65536):
+                if self.cut == place and b"COMMIT\0" in data:
+                    return
+                target.write(data)
+                await target.drain()
+
+
+@pytest.mark.parametrize("count", [1, COPY_ROWS])
+@pytest.mark.parametrize(("cut", "durable"), [("request", False), ("answer", True)])
+async def test_an_unknown_commit_is_settled_by_claiming_again(
+    schema: Schema, cut: str, durable: bool, count: int
+) -> None:
+    async with Wire(schema.url) as wire:
+        site = await PostgresSite.open(replace(schema, url=wire.url))
+        owner = await Owner.take(site.store)
+        wire.cut = cut
+        outcome = await _outcome(owner, owner.fill(owner.commit(), count))
+        assert outcome is CommitUnknown
+        wire.cut = None
+        assert await _settle(owner) == [int(durable)] * 2
+        assert len(await site.states()) == (count if durable else 0)
+        await owner.write(owner.fill(owner.commit(), count, first=100))
+        await site.close()
+
+
+async def test_a_cancelled_commit_is_not_on_the_wire_once_the_lane_is_closed(
+    postgres: PostgresSite,
+) -> None:
+    owner = await Owner.take(postgres.store)
+    before = await look(postgres, owner)
+    async with session(postgres.schema) as other:
+        await other.execute(postgres.schema.compose("SELECT FROM {k} FOR UPDATE", k="key_interval"))
+        task = asyncio.create_task(owner.lane.commit(owner.fill(owner.commit(), 3)))
+        await until(lambda: waiting_for_a_lock(postgres))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await owner.lane.close()
+    assert await _settle(owner) == [0, 0]
+    assert await look(postgres, owner) == before
+
+
+async def test_a_store_that_does_not_answer_is_unavailable(postgres: PostgresSite) -> None:
+    nowhere = make_conninfo(postgres.schema.url, host="/nonexistent")
+    with pytest.raises(StoreUnavailable, match="cannot be reached"):
+        await PostgresStore(nowhere, postgres.schema.name).open()
+
+
+async def test_the_store_works_on_after_its_idle_connections_died(postgres: PostgresSite) -> None:
+    await deploy(postgres.store)
+    await postgres.query(
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = %s",
+        f"millwheel {postgres.schema.name}",
+    )
+
+    async def answers() -> bool:
+        with contextlib.suppress(StoreUnavailable):
+            return bool(await postgres.store.live_buckets())
+        return False
+
+    await until(answers)
+
+
+async def test_many_buckets_do_not_use_up_the_prepared_statements(postgres: PostgresSite) -> None:
+    owner = await Owner.take(postgres.store)
+    connection_of(lane_of(owner)).prepared_max = 8
+    for number in range(6):
+        high = BUCKET_HIGH + number * SECOND
+        bucket = await postgres.store.open_bucket("time", 0, high, high + SECOND)
+        commit = owner.fill(owner.commit(bucket=bucket.id), 2, first=number * 10)
+        commit.rows = [(LOG, row("a", number))]
+        await owner.write(commit)
+    assert len(await postgres.states()) == 12
+
+
+# -- claims and zombies (I4) -------------------------------------------------------------------
+
+
+async def test_a_zombie_with_an_open_transaction_is_ended_and_fenced(
+    postgres: PostgresSite,
+) -> None:
+    """A stopped process holds its share lock; its successor may neither wait nor be undone."""
+    store = await postgres.another()
+    zombie = await Owner.take(store)
+    await store.heartbeat(zombie.worker, 60.0, {})
+    lane = lane_of(zombie)
+    connection = connection_of(lane)
+    commit = zombie.fill(zombie.commit(), 2)
+    await connection.execute("BEGIN")
+    await lane._fence(connection, commit)  # the process is stopped here
+    before = await look(postgres, zombie)
+    successor = await Owner.take(postgres.store, await deploy(postgres.store))
+    with pytest.raises(psycopg.OperationalError):
+        await connection.execute("COMMIT")  # and wakes up
+    assert await look(postgres, zombie) == before
+    zombie.lane = await store.open_lane()
+    with pytest.raises(Fenced):
+        await zombie.lane.commit(commit)
+    await successor.write(successor.fill(successor.commit(), 2))
+    assert len(await postgres.states()) == 2
+
+
+@pytest.mark.parametrize("count", [1, COPY_ROWS])
+async def test_a_commit_that_meets_a_claim_waits_for_it_and_is_fenced(
+    postgres: PostgresSite, count: int
+) -> None:
+    owner = await Owner.take(postgres.store)
+    before = await look(postgres, owner)
+    statements = Statements(postgres.schema.name)
+    async with session(postgres.schema) as claimer:
+        await claimer.execute(
+            statements.get("claim_intervals"),
+            {
+                "interval_ids": [r.id for r in owner.intervals],
+                "owner": str(uuid.uuid4()),
+                "sequence": f"{postgres.schema.name}.sequence_number",
+            },
+        )
+        task = asyncio.create_task(_outcome(owner, owner.fill(owner.commit(), count)))
+        await until(lambda: waiting_for_a_lock(postgres))
+        await claimer.commit()
+    assert await task is Fenced
+    assert await look(postgres, owner) == before
+
+
+async def test_a_claim_waits_for_the_commit_before_it_and_reads_it(postgres: PostgresSite) -> None:
+    owner = await Owner.take(postgres.store)
+    successor = await postgres.another()
+    lane = lane_of(owner)
+    commit = owner.commit()
+    await connection_of(lane).execute("BEGIN")
+    await lane._fence(connection_of(lane), commit)
+    ids = [r.id for r in owner.intervals]
+    task = asyncio.create_task(successor.claim(str(uuid.uuid4()), ids))
+    await until(lambda: waiting_for_a_lock(postgres))
+    await connection_of(lane).execute("COMMIT")
+    assert [claim.n for claim in await task] == [1, 1]
+
+
+async def test_only_the_very_process_that_was_recorded_is_ended(postgres: PostgresSite) -> None:
+    owner = await Owner.take(postgres.store)
+    lane = lane_of(owner)
+    assert lane.backend is not None
+    pid, started = lane.backend
+    await postgres.store.end_backends([(pid, started.replace("20", "19", 1)), (pid + 1, started)])
+    await owner.write(owner.commit())
+    await postgres.store.end_backends([(pid, started)])
+    assert await _outcome(owner, owner.commit()) in (StoreUnavailable, CommitUnknown)
+
+
+async def test_a_worker_is_dead_only_if_its_process_is_known_to_be_gone(
+    postgres: PostgresSite,
+) -> None:
+    host, pid, started = process_identity()
+    me = OtherWorker(str(uuid.uuid4()), host, pid, started, [], 10.0)
+    assert not postgres.store.is_dead(me)
+    assert not postgres.store.is_dead(replace(me, host=f"{host} elsewhere", pid=2**22 + 1))
+    assert postgres.store.is_dead(replace(me, pid=2**22 + 1))
+    if started:
+        assert postgres.store.is_dead(replace(me, pid_started=f"{started}0"))
+    gone = await asyncio.create_subprocess_exec(sys.executable, "-c", "")
+    await gone.wait()
+    assert postgres.store.is_dead(replace(me, pid=gone.pid))
+
+
+async def test_an_ended_worker_loses_its_connections(postgres: PostgresSite) -> None:
+    store = await postgres.another()
+    owner = await Owner.take(store)
+    await store.heartbeat(owner.worker, 60.0, {})
+    (other,) = await postgres.store.other_workers(str(uuid.uuid4()))
+    assert [tuple(b) for b in other.backends] == [lane_of(owner).backend]
+    await postgres.store.end_worker(other)
+    assert await _outcome(owner, owner.commit()) in (StoreUnavailable, CommitUnknown)
+
+
+# -- errors: whose fault ------------------------------------------------------------------------
+
+
+def _long_text(length: int) -> str:
+    """Text that does not compress: an index cannot hold much of it."""
+    letters = random.Random(7)
+    return "".join(letters.choices(string.ascii_letters + string.digits, k=length))
+
+
+USER_FAULTS: list[tuple[str, Sequence[Any]]] = [
+    ("SELECT 1 / 0", ()),
+    ("SELECT 1 / %s::integer", (0,)),
+    ("INSERT INTO nowhere VALUES (1)", ()),
+    ("SELEC", ()),
+    ("SELECT %s, %s", (1,)),
+    ("SELECT 5 % 2", (1,)),
+    ("SELECT %s::text", ("NUL \0",)),
+    ("SELECT %s::text", ("\ud800",)),
+    ("SELECT %s::bigint", (2**63,)),
+    ("SELECT %s", (object(),)),
+    ("SELECT %s::jsonb", ("{",)),
+    ("SELECT '\\u0000'::jsonb", ()),
+    ("INSERT INTO counts (word, count) VALUES ('a', 1), ('a', 1)", ()),
+    ("INSERT INTO counts (word, count) VALUES (%s, 1)", (_long_text(9000),)),
+    ("INSERT INTO counts (word, count) VALUES ('a', 1); COMMIT", ()),
+    ("INSERT INTO counts (word, count) VALUES ('a', 1); SELECT 1", ()),
+    ("SELECT 1; ROLLBACK", ()),
+    ("SELECT '(0,0)'::point FOR UPDATE OF nothing", ()),
+    ("UPDATE no_other.database SET x = 1", ()),
+    ("SELECT other.a.b.c FROM other.a.b.c", ()),
+]
+
+
+async def test_a_statement_that_cannot_work_is_its_authors_fault(postgres: PostgresSite) -> None:
+    """Otherwise its bundle would be tried again for ever, or the worker would stop."""
+    owner = await Owner.take(postgres.store)
+    before = await look(postgres, owner)
+    for number, (statement, params) in enumerate(USER_FAULTS):
+        commit = owner.fill(owner.commit(), COPY_ROWS if number % 2 else 1)
+        commit.statements = [("SELECT 1", ()), (statement, params)]
+        with pytest.raises(StatementError):
+            await owner.lane.commit(commit)
+        assert await look(postgres, owner) == before, statement
+    await owner.write(owner.fill(owner.commit(), 1))
+
+
+async def test_rows_that_cannot_be_written_are_their_authors_fault(postgres: PostgresSite) -> None:
+    owner = await Owner.take(postgres.store)
+    before = await look(postgres, owner)
+    cases: list[list[tuple[Any, ...]]] = [
+        [row("\0", 1)],
+        [row("\ud800", 1)],
+        [row(_long_text(9000), 1)],
+        [row("a", 1), (1, 1, None, None, None)],
+        [([], 1, None, None, None)],
+        [row("a", 1, share="much"), row("b", 1, share=0.5)],
+        [row("a", 1, share=10**400), row("b", 1, share=0.5)],
+        [("a", 1, None, None, "{no json")],
+    ]
+    for bad in cases:
+        commit = owner.fill(owner.commit(), 1)
+        commit.rows = [(COUNTS, values) for values in bad]
+        with pytest.raises(StatementError):
+            await owner.lane.commit(commit)
+        assert await look(postgres, owner) == before
+    await owner.write(owner.fill(owner.commit(), 1))
+
+
+async def test_what_fails_only_at_commit_is_the_users_fault_too(postgres: PostgresSite) -> None:
+    owner = await Owner.take(postgres.store)
+    await postgres.query(
+        'ALTER TABLE {log} ADD CONSTRAINT "once" UNIQUE (word) DEFERRABLE INITIALLY DEFERRED',
+        log="order",
+    )
+    commit = owner.fill(owner.commit(), 1)
+    commit.rows = [(LOG, row("a", 1)), (LOG, row("a", 2))]
+    with pytest.raises(StatementError, match="deferred"):
+        await owner.lane.commit(commit)
+    assert await postgres.states() == []
+    commit.rows.pop()
+    await owner.write(commit)
+
+
+async def test_a_users_statement_finds_the_tables_of_its_pipeline(postgres: PostgresSite) -> None:
+    owner = await Owner.take(postgres.store)
+    commit = owner.commit()
+    commit.statements = [
+        ("INSERT INTO counts (word, count) VALUES (%s, %s)", ("a", 1)),
+        ("UPDATE counts SET count = count + 1 WHERE word = 'a'", ()),
+        ("UPDATE counts SET note = '100 %'", ()),
+        ("DELETE FROM counts WHERE count %% 2 = %s", (1,)),
+        ("DELETE FROM counts WHERE count % 2 = 1", ()),
+    ]
+    await owner.write(commit)
+    assert await postgres.rows(COUNTS) == [row("a", 2, note="100 %")]
+
+
+@pytest.mark.parametrize(
+    ("state", "mine", "users"),
+    [
+        ("08006", StoreUnavailable, StoreUnavailable),
+        ("40001", StoreUnavailable, StoreUnavailable),
+        ("40P01", StoreUnavailable, StoreUnavailable),
+        ("53100", StoreUnavailable, StoreUnavailable),
+        ("55P03", StoreUnavailable, StoreUnavailable),
+        ("57014", StoreUnavailable, StoreUnavailable),
+        ("57P01", StoreUnavailable, StoreUnavailable),
+        ("22012", StoreError, StatementError),
+        ("23505", StoreError, StatementError),
+        ("42P01", StoreError, StatementError),
+        ("54000", StoreError, StatementError),
+        ("P0001", StoreError, StatementError),
+        ("0A000", StoreError, StatementError),
+        ("XX000", StoreError, StoreError),
+    ],
+)
+def test_errors_are_told_apart_by_sqlstate(
+    state: str, mine: type[Exception], users: type[Exception]
+) -> None:
+    error = psycopg.errors.lookup(state)("it failed")
+    assert type(translate(error)) is mine
+    assert type(translate(error, user="the statement")) is users
+
+
+# -- buckets and readers --------------------------------------------------------------------------
+
+
+async def _droppable(site: PostgresSite, owner: Owner) -> Bucket:
+    """A time bucket that nothing needs any more."""
+    await owner.write(owner.fill(owner.commit(), 3))
+    (old,) = await site.store.live_buckets()
+    new = await site.store.open_bucket("time", 0, old.high, old.high + 3600 * SECOND)
+    owner.stamp = new.low
+    await owner.write(owner.commit(owner.injector, bucket=new.id))
+    await owner.write(owner.commit(bucket=new.id))
+    for row_ in owner.deployment.intervals:
+        link = owner.links[row_.id]
+        assert await site.store.fold(row_.id, link.sequencer, 0, link.n)
+    assert await site.store.advance_gc_watermark() >= old.high
+    return old
+
+
+async def test_a_bucket_is_not_dropped_under_a_reader_and_nobody_waits(
+    postgres: PostgresSite,
+) -> None:
+    owner = await Owner.take(postgres.store)
+    old = await _droppable(postgres, owner)
+    patient = PostgresStore(
+        postgres.schema.url, postgres.schema.name, lock_timeout_milliseconds=20_000
+    )
+    await patient.open()
+    async with session(postgres.schema) as reader:
+        await reader.execute(
+            postgres.schema.compose("LOCK TABLE {p} IN ACCESS SHARE MODE", p=f"production_{old.id}")
+        )
+        async with asyncio.timeout(5):
+            assert not await postgres.store.drop_bucket(old)
+        dropping = asyncio.create_task(patient.drop_bucket(old))
+        await until(lambda: waiting_for_a_lock(postgres))
+        async with asyncio.timeout(5):
+            await owner.write(owner.fill(owner.commit(), 3, first=10))
+            await owner.write(owner.fill(owner.commit(), COPY_ROWS, first=20))
+            await postgres.store.open_bucket("time", 0, BUCKET_HIGH * 2, BUCKET_HIGH * 2 + 1)
+        assert not dropping.done()
+        await reader.rollback()
+        assert await dropping
+    assert old not in await postgres.store.live_buckets()
+    await patient.close()
+
+
+async def test_a_bucket_is_opened_beside_a_reader_of_everything(postgres: PostgresSite) -> None:
+    """CREATE … PARTITION OF would queue behind him, and everybody behind that."""
+    await deploy(postgres.store)
+    async with session(postgres.schema) as reader:
+        await read_states(reader, postgres.schema)
+        await read_pending(reader, postgres.schema)
+        async with asyncio.timeout(5):
+            await postgres.store.open_bucket("time", 0, BUCKET_HIGH, BUCKET_HIGH + 1)
+            await postgres.store.open_bucket("source", 1, 0, 10)
+
+
+async def test_a_reader_that_locked_before_its_snapshot_keeps_its_rows(
+    postgres: PostgresSite,
+) -> None:
+    owner = await Owner.take(postgres.store)
+    schema = postgres.schema
+    parents = ["production", "state_change", "timer_change", "commit_record", "seen_record"]
+    await owner.write(owner.fill(owner.commit(), 5, first=50))
+    async with session(schema) as reader:
+        await reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        names = sql.SQL(", ").join(map(schema.table, parents))
+        await reader.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(names))
+        first = await read_states(reader, schema), await read_pending(reader, schema)
+        assert len(first[0]) == 5
+        acked = msgspec.json.encode({str(owner.log()): [5, []]})
+        await owner.write(owner.commit(owner.intervals[0], acked=acked))
+        old = await _droppable(postgres, owner)
+        assert not await postgres.store.drop_bucket(old)
+        assert (await read_states(reader, schema), await read_pending(reader, schema)) == first
+        assert await postgres.store.oldest_snapshot_seconds() > 0.0
+    assert await postgres.store.drop_bucket(old)
+
+
+async def test_an_old_snapshot_is_noticed(postgres: PostgresSite) -> None:
+    await deploy(postgres.store)
+    async with session(postgres.schema) as reader:
+        await reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        await reader.execute("SELECT 1")
+        await postgres.query("SELECT pg_sleep(0.05)")
+        assert 0.05 <= await postgres.store.oldest_snapshot_seconds() < 60.0
+
+
+# -- folds, killed at any moment (I15) --------------------------------------------------------------
+
+
+class Watched(Statements):
+    """Statements that tell before they are used."""
+
+    def __init__(self, schema: str) -> None:
+        super().__init__(schema)
+        self.before: Callable[[str], None] = lambda name: None
+
+    def get(self, name: str, **tables: str) -> str:
+        self.before(name)
+        return super().get(name, **tables)
+
+
+KEYS = ("a", "b", ("c", 1))
+ENTRIES = ("", "m/1", "m/2")
+TAGS = ("", "t")
+FOLD_STEPS = ("advance_fold", "fold_states", "fold_timers", "commit", "answer")
+
+
+@dataclass
+class Model:
+    """What every reader must see."""
+
+    states: dict[tuple[Any, str], Any] = field(default_factory=dict)
+    timers: dict[tuple[Any, str], int] = field(default_factory=dict)
+    sent: dict[int, list[int]] = field(default_factory=dict)
+    """Per interval: the stamps of its productions; their seq are positions in it."""
+    acked: dict[int, int] = field(default_factory=dict)
+    """Per interval: the first one that is not acknowledged."""
+    beyond: dict[int, set[int]] = field(default_factory=dict)
+
+    def pending(self, interval: int) -> list[int]:
+        return [
+            seq
+            for seq in range(self.acked[interval], len(self.sent[interval]))
+            if seq not in self.beyond[interval]
+        ]
+
+
+@dataclass(frozen=True)
+class Write:
+    """A commit of one interval."""
+
+    interval: int
+    states: list[tuple[int, int, int | None]]
+    timers: list[tuple[int, int, int | None]]
+    productions: int
+    acks: list[int]
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A fold of some of the commits not folded yet, ended before the given step, if any."""
+
+    interval: int
+    share: float
+    killed: str | None
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Claim again, or let a bucket begin or go."""
+
+    what: str
+
+
+small = st.integers(0, 2)
+values = st.none() | st.integers(0, 9)
+writes = st.builds(
+    Write,
+    st.integers(0, 1),
+    st.lists(st.tuples(small, small, values), max_size=6),
+    st.lists(st.tuples(small, st.integers(0, 1), values), max_size=4),
+    st.integers(0, 3),
+    st.lists(st.integers(0, 5), max_size=3),
+)
+folds = st.builds(
+    Fold, st.integers(0, 1), st.sampled_from([0.5, 1.0]), st.none() | st.sampled_from(FOLD_STEPS)
+)
+turns = st.builds(Turn, st.sampled_from(["claim", "next bucket", "drop"]))
+
+
+class Trial:
+    """One history, with a look from outside after each step and between a fold's statements."""
+
+    def __init__(self, site: PostgresSite, owner: Owner, watched: Watched) -> None:
+        self.site = site
+        self.owner = owner
+        self.watched = watched
+        self.model = Model()
+        self.known = dict.fromkeys((r.id for r in owner.intervals), 0)
+        """How far the owner knows its intervals to be folded."""
+        for number in (0, 1):
+            self.model.sent[number] = []
+            self.model.acked[number] = 0
+            self.model.beyond[number] = set()
+        self.logs = [owner.log(row_) for row_ in owner.intervals]
+        self.watcher = psycopg.connect(site.schema.url, autocommit=True)
+
+    async def check(self) -> None:
+        """Each view shows the model."""
+        states = {(_key(s.key), s.entry): s.value for s in await self.site.states()}
+        assert states == self.model.states
+        timers = {(_key(t.key), t.tag): t.due - START for t in await self.site.timers()}
+        assert timers == self.model.timers
+        pending = [
+            (self.logs[number], seq) for number in (0, 1) for seq in self.model.pending(number)
+        ]
+        assert await self.site.pending() == sorted(pending)
+
+    def check_now(self) -> None:
+        """The same, in the middle of something."""
+        query = self.site.schema.compose(
+            "SELECT (SELECT jsonb_agg(jsonb_build_array(key, entry, value)) FROM {states}),"
+            " (SELECT jsonb_agg(jsonb_build_array(key, tag)) FROM {timers}),"
+            " (SELECT count(*) FROM {pending})",
+            states="states",
+            timers="timers",
+            pending="pending_productions",
+        )
+        found = self.watcher.execute(query).fetchone()
+        assert found is not None
+        states, timers, pending = found
+        assert {(_key(k), e): v for k, e, v in states or ()} == self.model.states
+        assert {(_key(k), tag) for k, tag in timers or ()} == set(self.model.timers)
+        assert pending == sum(len(self.model.pending(number)) for number in (0, 1))
+
+    async def take(self, step: Write | Fold | Turn) -> None:
+        if isinstance(step, Write):
+            await self.write(step)
+        elif isinstance(step, Fold):
+            await self.fold(step)
+        elif step.what == "claim":
+            # The sequencers change, the logs of before stay; productions go on in those.
+            await self.owner.claim(*self.owner.intervals)
+            for row_ in self.owner.intervals:
+                assert self.owner.claims[row_.id].folded >= self.known[row_.id]
+        elif step.what == "next bucket":
+            last = max(b.high for b in await self.site.store.live_buckets())
+            self.owner.stamp = last
+            bucket = await self.site.store.open_bucket("time", 0, last, last + 3600 * SECOND)
+            for row_ in self.owner.deployment.intervals:
+                self.owner.bucket[row_.id] = self.owner.bucket[row_.id]
+            await self.owner.write(self.owner.commit(self.owner.injector, bucket=bucket.id))
+        else:
+            await self.site.store.advance_gc_watermark()
+            *old, _ = await self.site.store.live_buckets()
+            for bucket in old:
+                if not await self.site.store.drop_bucket(bucket):
+                    break
+        await self.check()
+
+    async def write(self, step: Write) -> None:
+        owner, model, number = self.owner, self.model, step.interval
+        row_ = owner.intervals[number]
+        for ack in step.acks:
+            seq = model.acked[number] + ack
+            if seq < len(model.sent[number]):
+                model.beyond[number].add(seq)
+        while model.acked[number] in model.beyond[number]:
+            model.beyond[number].discard(model.acked[number])
+            model.acked[number] += 1
+        runs = [[seq, seq] for seq in sorted(model.beyond[number])]
+        acked = msgspec.json.encode({str(self.logs[number]): [model.acked[number], runs]})
+        commit = owner.commit(row_, acked=acked)
+        states = {(KEYS[k], ENTRIES[e]): value for k, e, value in step.states}
+        for (key, entry), value in states.items():
+            if owner.interval_of(key) is row_:
+                commit.states.append(owner.state(key, value, entry))
+                model.states[key, entry] = value
+        timers = {(KEYS[k], TAGS[t]): due for k, t, due in step.timers}
+        for (key, tag), due in timers.items():
+            if owner.interval_of(key) is row_:
+                at = None if due is None else START + due
+                commit.timers.append(owner.timer(key, at, tag))
+                model.timers[key, tag] = due  # type: ignore[assignment]
+        model.states = {name: value for name, value in model.states.items() if value is not None}
+        model.timers = {name: due for name, due in model.timers.items() if due is not None}
+        for _ in range(step.productions):
+            production = owner.production("x", 0)
+            production.log, production.seq = self.logs[number], len(model.sent[number])
+            commit.productions.append(production)
+            model.sent[number].append(production.stamp)
+        unacked = [model.sent[number][seq] for seq in model.pending(number)]
+        commit.intervals[0].floor = min(unacked, default=commit.stamp)
+        await owner.write(commit)
+
+    async def fold(self, step: Fold) -> None:
+        row_ = self.owner.intervals[step.interval]
+        link = self.owner.links[row_.id]
+        after = self.known[row_.id]
+        through = after + max(1, int((link.n - after) * step.share))
+        if through > link.n:
+            return
+        killed = step.killed
+
+        def before(name: str) -> None:
+            if name in FOLD_STEPS:
+                self.check_now()
+            if name == killed:
+                self.kill()
+
+        self.watched.before = before
+        self.watcher.execute(
+            self.site.schema.compose("UPDATE {doom} SET armed = %s", doom="doom"),
+            [killed == "commit"],
+        )
+        try:
+            folded = await self.site.store.fold(row_.id, link.sequencer, after, through)
+        except StoreUnavailable:
+            assert killed not in (None, "answer")
+        else:
+            # Less may be folded than a fold before this one did, whose answer was lost.
+            assert folded or killed is None or killed == "answer"
+            if folded and killed != "answer":
+                self.known[row_.id] = through
+        finally:
+            self.watched.before = lambda name: None
+
+    def kill(self) -> None:
+        """End the sessions of the store that are in a transaction."""
+        self.watcher.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+            "WHERE application_name = %s AND state = 'idle in transaction'",
+            [f"millwheel {self.site.schema.name}"],
+        )
+
+
+def _key(key: Any) -> Any:
+    return tuple(key) if isinstance(key, list) else key
+
+
+DOOM = (
+    "CREATE TABLE {doom} (armed boolean)",
+    "INSERT INTO {doom} VALUES (false)",
+    "CREATE FUNCTION {ends}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+    "IF (SELECT armed FROM {doom}) THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF; "
+    "RETURN NULL; END $$",
+    "CREATE CONSTRAINT TRIGGER doom AFTER UPDATE ON {fold} DEFERRABLE INITIALLY DEFERRED "
+    "FOR EACH ROW EXECUTE FUNCTION {ends}()",
+)
+"""Ends a fold's session while it commits, if armed."""
+
+
+@settings(
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(steps=st.lists(st.one_of(writes, writes, folds, folds, turns), min_size=6, max_size=24))
+@pytest.mark.parametrize("version", [15, 18])
+async def test_no_reader_ever_sees_a_fold(
+    new_schema: Callable[[int], Schema], version: int, steps: list[Write | Fold | Turn]
+) -> None:
+    site = await PostgresSite.open(new_schema(version))
+    for statement in DOOM:
+        await site.query(statement, doom="doom", ends="ends", fold="fold")
+    watched = Watched(site.schema.name)
+    site.store.statements = watched
+    owner = await Owner.take(site.store)
+    trial = Trial(site, owner, watched)
+    try:
+        for step in steps:
+            await trial.take(step)
+        claims = await owner.claim(*owner.intervals)
+        for claim in claims:
+            assert await site.store.fold(
+                claim.interval.id, claim.interval.sequencer, claim.folded, claim.n
+            )
+        await trial.check()
+        (entries,) = await site.store.load_keys(
+            owner.computation, [(encode_key("a")[1], b'"a"')], 10
+        )
+        assert {e: msgspec.json.decode(v) for e, v, _ in entries} == {
+            entry: value for (key, entry), value in trial.model.states.items() if key == "a"
+        }
+    finally:
+        trial.watcher.close()
+        await site.close()
+
+
+async def test_a_fold_waits_for_a_claim_and_gives_way_to_it(postgres: PostgresSite) -> None:
+    owner = await Owner.take(postgres.store)
+    await owner.write(owner.fill(owner.commit(), 3))
+    row_ = owner.intervals[0]
+    statements = Statements(postgres.schema.name)
+    async with session(postgres.schema) as claimer:
+        params = {"interval_ids": [row_.id], "owner": str(uuid.uuid4())}
+        params["sequence"] = f"{postgres.schema.name}.sequence_number"
+        await claimer.execute(statements.get("claim_intervals"), params)
+        sequencer = owner.links[row_.id].sequencer
+        fold = asyncio.create_task(postgres.store.fold(row_.id, sequencer, 0, 1))
+        await until(lambda: waiting_for_a_lock(postgres))
+        await claimer.commit()
+    assert not await fold
+    assert await postgres.query("SELECT count(*) FROM {state}", state="state") == [(0,)]
+
+
+# -- plans ------------------------------------------------------------------------------------------
+
+MANY = 30_000
+
+
+async def _fill_tables(site: PostgresSite, owner: Owner) -> tuple[Bucket, Bucket]:
+    """Two buckets with many rows each, and the current tables as full."""
+    (first,) = await site.store.live_buckets()
+    second = await site.store.open_bucket("time", 0, first.high, first.high + 3600 * SECOND)
+    row_, other = owner.intervals
+    for start, bucket in ((0, first), (MANY, second)):
+        numbers = f"generate_series({start + 1}, {start + MANY}) AS n"
+        for statement in (
+            "INSERT INTO {commits} SELECT CASE WHEN n %% 2 = 0 THEN %s ELSE %s END, n, 1, %s, 0, "
+            "0, %s, '{{}}', NULL, '{{}}' FROM " + numbers,
+            "INSERT INTO {states} SELECT CASE WHEN n %% 2 = 0 THEN %s ELSE %s END, n, 2, "
+            "n %% 65536, '\"k' || n || '\"', '', '1', 1 FROM " + numbers,
+            "INSERT INTO {timers} SELECT CASE WHEN n %% 2 = 0 THEN %s ELSE %s END, n, 2, "
+            "n %% 65536, '\"k' || n || '\"', 'watermark', '', n, n FROM " + numbers,
+            "INSERT INTO {productions} SELECT n %% 5 + 100, n, 1, 2, n %% 65536, "
+            "'\"k' || n || '\"', '1', 1, n, n, %s FROM " + numbers,
+            "INSERT INTO {seen} SELECT n %% 65536, 2, gen_random_uuid() FROM " + numbers,
+        ):
+            wanted = statement.replace("%%", "").count("%s")
+            params = (row_.id, other.id, START, START)[:wanted]
+            await site.query(
+                statement if params else statement.replace("%%", "%"),
+                *params,
+                commits=f"commit_record_{bucket.id}",
+                states=f"state_change_{bucket.id}",
+                timers=f"timer_change_{bucket.id}",
+                productions=f"production_{bucket.id}",
+                seen=f"seen_record_{bucket.id}",
+            )
+    series = f"generate_series(1, {MANY}) AS n"
+    await site.query(
+        "INSERT INTO {state} SELECT n %% 65536, 2, '\"k' || n / 3 || '\"', 'm/' || n, '1', %s "
+        "FROM " + series,
+        1,
+        state="state",
+    )
+    await site.query(
+        "INSERT INTO {timer} SELECT n %% 65536, 2, '\"k' || n || '\"', 'watermark', '', n, %s "
+        "FROM " + series,
+        1,
+        timer="timer",
+    )
+    return first, second
+
+
+def _walk(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    return [plan, *(node for part in plan.get("Plans", ()) for node in _walk(part))]
+
+
+PLANNED: list[tuple[str, dict[str, Any], dict[str, str]]] = [
+    ("load_keys", {"slot": [1, 2, 3], "key": ['"k1"'] * 3, "computation": 2, "limit": 64}, {}),
+    ("load_entry", {"slot": 1, "computation": 2, "key": '"k1"', "entry": "m/1"}, {}),
+    (
+        "scan_entries",
+        {"slot": 1, "computation": 2, "key": '"k"', "after": "m/", "before": "m0", "limit": 100},
+        {},
+    ),
+    (
+        "look_up_seen",
+        {"slot": list(range(20)), "id": [uuid.UUID(int=n) for n in range(20)], "computation": 2},
+        {"table": "seen_record"},
+    ),
+    (
+        "scan_seen",
+        {"slot": 9, "computation": 2, "id": uuid.UUID(int=0), "slot_to": SLOTS, "limit": 1000},
+        {"table": "seen_record"},
+    ),
+    ("read_productions", {"log": 101, "first": MANY, "limit": 100}, {}),
+    ("read_last_commits", {"interval_ids": [2, 3]}, {}),
+    ("read_state_tail", {"interval_id": 2, "after": 2 * MANY - 50}, {}),
+    ("stored_floor", {}, {}),
+    ("source_acknowledged", {"log": 3}, {}),
+    ("bucket_in_use", {}, {"table": "commit_record"}),
+    ("advance_fold", {"interval_id": 2, "sequencer": 1, "after": 0, "through": 9}, {}),
+    ("fold_states", {"interval_id": 2, "after": 100, "through": 140}, {}),
+    ("fold_timers", {"interval_id": 2, "after": 100, "through": 140}, {}),
+    (
+        "fence_and_record",
+        {
+            "stamp": START,
+            "interval_id": [2],
+            "n": [2 * MANY + 1],
+            "sequencer": [1],
+            "input_watermark": [0],
+            "low_watermark": [0],
+            "floor": [0],
+            "acked": ["{}"],
+            "position": [None],
+            "counters": ["{}"],
+        },
+        {"current": "commit_record", "previous": "commit_record"},
+    ),
+]
+BIG = re.compile(
+    "(commit_record|state_change|timer_change|production|seen_record)_[0-9]+|state|timer"
+)
+
+
+async def test_no_statement_of_the_hot_path_reads_a_large_table_from_end_to_end(
+    postgres: PostgresSite,
+) -> None:
+    """By the plans for known parameters, and by those that Postgres keeps for any."""
+    owner = await Owner.take(postgres.store)
+    _, bucket = await _fill_tables(postgres, owner)
+    statements = Statements(postgres.schema.name)
+    for analyzed in (False, True):  # a young bucket has no statistics yet
+        if analyzed:
+            await postgres.query("ANALYZE")
+        for name, params, tables in PLANNED:
+            named = {place: f"{table}_{bucket.id}" for place, table in tables.items()}
+            text = statements.get(name, **named)
+            for mode in ("force_custom_plan", "force_generic_plan"):
+                await postgres.reader.execute(f"SET plan_cache_mode = {mode}")
+                plan = await _explain(postgres.reader, text, params)
+                for node in _walk(plan):
+                    relation = node.get("Relation Name", "")
+                    assert not (node["Node Type"] == "Seq Scan" and BIG.fullmatch(relation)), (
+                        f"{name} ({mode}, analyzed: {analyzed}) reads all of {relation}:\n"
+                        + msgspec.json.format(msgspec.json.encode(plan)).decode()
+                    )
+
+
+async def _explain(
+    connection: AsyncConnection[Any], text: str, params: dict[str, Any]
+) -> dict[str, Any]:
+    """The plan of a prepared statement, under the session's plan_cache_mode."""
+    order = list(params)
+    for number, name in enumerate(order, 1):
+        text = text.replace(f"%({name})s", f"${number}")
+    await connection.execute(b"PREPARE guarded AS " + text.encode())
+    try:
+        arguments = sql.SQL(", ").join(sql.Literal(params[name]) for name in order)
+        execute = sql.SQL("EXECUTE guarded({})" if order else "EXECUTE guarded").format(arguments)
+        cursor = await connection.execute(sql.SQL("EXPLAIN (FORMAT JSON) {}").format(execute))
+        found = await cursor.fetchone()
+        assert found is not None
+        plan: dict[str, Any] = found[0][0]["Plan"]
+        return plan
+    finally:
+        await connection.execute("DEALLOCATE guarded")
+
+
+async def test_the_views_read_the_tail_by_its_index(postgres: PostgresSite) -> None:
+    owner = await Owner.take(postgres.store)
+    await _fill_tables(postgres, owner)
+    await postgres.query("UPDATE {fold} SET through = %s", 2 * MANY - 20, fold="fold")
+    await postgres.query("ANALYZE")
+    for view in ("latest_commits", "states", "timers", "pending_productions", "watermarks"):
+        cursor = await postgres.reader.execute(
+            postgres.schema.compose("EXPLAIN (FORMAT JSON) SELECT * FROM {view}", view=view)
+        )
+        found = await cursor.fetchone()
+        assert found is not None
+        for node in _walk(found[0][0]["Plan"]):
+            relation = node.get("Relation Name", "")
+            large = BIG.fullmatch(relation) and relation not in ("state", "timer")
+            assert not (node["Node Type"] == "Seq Scan" and large), (
+                f"{view} reads all of {relation}:\n"
+                + msgspec.json.format(msgspec.json.encode(found[0][0])).decode()
+            )
+
+
+async def test_every_connection_keeps_its_search_path_narrow(postgres: PostgresSite) -> None:
+    owner = await Owner.take(postgres.store)
+    async with postgres.store._connection() as connection:
+        cursor = await connection.execute("SHOW search_path")
+        assert await cursor.fetchone() == ('""',) or (await cursor.fetchone()) is None
+    cursor = await connection_of(lane_of(owner)).execute("SHOW search_path")
+    assert await cursor.fetchone() == (f'"{postgres.schema.name}","public"',)
+
+
+async def test_times_survive_a_server_of_another_zone(postgres: PostgresSite) -> None:
+    table = Table("at_night", Counted)
+    await postgres.query("ALTER DATABASE millwheel SET timezone = 'Asia/Kathmandu'")
+    try:
+        store = await postgres.another()
+        owner = await Owner.take(store, await deploy(store, tables=(table, COUNTS, LOG)))
+        commit = owner.commit()
+        commit.timers = [owner.timer("a", START)]
+        await owner.write(commit)
+        assert [t.due for t in await postgres.timers()] == [START]
+    finally:
+        await postgres.query("ALTER DATABASE millwheel RESET timezone")
