@@ -8,12 +8,16 @@ to edge: a stretch without its bucket is an error, never "not seen".
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 
 from millwheel.clock import Clock
 from millwheel.errors import InvariantBroken
 from millwheel.settings import Settings
 from millwheel.store.port import Bucket, Store
+
+EARLY_CLOSE_MICROS = 5_000_000
+"""A bucket that is full closes this far ahead, so that the next one is there in time."""
 
 
 class Stamps:
@@ -46,58 +50,66 @@ class Buckets:
         self._settings = settings
         self._stamps = stamps
         self._clock = clock
+        self._opening = asyncio.Lock()
         self._time: list[Bucket] = []
         self._lows: list[int] = []
         self._sources: dict[tuple[int, int], Bucket] = {}
+        self._source_floors: dict[int, int] = {}
         self._named: list[Bucket] = []
         self.fresh: set[int] = set()
         """Buckets opened by this worker: empty when they were opened."""
         self.gc_watermark = 0
         self.rows = 0
-        """Rows written to the current time bucket."""
+        """Records written since the last time bucket was opened."""
 
     async def load(self) -> None:
         """Read the live buckets."""
-        self._time, self._named, self._sources = [], [], {}
         for bucket in await self._store.live_buckets():
             if bucket.family == "time":
-                self._time.append(bucket)
+                self._add_time(bucket)
             elif bucket.family == "named":
                 self._named.append(bucket)
             else:
                 self._sources[(bucket.log, bucket.low)] = bucket
-        self._lows = [bucket.low for bucket in self._time]
+                floor = self._source_floors.get(bucket.log, bucket.low)
+                self._source_floors[bucket.log] = min(floor, bucket.low)
 
     async def ensure_current(self) -> None:
         """Have a time bucket for stamps given from now on, opened ahead of need."""
-        lead = int(self._settings.bucket_seconds * 500_000)
-        now = max(self._clock.now(), self._stamps.last)
-        if self._time and self._time[-1].high > now + lead:
-            if self.rows < self._settings.bucket_rows or self._time[-1].low > now:
-                return
-            await self._close_early()
-        low = self._time[-1].high if self._time else 0
-        high = max(low, now) + int(self._settings.bucket_seconds * 1e6)
-        self._add_time(await self._store.open_bucket("time", 0, low, high))
+        async with self._opening:
+            lead = int(self._settings.bucket_seconds * 500_000)
+            now = max(self._clock.now(), self._stamps.last)
+            if self._time and self._time[-1].high > now + lead:
+                if self.rows < self._settings.bucket_rows or self._time[-1].low > now:
+                    return
+                await self._close_early(now)
+            low = self._time[-1].high if self._time else 0
+            high = max(low, now) + int(self._settings.bucket_seconds * 1e6)
+            bucket = await self._store.open_bucket("time", 0, low, high)
+            self._add_time(bucket)
+            self.fresh.add(bucket.id)
+            self.rows = 0
 
-    async def _close_early(self) -> None:
-        """End the current bucket here: it is large enough."""
+    async def _close_early(self, now: int) -> None:
+        """End the current bucket a little ahead of every stamp given: it is large enough.
+
+        The end counts here before it is stored: no stamp past it can go to this bucket
+        any more, however long storing it takes.
+        """
         last = self._time[-1]
-        high = self._stamps.next() + 1
-        await self._store.close_bucket(last.id, high)
+        high = min(last.high, now + EARLY_CLOSE_MICROS)
         self._time[-1] = Bucket(last.id, last.family, last.log, last.low, high)
-        self.rows = 0
+        await self._store.close_bucket(last.id, high)
 
     def _add_time(self, bucket: Bucket) -> None:
         self._time.append(bucket)
         self._lows.append(bucket.low)
-        self.fresh.add(bucket.id)
 
     def covers(self, stamp: int) -> bool:
         """Whether a commit stamped now has its bucket already."""
         return bool(self._time) and stamp < self._time[-1].high
 
-    def of_stamp(self, stamp: int) -> int:
+    def of_stamp(self, stamp: int) -> Bucket:
         """The bucket of a production's stamp, or of a commit's."""
         position = bisect_right(self._lows, stamp) - 1
         if position < 0 or stamp >= self._time[position].high:
@@ -105,32 +117,42 @@ class Buckets:
                 f"there is no bucket for stamp {stamp}, which is not below the GC watermark "
                 f"{self.gc_watermark}: what was seen then is unknown"
             )
-        return self._time[position].id
+        return self._time[position]
 
-    def of_offset(self, log: int, offset: int) -> int:
+    def of_offset(self, log: int, offset: int) -> Bucket:
         """The bucket of a row of a replayable source."""
-        rows = self._settings.source_bucket_rows
-        bucket = self._sources.get((log, offset - offset % rows))
+        bucket = self._sources.get((log, self._first_offset(offset)))
         if bucket is None:
             raise InvariantBroken(f"there is no bucket for offset {offset} of source log {log}")
-        return bucket.id
+        return bucket
+
+    def source_floor(self, log: int) -> int:
+        """Rows before it are acknowledged for good, and their ids forgotten: only remnants."""
+        return self._source_floors.get(log, 0)
+
+    def _first_offset(self, offset: int) -> int:
+        return offset - offset % self._settings.source_bucket_rows
 
     async def ensure_source(self, log: int, offset: int) -> None:
         """Have the bucket for a row before it is sent."""
-        rows = self._settings.source_bucket_rows
-        low = offset - offset % rows
-        if (log, low) not in self._sources:
-            bucket = await self._store.open_bucket("source", log, low, low + rows)
+        low = self._first_offset(offset)
+        if (log, low) in self._sources:
+            return
+        async with self._opening:
+            high = low + self._settings.source_bucket_rows
+            bucket = await self._store.open_bucket("source", log, low, high)
             self._sources[(log, low)] = bucket
             self.fresh.add(bucket.id)
 
     async def ensure_named(self) -> None:
         """Have a bucket for user-supplied ids that arrive from now on."""
-        now = self._clock.now()
-        span = int(self._settings.id_bucket_seconds * 1e6)
-        if not self._named or self._named[-1].high <= now:
+        async with self._opening:
+            now = self._clock.now()
+            if self._named and self._named[-1].high > now:
+                return
             low = self._named[-1].high if self._named else 0
-            bucket = await self._store.open_bucket("named", 0, low, max(now, low) + span)
+            high = max(now, low) + int(self._settings.id_bucket_seconds * 1e6)
+            bucket = await self._store.open_bucket("named", 0, low, high)
             self._named.append(bucket)
             self.fresh.add(bucket.id)
 
@@ -145,26 +167,39 @@ class Buckets:
     async def collect(self) -> list[int]:
         """Drop what nothing needs any more; gives the ids of the dropped buckets."""
         self.gc_watermark = max(self.gc_watermark, await self._store.advance_gc_watermark())
+        dropped = await self._collect_time()
+        dropped += await self._collect_sources()
+        forgotten = self._clock.now() - int(self._settings.id_retention_seconds * 1e6)
+        for bucket in [b for b in self._named[:-1] if b.high <= forgotten]:
+            self._named.remove(bucket)  # first, so that nobody asks a table that goes
+            if await self._store.drop_bucket(bucket):
+                dropped.append(bucket.id)
+            else:
+                self._named.insert(0, bucket)
+        self.fresh.difference_update(dropped)
+        return dropped
+
+    async def _collect_time(self) -> list[int]:
+        """Oldest first, so that the live ones stay edge to edge."""
         dropped = []
         for bucket in [b for b in self._time[:-1] if b.high <= self.gc_watermark]:
             if not await self._store.drop_bucket(bucket):
-                break  # oldest first, so that the live ones stay edge to edge
+                break
             self._time.remove(bucket)
             self._lows = [b.low for b in self._time]
             dropped.append(bucket.id)
-        newest = {
-            log: max(low for at, low in self._sources if at == log) for log, _ in self._sources
-        }
-        for place, bucket in list(self._sources.items()):
-            if place[1] < newest[place[0]] and await self._store.drop_bucket(bucket):
-                del self._sources[place]
+        return dropped
+
+    async def _collect_sources(self) -> list[int]:
+        dropped = []
+        newest: dict[int, int] = {}
+        for log, low in self._sources:
+            newest[log] = max(low, newest.get(log, low))
+        for (log, low), bucket in sorted(self._sources.items()):
+            if low < newest[log] and await self._store.drop_bucket(bucket):
+                del self._sources[(log, low)]
+                self._source_floors[log] = max(self.source_floor(log), bucket.high)
                 dropped.append(bucket.id)
-        forgotten = self._clock.now() - int(self._settings.id_retention_seconds * 1e6)
-        for bucket in [b for b in self._named[:-1] if b.high <= forgotten]:
-            if await self._store.drop_bucket(bucket):
-                self._named.remove(bucket)
-                dropped.append(bucket.id)
-        self.fresh.difference_update(dropped)
         return dropped
 
     def oldest_time_bucket(self) -> Bucket | None:

@@ -17,7 +17,7 @@ from xxhash import xxh3_128_digest
 
 from millwheel.model import Delivery
 from millwheel.runtime.buckets import Buckets
-from millwheel.store.port import Store
+from millwheel.store.port import Bucket, Store
 
 _digest = xxh3_128_digest
 _words = Struct("<4I").unpack
@@ -151,8 +151,8 @@ class Dedup:
         maybe: dict[int, list[Delivery[Any]]] = {}
         seen: list[Delivery[Any]] = []
         in_flight = self.in_flight
-        gc_watermark = self._buckets.gc_watermark
-        bucket = last_place = -1
+        buckets = self._buckets
+        bucket: Bucket | None = None
         current: SeenFilter | None = None
         for delivery in deliveries:
             id_ = delivery.id
@@ -169,24 +169,26 @@ class Dedup:
                 for number in asked:
                     maybe.setdefault(number, []).append(delivery)
                 continue
-            source = delivery.log in sources
-            if not source and delivery.stamp < gc_watermark:
+            log = delivery.log
+            if log in sources:
+                place = delivery.seq
+                floor = buckets.source_floor(log)
+            else:
+                log = 0
+                place = delivery.stamp
+                floor = buckets.gc_watermark
+            if place < floor:
                 seen.append(delivery)
                 continue
-            place = -2 if source else delivery.stamp
-            if source or place != last_place or current is None:
-                last_place = place
-                bucket = (
-                    self._buckets.of_offset(delivery.log, delivery.seq)
-                    if source
-                    else self._buckets.of_stamp(delivery.stamp)
-                )
-                current = self.filter_of(bucket)
+            if bucket is None or log != bucket.log or not bucket.low <= place < bucket.high:
+                bucket = buckets.of_offset(log, place) if log else buckets.of_stamp(place)
+                current = self.filter_of(bucket.id)
+            assert current is not None
             in_flight[id_] = [delivery]
             candidates.append(delivery)
-            delivery.bucket = bucket
+            delivery.bucket = bucket.id
             if current.add(id_):
-                maybe.setdefault(bucket, []).append(delivery)
+                maybe.setdefault(bucket.id, []).append(delivery)
         return candidates, maybe, seen
 
     def _ask_named(self, id_: bytes) -> list[int]:

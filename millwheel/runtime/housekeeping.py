@@ -109,7 +109,7 @@ class Housekeeping(Service):
         )
         if folded:
             interval.folded = through
-            interval.changed_since_fold -= changed
+            interval.changed_since_fold = max(0, interval.changed_since_fold - changed)
             if interval.states is not None:
                 interval.states.folded = through
         return folded

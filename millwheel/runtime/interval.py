@@ -91,7 +91,7 @@ class Interval:
         """The last commit known to be durable."""
         self.last_bucket = claim.bucket
         self.folded = claim.folded
-        self.changed_since_fold = 0
+        self.changed_since_fold = len(claim.states)
         self.input_watermark = claim.input_watermark
         self.promised = claim.low_watermark
         """The low watermark of the last commit put together: the next one follows it or fails."""

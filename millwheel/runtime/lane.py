@@ -371,7 +371,7 @@ class Lane:
         """Number everything, and promise what may be promised with it."""
         engine = self._engine
         stamp = engine.stamps.next()
-        commit = Commit(stamp, engine.buckets.of_stamp(stamp))
+        commit = Commit(stamp, engine.buckets.of_stamp(stamp).id)
         for interval, work in bundle.works.items():
             effects = work.effects
             self._number(interval, effects.productions, stamp)
