@@ -31,8 +31,11 @@ def encode_key(key: Key) -> tuple[bytes, int]:
     Raises:
         UserCodeError: the key is not a str, an int or a tuple of these.
     """
+    if type(key) is int:
+        encoded = b"%d" % key
+        return encoded, _hash(encoded) >> 48
     kind = type(key)
-    if kind is not str and kind is not int and not _is_key_tuple(key):
+    if kind is not str and not _is_key_tuple(key):
         raise UserCodeError(
             f"{key!r} cannot be a key: a key is a str, an int or a tuple of these "
             f"(not {kind.__name__}); floats and naive times do not compare safely"

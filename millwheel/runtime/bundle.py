@@ -24,8 +24,8 @@ class IntervalWork:
         self.effects = Effects()
         self.states: dict[tuple[bytes, str], tuple[int, bytes | None]] = {}
         """(key, entry) -> (slot, encoded value or None): the last one counts."""
-        self.given_up: list[tuple[int, int, int]] = []
-        """Rows of an injector that could not be read: (offset, hold, size)."""
+        self.given_up: list[int] = []
+        """Offsets of an injector's rows that could not be read."""
         self.low_watermark = 0
         self.n = 0
 

@@ -178,6 +178,7 @@ class Engine:
             await lane.close()
         for injector in self.injectors:
             await injector.stop()
+            injector.close()
         for interval in self.intervals:
             if interval.part_file is not None:
                 interval.part_file.close()
@@ -353,8 +354,12 @@ class Engine:
             return
         states = self._state_cache(interval)
         interval.attach(states, interval.dedup, claim)
-        for log in interval.logs[:-1]:
+        inherited = interval.logs[:-1]
+        for log in inherited:
+            log.complete = False
+        for log in inherited:
             await self.patiently(lambda log=log: self._send_again(interval, log))  # type: ignore[misc]
+            log.complete = True
 
     def _state_cache(self, interval: Interval) -> StateCache:
         step = interval.step
@@ -401,14 +406,14 @@ class Engine:
                 log.stamp(row.seq, row.stamp)
                 last = row.stamp
             interval.holds.add(row.hold)
-            log.sent(row.seq, len(value))
+            log.sent(row.seq, row.hold, len(value))
             delivery: Delivery[Any] = Delivery(
                 decode_key(row.key), stream.codec.decode(value), row.ts, row.stream, row.key,
                 row.slot, row.receiver, row.hold, len(value), b"", log.id, row.seq, row.stamp,
                 record_id(log.id, row.seq),
             )  # fmt: skip
             if row.receiver == NOBODY:
-                log.acknowledge(row.seq, row.hold, len(value))
+                log.acknowledge(row.seq, len(value))
             else:
                 self.steps[row.receiver].interval_of(row.slot).intake.append(delivery)
 
@@ -443,15 +448,20 @@ class Engine:
     def acknowledge(self, deliveries: Iterable[Delivery[Any]]) -> None:
         """The effects of these records are durable: tell their senders (I1)."""
         owners: set[Interval] = set()
-        logs = self.logs
-        bits = self._reader_bits
+        by_sender: dict[tuple[int, int], list[Delivery[Any]]] = {}
         for delivery in deliveries:
-            found = logs.get(delivery.log)
+            sent = (delivery.log, delivery.receiver)
+            same = by_sender.get(sent)
+            if same is None:
+                by_sender[sent] = [delivery]
+            else:
+                same.append(delivery)
+        for (number, receiver), same in by_sender.items():
+            found = self.logs.get(number)
             if found is None:
-                continue  # a log that was drained and retired: a late copy
+                continue  # a log that was drained and retired: late copies
             log, owner = found
-            bit = bits(owner, delivery) if log.source else 0
-            log.acknowledge(delivery.seq, delivery.hold, delivery.size, bit)
+            log.acknowledge_all(same, self._reader_bit(owner, receiver) if log.source else 0)
             owners.add(owner)
         for owner in owners:
             self.touch(owner, urgent=owner.output_watermark() > owner.durable)
@@ -459,12 +469,12 @@ class Engine:
             if owner.injector is not None:
                 owner.injector.credit.set()
 
-    def _reader_bits(self, owner: Interval, delivery: Delivery[Any]) -> int:
+    def _reader_bit(self, owner: Interval, receiver: int) -> int:
         for route in owner.step.routes.values():
             for reader in route.readers:
-                if reader.step.id == delivery.receiver:
+                if reader.step.id == receiver:
                     return reader.bit
-        raise InvariantBroken(f"{owner.name} never sent to computation {delivery.receiver}")
+        raise InvariantBroken(f"{owner.name} never sent to computation {receiver}")
 
     def watermark_stored(self, interval: Interval, watermark: int) -> None:
         """An interval's low watermark is durable: only now may its readers know (I5)."""
@@ -477,11 +487,9 @@ class Engine:
                 elif reader.output_watermark() > reader.durable:
                     self.touch(reader, urgent=True)
 
-    def give_up_row(
-        self, interval: Interval, row: tuple[int, int, int], letter: DeadLetter
-    ) -> None:
+    def give_up_row(self, interval: Interval, offset: int, letter: DeadLetter) -> None:
         """Keep a bad row of a source, in its injector's next commit."""
-        self._lane_of[interval].give_up_row(interval, row, letter)
+        self._lane_of[interval].give_up_row(interval, offset, letter)
 
     def shrink(self, intervals: Iterable[Interval]) -> None:
         """Keep the state cache within its bytes."""

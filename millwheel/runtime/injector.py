@@ -54,6 +54,7 @@ class Injector:
         Raises:
             InputError: the source is missing, or what was read of it has changed.
         """
+        self.close()
         stored = self._interval.stored_position
         self._reader = self._partition.open(
             self._stream.value_type, stored["reader"] if stored else None
@@ -86,6 +87,9 @@ class Injector:
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+    def close(self) -> None:
+        """Close the partition; what is committed until then still stores its position."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None
@@ -200,9 +204,9 @@ class Injector:
             delivery.hold = hold
             steps[delivery.receiver].interval_of(delivery.slot).intake.append(delivery)
         if self._everybody:
-            log.sent_to_several(offset, ASSUMED_ROW_BYTES, self._everybody)
+            log.sent_to_several(offset, hold, ASSUMED_ROW_BYTES, self._everybody)
         else:
-            log.sent(offset, ASSUMED_ROW_BYTES)
+            log.sent(offset, hold, ASSUMED_ROW_BYTES)
 
     def _take_watermark(self, offset: int, watermark: int) -> None:
         """A row that carries no record but the source's own word on time."""
@@ -212,8 +216,8 @@ class Injector:
             return
         hold = max(self._interval.promised, MIN_TIME)
         self._interval.holds.add(hold)
-        self.log.sent(offset, 0)
-        self.log.acknowledge(offset, hold, 0)
+        self.log.sent(offset, hold, 0)
+        self.log.acknowledge(offset, 0)
         self._engine.touch(self._interval, urgent=False)
 
     def _address(self, row: Row, micros: int) -> list[Delivery[Any]]:
@@ -249,11 +253,11 @@ class Injector:
         interval = self._interval
         hold = max(interval.promised, MIN_TIME)
         interval.holds.add(hold)
-        self.log.sent(row.offset, 0)
+        self.log.sent(row.offset, hold, 0)
         text = row.text or repr(row.value)
         self._engine.give_up_row(
             interval,
-            (row.offset, hold, 0),
+            row.offset,
             DeadLetter(
                 slot=0,
                 computation=interval.step.id,

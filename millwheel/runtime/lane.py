@@ -114,12 +114,10 @@ class Lane:
                 self._settings.idle_commit_seconds, self._touched_long_enough
             )
 
-    def give_up_row(
-        self, interval: Interval, row: tuple[int, int, int], letter: DeadLetter
-    ) -> None:
+    def give_up_row(self, interval: Interval, offset: int, letter: DeadLetter) -> None:
         """Keep a bad row of a source; it is acknowledged when the letter is durable."""
         work = self._open.work(interval)
-        work.given_up.append(row)
+        work.given_up.append(offset)
         work.effects.dead_letters.append(letter)
         work.effects.counters["bad_rows"] = work.effects.counters.get("bad_rows", 0) + 1
         self._commit_wanted.set()
@@ -402,7 +400,7 @@ class Lane:
             production.seq = seq
             production.stamp = stamp
             production.id = record_id(log.id, seq)
-            log.sent(seq, production.size)
+            log.sent(seq, production.hold, production.size)
             seq += 1
 
     def _add_changes(self, commit: Commit, interval: Interval, work: IntervalWork) -> None:
@@ -459,8 +457,8 @@ class Lane:
                 for item in work.items:
                     if type(item) is Delivery:
                         acknowledged += in_flight.pop(item.id)
-            for offset, hold, size in work.given_up:
-                interval.log.acknowledge(offset, hold, size)
+            for offset in work.given_up:
+                interval.log.acknowledge(offset, 0)
         engine.processed += bundle.count
         engine.acknowledge(acknowledged)
         engine.send(commit.productions)

@@ -20,19 +20,25 @@ MAX_SCATTERED = 512
 
 
 class SentLog:
-    """One log as its sender sees it."""
+    """One log as its sender sees it, since the interval was last claimed.
+
+    Only what this claim has sent can be acknowledged: the ACK of a copy from before, for a
+    record that is not sent again yet, counts for nothing; the record's new copy will be
+    dropped by its reader and acknowledged in turn.
+    """
 
     __slots__ = (
         "_beyond",
         "_holds",
+        "_sent",
         "_several",
         "_stamps",
         "changed",
+        "complete",
         "first",
         "id",
         "next_seq",
         "source",
-        "unacked",
         "unacked_bytes",
     )
 
@@ -49,10 +55,13 @@ class SentLog:
         self.source = source
         self.first = first
         self.next_seq = first
-        self.unacked = 0
         self.unacked_bytes = 0
         self.changed = False
+        self.complete = True
+        """False while an inherited log is being sent again: more may be un-ACKed."""
         self._holds = holds
+        self._sent: dict[int, int] = {}
+        """Records sent and not acknowledged, with the holds they count for."""
         self._beyond: set[int] = set()
         for low, high in runs:
             self._beyond.update(range(low, high + 1))
@@ -64,34 +73,34 @@ class SentLog:
         if not self._stamps or self._stamps[-1][1] != stamp:
             self._stamps.append((first_seq, stamp))
 
-    def sent(self, seq: int, size: int) -> None:
+    def sent(self, seq: int, hold: int, size: int) -> None:
         """Record `seq` is on its way to one reader; its hold is counted already."""
-        self.next_seq = max(self.next_seq, seq + 1)
-        self.unacked += 1
+        if seq >= self.next_seq:
+            self.next_seq = seq + 1
+        self._sent[seq] = hold
         self.unacked_bytes += size
 
-    def sent_to_several(self, seq: int, size: int, readers: int) -> None:
+    def sent_to_several(self, seq: int, hold: int, size: int, readers: int) -> None:
         """Row `seq` is on its way to several readers, given as a mask."""
-        self.sent(seq, size)
+        self.sent(seq, hold, size)
         self._several[seq] = readers
 
     def is_acknowledged(self, seq: int) -> bool:
         """Whether `seq` is done."""
         return seq < self.first or seq in self._beyond
 
-    def acknowledge(self, seq: int, hold: int, size: int, reader: int = 0) -> None:
+    def acknowledge(self, seq: int, size: int, reader: int = 0) -> None:
         """One reader has made the effects of `seq` durable; `reader` is its bit in the mask."""
-        if seq < self.first or seq in self._beyond:
+        waiting = self._several.get(seq)
+        if waiting is not None:
+            waiting &= ~reader
+            if waiting:
+                self._several[seq] = waiting
+                return
+            del self._several[seq]
+        hold = self._sent.pop(seq, None)
+        if hold is None:
             return
-        if self._several:
-            waiting = self._several.get(seq)
-            if waiting is not None:
-                waiting &= ~reader
-                if waiting:
-                    self._several[seq] = waiting
-                    return
-                del self._several[seq]
-        self.unacked -= 1
         self.unacked_bytes -= size
         self._holds.remove(hold)
         self.changed = True
@@ -104,6 +113,17 @@ class SentLog:
             beyond.discard(first)
             first += 1
         self.first = first
+
+    def acknowledge_all(self, deliveries: list[Delivery[Any]], reader: int) -> None:
+        """One reader has made the effects of all these durable."""
+        acknowledge = self.acknowledge
+        for delivery in deliveries:
+            acknowledge(delivery.seq, delivery.size, reader)
+
+    @property
+    def unacked(self) -> int:
+        """How many records are on their way."""
+        return len(self._sent)
 
     def state(self, max_runs: int) -> list[Any]:
         """What is stored: the first not acknowledged, and runs beyond it."""
@@ -123,16 +143,9 @@ class SentLog:
         stamps = self._stamps
         while len(stamps) > 1 and stamps[1][0] <= self.first:
             stamps.popleft()
-        return stamps[0][1] if stamps and self.unacked else None
+        return stamps[0][1] if stamps and self._sent else None
 
     @property
     def drained(self) -> bool:
         """Whether every record is acknowledged."""
-        return self.unacked == 0
-
-
-def acknowledge_all(log: SentLog, deliveries: Iterable[Delivery[Any]]) -> None:
-    """Acknowledge deliveries that went to one reader each."""
-    acknowledge = log.acknowledge
-    for delivery in deliveries:
-        acknowledge(delivery.seq, delivery.hold, delivery.size)
+        return not self._sent and self.complete

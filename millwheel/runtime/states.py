@@ -11,7 +11,6 @@ and whatever is not in memory stands in the current table (design, the store).
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -50,7 +49,7 @@ class KeyState:
     """The entries of one key; what `Context.state` and its collections work on."""
 
     __slots__ = ("_cache", "_main", "_opened", "_state", "_touched", "cells", "complete", "key",
-                 "key_text", "loaded", "n", "size", "slot")  # fmt: skip
+                 "key_text", "loaded", "n", "size", "slot", "used")  # fmt: skip
 
     def __init__(self, cache: StateCache, key: Key, key_text: bytes, slot: int) -> None:
         self._cache = cache
@@ -60,6 +59,7 @@ class KeyState:
         self.cells: dict[str, Cell] = {}
         self.loaded = False
         self.complete = False
+        self.used = False
         self.n = 0
         self.size = ENTRY_OVERHEAD
         self._main = Cell(None)
@@ -176,13 +176,14 @@ class KeyState:
         Everything is encoded before anything is noted, so that a value that cannot be
         encoded leaves the key as it was.
         """
-        layout = self._cache.layout
         main = self._main
         encoded = main.encoded
-        if self._opened and not layout.stateless:
-            encoded = layout.encode(self._state)
-            if encoded == layout.empty:
-                encoded = None
+        if self._opened:
+            layout = self._cache.layout
+            if not layout.stateless:
+                encoded = layout.encode(self._state)
+                if encoded == layout.empty:
+                    encoded = None
         touched = self._encode_touched() if self._touched else ()
         changes: list[Change] = []
         if encoded != main.encoded:
@@ -190,6 +191,9 @@ class KeyState:
             main.encoded = encoded
             main.n = n
             changes.append(("", encoded))
+            self.n = n
+        if not touched:
+            return changes
         for entry, cell, value in touched:
             if value != cell.encoded or cell.n == -1:
                 self._grow(len(value or b"") - len(cell.encoded or b""))
@@ -239,7 +243,11 @@ class KeyState:
 
 
 class StateCache:
-    """The keys of one interval in memory, least recently used first."""
+    """The keys of one interval in memory.
+
+    Eviction gives each key a second chance: one that was used since it was last looked at
+    stays, which costs a record nothing but a flag.
+    """
 
     def __init__(
         self,
@@ -259,7 +267,7 @@ class StateCache:
         self._what = what
         self._version = version
         self._migrations = migrations
-        self._keys: OrderedDict[bytes, KeyState] = OrderedDict()
+        self._keys: dict[bytes, KeyState] = {}
 
     def current(self, encoded: bytes, version: int) -> bytes:
         """Stored JSON, brought up to this code's version."""
@@ -270,24 +278,29 @@ class StateCache:
     def get(self, key: Key, key_text: bytes, slot: int) -> KeyState:
         """The key's state, loaded or not."""
         found = self._keys.get(key_text)
-        if found is None:
+        if found is not None:
+            found.used = True
+        else:
             found = self._keys[key_text] = KeyState(self, key, key_text, slot)
             self.size += found.size
             found.loaded = found.complete = self.layout.stateless
-        else:
-            self._keys.move_to_end(key_text)
         return found
 
     def evict(self, limit: int, keep: Callable[[bytes], bool]) -> None:
-        """Drop keys, oldest first, until at most `limit` bytes are left.
+        """Drop keys that were not used lately, until at most `limit` bytes are left.
 
         A key stays while its changes are not folded, or while `keep` says so.
         """
         if self.size <= limit:
             return
-        for key_text in list(self._keys):
-            state = self._keys[key_text]
-            if state.n <= self.folded and not keep(key_text):
+        for key_text, state in [*self._keys.items(), *self._keys.items()]:
+            if key_text not in self._keys:
+                continue
+            if state.used:
+                state.used = False
+                del self._keys[key_text]  # to the end of the queue
+                self._keys[key_text] = state
+            elif state.n <= self.folded and not keep(key_text):
                 del self._keys[key_text]
                 self.size -= state.size
                 if self.size <= limit:

@@ -4,7 +4,9 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE
     WHEN micros <= -62135510400000000 THEN '-infinity'::timestamptz
     WHEN micros >= 253402128000000000 THEN 'infinity'::timestamptz
-    ELSE 'epoch'::timestamptz + micros * interval '1 microsecond'
+    -- In two parts: Postgres multiplies intervals as floats, exact up to 2^53.
+    ELSE 'epoch'::timestamptz
+        + micros / 1000000 * interval '1 second' + micros % 1000000 * interval '1 microsecond'
 END;
 -- The id of a production: its log and its place in it, 8 bytes each.
 CREATE OR REPLACE FUNCTION {record_id}(log bigint, seq bigint) RETURNS uuid

@@ -43,6 +43,7 @@ SELECT DISTINCT ON (low.computation)
     c.key,
     CASE
         WHEN c.hold > 253402128000000000 - 1 THEN 'infinity'::timestamptz
+        WHEN c.hold < -62135510400000000 THEN '-infinity'::timestamptz
         ELSE {micros_to_time}(c.hold::bigint)
     END AS held_at
 FROM low
