@@ -37,8 +37,7 @@ from millwheel.store.port import (
     StreamDeploy,
     TimerChange,
 )
-from millwheel.store.schema import BUCKETED
-from millwheel.store.statements import Statements
+from millwheel.store.statements import BUCKETED, Statements
 
 SEQUENCE = "sequence_number"
 PAGE_ROWS = 2000

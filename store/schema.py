@@ -31,9 +31,6 @@ from sqlalchemy.dialects.postgresql import JSONB, UUID
 
 metadata = MetaData()
 
-BUCKETED = ("commit_record", "state_change", "timer_change", "production", "seen_record")
-"""The parents of bucket tables; a bucket of seen ids of a source has `seen_record` alone."""
-
 KEY_TEXT = Text(collation="C")
 
 
@@ -295,4 +292,4 @@ seen_record = Table(
     comment="Ids of records whose effects are committed",
 )
 
-__all__ = ["BUCKETED", "metadata"]
+__all__ = ["metadata"]

@@ -19,7 +19,7 @@ from psycopg import AsyncConnection, sql
 
 from millwheel.clock import VirtualClock
 from millwheel.codec import encode_key
-from millwheel.model import MIN_TIME, SLOTS, Delivery, Key, record_id
+from millwheel.model import SLOTS, Delivery, Key, record_id
 from millwheel.sinks import Table
 from millwheel.store.memory import MemoryStore, ShownState, ShownTimer
 from millwheel.store.port import (
@@ -486,9 +486,3 @@ async def look(site: Site, owner: Owner) -> Sight:
         await site.dead_letters(),
         seen,
     )
-
-
-__all__ = ["BUCKET_HIGH", "COUNT", "COUNTS", "GRAPH", "LINES", "LOG", "MIN_TIME", "REFUSED",
-           "SECOND", "START", "TOTALS", "WORDS", "Counted", "MemorySite", "Owner", "PostgresSite",
-           "Schema", "Sight", "Site", "deploy", "look", "read_pending", "read_states",
-           "read_timers", "row"]  # fmt: skip

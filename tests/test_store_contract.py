@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,23 +15,31 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millwheel.codec import encode_key
-from millwheel.errors import DeployRefused, Fenced, InvariantBroken, StatementError, StoreError
+from millwheel.errors import (
+    CommitUnknown,
+    DeployRefused,
+    Fenced,
+    InvariantBroken,
+    StatementError,
+    StoreError,
+    StoreUnavailable,
+)
 from millwheel.model import MIN_TIME, SLOTS
 from millwheel.sinks import Table
 from millwheel.store.memory import jsonb_text
-from millwheel.store.port import Bucket, Claim, Commit, IntervalCommit, Store
+from millwheel.store.port import Bucket, Commit, IntervalCommit, Store
 from millwheel.store.rows import COPY_ROWS
 from tests.store_contract import (
     BUCKET_HIGH,
     COUNT,
     COUNTS,
-    GRAPH,
     LOG,
     REFUSED,
     SECOND,
     START,
     WORDS,
     Counted,
+    MemorySite,
     Owner,
     Site,
     deploy,
@@ -1125,10 +1133,6 @@ async def test_a_closed_lane_takes_no_commit(site: Site) -> None:
     await owner.write(owner.commit())
 
 
-def _told(claim: Claim) -> tuple[int, ...]:
-    return (claim.n, len(claim.states), len(claim.timers))
-
-
 async def test_lanes_commit_beside_each_other(site: Site) -> None:
     owner = await Owner.take(site.store)
     lanes = [await site.store.open_lane() for _ in owner.intervals]
@@ -1144,13 +1148,132 @@ async def test_lanes_commit_beside_each_other(site: Site) -> None:
     first, second = await owner.claim(*owner.intervals)
     assert (first.n, second.n) == (5, 5)
     assert len(first.states) + len(second.states) == 30
-    assert _told(first)[1:] == (len(first.states), len(first.states))
 
 
-async def test_reserved_words_may_name_tables(site: Site) -> None:
-    owner = await Owner.take(site.store)
-    assert GRAPH["nodes"]
+# -- what only the store in memory can do -----------------------------------------------------------
+
+
+@pytest.fixture
+def memory() -> MemorySite:
+    return MemorySite()
+
+
+def _raise(error: BaseException) -> Callable[[Any], Awaitable[None]]:
+    async def hook(_: Any) -> None:
+        raise error
+
+    return hook
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), CommitUnknown("?"), Fenced("late")])
+async def test_a_fault_before_a_commit_leaves_no_trace(
+    memory: MemorySite, error: Exception
+) -> None:
+    owner = await Owner.take(memory.store)
+    before = await look(memory, owner)
+    memory.store.faults.before_commit = _raise(error)
+    with pytest.raises(type(error)):
+        await owner.lane.commit(owner.fill(owner.commit(), 2))
+    memory.store.faults.before_commit = None
+    assert await look(memory, owner) == before
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), CommitUnknown("?")])
+async def test_a_fault_after_a_commit_leaves_it_durable(
+    memory: MemorySite, error: Exception
+) -> None:
+    owner = await Owner.take(memory.store)
+    memory.store.faults.after_commit = _raise(error)
+    with pytest.raises(type(error)):
+        await owner.lane.commit(owner.fill(owner.commit(), 2))
+    memory.store.faults.after_commit = None
+    assert len(await memory.states()) == 2
+    assert [claim.n for claim in await owner.claim(*owner.intervals)] == [1, 1]
+    if isinstance(error, CommitUnknown):  # the connection is lost with it
+        with pytest.raises(StoreUnavailable):
+            await owner.lane.commit(owner.commit())
+
+
+async def test_a_commit_that_is_cut_off_may_take_effect_until_somebody_claims(
+    memory: MemorySite,
+) -> None:
+    owner = await Owner.take(memory.store)
+    lost = owner.fill(owner.commit(), 2)
+    reached = asyncio.Event()
+
+    async def for_ever(_: Commit) -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    memory.store.faults.before_commit = for_ever
+    task = asyncio.create_task(owner.lane.commit(lost))
+    await reached.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert await memory.states() == []
+    memory.store.apply(lost)
+    assert len(await memory.states()) == 2
+    await owner.claim()
+    with pytest.raises(Fenced):
+        memory.store.apply(owner.fill(replace(lost), 2, first=10))
+
+
+async def test_every_call_may_fail_and_lets_others_run(memory: MemorySite) -> None:
+    called: list[str] = []
+
+    async def away(name: str) -> None:
+        called.append(name)
+        if name == "live_buckets":
+            raise StoreUnavailable("away")
+
+    memory.store.faults.before_call = away
+    await deploy(memory.store)
+    with pytest.raises(StoreUnavailable):
+        await memory.store.live_buckets()
+    assert called == ["deploy", "live_buckets"]
+
+    turns: list[int] = []
+
+    async def work(number: int) -> None:
+        for _ in range(3):
+            await memory.store.oldest_snapshot_seconds()
+            turns.append(number)
+
+    await asyncio.gather(work(0), work(1))
+    assert turns == [0, 1] * 3
+
+
+async def test_a_refused_row_is_known_by_its_table_and_values(memory: MemorySite) -> None:
+    owner = await Owner.take(memory.store)
+    memory.store.faults.refuse = lambda what, values: (
+        "no bad words" if what == "counts" and values[0] == "bad" else None
+    )
     commit = owner.commit()
-    commit.rows = [(LOG, row("a", 1, parts={"select": 1}))]
+    commit.rows = [(COUNTS, row("good", 1))]
     await owner.write(commit)
-    assert await site.rows(LOG) == [("a", 1, None, None, {"select": 1})]
+    commit = owner.commit()
+    commit.rows = [(COUNTS, row("bad", 1))]
+    with pytest.raises(StatementError, match="no bad words"):
+        await owner.lane.commit(commit)
+    assert memory.store.rows("counts") == [row("good", 1)]
+
+
+async def test_leases_run_by_the_clock_of_the_store(memory: MemorySite) -> None:
+    await memory.store.register_worker("one", 30.0)
+    memory.clock.advance(29.0)
+    (one,) = await memory.store.other_workers("two")
+    assert one.lease_left == pytest.approx(1.0)
+    memory.clock.advance(2.0)
+    (one,) = await memory.store.other_workers("two")
+    assert one.lease_left == 0.0
+    memory.store.dead_workers.add("one")
+    assert memory.store.is_dead(one)
+
+
+async def test_statements_are_kept_with_their_commits(memory: MemorySite) -> None:
+    owner = await Owner.take(memory.store)
+    commit = owner.commit()
+    commit.statements = [("INSERT INTO mine VALUES (%s)", (1,))]
+    await owner.write(commit)
+    assert memory.store.statements == [("INSERT INTO mine VALUES (%s)", (1,))]
+    assert memory.store.state("count", b'"nobody"') == {}

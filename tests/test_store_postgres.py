@@ -928,6 +928,19 @@ async def test_no_reader_ever_sees_a_fold(
         await site.close()
 
 
+async def test_long_keys_and_entries_can_be_folded(postgres: PostgresSite) -> None:
+    """An index row holds 2.7 kB: a longer key would be durable, and stop every fold after it."""
+    owner = await Owner.take(postgres.store)
+    key, entry = _long_text(1300), _long_text(1300)
+    commit = owner.commit(owner.interval_of(key))
+    commit.states = [owner.state(key, 1, entry)]
+    commit.timers = [owner.timer(key, START, _long_text(1000))]
+    await owner.write(commit)
+    link = commit.intervals[0]
+    assert await postgres.store.fold(link.interval_id, link.sequencer, 0, 1)
+    assert [(s.key, s.entry) for s in await postgres.states()] == [(key, entry)]
+
+
 async def test_a_fold_waits_for_a_claim_and_gives_way_to_it(postgres: PostgresSite) -> None:
     owner = await Owner.take(postgres.store)
     await owner.write(owner.fill(owner.commit(), 3))

@@ -1,0 +1,16 @@
+"""Names kept apart from the schema's definition agree with it."""
+
+import subprocess
+import sys
+
+from millwheel.store.schema import metadata
+from millwheel.store.statements import TABLES
+
+
+def test_the_names_are_those_of_the_schema() -> None:
+    assert set(TABLES) == set(metadata.tables)
+
+
+def test_running_needs_no_sqlalchemy() -> None:
+    code = "import sys, millwheel.services.run; sys.exit('sqlalchemy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
