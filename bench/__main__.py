@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import gc
 import json
 import os
 import platform
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,7 @@ import psycopg
 
 from bench import latency, memory, rate, snapshot
 from bench.server import server
+from millwheel.services import loop
 
 PARTS = ("rate", "latency", "snapshot", "memory")
 OUT = Path(__file__).parent / "out"
@@ -66,14 +64,7 @@ def main() -> None:
     unknown = set(options.parts) - set(PARTS)
     if unknown:
         parser.error(f"there is no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
-    gc.set_threshold(50_000, 20, 50)
-    if sys.platform != "win32":
-        try:
-            import uvloop
-        except ImportError:
-            results = asyncio.run(run(options.parts or list(PARTS), quick=options.quick))
-        else:
-            results = uvloop.run(run(options.parts or list(PARTS), quick=options.quick))
+    results = loop.run(run(options.parts or list(PARTS), quick=options.quick))
     OUT.mkdir(exist_ok=True)
     path = OUT / time.strftime("%Y%m%d-%H%M%S.json")
     path.write_text(json.dumps(results, indent=1))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.server import fresh_store
+from millwheel.services import loop
 
 
 def resident_megabytes() -> float:
@@ -52,7 +53,7 @@ def _replay(url: str, directory: Path, times: int, answer: Connection) -> None:
         await store.close()
         return samples
 
-    answer.send(asyncio.run(run()))
+    answer.send(loop.run(run()))
 
 
 async def measure(url: str, directory: Path, *, times: int) -> dict[str, Any]:

@@ -192,6 +192,7 @@ async def run_plan(
             break
         if engine not in zombies:
             await engine.kill()
+    world.on_try = world.on_durable = None
     # Only a fenced zombie may have failed, and only of that.
     assert {type(z.failure) for z in zombies} <= {type(None), Fenced}, [z.failure for z in zombies]
     await engine.stop()

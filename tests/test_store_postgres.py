@@ -852,10 +852,7 @@ class Trial:
                 self.kill()
 
         self.watched.before = before
-        self.watcher.execute(
-            self.site.schema.compose("UPDATE {doom} SET armed = %s", doom="doom"),
-            [killed == "commit"],
-        )
+        self.arm(killed == "commit")
         try:
             folded = await self.site.store.fold(row_.id, link.sequencer, after, through)
         except StoreUnavailable:
@@ -867,6 +864,13 @@ class Trial:
                 self.known[row_.id] = through
         finally:
             self.watched.before = lambda name: None
+            self.arm(False)
+
+    def arm(self, armed: bool) -> None:
+        """Whether the next fold's session ends while it commits."""
+        self.watcher.execute(
+            self.site.schema.compose("UPDATE {doom} SET armed = %s", doom="doom"), [armed]
+        )
 
     def kill(self) -> None:
         """End the sessions of the store that are in a transaction."""
@@ -893,8 +897,37 @@ DOOM = (
 """Ends a fold's session while it commits, if armed."""
 
 
+async def _watch(site: PostgresSite) -> Watched:
+    """Let the statements of a site's store be watched, and its folds be ended at COMMIT."""
+    for statement in DOOM:
+        await site.query(statement, doom="doom", ends="ends", fold="fold")
+    watched = Watched(site.schema.name)
+    site.store.statements = watched
+    return watched
+
+
+@pytest.mark.parametrize("killed", FOLD_STEPS[:4])
+async def test_a_fold_that_is_killed_is_as_if_it_had_never_begun(
+    postgres: PostgresSite, killed: str
+) -> None:
+    watched = await _watch(postgres)
+    owner = await Owner.take(postgres.store)
+    trial = Trial(postgres, owner, watched)
+    number = owner.intervals.index(owner.interval_of("a"))
+    add = Write(number, [(0, 0, 1), (0, 1, 2), (0, 2, 3)], [(0, 0, 1), (0, 1, 2)], 2, [0])
+    change = Write(number, [(0, 0, 4), (0, 1, None)], [(0, 0, None)], 1, [1])
+    try:
+        for step in (add, Fold(number, 1.0, None), change, Fold(number, 1.0, killed)):
+            await trial.take(step)
+        assert trial.known[owner.intervals[number].id] == 1
+        await trial.take(Fold(number, 1.0, None))
+        assert trial.known[owner.intervals[number].id] == 2
+    finally:
+        trial.watcher.close()
+
+
 @settings(
-    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(steps=st.lists(st.one_of(writes, writes, folds, folds, turns), min_size=6, max_size=24))
 @pytest.mark.parametrize("version", [15, 18])
@@ -902,10 +935,7 @@ async def test_no_reader_ever_sees_a_fold(
     new_schema: Callable[[int], Schema], version: int, steps: list[Write | Fold | Turn]
 ) -> None:
     site = await PostgresSite.open(new_schema(version))
-    for statement in DOOM:
-        await site.query(statement, doom="doom", ends="ends", fold="fold")
-    watched = Watched(site.schema.name)
-    site.store.statements = watched
+    watched = await _watch(site)
     owner = await Owner.take(site.store)
     trial = Trial(site, owner, watched)
     try:

@@ -83,7 +83,8 @@ def _users_place(error: BaseException | None) -> str | None:
     """The line of the user's code that an error came from."""
     while error is not None:
         for frame in reversed(traceback.extract_tb(error.__traceback__)):
-            if not frame.filename.startswith(_not_the_users()):
+            # A frame of compiled code names a file that is not there.
+            if not frame.filename.startswith(_not_the_users()) and Path(frame.filename).is_file():
                 line = linecache.getline(frame.filename, frame.lineno or 0).strip()
                 return f"{frame.filename}:{frame.lineno} in {frame.name}" + (
                     f": {line}" if line else ""

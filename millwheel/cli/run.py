@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 
 import structlog
@@ -11,6 +10,7 @@ import typer
 from millwheel.cli.display import moment, showing
 from millwheel.cli.output import print_json
 from millwheel.pipeline import Pipeline
+from millwheel.services import loop
 from millwheel.services.interruption import Interruption
 from millwheel.services.run import Run, Summary
 from millwheel.store.address import StoreAddress
@@ -26,7 +26,7 @@ def run(
     address = StoreAddress.parse(store)
     with present(address, create=True) as presence:
         require_version(presence.url, pipeline.name, migrate_now=address.embedded)
-        summary, interruption = asyncio.run(
+        summary, interruption = loop.run(
             _run(pipeline, presence, close_at_end=not keep_open, inject_copies=inject_copies)
         )
     if as_json:
