@@ -343,8 +343,14 @@ class MemoryStore:
 
     # -- claims -------------------------------------------------------------------
 
-    async def claim(self, worker: str, interval_ids: list[int]) -> list[Claim]:
+    async def claim(
+        self, worker: str, interval_ids: list[int], *, again: bool = False
+    ) -> list[Claim]:
         await self._called("claim")
+        if again and any(self._owners.get(id_) != worker for id_ in interval_ids):
+            raise Fenced(
+                "another owner has claimed intervals of this worker meanwhile; it must let go of them"
+            )
         sourced = {log.interval_id for log in self._logs.values() if log.source is not None}
         new_logs: dict[int, int] = {}
         for id_ in interval_ids:
@@ -481,11 +487,12 @@ class MemoryStore:
             known = self._tables(bucket).seen
             if len({*seen}) < len(seen) or not known.isdisjoint(seen):
                 raise InvariantBroken("a record that was committed before came through again")
+        written: set[tuple[int, int]] = set()
         for production in commit.productions:
-            if production.seq in tables.productions.get(production.log, ()):
-                raise InvariantBroken(
-                    f"production {production.seq} of log {production.log} was written before"
-                )
+            name = production.log, production.seq
+            if name in written or production.seq in tables.productions.get(production.log, ()):
+                raise InvariantBroken(f"a production was written before: log and number {name}")
+            written.add(name)
 
     def _check_users(self, commit: Commit) -> None:
         """Rows and statements of the user's, which are refused at his expense."""

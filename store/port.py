@@ -276,10 +276,18 @@ class Store(Protocol):
         """End the server processes of a dead worker, and its lease."""
         ...
 
-    async def claim(self, worker: str, interval_ids: list[int]) -> list[Claim]:
+    async def claim(
+        self, worker: str, interval_ids: list[int], *, again: bool = False
+    ) -> list[Claim]:
         """Take intervals over: raise their sequencers, and only then read (I4).
 
         Opens a log for each interval that is no partition of a source.
+
+        Args:
+            again: they are one's own already; somebody else's are not taken.
+
+        Raises:
+            Fenced: with `again`, somebody has claimed one meanwhile; nothing was changed.
         """
         ...
 

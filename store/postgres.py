@@ -20,7 +20,7 @@ from psycopg import AsyncConnection, sql
 from psycopg.conninfo import make_conninfo
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from millwheel.errors import StoreError, StoreUnavailable
+from millwheel.errors import Fenced, StoreError, StoreUnavailable
 from millwheel.sinks import Table
 from millwheel.store import deployment
 from millwheel.store.lane import PostgresLane, translate
@@ -211,8 +211,10 @@ class PostgresStore:
 
     # -- claims -------------------------------------------------------------------
 
-    async def claim(self, worker: str, interval_ids: list[int]) -> list[Claim]:
-        new_logs = await self._take_over(worker, interval_ids)
+    async def claim(
+        self, worker: str, interval_ids: list[int], *, again: bool = False
+    ) -> list[Claim]:
+        new_logs = await self._take_over(worker, interval_ids, again=again)
         async with self._connection() as connection:
             await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             try:
@@ -220,14 +222,26 @@ class PostgresStore:
             finally:
                 await connection.execute("ROLLBACK")
 
-    async def _take_over(self, worker: str, interval_ids: list[int]) -> dict[int, int]:
+    async def _take_over(
+        self, worker: str, interval_ids: list[int], *, again: bool
+    ) -> dict[int, int]:
         """Raise the sequencers; end whoever stands in the way for longer than a moment."""
-        params = {"interval_ids": interval_ids, "owner": worker, "sequence": self._sequence}
+        params: dict[str, Any] = {
+            "interval_ids": interval_ids,
+            "owner": worker,
+            "sequence": self._sequence,
+        }
+        statement = "reclaim_intervals" if again else "claim_intervals"
         for _ in range(20):
             try:
                 async with self._pool.connection() as connection, connection.transaction():
                     await connection.execute("SET LOCAL lock_timeout = '500ms'")
-                    await connection.execute(self.statements.get("claim_intervals"), params)
+                    claimed = await connection.execute(self.statements.get(statement), params)
+                    if claimed.rowcount != len(interval_ids):
+                        raise Fenced(
+                            "another owner has claimed intervals of this worker meanwhile; "
+                            "it must let go of them"
+                        )
                     cursor = await connection.execute(self.statements.get("open_logs"), params)
                     return dict(await cursor.fetchall())
             except psycopg.errors.LockNotAvailable:

@@ -38,6 +38,10 @@ class TimerQueue:
         heapq.heappush(self._heap, (due, self._count, name))
         return replaced
 
+    def get(self, name: TimerName) -> Pending | None:
+        """The timer of this name, if it is set."""
+        return self._pending.get(name)
+
     def cancel(self, name: TimerName) -> Pending | None:
         """Forget a timer; gives the one that was set."""
         return self._pending.pop(name, None)

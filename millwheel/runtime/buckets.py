@@ -133,16 +133,16 @@ class Buckets:
     def _first_offset(self, offset: int) -> int:
         return offset - offset % self._settings.source_bucket_rows
 
-    async def ensure_source(self, log: int, offset: int) -> None:
-        """Have the bucket for a row before it is sent."""
-        low = self._first_offset(offset)
-        if (log, low) in self._sources:
-            return
-        async with self._opening:
-            high = low + self._settings.source_bucket_rows
-            bucket = await self._store.open_bucket("source", log, low, high)
-            self._sources[(log, low)] = bucket
-            self.fresh.add(bucket.id)
+    async def ensure_source(self, log: int, first: int, last: int | None = None) -> None:
+        """Have the buckets of the rows from `first` to `last` before they are sent."""
+        rows = self._settings.source_bucket_rows
+        for low in range(self._first_offset(first), (first if last is None else last) + 1, rows):
+            if (log, low) in self._sources or low + rows <= self.source_floor(log):
+                continue
+            async with self._opening:
+                bucket = await self._store.open_bucket("source", log, low, low + rows)
+                self._sources[(log, low)] = bucket
+                self.fresh.add(bucket.id)
 
     async def ensure_named(self) -> None:
         """Have a bucket for user-supplied ids that arrive from now on."""
@@ -159,6 +159,10 @@ class Buckets:
     def named(self) -> list[int]:
         """All buckets of user-supplied ids, the current one last."""
         return [bucket.id for bucket in self._named]
+
+    async def is_gone(self, bucket: int) -> bool:
+        """Whether a bucket was dropped, by the store's own word."""
+        return all(live.id != bucket for live in await self._store.live_buckets())
 
     def live(self) -> list[Bucket]:
         """All live buckets."""

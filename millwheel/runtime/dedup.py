@@ -15,6 +15,7 @@ from typing import Any
 from pybloom_live import BloomFilter
 from xxhash import xxh3_128_digest
 
+from millwheel.errors import StoreError, StoreUnavailable
 from millwheel.model import Delivery
 from millwheel.runtime.buckets import Buckets
 from millwheel.store.port import Bucket, Store
@@ -204,9 +205,18 @@ class Dedup:
         found: set[bytes] = set()
         for bucket, deliveries in maybe.items():
             self.maybes += len(deliveries)
-            found |= await self._store.look_up_seen(
-                bucket, self._computation, [(d.slot, d.id) for d in deliveries]
-            )
+            try:
+                found |= await self._store.look_up_seen(
+                    bucket, self._computation, [(d.slot, d.id) for d in deliveries]
+                )
+            except StoreUnavailable:
+                raise
+            except StoreError:
+                if not await self._buckets.is_gone(bucket):
+                    raise
+                # Everything in it was acknowledged: copies of that are remnants. What user
+                # ids it held is forgotten.
+                found.update(d.id for d in deliveries if not d.named)
         return found
 
     def forget_buckets(self, buckets: Iterable[int]) -> None:

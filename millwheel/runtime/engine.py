@@ -100,7 +100,6 @@ class Engine:
         deployment = await self._deploy()
         await self.store.register_worker(self.worker, self.settings.lease_seconds)
         await self._wait_for_others()
-        await self.buckets.load()
         for node in self.graph.nodes:
             id_ = deployment.computations[node.name]
             routes = {s.name: StreamRoute(s, node.sinks.get(s.name, [])) for s in node.writes}
@@ -109,6 +108,7 @@ class Engine:
         for step in self.steps.values():
             connect(by_name, step.node, step.routes)
         claims = await self.store.claim(self.worker, [row.id for row in deployment.intervals])
+        await self.buckets.load()  # after the claim: nobody opens any behind our back now
         self.stamps.restore(max(claim.stamp for claim in claims))
         await self.buckets.ensure_current()
         if any(node.named for node in self.graph.nodes):
@@ -327,7 +327,7 @@ class Engine:
         ids = [interval.id for interval in lane.intervals]
         claims = {
             c.interval.id: c
-            for c in await self.patiently(lambda: self.store.claim(self.worker, ids))
+            for c in await self.patiently(lambda: self.store.claim(self.worker, ids, again=True))
         }
         for interval in lane.intervals:
             claim = claims[interval.id]
@@ -343,7 +343,9 @@ class Engine:
                 interval.injector.start()
             elif interval.part_file is not None:
                 interval.part_file.restore((interval.stored_position or {}).get("length", 0))
-            self.touch(interval, urgent=interval.output_watermark() > interval.durable)
+        for interval in self.intervals:  # what turned out to be stored may concern any lane
+            if interval in lane.intervals or interval.output_watermark() > interval.durable:
+                self.touch(interval, urgent=interval.output_watermark() > interval.durable)
         self.wake_all()
 
     async def _restore_interval(self, interval: Interval, claim: Claim) -> None:

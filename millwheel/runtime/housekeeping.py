@@ -49,7 +49,7 @@ class Housekeeping(Service):
             await self._engine.patiently(lambda: interval.dedup.rebuild(bucket, pause))
         except StoreError:
             # Dropped meanwhile, with everything in it acknowledged: there is nothing to read.
-            if any(live.id == bucket for live in await self._engine.store.live_buckets()):
+            if not await self._engine.buckets.is_gone(bucket):
                 raise
 
     async def run_once(self) -> None:

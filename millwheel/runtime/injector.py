@@ -134,7 +134,10 @@ class Injector:
             rows = self._reader.read(limit)
             if not rows:
                 break
-            await engine.patiently(lambda: self._have_buckets(rows[-1].offset))  # noqa: B023
+            first, last = rows[0].offset, rows[-1].offset
+            await engine.patiently(
+                lambda: engine.buckets.ensure_source(self.log.id, first, last)  # noqa: B023
+            )
             for row in rows:
                 self._send(row)
             self.rows += len(rows)
@@ -147,9 +150,6 @@ class Injector:
             self._interval.input_watermark = MAX_TIME
         engine.touch(self._interval, urgent=True)
         engine.check_finished()
-
-    async def _have_buckets(self, offset: int) -> None:
-        await self._engine.buckets.ensure_source(self.log.id, offset)
 
     def _advance(self) -> None:
         """Move the source's own watermark: the newest seen time less the lateness."""

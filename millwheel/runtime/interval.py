@@ -163,10 +163,14 @@ class Interval:
                 taken.append(item)
                 continue
             name = (item.key_text, item.timer.kind, item.timer.tag)
-            if self._queue(item.timer.kind).cancel((item.key_text, item.timer.tag)) is not None:
-                self.taken[name] = item
+            queue = self._queue(item.timer.kind)
+            pending = queue.get((item.key_text, item.timer.tag))
+            if pending is not None and pending.due == item.timer.micros:
+                queue.cancel((item.key_text, item.timer.tag))
+                again = Firing(item.key, item.key_text, item.slot, item.timer, pending.hold)
+                self.taken[name] = again
                 self.firings += 1
-                taken.append(item)
+                taken.append(again)
         return taken
 
     def transition(self, event: str) -> None:
@@ -259,7 +263,7 @@ class Interval:
         """Whether this interval has credits left: I8, one log at a time."""
         settings = self.settings
         return all(
-            log.unacked < settings.max_unacked_records
+            log.next_seq - log.first < settings.max_unacked_records
             and log.unacked_bytes < settings.max_unacked_bytes
             for log in self.logs
         )

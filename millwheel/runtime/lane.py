@@ -91,7 +91,7 @@ class Lane:
 
     async def drain(self) -> None:
         """Commit what is finished, and nothing more."""
-        while self._committing or self._open.works or any(i.dirty for i in self.intervals):
+        while self._committing or self._has_something_to_store():
             self._quiet.clear()
             self._commit_wanted.set()
             await self._quiet.wait()
@@ -316,6 +316,8 @@ class Lane:
                 interval.set_timer(name, timer)
         key_text, slot = state.key_text, state.slot
         size = effects.size
+        if changes:
+            state.carry(changes, interval.n + 1)
         for entry, encoded in changes:
             work.states[(key_text, entry)] = (slot, encoded)
             size += len(encoded or b"") + 64
@@ -330,7 +332,11 @@ class Lane:
         while True:
             await self._commit_wanted.wait()
             self._commit_wanted.clear()
-            while (bundle := self._close_bundle()) is not None:
+            while self._has_something_to_store():
+                await self._have_bucket()
+                bundle = self._close_bundle()
+                if bundle is None:
+                    break
                 self._committing = True
                 try:
                     await self._commit(bundle)
@@ -339,6 +345,15 @@ class Lane:
                 self._committing = False
             self._quiet.set()
             self._engine.check_finished()
+
+    def _has_something_to_store(self) -> bool:
+        return bool(self._open.works) or any(interval.dirty for interval in self.intervals)
+
+    async def _have_bucket(self) -> None:
+        """Have the bucket of the next commit's stamp."""
+        engine = self._engine
+        if not engine.buckets.covers(max(engine.clock.now(), engine.stamps.last + 1)):
+            await engine.patiently(engine.buckets.ensure_current)
 
     def _close_bundle(self) -> Bundle | None:
         """The open bundle with everything else that is to be stored; None: nothing is."""
@@ -353,10 +368,7 @@ class Lane:
         return bundle
 
     async def _commit(self, bundle: Bundle) -> None:
-        engine = self._engine
-        if not engine.buckets.covers(max(engine.clock.now(), engine.stamps.last + 1)):
-            await engine.patiently(engine.buckets.ensure_current)
-        commit = self._build(bundle)
+        commit = self._build(bundle)  # before anything is awaited: no later work gets into it
         for interval, work in bundle.works.items():
             if work.effects.lines and interval.part_file is not None:
                 await interval.part_file.append(work.effects.lines)
@@ -420,6 +432,8 @@ class Lane:
 
     def _link(self, interval: Interval, work: IntervalWork, stamp: int) -> IntervalCommit:
         """The interval's next link in its chain, with everything that rides on it."""
+        for offset in work.given_up:
+            interval.log.acknowledge(offset, 0)  # stored with the letter that keeps the row
         for hold in interval.release:
             interval.holds.remove(hold)
         interval.release.clear()
@@ -457,8 +471,6 @@ class Lane:
                 for item in work.items:
                     if type(item) is Delivery:
                         acknowledged += in_flight.pop(item.id)
-            for offset in work.given_up:
-                interval.log.acknowledge(offset, 0)
         engine.processed += bundle.count
         engine.acknowledge(acknowledged)
         engine.send(commit.productions)
@@ -558,14 +570,23 @@ class Lane:
         split(suspects, error)
         while todo:
             segment, refused = todo.popleft()
-            if refused is not None:
-                await self._commit_given_up(segment[0], refused)
-                continue
             try:
-                await self._run_apart(segment, watermarks)
-            except StatementError as again:
+                if refused is not None:
+                    await self._commit_given_up(segment[0], refused)
+                else:
+                    await self._run_apart(segment, watermarks)
+            except StatementError as once_more:
                 await self._start_over(segment)
-                split(segment, again)
+                split(segment, once_more)
+            except (StoreUnavailable, CommitUnknown) as delay:
+                # What became of it is for dedup to find out: all go back to the queues.
+                rest = [*segment, *(pair for part, _ in todo for pair in part)]
+                await self._wait_after(delay)
+                await self._start_over(rest)
+                for interval in {interval for interval, _ in rest}:
+                    again = [i for of, i in rest if of is interval and isinstance(i, Delivery)]
+                    interval.intake.extendleft(reversed(again))
+                return
 
     async def _run_apart(
         self, segment: list[tuple[Interval, Item]], watermarks: dict[Interval, int]
@@ -576,6 +597,8 @@ class Lane:
             by_key.setdefault((interval, item.key_text), []).append(item)
         for (interval, key_text), items in by_key.items():
             items = interval.retake(items)
+            if not items:
+                continue
             state = interval.states.get(items[0].key, key_text, items[0].slot)
             if not state.loaded:
                 await self._load(interval, [state])
@@ -583,17 +606,22 @@ class Lane:
             now = self._engine.clock.now()
             changes = await execution.run(state, items, watermarks[interval], now)
             self._finish(interval, state, items, execution.effects, changes)
+        await self._have_bucket()
         bundle = self._close_bundle()
-        assert bundle is not None
-        await self._commit(bundle)
+        if bundle is not None:
+            await self._commit(bundle)
 
     async def _commit_given_up(self, suspect: tuple[Interval, Item], error: Exception) -> None:
         interval, item = suspect
-        (item,) = interval.retake([item])
+        taken = interval.retake([item])
+        if not taken:
+            return  # a timer that was cancelled or replaced meanwhile
+        (item,) = taken
         state = interval.states.get(item.key, item.key_text, item.slot)
         attempts = interval.step.node.retries + 1
         effects = give_up(interval, item, error, attempts, self._engine.clock.now())
         self._finish(interval, state, [item], effects, [])
+        await self._have_bucket()
         bundle = self._close_bundle()
         assert bundle is not None
         await self._commit(bundle)

@@ -48,7 +48,7 @@ class Cell:
 class KeyState:
     """The entries of one key; what `Context.state` and its collections work on."""
 
-    __slots__ = ("_cache", "_main", "_opened", "_state", "_touched", "cells", "complete", "key",
+    __slots__ = ("_cache", "_main", "_opened", "_state", "_touched", "_trimmed_at", "cells", "complete", "key",
                  "key_text", "loaded", "n", "size", "slot", "used")  # fmt: skip
 
     def __init__(self, cache: StateCache, key: Key, key_text: bytes, slot: int) -> None:
@@ -60,6 +60,7 @@ class KeyState:
         self.loaded = False
         self.complete = False
         self.used = False
+        self._trimmed_at = -1
         self.n = 0
         self.size = ENTRY_OVERHEAD
         self._main = Cell(None)
@@ -72,8 +73,16 @@ class KeyState:
     def open_state(self) -> Any:
         """The state object, decoded when first asked for."""
         if not self._opened:
-            self._state = self._cache.layout.decode(self._main.encoded, self)
+            layout = self._cache.layout
+            main = self._main
+            self._state = layout.decode(main.encoded, self)
             self._opened = True
+            if main.encoded is not None:
+                # As this code writes it: Postgres gives jsonb back in a form of its own,
+                # and reading alone must not look like a change.
+                main.encoded = layout.encode(self._state)
+                if main.encoded == layout.empty:
+                    main.encoded = None
         return self._state
 
     def replace_state(self, state: Any) -> None:
@@ -96,7 +105,11 @@ class KeyState:
     def _value(self, entry: str, cell: Cell, codec: Codec[Any]) -> Any:
         if cell.value is UNKNOWN:
             cell.codec = codec
-            cell.value = ABSENT if cell.encoded is None else codec.decode(cell.encoded)
+            if cell.encoded is None:
+                cell.value = ABSENT
+            else:
+                cell.value = codec.decode(cell.encoded)
+                cell.encoded = codec.encode(cell.value)
         self._touched.add(entry)
         return cell.value
 
@@ -219,6 +232,16 @@ class KeyState:
             encodings.append((entry, cell, encoded))
         return encodings
 
+    def carry(self, changes: list[Change], n: int) -> None:
+        """The changes go into commit `n`, however long user code waited since their capture."""
+        if self.n == n:
+            return
+        self.n = n
+        for entry, _ in changes:
+            cell = self.cells.get(entry) if entry else self._main
+            if cell is not None:
+                cell.n = n
+
     def revert(self) -> None:
         """Forget what user code did since the last capture."""
         self._state = UNKNOWN
@@ -232,6 +255,9 @@ class KeyState:
 
     def _trim(self) -> None:
         folded = self._cache.folded
+        if folded == self._trimmed_at:
+            return
+        self._trimmed_at = folded
         for entry in [e for e, cell in self.cells.items() if cell.n <= folded]:
             cell = self.cells.pop(entry)
             self._grow(-len(cell.encoded or b"") - ENTRY_OVERHEAD)

@@ -3,3 +3,4 @@
 UPDATE {key_interval} AS k
 SET sequencer = nextval(%(sequence)s::regclass), owner = %(owner)s
 WHERE k.id = ANY(%(interval_ids)s::bigint[])
+RETURNING k.id, k.sequencer

@@ -1,0 +1,224 @@
+"""Dedup by itself: filters that may say maybe but never a wrong no, and ids in flight."""
+
+from __future__ import annotations
+
+import random
+from struct import Struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millwheel.clock import VirtualClock
+from millwheel.codec import named_id
+from millwheel.errors import InvariantBroken
+from millwheel.model import Delivery, record_id
+from millwheel.runtime.buckets import Buckets, Stamps
+from millwheel.runtime.dedup import ERROR_RATE, Dedup, IdFilter, SeenFilter
+from millwheel.runtime.sent import SentLog
+from millwheel.settings import Settings
+from millwheel.store.memory import MemoryStore
+from millwheel.timers.holds import Holds
+from tests.test_runtime_world import QUICK
+
+_words = Struct(">QQ")
+
+
+def ids(kind: str, start: int, count: int) -> list[bytes]:
+    if kind == "sequential":
+        return [record_id(7, number) for number in range(start, start + count)]
+    if kind == "many logs":
+        return [record_id(number, 3) for number in range(start, start + count)]
+    if kind == "named":
+        return [named_id("words", f'"{number}"') for number in range(start, start + count)]
+    chance = random.Random(start)
+    return [_words.pack(chance.getrandbits(64), chance.getrandbits(64)) for _ in range(count)]
+
+
+KINDS = ("sequential", "many logs", "named", "random")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("capacity", [1_000, 50_000])
+def test_false_positives_stay_near_the_error_rate(kind: str, capacity: int) -> None:
+    """Measured on a full filter, over enough strangers that chance does not matter."""
+    filter_ = IdFilter(capacity)
+    for id_ in ids(kind, 0, capacity):
+        filter_.add(id_)
+    strangers = ids(kind, 10_000_000, 200_000)
+    share = sum(id_ in filter_ for id_ in strangers) / len(strangers)
+    assert share <= 1.5 * ERROR_RATE
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_filters_that_grow_have_no_false_negatives(kind: str) -> None:
+    filter_ = SeenFilter(100, ready=True)
+    known = ids(kind, 0, 20_000)
+    false = sum(filter_.add(id_) for id_ in known)
+    assert all(filter_.may_hold(id_) for id_ in known)
+    assert all(filter_.add(id_) for id_ in known)
+    assert false <= 1.5 * len(filter_._filters) * len(known) * ERROR_RATE
+
+
+def test_a_filter_does_not_grow_by_what_it_knows() -> None:
+    """A resend of everything must not cost the memory of new records."""
+    filter_ = SeenFilter(100, ready=True)
+    known = ids("sequential", 0, 5_000)
+    for _ in range(3):
+        for id_ in known:
+            filter_.add(id_)
+    assert len(filter_) <= len(known)
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(st.lists(st.binary(min_size=16, max_size=16), max_size=200), st.integers(1, 50))
+def test_whatever_was_added_is_found(added: list[bytes], capacity: int) -> None:
+    filter_ = SeenFilter(capacity, ready=True)
+    for id_ in added:
+        filter_.add(id_)
+    assert all(filter_.may_hold(id_) for id_ in added)
+
+
+def test_a_filter_that_is_not_ready_says_maybe_to_everything() -> None:
+    filter_ = SeenFilter(10, ready=False)
+    assert filter_.may_hold(b"0" * 16)
+    assert filter_.add(b"1" * 16)
+    filter_.ready = True
+    assert not filter_.may_hold(b"2" * 16)
+    assert filter_.may_hold(b"1" * 16)
+
+
+# -- buckets -----------------------------------------------------------------------------------
+
+
+async def make(limits: Settings = QUICK) -> tuple[VirtualClock, Stamps, Buckets, Dedup]:
+    clock = VirtualClock()
+    store = MemoryStore(clock=clock)
+    stamps = Stamps(clock)
+    buckets = Buckets(store, limits, stamps, clock)
+    await buckets.load()
+    await buckets.ensure_current()
+    return clock, stamps, buckets, Dedup(store, buckets, 1, (0, 65536), capacity=100)
+
+
+def delivery(seq: int, stamp: int, log: int = 5) -> Delivery[int]:
+    return Delivery("a", seq, 0, "s", b'"a"', 9, 1, 0, 0, b"", log, seq, stamp, record_id(log, seq))
+
+
+async def test_copies_in_flight_join_the_first_and_appear_nowhere() -> None:
+    _, stamps, _, dedup = await make()
+    stamp = stamps.next()
+    first, second, third = (delivery(0, stamp) for _ in range(3))
+    assert dedup.sort([first, second], frozenset())[0] == [first]
+    assert dedup.sort([third], frozenset()) == ([], {}, [])
+    assert dedup.in_flight[first.id] == [first, second, third]
+    assert dedup.dropped == 2
+
+
+async def test_records_older_than_the_gc_watermark_are_remnants() -> None:
+    _, stamps, buckets, dedup = await make()
+    old, new = delivery(0, stamps.next()), delivery(1, stamps.next() + 10)
+    buckets.gc_watermark = old.stamp + 1
+    assert dedup.sort([old, new], frozenset()) == ([new], {}, [old])
+
+
+async def test_a_time_without_its_bucket_is_an_error_never_not_seen() -> None:
+    clock, _, buckets, dedup = await make()
+    with pytest.raises(InvariantBroken, match="no bucket for stamp"):
+        dedup.sort([delivery(0, clock.now() + int(1e12))], frozenset())
+    with pytest.raises(InvariantBroken, match="no bucket for offset"):
+        dedup.sort([delivery(0, 0, log=8)], frozenset({8}))
+    await buckets.ensure_source(8, 0)
+    assert len(dedup.sort([delivery(0, 0, log=8)], frozenset({8}))[0]) == 1
+
+
+async def test_the_bucket_of_a_record_never_changes() -> None:
+    """I9: whatever is opened or closed early later, a stamp's bucket stays what it was."""
+    clock, stamps, buckets, _ = await make(Settings(bucket_seconds=10.0, bucket_rows=5))
+    given: dict[int, int] = {}
+    chance = random.Random(3)
+    for _ in range(300):
+        clock.advance(chance.random() * 2)
+        stamp = stamps.next()
+        if not buckets.covers(max(clock.now(), stamps.last + 1)):
+            await buckets.ensure_current()
+        given[stamp] = buckets.of_stamp(stamp).id
+        buckets.rows += 1
+        if chance.random() < 0.3:
+            await buckets.ensure_current()
+        assert buckets.covers(stamps.last)
+        for known, bucket in given.items():
+            assert buckets.of_stamp(known).id == bucket
+
+
+def test_stamps_only_grow() -> None:
+    clock = VirtualClock()
+    stamps = Stamps(clock)
+    stamps.restore(clock.now() + 100)
+    found = [stamps.next() for _ in range(3)]
+    clock.advance(1)
+    found.append(stamps.next())
+    assert found == sorted(set(found))
+    assert found[0] > clock.now() - 1_000_000 + 99
+
+
+# -- the sender's side ---------------------------------------------------------------------------
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    st.integers(1, 30).flatmap(
+        lambda n: st.tuples(
+            st.just(n),
+            st.permutations(range(n)),
+            st.lists(st.integers(0, n - 1), max_size=10),
+            st.integers(0, n),
+        )
+    )
+)
+def test_a_log_knows_what_is_acknowledged(
+    drawn: tuple[int, list[int], list[int], int],
+) -> None:
+    """In any order, twice, and from a stored state: prefix, runs, holds and counts agree."""
+    count, order, again, cut = drawn
+    holds = Holds()
+    log = SentLog(1, holds)
+    for seq in range(count):
+        holds.add(seq * 10)
+        log.sent(seq, seq * 10, 5)
+    done: set[int] = set()
+    for seq in order[:cut]:
+        log.acknowledge(seq, 5)
+        done.add(seq)
+        for twice in again:
+            if twice in done:
+                log.acknowledge(twice, 5)
+        left = set(range(count)) - done
+        assert log.unacked == len(left) == len(holds)
+        assert log.unacked_bytes == 5 * len(left)
+        assert log.first == min(left, default=count)
+        assert holds.least() == min((s * 10 for s in left), default=holds.least())
+        assert all(log.is_acknowledged(s) == (s in done) for s in range(count))
+    first, runs = log.state(1000)
+    restored = SentLog(1, Holds(), first=first, runs=runs)
+    assert {s for s in range(count) if restored.is_acknowledged(s)} == done
+
+
+def test_a_row_with_several_readers_waits_for_all_of_them() -> None:
+    holds = Holds()
+    log = SentLog(1, holds, source=True)
+    holds.add(7)
+    log.sent_to_several(0, 7, 3, 0b11)
+    log.acknowledge(0, 3, 0b01)
+    log.acknowledge(0, 3, 0b01)
+    assert (log.first, len(holds)) == (0, 1)
+    log.acknowledge(0, 3, 0b10)
+    assert (log.first, len(holds), log.unacked_bytes) == (1, 0, 0)
+
+
+def test_an_ack_for_what_was_not_sent_counts_for_nothing() -> None:
+    holds = Holds()
+    log = SentLog(1, holds, first=3)
+    log.acknowledge(5, 10)
+    log.acknowledge(1, 10)
+    assert (log.first, log.unacked, log.unacked_bytes, len(holds)) == (3, 0, 0, 0)

@@ -1,0 +1,767 @@
+"""Commits that fail, are lost, are refused or fenced: what a lane makes of it (I3, I12)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from millwheel import (
+    Computation,
+    Context,
+    JsonLinesFiles,
+    Pipeline,
+    Record,
+    Settings,
+    Stream,
+    Table,
+    Timer,
+)
+from millwheel.errors import (
+    CommitUnknown,
+    Fenced,
+    MillwheelError,
+    StoreUnavailable,
+    UserCodeError,
+)
+from millwheel.model import Delivery, record_id
+from millwheel.store.port import Commit
+from millwheel.testing import advance, inject
+from millwheel.testing.script import Script
+from tests.test_runtime_graph import written_numbers
+from tests.test_runtime_world import (
+    ITEMS,
+    QUICK,
+    TALLY,
+    Counted,
+    Do,
+    Gate,
+    Item,
+    Kept,
+    Tally,
+    World,
+    at,
+    doing,
+    fail_once,
+    items,
+    key_of,
+    produce,
+    script,
+    tally_of,
+    tally_pipeline,
+    time_of,
+    unknown_once,
+)
+
+END = Stream("end", Counted)
+SMALL = replace(QUICK, chunk_records=2, bundle_records=4)
+
+
+def more(source: Script, values: Sequence[Item]) -> None:
+    """`values` come into a source."""
+    for value in values:
+        source.append(inject(ITEMS, value))
+
+
+async def overlapped(world: World, source: Any) -> Gate:
+    """An engine whose first commit of records is on the wire while the next bundle is full."""
+    gate = Gate()
+    world.on_try = lambda commit: gate.wait() if commit.seen else None
+    await world.start()
+    await world.until(lambda: gate.reached)
+    await world.until(lambda: world.engines[-1].lanes[0]._open.count >= 4)
+    return gate
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), CommitUnknown("lost")])
+async def test_what_overlaps_a_commit_that_fails_is_dropped_with_it(error: Exception) -> None:
+    """I12: the next bundle ran on state that never came to be; it runs again."""
+    values = items(*range(20))
+    world = World(tally_pipeline(script(ITEMS, values), SMALL))
+    gate = Gate()
+    failed: list[int] = []
+
+    async def refuse(commit: Commit) -> None:
+        if commit.seen and not failed:
+            await gate.wait()
+            failed.append(len(commit.seen))
+            raise error
+
+    world.on_try = refuse
+    engine = await world.start()
+    await world.until(lambda: gate.reached)
+    await world.until(lambda: engine.lanes[0]._open.count >= 4)
+    assert world.rows() == []
+    gate.open()
+    await world.finish(engine)
+    assert failed
+    assert world.tallied() == tally_of(values)
+    assert world.state("tally", "a") == {"": {"count": 20}}
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["unavailable", "not applied", "applied"])
+async def test_any_single_commit_may_fail(lanes: int, kind: str) -> None:
+    """Every commit of the run, one after the other, in worlds of their own."""
+    values = [Item("abcdefgh"[n % 8], n, n) for n in range(16)]
+    limits = replace(SMALL, lanes=lanes)
+    world = World(tally_pipeline(script(ITEMS, [*values, advance(ITEMS, at(99))]), limits))
+    await world.run(close_at_end=True)
+    assert world.tallied() == tally_of(values)
+    for number in range(1, world.tried + 1):
+        world = World(tally_pipeline(script(ITEMS, [*values, advance(ITEMS, at(99))]), limits))
+        if kind == "applied":
+            unknown_once(world, number)
+        else:
+            error = StoreUnavailable("away") if kind == "unavailable" else CommitUnknown("lost")
+            fail_once(world, number, error)
+        await world.run(close_at_end=True)
+        assert world.tallied() == tally_of(values), f"commit {number}"
+
+
+async def test_a_watermark_in_a_commit_whose_fate_was_unknown_reaches_other_lanes() -> None:
+    """The end of time, stored by a commit the lane never heard of, must close the readers."""
+    for number in range(1, 12):
+        world = World(tally_pipeline(script(ITEMS, items(1, 2, 3)), replace(QUICK, lanes=2)))
+        unknown_once(world, number)
+        engine = await world.start(close_at_end=True)
+        await world.until(engine.done.is_set, tick=0.01, what=f"commit {number}")
+        assert world.clock.monotonic() < 5, f"commit {number}: only housekeeping saved it"
+        await engine.stop()
+        assert world.numbers() == [1, 2, 3]
+
+
+async def test_a_store_that_is_away_for_a_while_costs_time_and_nothing_else() -> None:
+    values = items(*range(10))
+    world = World(tally_pipeline(script(ITEMS, values), SMALL))
+    back = world.clock.monotonic() + 50
+
+    def away(commit: Commit) -> None:
+        if world.clock.monotonic() < back:
+            raise StoreUnavailable("away")
+
+    async def gone(name: str) -> None:
+        if world.tried and world.clock.monotonic() < back and name in ("claim", "open_lane"):
+            raise StoreUnavailable("away")
+
+    world.on_try = away
+    world.store.faults.before_call = gone
+    await world.run()
+    assert world.clock.monotonic() >= back
+    assert world.tried < 60, "it backs off"
+    assert world.tallied() == tally_of(values)
+
+
+@pytest.mark.parametrize("calls", [(), ("open_lane",), ("claim",)])
+async def test_patience_ends_with_a_clear_error(calls: Sequence[str]) -> None:
+    """Commits fail for ever; so may connecting or claiming."""
+    values = items(*range(10))
+    world = World(tally_pipeline(script(ITEMS, values), SMALL))
+    begun = world.clock.monotonic()
+
+    def away(commit: Commit) -> None:
+        raise StoreUnavailable("away for good")
+
+    async def gone(name: str) -> None:
+        if world.tried and name in calls:
+            raise StoreUnavailable("away for good")
+
+    world.on_try = away
+    world.store.faults.before_call = gone
+    engine = await world.start()
+    with pytest.raises(StoreUnavailable, match="away for good"):
+        await world.until(engine.done.is_set, tick=0.1)
+    assert 59 < world.clock.monotonic() - begun < 130
+    await engine.stop()
+    world.on_try = None
+    world.store.faults.before_call = None
+    await world.run()
+    assert world.tallied() == tally_of(values)
+
+
+async def test_patience_is_for_one_outage_not_for_all_of_them() -> None:
+    """Outages that end start the clock anew."""
+    values = items(*range(40))
+    world = World(tally_pipeline(script(ITEMS, values), replace(SMALL, chunk_records=1)))
+
+    chance = random.Random(1)
+
+    def flaky(commit: Commit) -> None:
+        if chance.random() < 0.5:
+            raise StoreUnavailable("away")
+
+    world.on_try = flaky
+    await world.run(tick=0.3)
+    assert world.clock.monotonic() > 65
+    assert world.tallied() == tally_of(values)
+
+
+async def test_an_ack_between_a_claim_and_the_resend_counts_for_nothing() -> None:
+    """A lane starts over while another acknowledges what it had sent: the log must stay sound."""
+    values = [Item("abcdefgh"[n % 8], n) for n in range(64)]
+    limits = replace(QUICK, lanes=2, chunk_records=1, bundle_records=2)
+    for number in range(2, 40, 3):
+        world = World(tally_pipeline(script(ITEMS, values), limits))
+        fail_once(world, number, StoreUnavailable("away"))
+        engine = await world.run()
+        assert world.tallied() == tally_of(values)
+        assert [log.unacked for i in engine.intervals for log in i.logs] == [0] * len(engine.logs)
+        assert [len(i.holds) for i in engine.intervals] == [0] * len(engine.intervals)
+
+
+async def test_an_inherited_log_is_not_retired_while_it_is_sent_again() -> None:
+    """Housekeeping comes by in the middle of a lane's new start; nothing may be lost."""
+    values = items(*range(12))
+    sink = Gate()
+
+    async def send(record: Record[Item], ctx: Context[Kept]) -> None:
+        produce(ctx, record.value.number)
+
+    class Wait(Computation[Counted, None]):
+        """A reader that gets nothing done before the gate opens."""
+
+        writes = (END,)
+
+        async def process_record(self, record: Record[Counted], ctx: Context[None]) -> None:
+            await sink.wait()
+            ctx.produce(END, record.value)
+
+    pipeline = Pipeline("logs", settings=replace(QUICK, bucket_seconds=8.0))
+    pipeline.inject(ITEMS, script(ITEMS, values), timestamp=time_of)
+    pipeline.add(Do(send), ITEMS.by(key_of))
+    pipeline.add(Wait(), TALLY.by(lambda counted: counted.key))
+    pipeline.sink(END, Table("out", Counted, numbered=True))
+    world = World(pipeline)
+    first = await world.start()
+    await world.until(lambda: sink.reached)
+    stuck = Gate()
+
+    async def hold(name: str) -> None:
+        if name == "read_productions":
+            await stuck.wait()
+
+    world.store.faults.before_call = hold
+    fail_once(world, 1, StoreUnavailable("away"))
+    first.touch(world.interval("do"), urgent=True)
+    await world.until(lambda: stuck.reached, tick=0.05)
+    await world.turns(200, tick=0.5)
+    pending = len(world.store.pending_productions())
+    assert pending == len(values), "a log with records nobody has seen was retired"
+    await first.kill()
+    world.store.faults.before_call = None
+    sink.open()
+    await world.run()
+    assert sorted(world.numbers()) == list(range(12))
+
+
+async def test_a_hand_that_starts_while_the_lane_stops_runs_nothing() -> None:
+    """Records wait in user code, one key each, when the lane starts over: none runs twice."""
+    values = [Item(f"key {n}", n) for n in range(30)]
+    gate = Gate()
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        await gate.wait()
+        ctx.state.count += 1
+        produce(ctx, record.value.number, ctx.state.count)
+
+    world = World(doing(values, do))
+    engine = await world.start()
+    lane = engine.lanes[0]
+    await world.until(lambda: lane._hands)
+    await lane.stop_running()
+    await world.turns()
+    reached = gate.reached
+    await world.turns()
+    assert gate.reached == reached
+    assert not lane._hands
+    await engine.kill()
+    gate.open()
+    await world.run()
+    assert sorted(world.numbers()) == list(range(30))
+    assert {row[2] for row in world.rows()} == {1}
+
+
+# -- fences ---------------------------------------------------------------------------------
+
+
+async def test_a_fenced_engine_stops_and_its_commit_leaves_no_trace() -> None:
+    values = items(*range(20))
+    world = World(tally_pipeline(script(ITEMS, values), SMALL))
+    await overlapped(world, values)
+    first = world.engines[-1]
+    world.on_try = None
+    second = await world.start()
+    await world.finish(second)
+    assert world.tallied() == tally_of(values)
+    assert first.failure is None, "it has heard nothing yet"
+    await world.close()
+
+
+async def test_a_zombie_whose_commit_is_late_is_fenced() -> None:
+    values = items(*range(20))
+    world = World(tally_pipeline(script(ITEMS, values), SMALL))
+    gate = await overlapped(world, values)
+    first = world.engines[-1]
+    world.on_try = None
+    second = await world.start()
+    gate.open()
+    await world.finish(second)
+    await world.turns()
+    assert isinstance(first.failure, Fenced)
+    assert world.tallied() == tally_of(values)
+    await world.close()
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+async def test_a_zombie_that_recovers_from_an_error_does_not_take_its_intervals_back(
+    lanes: int,
+) -> None:
+    """Claiming one's own again must not be claiming somebody else's (I3, placement)."""
+    values = [Item("abcdef"[n % 6], n) for n in range(60)]
+    world = World(tally_pipeline(script(ITEMS, values), replace(SMALL, lanes=lanes)))
+    gate = Gate()
+
+    async def stuck(commit: Commit) -> None:
+        if commit.seen and not gate.reached:
+            await gate.wait()
+            raise CommitUnknown("lost")
+
+    world.on_try = stuck
+    first = await world.start()
+    await world.until(lambda: gate.reached)
+    second = await world.start()
+    owners = set(world.store._owners.values())
+    assert owners == {second.worker}
+    gate.open()
+    await world.turns(100, tick=0.05)
+    assert set(world.store._owners.values()) == {second.worker}
+    await world.until(lambda: first.failure is not None, tick=0.05, what="the zombie goes on")
+    assert isinstance(first.failure, Fenced)
+    await world.finish(second)
+    assert world.tallied() == tally_of(values)
+    await world.close()
+
+
+async def test_two_claims_at_once_never_hold_the_same_sequencer() -> None:
+    """The fence tells owners apart by it; who claimed first must hold the lower one."""
+    world = World(tally_pipeline(script(ITEMS, items(1))))
+    engine = await world.start()
+    await world.until(engine.done.is_set)
+    await engine.kill()
+    ids = [interval.id for interval in engine.intervals]
+    one, two = await asyncio.gather(world.store.claim("one", ids), world.store.claim("two", ids))
+    for first, second in zip(one, two, strict=True):
+        assert first.interval.sequencer != second.interval.sequencer
+
+
+async def test_a_zombies_lines_do_not_stay_in_the_file(tmp_path: Any) -> None:
+    """It appends before its commit is fenced; by then the file belongs to the new owner."""
+    values = items(*range(12))
+    pipeline = Pipeline("files", settings=SMALL)
+    pipeline.inject(ITEMS, script(ITEMS, values), timestamp=time_of)
+    pipeline.add(Tally(), ITEMS.by(key_of))
+    pipeline.sink(TALLY, JsonLinesFiles(tmp_path))
+    world = World(pipeline)
+    gate = Gate()
+    first = await world.start()
+    part = next(i.part_file for i in first.intervals if i.part_file is not None)
+    append = part.append
+
+    async def late(lines: list[bytes]) -> None:
+        await gate.wait()
+        await append(lines)
+
+    part.append = late  # type: ignore[method-assign]
+    await world.until(lambda: gate.reached)
+    second = await world.start()
+    gate.open()
+    async with asyncio.timeout(5):
+        await second.run()
+        await world.until(lambda: first.failure is not None)
+    await second.stop()
+    await world.close()
+    assert written_numbers(tmp_path) == list(range(12))
+
+
+# -- statements that are refused -----------------------------------------------------------
+
+
+def refuse(world: World, *poison: int, times: int | None = None) -> list[int]:
+    """Statements with these numbers are refused, the first `times` times."""
+    refused: list[int] = []
+
+    def judge(statement: str, params: Sequence[Any]) -> str | None:
+        if params and params[0] in poison and (times is None or len(refused) < times):
+            refused.append(params[0])
+            return "on purpose"
+        return None
+
+    world.store.faults.refuse = judge
+    return refused
+
+
+async def write(record: Record[Item], ctx: Context[Kept]) -> None:
+    ctx.state.count += 1
+    ctx.execute("INSERT INTO anything VALUES (%s)", (record.value.number,))
+    produce(ctx, record.value.number, ctx.state.count)
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("poison", [(0,), (7,), (29,), (3, 4, 20), tuple(range(0, 30, 2))])
+async def test_a_refused_statement_costs_its_own_record_alone(
+    poison: tuple[int, ...], lanes: int
+) -> None:
+    values = [Item("ab"[n % 2], n) for n in range(30)]
+    limits = replace(QUICK, lanes=lanes)
+    world = World(doing(values, write, settings=limits, on_error="dead_letter"))
+    refuse(world, *poison)
+    await world.run()
+    good = [v for v in values if v.number not in poison]
+    assert world.tallied() == tally_of(good)
+    assert sorted(params[0] for _, params in world.store.statements) == [v.number for v in good]
+    assert sorted(msgspec.json.decode(v)["number"] for v, _ in world.letters()) == sorted(poison)
+    assert world.counter("do", "dead_letters") == len(poison)
+
+
+async def test_bisecting_many_records_with_an_injector_in_the_lane() -> None:
+    """While halves are committed, the source is read again from the start, slowly."""
+    values = items(*range(60))
+    limits = replace(QUICK, chunk_records=1)
+    world = World(doing(values, write, settings=limits, on_error="dead_letter"))
+    gate = Gate()
+    world.on_try = lambda commit: gate.wait() if commit.seen else None
+    refuse(world, 58)
+    engine = await world.start()
+    await world.until(lambda: gate.reached)
+    await world.until(lambda: engine.lanes[0]._open.count > 50)
+    gate.open()
+    await world.finish(engine)
+    assert world.tallied() == tally_of([v for v in values if v.number != 58])
+    assert [len(i.holds) for i in engine.intervals] == [0] * len(engine.intervals)
+
+
+async def test_on_error_fail_stops_at_a_refused_statement_and_names_the_record() -> None:
+    world = World(doing(items(*range(10)), write))
+    refuse(world, 6)
+    engine = await world.start()
+    with pytest.raises(UserCodeError, match=r"(?s)'do' failed on a record.*'a'.*on purpose"):
+        await world.until(engine.done.is_set, tick=0.05)
+    await engine.stop()
+    assert 6 not in world.numbers()
+    world.store.faults.refuse = None
+    await world.run()
+    assert world.tallied() == tally_of(items(*range(10)))
+
+
+async def test_retries_hold_for_refused_statements_too() -> None:
+    """`retries`: how often user code is tried again before a record is given up on."""
+    world = World(doing(items(*range(4)), write, on_error="dead_letter", retries=3))
+    refused = refuse(world, 2, times=3)
+    await world.run()
+    assert world.letters() == [], f"given up after {len(refused)} tries"
+    assert world.tallied() == tally_of(items(*range(4)))
+
+
+async def test_a_dead_letter_tells_how_often_it_was_tried() -> None:
+    ran: list[int] = []
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        ran.append(record.value.number)
+        await write(record, ctx)
+
+    world = World(doing(items(1), do, on_error="dead_letter", retries=2))
+    refuse(world, 1)
+    await world.run()
+    (letter,) = world.store.dead_letters
+    assert letter.attempts == 3
+    assert len(ran) >= 3, "it says three, but user code ran less often"
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), CommitUnknown("lost")])
+@pytest.mark.parametrize("applied", [False, True])
+@pytest.mark.parametrize("number", range(1, 9))
+async def test_a_commit_that_fails_while_bisecting_is_only_a_delay(
+    error: Exception, applied: bool, number: int
+) -> None:
+    if applied and isinstance(error, StoreUnavailable):
+        return  # the store never says so of a commit that is durable
+    values = items(*range(8))
+    world = World(doing(values, write, on_error="dead_letter"))
+    refused = refuse(world, 5)
+    seen: list[int] = []
+
+    def once(commit: Commit) -> None:
+        if refused:
+            seen.append(1)
+            if len(seen) == number:
+                raise error
+
+    if applied:
+        world.on_durable = once
+    else:
+        world.on_try = once
+    await world.run()
+    assert world.tallied() == tally_of([v for v in values if v.number != 5])
+    assert len(world.letters()) == 1
+
+
+async def test_the_watermark_a_record_saw_first_is_kept_through_bisection() -> None:
+    """Design, one record's life 3: frozen for the bundle, kept through bisection."""
+    seen: dict[int, list[Any]] = {}
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        seen.setdefault(record.value.number, []).append(ctx.low_watermark)
+        await write(record, ctx)
+
+    source = script(ITEMS, [Item("a", 0, 10)])
+    world = World(doing(source, do, on_error="dead_letter"))
+    engine = await world.start()
+    await world.until(engine.done.is_set)
+    gate = Gate()
+    world.on_try = lambda commit: gate.wait() if commit.seen else None
+    refuse(world, 3)
+    for number, second in ((1, 20), (2, 30)):
+        source.append(inject(ITEMS, Item("a", number, second)))
+        source.append(advance(ITEMS, at(second)))
+    engine.read_on()
+    await world.until(lambda: gate.reached)
+    source.append(inject(ITEMS, Item("b", 3, 5)))
+    source.append(inject(ITEMS, Item("c", 4, 5)))
+    engine.read_on()
+    await world.until(lambda: 4 in seen)
+    gate.open()
+    await world.finish(engine)
+    assert len(seen[4]) > 1
+    assert len(set(seen[4])) == 1, seen[4]
+
+
+# -- timers as culprits ----------------------------------------------------------------------
+
+
+async def ring(timer: Timer, ctx: Context[Kept]) -> None:
+    number = int(timer.tag)
+    ctx.state.numbers.append(number)
+    ctx.execute("INSERT INTO anything VALUES (%s)", (number,))
+    produce(ctx, number)
+
+
+async def set_one(record: Record[Item], ctx: Context[Kept]) -> None:
+    ctx.set_timer(at(record.value.second), tag=str(record.value.number))
+
+
+@pytest.mark.parametrize("way", ["statement", "exception"])
+@pytest.mark.parametrize("chunk", [1, 100])
+async def test_a_timer_that_fails_costs_itself_alone(way: str, chunk: int) -> None:
+    async def bell(timer: Timer, ctx: Context[Kept]) -> None:
+        await ring(timer, ctx)
+        if way == "exception" and timer.tag == "3":
+            raise UserCodeError("on purpose")
+
+    values = [Item("ab"[n % 2], n, n) for n in range(8)]
+    steps = [*values, advance(ITEMS, at(100))]
+    limits = replace(QUICK, chunk_records=chunk)
+    world = World(doing(steps, set_one, bell, settings=limits, on_error="dead_letter"))
+    if way == "statement":
+        refuse(world, 3)
+    engine = await world.run()
+    assert sorted(world.numbers()) == [0, 1, 2, 4, 5, 6, 7]
+    assert world.state("do", "b")[""]["numbers"] == [1, 5, 7]
+    ((value, error),) = world.letters()
+    assert value == '"watermark 3"'
+    assert "on purpose" in error
+    assert world.store.timers() == []
+    assert [len(i.holds) for i in engine.intervals] == [0] * len(engine.intervals)
+
+
+@pytest.mark.parametrize("change", ["later", "cancel"])
+@pytest.mark.parametrize("together", [False, True])
+async def test_bisection_does_not_fire_a_timer_that_was_overtaken(
+    change: str, together: bool
+) -> None:
+    """A record waits while a timer of its key comes due; the record moves or cancels it, and
+    another record of the bundle is refused: in the halves, too, the timer is not what it was."""
+    gate = Gate()
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        item = record.value
+        if item.number == 0:
+            ctx.set_timer(at(10), tag="7")
+        elif item.number == 1:
+            await gate.wait()
+            if change == "later":
+                ctx.set_timer(at(1000), tag="7")
+            else:
+                ctx.cancel_timer("7")
+        else:
+            ctx.execute("INSERT INTO anything VALUES (%s)", (item.number,))
+        produce(ctx, item.number)
+
+    source = script(ITEMS, [Item("a", 0, 5)])
+    world = World(doing(source, do, ring, on_error="dead_letter"))
+    engine = await world.start()
+    await world.until(engine.done.is_set)
+    # Late by declaration, so that the watermark may pass it while it waits.
+    source.append(advance(ITEMS, at(8)))
+    source.append(inject(ITEMS, Item("a", 1, 6)))
+    engine.read_on()
+    await world.until(lambda: gate.reached)
+    held = world.interval("do")
+    # The timer comes due while the record waits: as another input's progress would make it.
+    held.input_watermark = max(held.input_watermark, int(at(50).timestamp() * 1e6))
+    engine.wake_all()
+    await world.turns()
+    block = Gate()
+    world.on_try = lambda commit: block.wait()
+    engine.touch(held, urgent=True)
+    await world.until(lambda: block.reached)
+    gate.open()
+    await world.turns()
+    source.append(inject(ITEMS, Item("a" if together else "b", 99, 60)))
+    engine.read_on()
+    await world.turns()
+    refuse(world, 99)
+    block.open()
+    await world.until(engine.done.is_set, tick=0.05)
+    assert world.numbers() == [0, 1], "the timer fired although it had been overtaken"
+    assert [t.due for t in world.store.timers()] == (
+        [int(at(1000).timestamp() * 1e6)] if change == "later" else []
+    )
+    await engine.stop()
+    assert [len(i.holds) for i in engine.intervals if i.step.name == "do"] == [
+        1 if change == "later" else 0
+    ]
+
+
+# -- ends ----------------------------------------------------------------------------------
+
+
+async def test_a_stop_in_order_ends_even_if_its_commit_fails_once() -> None:
+    """It reads no more: what is left is for the next start."""
+    values = items(*range(400))
+    world = World(tally_pipeline(script(ITEMS, values), SMALL))
+    engine = await world.start()
+    await world.until(lambda: len(world.rows()) >= 8)
+    fail_once(world, 1, StoreUnavailable("away"))
+    stopping = asyncio.ensure_future(engine.stop())
+    await world.until(stopping.done, tick=0.05)
+    assert len(world.rows()) < 100, "it went on with the whole input"
+    world.on_try = None
+    await world.run()
+    assert world.tallied() == tally_of(values)
+
+
+async def test_a_bad_row_is_set_aside_once_over_a_crash() -> None:
+    """The row before it is not acknowledged when the engine dies; the bad row is."""
+    gate = Gate()
+
+    def when(item: Item) -> Any:
+        if item.number == 1:
+            raise ValueError("no time")
+        return at(item.second)
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        if record.value.number == 0:
+            await gate.wait()
+        produce(ctx, record.value.number)
+
+    pipeline = Pipeline("rows", settings=replace(QUICK, chunk_records=1))
+    source = script(ITEMS, [Item("a", 0), Item("b", 1), Item("c", 2)])
+    pipeline.inject(ITEMS, source, timestamp=when, on_error="dead_letter")
+    pipeline.add(Do(do), ITEMS.by(key_of))
+    pipeline.sink(TALLY, Table("out", Counted, numbered=True))
+    world = World(pipeline)
+    first = await world.start()
+    await world.until(lambda: world.numbers() == [2] and world.letters())
+    await world.turns()
+    await first.kill()
+    gate.open()
+    second = await world.start(close_at_end=True)
+    await world.finish(second)
+    assert sorted(world.numbers()) == [0, 2]
+    assert len(world.letters()) == 1
+
+
+async def test_the_buckets_of_all_rows_of_a_chunk_are_there() -> None:
+    """A chunk may be longer than a bucket of source rows."""
+    values = items(*range(50))
+    limits = replace(QUICK, source_bucket_rows=10, chunk_records=50)
+    world = World(tally_pipeline(script(ITEMS, values), limits))
+    await world.run()
+    assert world.tallied() == tally_of(values)
+
+
+async def test_a_bucket_may_go_between_the_filters_maybe_and_the_look_up() -> None:
+    """All it held is acknowledged then, so whatever is asked for is an old copy."""
+    values = items(*range(10))
+    limits = replace(QUICK, source_bucket_rows=5, chunk_records=1)
+    source = script(ITEMS, values)
+    world = World(tally_pipeline(source, limits))
+    engine = await world.start()
+    await world.until(engine.done.is_set)
+    interval = world.interval("tally")
+    gate = Gate()
+
+    async def hold(name: str) -> None:
+        if name == "look_up_seen":
+            await gate.wait()
+
+    world.store.faults.before_call = hold
+    log = world.interval("items_injector").log
+    interval.intake.append(
+        Delivery("a", values[0], 0, "items", b'"a"', interval.states.get("a", b'"a"', 0).slot,
+                 interval.step.id, 0, 0, b"", log.id, 0, 0, record_id(log.id, 0))
+    )  # fmt: skip
+    engine.wake_all()
+    await world.until(lambda: gate.reached)
+    await world.turns(100, tick=1.0)
+    await engine.buckets.collect()
+    assert (log.id, 0) not in engine.buckets._sources, "the bucket is gone"
+    gate.open()
+    engine.read_on()
+    await world.finish(engine)
+    assert world.tallied() == tally_of(values)
+
+
+async def test_a_claimer_knows_the_buckets_its_predecessor_opened_in_its_last_moment() -> None:
+    """Between the list of buckets and the claim a zombie may open one and commit into it:
+    to the claimer it must not count as empty."""
+    work = Gate()
+    values = items(*range(6))
+    limits = Settings(lanes=1, idle_commit_seconds=0.0, source_bucket_rows=3, chunk_records=3)
+    source = script(ITEMS, values[:3])
+    world = World(tally_pipeline(source, limits))
+    first = await world.start()
+    await world.until(first.done.is_set)
+    held: list[str] = []
+
+    async def between(name: str) -> None:
+        if name == "claim" and not held:
+            held.append(name)
+            more(source, values[3:])
+            # The zombie reads on and commits; its acknowledgements never become durable.
+            world.on_try = lambda commit: None if commit.seen else work.wait()
+            first.read_on()
+            await world.turns(60)
+            await first.kill()
+            world.on_try = None
+
+    world.store.faults.before_call = between
+    second = await world.start()
+    assert held
+    await world.finish(second)
+    assert world.tallied() == tally_of(values)
+
+
+async def test_errors_of_the_runtime_are_millwheel_errors() -> None:
+    """Whatever ends an engine is told as what it is, never as a KeyError."""
+    world = World(doing(items(1), write))
+    world.store.faults.refuse = lambda what, values: "all"
+    engine = await world.start()
+    with pytest.raises(MillwheelError):
+        await world.until(engine.done.is_set, tick=0.05)
+    await world.close()

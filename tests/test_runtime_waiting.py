@@ -1,0 +1,284 @@
+"""User code that really waits: it holds up its own key and nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from dataclasses import replace
+
+import pytest
+
+from millwheel import Context, Record, Timer
+from millwheel.errors import StoreUnavailable
+from millwheel.store.port import Commit
+from millwheel.testing import Harness, advance, inject
+from tests.test_runtime_world import (
+    ITEMS,
+    QUICK,
+    Gate,
+    Item,
+    Kept,
+    World,
+    at,
+    doing,
+    fail_once,
+    items,
+    produce,
+    script,
+    tally_of,
+)
+
+
+async def test_a_key_that_waits_holds_up_neither_other_keys_nor_their_commits() -> None:
+    gate = Gate()
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        if record.value.key == "slow":
+            await gate.wait()
+        ctx.state.count += 1
+        produce(ctx, record.value.number, ctx.state.count)
+
+    values = [Item("slow" if n % 5 == 0 else f"fast {n % 3}", n) for n in range(50)]
+    world = World(doing(values, do))
+    engine = await world.start()
+    others = [v for v in values if v.key != "slow"]
+    await world.until(lambda: len(world.rows()) == len(others))
+    assert world.tallied() == tally_of(others)
+    assert gate.reached == 1, "the records of one key run one after the other"
+    gate.open()
+    await world.finish(engine)
+    assert world.tallied() == tally_of(values)
+
+
+async def test_order_per_key_is_kept_whatever_waits_how_long() -> None:
+    """Each record waits for a turn that comes in a shuffled order."""
+    values = [Item("abcd"[n % 4], n) for n in range(80)]
+    turns: dict[int, asyncio.Event] = {v.number: asyncio.Event() for v in values}
+    running: dict[str, int] = defaultdict(int)
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        key = record.value.key
+        running[key] += 1
+        assert running[key] == 1, "two records of one key at once"
+        if record.value.number % 3:
+            await turns[record.value.number].wait()
+        ctx.state.count += 1
+        running[key] -= 1
+        produce(ctx, record.value.number, ctx.state.count)
+
+    world = World(doing(values, do, settings=replace(QUICK, chunk_records=7, bundle_records=5)))
+    engine = await world.start()
+    for number in sorted(turns, key=lambda n: (n * 37) % 80):
+        turns[number].set()
+        await world.turns(3)
+    await world.finish(engine)
+    assert world.tallied() == tally_of(values)
+
+
+async def test_many_keys_may_wait_at_once_within_a_limit() -> None:
+    gate = Gate()
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        await gate.wait()
+        produce(ctx, record.value.number)
+
+    values = [Item(f"key {n}", n) for n in range(60)]
+    world = World(doing(values, do, settings=replace(QUICK, waiting_keys=20, chunk_records=10)))
+    engine = await world.start()
+    await world.until(lambda: gate.reached >= 20)
+    await world.turns()
+    assert 20 <= gate.reached < 20 + 10
+    gate.open()
+    await world.finish(engine)
+    assert sorted(world.numbers()) == list(range(60))
+
+
+@pytest.mark.parametrize("on_error", ["dead_letter", "retry"])
+async def test_code_that_waits_and_then_fails(on_error: str) -> None:
+    """Its key's other records keep their order and their effects; so do other keys'."""
+    gate = Gate()
+    tries: list[int] = []
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        number = record.value.number
+        ctx.state.count += 1
+        await ctx.state.queue.append(number)
+        if number == 3:
+            await gate.wait()
+            tries.append(number)
+            if on_error == "dead_letter" or len(tries) < 3:
+                raise TimeoutError
+        produce(ctx, number, ctx.state.count)
+
+    values = [Item("ab"[n % 2], n) for n in range(12)]
+    retries = 0 if on_error == "dead_letter" else 3
+    world = World(doing(values, do, on_error="dead_letter", retries=retries))
+    engine = await world.start()
+    await world.until(lambda: gate.reached)
+    gate.open()
+    await world.finish(engine)
+    good = [v for v in values if on_error == "retry" or v.number != 3]
+    assert world.tallied() == tally_of(good)
+    assert len(world.letters()) == len(values) - len(good)
+
+
+async def test_state_that_was_captured_before_a_wait_is_in_the_commit_after_it() -> None:
+    """Two records of one key; the second fails after waiting, so they run one by one: what the
+    first changed is captured early and committed late. A fold and an eviction in between may
+    not take it for durable."""
+    gate = Gate()
+    tries: list[int] = []
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        ctx.state.count += 1
+        if record.value.number == 2:
+            tries.append(2)
+            if len(tries) == 2:
+                await gate.wait()
+            raise ValueError("second")
+        produce(ctx, record.value.number, ctx.state.count)
+
+    source = script(ITEMS, [Item("a", 1), Item("a", 2)])
+    limits = replace(QUICK, cache_bytes=0, housekeeping_seconds=1e9)
+    world = World(doing(source, do, settings=limits, on_error="dead_letter"))
+    engine = await world.start()
+    # The first time both run together and the second fails; then one by one, and it waits.
+    await world.until(lambda: gate.reached)
+    interval = world.interval("do")
+    captured = interval.n + 1
+    engine.touch(interval, urgent=True)
+    await world.until(lambda: interval.durable_n == captured)
+    assert world.letters() == []
+    gate.open()
+    await world.until(lambda: interval.durable_n > captured)
+    assert world.letters()
+    # Folded up to the commit for which it was captured, not up to the one that carries it.
+    assert await world.store.fold(interval.id, interval.sequencer, interval.folded, captured)
+    interval.folded = interval.states.folded = captured
+    interval.states.evict(0, interval.backlog.__contains__)
+    source.append(inject(ITEMS, Item("a", 3)))
+    engine.read_on()
+    await world.finish(engine, tick=0.0)
+    assert [row[1:3] for row in world.rows()] == [(1, 1), (3, 2)]
+
+
+async def test_work_that_is_done_while_a_bucket_is_opened_goes_with_its_own_commit() -> None:
+    """Between closing a bundle and numbering it the lane may wait for the store; what is
+    finished meanwhile (a timer, here) must not lend its watermark to the commit before."""
+    gate = Gate()
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        if record.value.number == 1:
+            ctx.set_timer(at(10), tag="t")
+        produce(ctx, record.value.number)
+
+    async def ring(timer: Timer, ctx: Context[Kept]) -> None:
+        produce(ctx, 99)
+
+    source = script(ITEMS, [Item("a", 1, 5)])
+    world = World(doing(source, do, ring, settings=replace(QUICK, housekeeping_seconds=1e9)))
+    engine = await world.start()
+    await world.until(engine.done.is_set)
+
+    async def hold(name: str) -> None:
+        if name == "open_bucket":
+            await gate.wait()
+
+    interval = world.interval("do")
+    due = int(at(10).timestamp() * 1e6)
+    lows: list[tuple[int, int]] = []
+
+    def watch(commit: Commit) -> None:
+        low = {link.interval_id: link.low_watermark for link in commit.intervals}
+        if interval.id in low:
+            lows.append((low[interval.id], len(world.store.timers())))
+        if max(low.values()) > due and not gate.reached:
+            # The timer is due from here on. Time leaps, so that the next commit needs a bucket.
+            world.store.faults.before_call = hold
+            world.clock.advance(10_000)
+            engine.touch(interval, urgent=True)
+
+    world.on_durable = watch
+    source.append(advance(ITEMS, at(100)))
+    engine.read_on()
+    await world.until(lambda: gate.reached)
+    await world.turns()
+    gate.open()
+    await world.finish(engine)
+    assert all(low <= due for low, pending in lows if pending), "ahead of a pending timer"
+    assert world.numbers() == [1, 99]
+
+
+@pytest.mark.parametrize("error", [None, StoreUnavailable("away")])
+async def test_waiting_code_runs_again_after_the_lane_started_over(error: Exception | None) -> None:
+    gate = Gate()
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        ctx.state.count += 1
+        await ctx.state.queue.append(record.value.number)
+        await gate.wait()
+        produce(ctx, record.value.number, ctx.state.count)
+
+    values = [Item("abc"[n % 3], n) for n in range(12)]
+    world = World(doing(values, do))
+    engine = await world.start()
+    await world.until(lambda: gate.reached == 3)
+    if error is not None:
+        fail_once(world, 1, error)
+        engine.touch(world.interval("do"), urgent=True)
+        await world.until(lambda: gate.reached == 6, tick=0.05)
+    else:
+        await engine.kill()
+        engine = await world.start()
+        await world.until(lambda: gate.reached == 6)
+    gate.open()
+    await world.finish(engine)
+    assert world.tallied() == tally_of(values)
+
+
+async def test_a_stop_in_order_does_not_wait_for_user_code() -> None:
+    gate = Gate()
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        if record.value.number == 1:
+            await gate.wait()
+        produce(ctx, record.value.number)
+
+    world = World(doing([Item("a", 0), Item("b", 1), Item("c", 2)], do))
+    engine = await world.start()
+    await world.until(lambda: gate.reached and len(world.rows()) == 2)
+    await engine.stop()
+    assert sorted(world.numbers()) == [0, 2]
+    gate.open()
+    await world.run()
+    assert sorted(world.numbers()) == [0, 1, 2]
+
+
+async def test_the_harness_waits_for_user_code_that_yields() -> None:
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
+        produce(ctx, record.value.number)
+
+    async with Harness(doing([], do)) as harness:
+        await harness.inject(ITEMS, *items(1, 2, 3))
+        assert [row[1] for row in harness.rows("out")] == [1, 2, 3]
+
+
+async def test_user_code_may_use_timeouts() -> None:
+    """`asyncio.timeout` cancels the task from inside: that is user code's own affair."""
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        ctx.state.count += 1
+        try:
+            async with asyncio.timeout(0):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            produce(ctx, record.value.number, ctx.state.count)
+            return
+        raise AssertionError
+
+    values = items(1, 2, 3)
+    world = World(doing(values, do))
+    await world.run()
+    assert world.tallied() == tally_of(values)

@@ -1,0 +1,537 @@
+"""Timers: in order of time per key, once per set, through everything (I6)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from millwheel import Computation, Context, Pipeline, Record, Settings, Timer
+from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.testing import Harness, advance, inject
+from millwheel.timers.holds import Holds
+from millwheel.timers.queue import TimerQueue
+from millwheel.timers.watermark import Watermarks
+from tests.test_exactly_once import FAULTS, Plan, run_plan
+from tests.test_runtime_world import (
+    ITEMS,
+    QUICK,
+    Gate,
+    Item,
+    Kept,
+    World,
+    at,
+    doing,
+    produce,
+    script,
+)
+
+
+def second(moment: datetime) -> int:
+    return round((moment - at(0)).total_seconds())
+
+
+async def ring(timer: Timer, ctx: Context[Kept]) -> None:
+    produce(ctx, second(timer.at), int(timer.tag or 0))
+
+
+async def set_at_number(record: Record[Item], ctx: Context[Kept]) -> None:
+    """A timer at the second that is the item's number; its tag is the item's second."""
+    ctx.set_timer(at(record.value.number), tag=f"{record.value.second:.0f}")
+
+
+# -- the edges --------------------------------------------------------------------------------
+
+
+async def test_a_watermark_timer_fires_when_the_watermark_is_past_it() -> None:
+    """LW = t promises nothing older than t: a timer at t itself is not due yet."""
+    async with Harness(doing([], set_at_number, ring)) as harness:
+        await harness.inject(ITEMS, Item("a", 50, 1))
+        await harness.advance(ITEMS, at(50))
+        assert harness.rows("out") == []
+        await harness.advance(ITEMS, at(50) + timedelta(microseconds=1))
+        assert [row[1] for row in harness.rows("out")] == [50]
+
+
+async def test_a_pending_timer_holds_what_is_promised_downstream() -> None:
+    async with Harness(doing([], set_at_number, ring)) as harness:
+        await harness.inject(ITEMS, Item("a", 50, 1))
+        await harness.advance(ITEMS, at(40))
+        assert harness.low_watermark("do") == at(40)
+        await harness.advance(ITEMS, at(50))
+        assert harness.low_watermark("do") == at(50)
+        await harness.advance(ITEMS, at(70))
+        assert harness.low_watermark("do") == at(70)
+
+
+async def test_an_output_of_a_timer_carries_its_time() -> None:
+    seen: list[datetime] = []
+
+    async def bell(timer: Timer, ctx: Context[Kept]) -> None:
+        seen.append(timer.at)
+        assert ctx.low_watermark > timer.at
+        await ring(timer, ctx)
+
+    async with Harness(doing([], set_at_number, bell)) as harness:
+        await harness.inject(ITEMS, Item("a", 50, 1))
+        await harness.advance(ITEMS, at(1000))
+        assert seen == [at(50)]
+
+
+async def test_a_timer_in_the_past_fires_right_after_the_current_record() -> None:
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        ctx.set_timer(at(3))
+        produce(ctx, 1000 + record.value.number)
+
+    async with Harness(doing([], do, ring)) as harness:
+        await harness.advance(ITEMS, at(100))
+        await harness.inject(ITEMS, Item("a", 1, 150))
+        assert [row[1] for row in harness.rows("out")] == [1001, 3]
+
+
+@pytest.mark.parametrize("moment", [datetime.max.replace(tzinfo=UTC), at(10**9)])
+async def test_the_end_of_time_fires_every_timer_that_is_set(moment: datetime) -> None:
+    """However far off; at the end of a bounded input nothing may be left pending."""
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        ctx.set_timer(moment)
+
+    async def bell(timer: Timer, ctx: Context[Kept]) -> None:
+        produce(ctx, 1)
+
+    world = World(doing([Item("a", 1)], do, bell))
+    await world.run(close_at_end=True)
+    assert world.numbers() == [1]
+    assert world.store.timers() == []
+
+
+async def test_timers_set_by_timers_fire_too() -> None:
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        ctx.set_timer(at(10))
+
+    async def bell(timer: Timer, ctx: Context[Kept]) -> None:
+        await ring(timer, ctx)
+        if second(timer.at) < 100:
+            ctx.set_timer(timer.at + timedelta(seconds=10))
+
+    world = World(doing([Item("a", 1), advance(ITEMS, at(1000))], do, bell))
+    await world.run()
+    assert world.numbers() == list(range(10, 101, 10))
+
+
+# -- order -------------------------------------------------------------------------------------
+
+
+async def test_timers_of_a_key_fire_in_order_across_tags() -> None:
+    values = [Item("ab"[n % 2], 100 + (n * 37) % 50, n) for n in range(50)]
+    for chunk in (1, 3, 100):
+        limits = replace(QUICK, chunk_records=chunk)
+        steps = [*values, advance(ITEMS, at(1000))]
+        world = World(doing(steps, set_at_number, ring, settings=limits, lateness=100))
+        await world.run()
+        assert len(world.rows()) == 50
+        for key in "ab":
+            fired = [number for number, _ in world.tallied()[key]]
+            assert fired == sorted(fired)
+
+
+async def test_a_timer_set_by_a_timer_fires_before_a_later_one_that_is_due_already() -> None:
+    """I6: the first sets one for 15; another is set for 20; all are due at once."""
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        ctx.set_timer(at(10), tag="1")
+        ctx.set_timer(at(20), tag="2")
+
+    async def bell(timer: Timer, ctx: Context[Kept]) -> None:
+        await ring(timer, ctx)
+        if timer.tag == "1":
+            ctx.set_timer(at(15), tag="3")
+
+    world = World(doing([Item("a", 1), advance(ITEMS, at(1000))], do, bell))
+    await world.run()
+    assert world.numbers() == [10, 15, 20]
+
+
+async def test_a_timer_set_by_a_waiting_record_fires_before_a_later_one_in_its_backlog() -> None:
+    gate = Gate()
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        if record.value.number == 1:
+            ctx.set_timer(at(20), tag="2")
+        else:
+            await gate.wait()
+            ctx.set_timer(at(15), tag="1")
+
+    source = script(ITEMS, [Item("a", 1, 1), advance(ITEMS, at(18))])
+    world = World(doing(source, do, ring))
+    engine = await world.start()
+    await world.until(engine.done.is_set)
+    source.append(inject(ITEMS, Item("a", 2, 1)))
+    engine.read_on()
+    await world.until(lambda: gate.reached)
+    interval = world.interval("do")
+    # As progress of another input would: the record that waits is late and does not hold it.
+    interval.input_watermark = int(at(30).timestamp() * 1e6)
+    engine.wake_all()
+    await world.turns()
+    gate.open()
+    await world.finish(engine)
+    assert world.numbers() == [15, 20]
+
+
+# -- set, replace, cancel --------------------------------------------------------------------------
+
+
+async def test_a_timer_that_is_set_again_fires_once_at_its_new_time() -> None:
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        ctx.set_timer(at(record.value.number), tag="7")
+
+    async with Harness(doing([], do, ring)) as harness:
+        await harness.inject(ITEMS, Item("a", 50, 1))
+        await harness.inject(ITEMS, Item("a", 80, 1))
+        await harness.advance(ITEMS, at(60))
+        assert harness.rows("out") == []
+        assert harness.low_watermark("do") == at(60), "the old hold went with the old time"
+        await harness.inject(ITEMS, Item("a", 70, 60))
+        await harness.advance(ITEMS, at(75))
+        await harness.advance(ITEMS, at(100))
+        assert [row[1] for row in harness.rows("out")] == [70]
+
+
+async def test_a_cancelled_timer_does_not_fire_and_holds_nothing() -> None:
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        if record.value.number:
+            ctx.set_timer(at(record.value.number))
+        else:
+            ctx.cancel_timer()
+            ctx.cancel_timer("never set")
+
+    async with Harness(doing([], do, ring)) as harness:
+        await harness.inject(ITEMS, Item("a", 50, 1), Item("b", 55, 1))
+        await harness.inject(ITEMS, Item("a", 0, 1))
+        await harness.advance(ITEMS, at(100))
+        assert [row[:2] for row in harness.rows("out")] == [("b", 55)]
+        assert harness.low_watermark("do") == at(100)
+        assert harness.store.timers() == []
+
+
+async def test_kinds_and_tags_and_keys_are_names_of_their_own() -> None:
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        ctx.set_timer(at(10), tag="1")
+        ctx.set_timer(at(20), tag="2")
+        ctx.set_timer(ctx.now + timedelta(days=1), tag="1", kind="wall")
+        ctx.cancel_timer("2", kind="wall")
+
+    async with Harness(doing([], do, ring)) as harness:
+        await harness.inject(ITEMS, Item("a", 1), Item("b", 1))
+        assert len(harness.store.timers()) == 6
+        await harness.advance(ITEMS, at(100))
+        assert [row[:2] for row in harness.rows("out")] == [
+            ("a", 10), ("b", 10), ("a", 20), ("b", 20),
+        ] or Counter(row[1] for row in harness.rows("out")) == {10: 2, 20: 2}  # fmt: skip
+        assert len(harness.store.timers()) == 2
+
+
+@pytest.mark.parametrize("change", ["later", "cancel", "same", "past"])
+async def test_a_timer_changed_while_it_is_due_and_waits_in_a_backlog(change: str) -> None:
+    """A record of the key waits in user code; the timer comes due and queues behind it; then
+    the record moves or cancels it: it fires as the record left it, once."""
+    gate = Gate()
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        if record.value.number == 1:
+            ctx.set_timer(at(10), tag="7")
+            return
+        await gate.wait()
+        if change == "cancel":
+            ctx.cancel_timer("7")
+        else:
+            moment = {"later": 500, "same": 10, "past": 5}[change]
+            ctx.set_timer(at(moment), tag="7")
+
+    source = script(ITEMS, [Item("a", 1, 1), advance(ITEMS, at(8))])
+    world = World(doing(source, do, ring))
+    engine = await world.start()
+    await world.until(engine.done.is_set)
+    source.append(inject(ITEMS, Item("a", 2, 1)))
+    engine.read_on()
+    await world.until(lambda: gate.reached)
+    interval = world.interval("do")
+    interval.input_watermark = int(at(30).timestamp() * 1e6)
+    engine.wake_all()
+    await world.turns()
+    assert interval.firings == 1, "it is due, and waits for its key"
+    gate.open()
+    await world.until(engine.done.is_set)
+    now = {"later": [], "cancel": [], "same": [10], "past": [5]}[change]
+    assert world.numbers() == now
+    assert len(interval.holds) == (change == "later")
+    assert interval.firings == 0
+    assert not interval.taken
+    source.append(advance(ITEMS, at(1000)))
+    engine.read_on()
+    await world.finish(engine)
+    assert world.numbers() == (now or {"later": [500], "cancel": []}[change])
+
+
+async def test_a_record_before_a_due_timer_in_the_backlog_may_cancel_it() -> None:
+    gate = Gate()
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        if record.value.number == 1:
+            ctx.set_timer(at(10), tag="7")
+        elif record.value.number == 2:
+            await gate.wait()
+        else:
+            ctx.cancel_timer("7")
+
+    source = script(ITEMS, [Item("a", 1, 1), advance(ITEMS, at(8))])
+    world = World(doing(source, do, ring))
+    engine = await world.start()
+    await world.until(engine.done.is_set)
+    source.append(inject(ITEMS, Item("a", 2, 1)))
+    source.append(inject(ITEMS, Item("a", 3, 1)))
+    engine.read_on()
+    await world.until(lambda: gate.reached)
+    await world.turns()
+    interval = world.interval("do")
+    interval.input_watermark = int(at(30).timestamp() * 1e6)
+    engine.wake_all()
+    await world.turns()
+    gate.open()
+    await world.finish(engine)
+    assert world.numbers() == []
+    assert len(interval.holds) == 0
+    assert world.store.timers() == []
+
+
+# -- wall time ------------------------------------------------------------------------------------
+
+
+async def set_wall(record: Record[Item], ctx: Context[Kept]) -> None:
+    ctx.set_timer(
+        ctx.now + timedelta(seconds=record.value.number), tag=f"{record.value.number}", kind="wall"
+    )
+
+
+async def tell_tag(timer: Timer, ctx: Context[Kept]) -> None:
+    assert timer.kind == "wall"
+    assert ctx.now >= timer.at
+    produce(ctx, int(timer.tag))
+
+
+async def test_wall_timers_fire_by_the_clock_in_order() -> None:
+    async with Harness(doing([], set_wall, tell_tag)) as harness:
+        await harness.inject(ITEMS, Item("a", 30), Item("a", 10), Item("b", 20))
+        await harness.sleep(9.9)
+        assert harness.rows("out") == []
+        await harness.sleep(0.1)
+        assert [row[1] for row in harness.rows("out")] == [10]
+        await harness.sleep(100)
+        assert [row[1] for row in harness.rows("out")] == [10, 20, 30]
+
+
+async def test_a_wall_timer_holds_no_watermark() -> None:
+    async with Harness(doing([], set_wall, tell_tag)) as harness:
+        await harness.inject(ITEMS, Item("a", 30))
+        await harness.advance(ITEMS, at(10**8))
+        assert harness.low_watermark("do") == at(10**8)
+
+
+async def test_an_idle_engine_wakes_for_a_wall_timer() -> None:
+    """Also for one set earlier than the one it waits for."""
+    source = script(ITEMS, [Item("a", 100)])
+    world = World(doing(source, set_wall, tell_tag))
+    engine = await world.start()
+    await world.until(engine.done.is_set)
+    source.append(inject(ITEMS, Item("b", 10)))
+    engine.read_on()
+    await world.until(engine.done.is_set)
+    world.clock.advance(10)
+    await world.until(lambda: world.numbers() == [10])
+    world.clock.advance(90)
+    await world.until(lambda: world.numbers() == [10, 100])
+    await engine.stop()
+
+
+async def test_wall_timers_outlive_the_engine() -> None:
+    world = World(doing([Item("a", 100), Item("b", 10)], set_wall, tell_tag))
+    await world.run(tick=0)
+    world.clock.advance(50)
+    engine = await world.start()
+    await world.until(lambda: world.numbers() == [10])
+    world.clock.advance(50)
+    await world.until(lambda: world.numbers() == [10, 100])
+    await engine.stop()
+
+
+# -- bad arguments -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((datetime(2024, 1, 1), "x"), "no time zone"),
+        ((5, "x"), "aware datetime"),
+        ((at(5), "x", "event"), "kind"),
+        ((at(5), "a\0b"), "NUL"),
+        ((at(5), "x" * 2000), "short text"),
+        ((at(5), "\ud800"), "tag"),
+    ],
+)
+async def test_bad_timers_are_the_records_fault(arguments: tuple[object, ...], told: str) -> None:
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        ctx.set_timer(*arguments)  # type: ignore[arg-type]
+
+    world = World(doing([Item("a", 1)], do, ring, on_error="dead_letter"))
+    await world.run()
+    assert [told in error for _, error in world.letters()] == [True], world.letters()
+
+
+async def test_a_computation_without_process_timer_says_so() -> None:
+    class Forgetful(Computation[Item, None]):
+        async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
+            ctx.set_timer(at(1))
+
+    pipeline = Pipeline("forgetful", settings=QUICK)
+    steps = [Item("a", 1), advance(ITEMS, at(10))]
+    pipeline.inject(ITEMS, script(ITEMS, steps), timestamp=lambda item: at(item.second))
+    pipeline.add(Forgetful(), ITEMS.by(lambda item: item.key), on_error="dead_letter")
+    world = World(pipeline)
+    await world.run()
+    assert "sets timers but defines no process_timer" in world.letters()[0][1]
+
+
+# -- through crashes ------------------------------------------------------------------------------------
+
+
+def timers_pipeline(values: list[Item], limits: Settings) -> Pipeline:
+    """Each item sets, moves or cancels one of three timers of its key; the last word counts."""
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        item = record.value
+        tag = str(item.number % 3)
+        if item.number % 7 == 6:
+            ctx.cancel_timer(tag)
+        else:
+            ctx.set_timer(at(1000 + (item.number * 13) % 50), tag=tag)
+
+    async def bell(timer: Timer, ctx: Context[Kept]) -> None:
+        await ring(timer, ctx)
+        ctx.state.count += 1
+        if ctx.state.count <= 2:
+            ctx.set_timer(timer.at + timedelta(seconds=500), tag=timer.tag)
+
+    steps = [*values, advance(ITEMS, at(10_000))]
+    return doing(steps, do, bell, settings=limits)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(
+    keys=st.lists(st.sampled_from("abc"), min_size=1, max_size=25),
+    faults=st.dictionaries(st.integers(0, 30), st.sampled_from(FAULTS[:5]), max_size=5),
+    lanes=st.integers(1, 2),
+    chunk=st.sampled_from([1, 3, 100]),
+    bundle=st.sampled_from([1, 4, 1000]),
+)
+def test_timers_fire_once_and_in_order_through_any_faults(
+    keys: list[str], faults: dict[int, str], lanes: int, chunk: int, bundle: int
+) -> None:
+    values = [Item(key, number, number) for number, key in enumerate(keys)]
+    limits = replace(QUICK, lanes=lanes, chunk_records=chunk, bundle_records=bundle)
+    pending: dict[tuple[str, str], int] = {}
+    for value in values:
+        name = (value.key, str(value.number % 3))
+        if value.number % 7 == 6:
+            pending.pop(name, None)
+        else:
+            pending[name] = 1000 + (value.number * 13) % 50
+    expected: dict[str, list[int]] = {}
+    for key in {k for k, _ in pending}:
+        rings = expected[key] = []
+        left = sorted(due for (k, _), due in pending.items() if k == key)
+        while left:
+            rings.append(left.pop(0))
+            if len(rings) <= 2:
+                left = sorted([*left, rings[-1] + 500])
+
+    async def go() -> None:
+        world = await run_plan(Plan(limits, values, dict(faults)), timers_pipeline)
+        found = {key: [n for n, _ in rows] for key, rows in world.tallied().items()}
+        assert found == expected
+        assert world.store.timers() == []
+
+    asyncio.run(go())
+
+
+# -- the pure parts ------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["put", "cancel", "take"]), st.integers(0, 4), st.integers(0, 20)
+        ),
+        max_size=60,
+    )
+)
+def test_a_timer_queue_is_a_sorted_dictionary(
+    acts: list[tuple[str, int, int]],
+) -> None:
+    queue = TimerQueue()
+    model: dict[int, tuple[int, int]] = {}
+    for order, (act, name, due) in enumerate(acts):
+        key = (b"k%d" % name, "")
+        if act == "put":
+            replaced = queue.put(key, due, due, "k", 0)
+            assert (replaced.due if replaced else None) == model.get(name, (None, 0))[0]
+            model[name] = (due, order)
+        elif act == "cancel":
+            cancelled = queue.cancel(key)
+            assert (cancelled.due if cancelled else None) == model.pop(name, (None, 0))[0]
+        else:
+            taken = [p.due for _, p in queue.take_due(due, 3)]
+            ready = sorted((d, o, n) for n, (d, o) in model.items() if d < due)[:3]
+            assert taken == [d for d, _, _ in ready]
+            for _, _, n in ready:
+                del model[n]
+        assert len(queue) == len(model)
+        assert queue.next_due() == min((d for d, _ in model.values()), default=None)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=80))
+def test_holds_know_their_least(acts: list[tuple[bool, int]]) -> None:
+    holds = Holds()
+    model: Counter[int] = Counter()
+    for add, hold in acts:
+        if add:
+            holds.add(hold)
+            model[hold] += 1
+        elif model[hold]:
+            holds.remove(hold)
+            model[hold] -= 1
+        assert holds.least() == min(+model, default=MAX_TIME)
+        assert len(holds) == model.total()
+
+
+def test_watermarks_are_the_least_of_all_senders_and_never_go_back() -> None:
+    marks = Watermarks()
+    marks.add_reader(9, [1, 2])
+    marks.add_reader(8, [2])
+    marks.restore({1: 50})
+    assert marks.input(9) == MIN_TIME, "a sender that told nothing yet counts"
+    assert marks.advance(2, 20) == [9, 8]
+    assert (marks.input(9), marks.input(8)) == (20, 20)
+    assert marks.advance(2, 10) == []
+    assert marks.advance(2, 80) == [9, 8]
+    assert (marks.input(9), marks.input(8)) == (50, 80)
+    assert marks.advance(1, 60) == [9]
+    marks.restore({1: 10, 2: 10})
+    assert (marks.input(9), marks.input(8)) == (60, 80)
