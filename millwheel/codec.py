@@ -7,45 +7,88 @@ canonical bytes are its compact JSON (``"1"`` and ``1`` differ), and its slot is
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar, cast, get_args, get_origin, get_type_hints
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from math import isfinite, nan
+from types import UnionType
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+from uuid import UUID
 
 import msgspec
 import xxhash
+from msgspec import inspect
 
 from millwheel.errors import GraphError, UserCodeError
 from millwheel.model import Key
 
 T = TypeVar("T")
 
+MAX_KEY_BYTES = 1304
+"""A key as JSON. With the longest entry of a map (its field's name, a slash and another key)
+it fits into a row of an index, which Postgres refuses above 2,704 bytes."""
+
+LETTER_CHARACTERS = 20_000
+"""What a dead letter keeps of a text that has no limit of its own."""
+
+FEW_FLOATS = 3
+"""Fields up to which each is looked at (70 ns); else the text is searched for null (90 ns, but
+450 more for each value in which something is None)."""
+
 _encode_json = msgspec.json.Encoder().encode
+_pack = msgspec.msgpack.Encoder().encode
 _hash = xxhash.xxh3_64_intdigest
-_NUL = b"\\u0000"
+_BACKSLASH = ord("\\")
+_NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
+"""A float in MessagePack whose exponent is all ones: NaN or an infinity."""
+
+_REFUSALS = (
+    TypeError,
+    ValueError,  # lone surrogates, whole numbers of more than 4,300 digits
+    OverflowError,
+    RecursionError,
+    AttributeError,  # a field that is not set
+    msgspec.MsgspecError,
+)
 
 
 def encode_key(key: Key) -> tuple[bytes, int]:
     """A key's canonical bytes and its slot.
 
     Raises:
-        UserCodeError: the key is not a str, an int or a tuple of these.
+        UserCodeError: the key is not a str, an int or a tuple of these, or is too long.
     """
-    if type(key) is int:
-        encoded = b"%d" % key
-        return encoded, _hash(encoded) >> 48
     kind = type(key)
-    if kind is not str and not _is_key_tuple(key):
+    if kind is not str and kind is not int and not _is_key_tuple(key):
         raise UserCodeError(
-            f"{key!r} cannot be a key: a key is a str, an int or a tuple of these "
+            f"{shown(key)} cannot be a key: a key is a str, an int or a tuple of these "
             f"(not {kind.__name__}); floats and naive times do not compare safely"
         )
     try:
         encoded = _encode_json(key)
-    except (UnicodeEncodeError, OverflowError, msgspec.MsgspecError) as error:
-        raise UserCodeError(f"{key!r} cannot be a key: {error}") from error
-    if _NUL in encoded and b"\x00" in _strings_of(encoded):
-        raise UserCodeError(f"{key!r} cannot be a key: Postgres does not store NUL characters")
+    except _REFUSALS as error:
+        raise UserCodeError(f"{shown(key)} cannot be a key: {error}") from error
+    if len(encoded) > MAX_KEY_BYTES:
+        raise UserCodeError(
+            f"{shown(key)} cannot be a key: it takes {len(encoded):,} bytes as JSON, more than "
+            f"the {MAX_KEY_BYTES:,} that fit into an index; use a hash of it"
+        )
+    if _BACKSLASH in encoded and _holds_nul(encoded):
+        raise UserCodeError(f"{shown(key)} cannot be a key: Postgres does not store NUL characters")
     return encoded, _hash(encoded) >> 48
 
 
@@ -69,29 +112,79 @@ def named_id(scope: str, name: str) -> bytes:
     return hashlib.blake2b(f"{scope}\0{name}".encode(), digest_size=16).digest()
 
 
-def _may_hold_float(hint: Any) -> bool:
+_FIXED = (
+    str, int, float, bool, bytes, type(None), datetime, date, time, timedelta, Decimal, UUID, Enum,
+)  # fmt: skip
+
+
+def _is_fixed(hint: Any, inside: frozenset[Any] = frozenset()) -> bool:
+    """Whether no value of this type can be changed in place."""
+    origin = get_origin(hint)
+    if origin is Literal or isinstance(hint, TypeVar):
+        return True
+    if origin is Annotated:
+        return _is_fixed(get_args(hint)[0], inside)
+    kind = origin or hint
+    if kind in inside:
+        return True
+    fields: list[Any] = [part for part in get_args(hint) if part is not Ellipsis]
+    if isinstance(kind, type) and _is_frozen(kind):
+        fields += get_type_hints(kind, include_extras=True).values()
+    elif kind not in (Union, UnionType) and not (
+        isinstance(kind, type)
+        and issubclass(kind, (*_FIXED, *([tuple, frozenset] if fields else [])))
+    ):
+        return False
+    return all(_is_fixed(part, inside | {kind}) for part in fields)
+
+
+def _is_frozen(kind: type) -> bool:
+    if issubclass(kind, msgspec.Struct):
+        return bool(kind.__struct_config__.frozen)
+    parameters = getattr(kind, "__dataclass_params__", None)
+    return parameters is not None and bool(parameters.frozen)
+
+
+def _may_hold_float(info: inspect.Type, seen: set[int]) -> bool:
     """Whether values of this type may hold a float anywhere (JSON has no NaN or infinity)."""
-    seen: set[Any] = set()
+    if isinstance(info, (inspect.FloatType, inspect.AnyType, inspect.CustomType, inspect.RawType)):
+        return True
+    if id(info) in seen:
+        return False
+    seen.add(id(info))
+    return any(_may_hold_float(part, seen) for part in _parts(info))
 
-    def look(part: Any) -> bool:
-        if part in (float, Any, object) or isinstance(part, TypeVar):
-            return True
-        try:
-            if part in seen:
-                return False
-            seen.add(part)
-        except TypeError:
-            return True
-        if any(look(argument) for argument in get_args(part)):
-            return True
-        origin = get_origin(part) or part
-        if isinstance(origin, type) and (
-            issubclass(origin, msgspec.Struct) or dataclasses.is_dataclass(origin)
-        ):
-            return any(look(field) for field in get_type_hints(origin).values())
-        return origin in (dict, list, tuple, set, frozenset) and not get_args(part)
 
-    return look(hint)
+def _parts(info: inspect.Type) -> Iterable[inspect.Type]:
+    """The types that a type is made of."""
+    for name in info.__struct_fields__:
+        value = getattr(info, name)
+        for part in value if isinstance(value, tuple) else (value,):
+            if isinstance(part, inspect.Field):
+                yield part.type
+            elif isinstance(part, inspect.Type):
+                yield part
+
+
+def _float_fields(info: inspect.Type) -> dict[str, bool] | None:
+    """The fields that hold the only floats of a type, and whether they may be None.
+
+    None if they are not that few or not that simple.
+    """
+    if not _may_hold_float(info, set()):
+        return {}
+    if not isinstance(info, (inspect.StructType, inspect.DataclassType)):
+        return None
+    simple = (inspect.FloatType, inspect.IntType, inspect.NoneType)
+    found: dict[str, bool] = {}
+    for field in info.fields:
+        kind = field.type
+        if _may_hold_float(kind, set()):
+            members = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
+            if not all(isinstance(member, simple) for member in members):
+                return None
+            found[field.name] = any(isinstance(member, inspect.NoneType) for member in members)
+    return found if len(found) <= FEW_FLOATS else None
 
 
 class Codec(Generic[T]):
@@ -116,32 +209,61 @@ class Codec(Generic[T]):
                 f"{what}: values of type {value_type!r} cannot be stored as JSON: {error}. "
                 "Use a msgspec.Struct, a dataclass, or plain Python types"
             ) from error
-        self._floats = _may_hold_float(value_type)
+        fields = _float_fields(inspect.type_info(value_type))
+        self._floats_anywhere = fields is None
+        self._floats = [name for name, optional in (fields or {}).items() if not optional]
+        self._optional_floats = [name for name, optional in (fields or {}).items() if optional]
+        self._few_floats = bool(fields)
+        self.mutable = not _is_fixed(value_type)
+        """Whether user code can change a value in place: it then gets a copy of its own."""
 
     def encode(self, value: T) -> bytes:
         """JSON bytes of `value`.
 
         Raises:
-            UserCodeError: it is no value of this type, too large, or holds NaN or NUL.
+            UserCodeError: it cannot be JSON, is too large, or holds NUL, NaN or infinity.
         """
         try:
             encoded = _encode_json(value)
-        except (TypeError, OverflowError, UnicodeEncodeError, msgspec.MsgspecError) as error:
+        except _REFUSALS as error:
             raise UserCodeError(
-                f"{self.what}: {value!r:.200} cannot be encoded: {error}"
+                f"{self.what}: {shown(value)} cannot be encoded: {error}"
             ) from error
+        if len(encoded) > self.limit or _BACKSLASH in encoded:
+            self._check_text(encoded, value)
+        if self._floats_anywhere:
+            if encoded.find(b"null") >= 0:
+                self._check_floats(encoded, value)
+        elif self._few_floats:
+            try:
+                for name in self._floats:
+                    if not isfinite(getattr(value, name, nan)):
+                        self._check_floats(encoded, value)
+                for name in self._optional_floats:
+                    number = getattr(value, name, nan)
+                    if number is not None and not isfinite(number):
+                        self._check_floats(encoded, value)
+            except (TypeError, OverflowError):  # it is no number, or one beyond every float
+                self._check_floats(encoded, value)
+        return encoded
+
+    def _check_text(self, encoded: bytes, value: T) -> None:
         if len(encoded) > self.limit:
             raise UserCodeError(
                 f"{self.what}: the value takes {len(encoded):,} bytes, more than the limit of "
                 f"{self.limit:,}; split it, or raise the limit in Settings"
             )
-        if _NUL in encoded and b"\x00" in _strings_of(encoded):
+        if _holds_nul(encoded):
             raise UserCodeError(
-                f"{self.what}: Postgres does not store NUL characters: {value!r:.200}"
+                f"{self.what}: Postgres does not store NUL characters: {shown(value)}"
             )
-        if self._floats and b"null" in encoded:
-            self.check(encoded, value)
-        return encoded
+
+    def _check_floats(self, encoded: bytes, value: T) -> None:
+        """JSON says null for NaN and infinity: refuse these, and None where it does not belong."""
+        found = _find_not_finite(value)
+        if found is not None:
+            raise UserCodeError(f"{self.what}: JSON cannot hold {found} in {shown(value)}")
+        self.check(encoded, value)
 
     def check(self, encoded: bytes, value: T) -> T:
         """Decode what was just encoded, blaming `value` when that fails."""
@@ -149,9 +271,55 @@ class Codec(Generic[T]):
             return self.decode(encoded)
         except msgspec.MsgspecError as error:
             raise UserCodeError(
-                f"{self.what}: {value!r:.200} is not a value of type "
+                f"{self.what}: {shown(value)} is not a value of type "
                 f"{getattr(self.value_type, '__name__', self.value_type)}: {error}"
             ) from error
+
+
+def shown(value: Any, limit: int = 200) -> str:
+    """A value as error messages show it, cut off at `limit` characters."""
+    try:
+        return repr(value)[:limit]
+    except Exception:
+        # Whole numbers of more than 4,300 digits have no text, and user code may be at fault.
+        return f"a {type(value).__name__} without a repr"
+
+
+def reason(error: BaseException) -> str:
+    """An exception's kind and text; user code may be at fault in the text as well."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception as second:
+        return f"{type(error).__name__}: without a text, since str() fails with {type(second).__name__}"
+
+
+def storable(text: str) -> str:
+    """A text with everything that Postgres does not store written as an escape."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+
+
+def _holds_nul(encoded: bytes) -> bool:
+    """Whether a JSON text holds a NUL, not only what looks like one behind a backslash."""
+    return b"\\u0000" in encoded and b"\x00" in _strings_of(encoded)
+
+
+def _find_not_finite(value: Any) -> str | None:
+    """The first NaN or infinity in a value, and where it is."""
+    try:
+        if _NOT_FINITE.search(_pack(value)) is None:
+            return None
+    except _REFUSALS:
+        pass  # MessagePack has no whole numbers of more than 64 bits
+    todo: list[tuple[str, Any]] = [("", msgspec.to_builtins(value))]
+    while todo:
+        place, part = todo.pop()
+        if isinstance(part, float) and not isfinite(part):
+            return f"{part} (at {place})" if place else str(part)
+        if isinstance(part, dict):
+            todo += [(f"{place}.{name}", item) for name, item in part.items()]
+        elif isinstance(part, (list, tuple, set, frozenset)):
+            todo += [(f"{place}[{number}]", item) for number, item in enumerate(part)]
+    return None
 
 
 def _strings_of(encoded: bytes) -> bytes:

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
 
 from millwheel.errors import UserCodeError
-from millwheel.model import Delivery, Key, TimerKind, from_micros, to_micros
+from millwheel.model import MAX_TIME, Delivery, Key, TimerKind, from_micros, to_micros
 from millwheel.streams import Stream
 
 S = TypeVar("S")
@@ -85,8 +85,9 @@ class Effects:
 class Route(Protocol):
     """Where records of one stream go from one computation: consumers and table sinks."""
 
-    def send(self, effects: Effects, key: Key, value: Any, micros: int, hold: int) -> None:
-        """Encode once, and add one delivery per consumer and one row per sink."""
+    def send(self, effects: Effects, cell: StateCell, value: Any, micros: int, hold: int) -> None:
+        """Encode once, and add one delivery per consumer and one row per sink; `cell` is the
+        producing key's."""
         ...
 
 
@@ -102,6 +103,21 @@ class StateCell(Protocol):
     def replace_state(self, state: Any) -> None: ...
 
 
+MAX_TAG_BYTES = 1024
+"""A timer's tag: it stands in an index beside its key."""
+
+PROCESSED = "processed"
+DEAD_LETTERS = "dead_letters"
+BAD_ROWS = "bad_rows"
+BLOOM_MAYBES = "bloom_maybes"
+DUPLICATES_DROPPED = "duplicates_dropped"
+ENGINE_COUNTERS = frozenset([PROCESSED, DEAD_LETTERS, BAD_ROWS, BLOOM_MAYBES, DUPLICATES_DROPPED])
+"""Counters that stand beside those of user code, which may not move them."""
+
+MAX_COUNTER_NAME = 200
+MAX_COUNT = 2**53
+"""What a counter may move by at a time."""
+
 _STATEMENT = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*([A-Za-z]+)", re.DOTALL)
 _ALLOWED = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE", "SELECT", "WITH"})
 
@@ -111,44 +127,35 @@ class Context(Generic[S]):
 
     __slots__ = (
         "_cell",
-        "_earliest",
         "_effects",
-        "_key_text",
         "_micros",
         "_name",
         "_now",
         "_promised",
         "_routes",
-        "_slot",
         "_watermark",
-        "key",
     )
 
     def __init__(self, name: str, routes: Mapping[str, Route], effects: Effects) -> None:
-        self.key: Key = ""
         self._name = name
         self._routes = routes
         self._effects = effects
         self._cell: StateCell
-        self._key_text = b""
-        self._slot = self._watermark = self._promised = self._now = 0
-        self._micros = self._earliest = 0
+        self._watermark = self._promised = self._now = 0
+        self._micros = 0
+        """The timestamp of the record or timer being processed."""
 
     def _open(self, cell: StateCell, watermark: int, promised: int, now: int) -> None:
         """The next key, and the times that are frozen for it."""
-        self.key = cell.key
         self._cell = cell
-        self._key_text = cell.key_text
-        self._slot = cell.slot
         self._watermark = watermark
         self._promised = promised
         self._now = now
 
-    def _begin(self, micros: int) -> None:
-        """The next record or timer of the key: its timestamp, and the oldest legal output."""
-        self._micros = micros
-        promised = self._promised
-        self._earliest = micros if micros < promised else promised
+    @property
+    def key(self) -> Key:
+        """The key whose record or timer is being processed."""
+        return self._cell.key
 
     @property
     def state(self) -> S:
@@ -184,21 +191,31 @@ class Context(Generic[S]):
         A timer of the same kind and tag is replaced. One in the past fires right after
         this record.
         """
-        due = to_micros(at)
-        if kind not in ("watermark", "wall"):
-            raise UserCodeError(
-                f"{self._name}: a timer's kind is 'watermark' or 'wall', not {kind!r}"
-            )
-        if "\x00" in tag or len(tag) > 1024:
-            raise UserCodeError(
-                f"{self._name}: a timer's tag is a short text without NUL: {tag!r:.80}"
-            )
+        due = min(to_micros(at), MAX_TIME - 1)  # at the end of time every timer is due
+        if tag != "" or kind not in ("watermark", "wall"):
+            tag = self._checked(tag, kind)
         hold = max(due, self._promised)
-        self._effects.timers[(self._key_text, kind, tag)] = (due, hold, self.key, self._slot)
+        cell = self._cell
+        self._effects.timers[(cell.key_text, kind, tag)] = (due, hold, cell.key, cell.slot)
 
     def cancel_timer(self, tag: str = "", kind: TimerKind = "watermark") -> None:
         """Forget the timer of this kind and tag, if it is set."""
-        self._effects.timers[(self._key_text, kind, tag)] = None
+        if tag != "" or kind not in ("watermark", "wall"):
+            tag = self._checked(tag, kind)
+        self._effects.timers[(self._cell.key_text, kind, tag)] = None
+
+    def _checked(self, tag: str, kind: str) -> str:
+        """A tag that can be stored, if the kind is one."""
+        if kind not in ("watermark", "wall"):
+            raise UserCodeError(
+                f"{self._name}: a timer's kind is 'watermark' or 'wall', not {kind!r:.80}"
+            )
+        if _is_storable(tag, MAX_TAG_BYTES):
+            return str.__str__(tag)  # of a StrEnum its text: the store knows plain ones only
+        raise UserCodeError(
+            f"{self._name}: a timer's tag is a short text ({MAX_TAG_BYTES:,} bytes at the most) "
+            f"without NUL and lone surrogates: {tag!r:.80}"
+        )
 
     def produce(self, stream: Stream[V], value: V, timestamp: datetime | None = None) -> None:
         """Send `value` to every reader of `stream`.
@@ -220,7 +237,7 @@ class Context(Generic[S]):
             micros = self._micros
         else:
             micros = to_micros(timestamp)
-            if micros < self._earliest:
+            if micros < self._micros and micros < self._promised:
                 raise UserCodeError(
                     f"{self._name}, key {self.key!r}: an output of stream {stream.name!r} has the "
                     f"timestamp {timestamp.isoformat()}, older than both its input "
@@ -228,7 +245,9 @@ class Context(Generic[S]):
                     f"promised downstream ({from_micros(self._promised).isoformat()}); "
                     "an on-time record's output would be late. Use the record's timestamp or later"
                 )
-        route.send(self._effects, self.key, value, micros, max(micros, self._promised))
+        promised = self._promised
+        hold = micros if micros > promised else promised
+        route.send(self._effects, self._cell, value, micros, hold)
 
     def execute(self, sql: str, params: Sequence[Any] = ()) -> None:
         """Run a statement on your own tables in the transaction that commits this record.
@@ -248,5 +267,32 @@ class Context(Generic[S]):
 
     def count(self, name: str, by: int = 1) -> None:
         """Add to a counter of this computation that `millwheel status` shows; exact over crashes."""
+        if not isinstance(by, int) or not -MAX_COUNT <= by <= MAX_COUNT:
+            raise UserCodeError(
+                f"{self._name}: the counter {name!r:.80} moves by a whole number of at most 2**53, "
+                f"not by {by!r:.80}"
+            )
+        if not _is_storable(name, MAX_COUNTER_NAME):
+            raise UserCodeError(
+                f"{self._name}: a counter's name is a short text ({MAX_COUNTER_NAME} bytes at the "
+                f"most) without NUL and lone surrogates: {name!r:.80}"
+            )
+        name = str.__str__(name)
+        if name in ENGINE_COUNTERS:
+            raise UserCodeError(
+                f"{self._name}: the counter {name!r} is the engine's own; choose another name"
+            )
         counters = self._effects.counters
         counters[name] = counters.get(name, 0) + by
+
+
+def _is_storable(text: object, limit: int) -> bool:
+    """Whether it is a text of at most `limit` bytes that Postgres can hold."""
+    if not isinstance(text, str):
+        return False
+    if text.isascii():  # as good as always, and then there is little to look at
+        return len(text) <= limit and "\0" not in text
+    try:
+        return len(text.encode()) <= limit and "\0" not in text
+    except UnicodeEncodeError:
+        return False

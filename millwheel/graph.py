@@ -28,6 +28,9 @@ from millwheel.windows import Pane
 INJECTED = "__injected"
 """Ends the name of the hidden stream between injectors and the relay that meets ids."""
 
+STATE_VIEWS = "state_of_"
+"""Begins the names of the views that show one computation's state."""
+
 OnError = Literal["fail", "dead_letter"]
 
 
@@ -155,6 +158,7 @@ class Graph:
         self.name = name
         found = list(nodes)
         self.streams = self._collect_streams(found)
+        self._check_tables(found)
         self.nodes = self._ordered(found)
         self.by_name = {node.name: node for node in self.nodes}
 
@@ -172,6 +176,23 @@ class Graph:
                         f"{known.value_type!r}, one of {stream.value_type!r}; rename one"
                     )
         return streams
+
+    @staticmethod
+    def _check_tables(nodes: list[Node]) -> None:
+        uses = [use for node in nodes for found in node.sinks.values() for use in found]
+        tables: dict[str, Table[Any]] = {}
+        for table in (use.sink for use in uses if isinstance(use.sink, Table)):
+            if table.name.startswith(STATE_VIEWS):
+                raise GraphError(
+                    f"a sink's table is called {table.name!r}, but names that begin with "
+                    f"{STATE_VIEWS} are for the views of the computations' state; rename it"
+                )
+            known = tables.setdefault(table.name, table)
+            if known.columns != table.columns or known.key != table.key:
+                raise GraphError(
+                    f"two different tables are called {table.name!r}: {_table_text(known)}, and "
+                    f"{_table_text(table)}; rename one, or give both the same columns and key"
+                )
 
     def writers(self, stream: str) -> list[Node]:
         """The nodes that write a stream."""
@@ -272,6 +293,12 @@ class Graph:
                     for reader, _ in self.readers(stream_.name)
                 ]
         return "\n".join(lines)
+
+
+def _table_text(table: Table[Any]) -> str:
+    columns = ", ".join(f"{column.name} {column.type}" for column in table.columns)
+    key = f" by {', '.join(table.key)}" if table.key else ""
+    return f"one of {table.row_type.__name__}{key} ({columns})"
 
 
 def json_text(value: Any) -> str:

@@ -106,7 +106,8 @@ class Delivery(Record[V], gc=False, eq=False):
     size: int
     """Bytes of its encoded value."""
     encoded: bytes = b""
-    """The encoded value until it is durable; empty for records of a replayable source."""
+    """The value as it is stored; empty for a row of a replayable source whose type cannot
+    be changed by user code: it is stored nowhere."""
     log: int = 0
     seq: int = 0
     stamp: int = 0

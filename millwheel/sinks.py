@@ -9,6 +9,7 @@ come twice after a crash.
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 import typing
 from collections.abc import Callable
@@ -49,11 +50,13 @@ RESERVED_TABLES = frozenset(
         "fold",
         "horizon",
         "key_interval",
+        "latest_commits",
         "log",
         "pending_productions",
         "pipeline",
         "production",
         "seen_record",
+        "sequence_number",
         "source_partition",
         "state",
         "state_change",
@@ -68,6 +71,8 @@ RESERVED_TABLES = frozenset(
         "workers",
     ]
 )
+BUCKET = re.compile(r"(?:commit_record|production|seen_record|state_change|timer_change)_\d+")
+"""The tables that are made and dropped while a pipeline runs."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,7 @@ class Table(Generic[R]):
         numbered: bool = False,
     ) -> None:
         self.name = check_name(name, "table")
-        if name in RESERVED_TABLES:
+        if name in RESERVED_TABLES or BUCKET.fullmatch(name):
             raise GraphError(f"the table {name!r} is one of the engine's own; choose another name")
         if isinstance(key, str) or isinstance(producer_key, str):
             raise GraphError(

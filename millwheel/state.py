@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import types
 from collections.abc import AsyncIterator, Callable
+from operator import attrgetter
 from typing import (
     Any,
     Generic,
@@ -25,8 +26,8 @@ from typing import (
 
 import msgspec
 
-from millwheel.codec import Codec, encode_key
-from millwheel.errors import GraphError
+from millwheel.codec import Codec, encode_key, shown
+from millwheel.errors import GraphError, UserCodeError
 from millwheel.model import Key
 
 K = TypeVar("K", bound="str | int | tuple[str | int, ...]")
@@ -35,6 +36,10 @@ S = TypeVar("S")
 
 ABSENT: Any = type("Absent", (), {"__repr__": lambda self: "ABSENT"})()
 UNKNOWN: Any = type("Unknown", (), {"__repr__": lambda self: "UNKNOWN"})()
+
+
+MAX_FIELD_BYTES = 63
+"""The name of a MapState or ListState: it begins the names of its entries."""
 
 
 class Cells(Protocol):
@@ -54,6 +59,10 @@ class Cells(Protocol):
 
     def scan(self, prefix: str, codec: Codec[Any]) -> AsyncIterator[tuple[str, Any]]:
         """All entries that start with `prefix`, in the order of their names."""
+        ...
+
+    def known(self, prefix: str) -> list[str] | None:
+        """The names of all entries that start with `prefix`, if all are in memory."""
         ...
 
 
@@ -80,11 +89,14 @@ class LocalCells:
             if entry.startswith(prefix):
                 yield entry, self.values[entry]
 
+    def known(self, prefix: str) -> list[str] | None:
+        return [entry for entry in self.values if entry.startswith(prefix)]
+
 
 _ANY: Codec[Any] = Codec(Any, what="state entry")
 
 
-class _Collection:
+class Collection:
     """What MapState and ListState share: being bound to a key's cells."""
 
     __slots__ = ("_cells", "_codec", "_key_type", "_prefix")
@@ -102,6 +114,30 @@ class _Collection:
         self._codec = codec
         self._key_type = key_type
 
+    def is_part_of(self, cells: Cells, prefix: str) -> bool:
+        """Whether it is bound to these cells already."""
+        return self._cells is cells and self._prefix == prefix
+
+    def take_over(self, cells: Cells, prefix: str, codec: Codec[Any], key_type: Any) -> None:
+        """Bind, and move what was put in before into the cells, which are empty by now."""
+        assert isinstance(self._cells, LocalCells)
+        local = self._cells.values
+        self.bind(cells, prefix, codec, key_type)
+        for entry, value in local.items():
+            cells.store(prefix + entry, self._codec_of(entry), value)
+
+    def is_loose(self) -> bool:
+        """Whether it belongs to no key yet."""
+        return isinstance(self._cells, LocalCells)
+
+    @staticmethod
+    def entries_of(cells: Cells, prefix: str) -> list[str] | None:
+        """The entries of the collection under `prefix`, if that can be told from memory."""
+        return cells.known(prefix)
+
+    def _codec_of(self, entry: str) -> Codec[Any]:
+        return self._codec
+
     async def _read(self, entry: str) -> Any:
         value = self._cells.lookup(entry, self._codec)
         if value is UNKNOWN:
@@ -109,11 +145,13 @@ class _Collection:
         return value
 
 
-class MapState(_Collection, Generic[K, V]):
+class MapState(Collection, Generic[K, V]):
     """A map from keys to values, each entry a row of its own.
 
     Reading may have to wait for the store, so it is awaited; writing never waits. A value
-    that is changed in place after `get` is stored like one that is `put`.
+    that is changed in place after `get` is stored like one that is `put`. A new map that is
+    assigned to the field takes the place of the stored one, if that is all in memory; else
+    `clear` it before.
     """
 
     __slots__ = ()
@@ -138,6 +176,11 @@ class MapState(_Collection, Generic[K, V]):
         """Forget `key`, if it is there."""
         self._cells.erase(self._entry(key), self._codec)
 
+    async def clear(self) -> None:
+        """Forget all entries; reads the whole map."""
+        async for entry, _ in self._cells.scan(self._prefix, self._codec):
+            self._cells.erase(entry, self._codec)
+
     async def items(self) -> AsyncIterator[tuple[K, V]]:
         """All entries, ordered by the JSON text of their keys; reads the whole map."""
         start = len(self._prefix)
@@ -148,7 +191,7 @@ class MapState(_Collection, Generic[K, V]):
 _BOUNDS: Codec[tuple[int, int]] = Codec(tuple[int, int], what="bounds of a ListState")
 
 
-class ListState(_Collection, Generic[V]):
+class ListState(Collection, Generic[V]):
     """A queue of values, each a row of its own: append at the end, take from the front."""
 
     __slots__ = ()
@@ -184,6 +227,26 @@ class ListState(_Collection, Generic[V]):
         self._keep(first + 1, end)
         return cast(V, value)
 
+    async def clear(self) -> None:
+        """Forget all values."""
+        first, end = await self._bounds()
+        for index in range(first, end):
+            self._cells.erase(self._entry(index), self._codec)
+        self._keep(end, end)
+
+    @staticmethod
+    def entries_of(cells: Cells, prefix: str) -> list[str] | None:
+        """The list's own bounds tell which entries there are, in memory or not."""
+        bounds = cells.lookup(prefix + "#", _BOUNDS)
+        if bounds is UNKNOWN:
+            return None
+        if bounds is ABSENT:
+            return []
+        return [prefix + "#", *(f"{prefix}{index:015d}" for index in range(*bounds))]
+
+    def _codec_of(self, entry: str) -> Codec[Any]:
+        return _BOUNDS if entry == "#" else self._codec
+
     async def length(self) -> int:
         """How many values there are."""
         first, end = await self._bounds()
@@ -202,15 +265,22 @@ class StateLayout(Generic[S]):
     def __init__(self, state_type: Any, *, owner: str, limit: int) -> None:
         self.state_type = None if state_type in (None, type(None)) else state_type
         self.owner = owner
-        self.collections: dict[str, tuple[type[_Collection], Any, Codec[Any]]] = {}
+        self.collections: dict[str, tuple[type[Collection], Any, Codec[Any]]] = {}
         self.stateless = self.state_type is None
         self.empty: bytes = b"null"
         if self.stateless:
             self.fingerprint: dict[str, Any] = {}
             return
         self._find_collections(limit)
-        plain_type = self._plain_type() if self.collections else self.state_type
+        plain_type: Any = self._plain_type() if self.collections else self.state_type
         self.codec: Codec[Any] = Codec(plain_type, what=f"state of {owner}", limit=limit)
+        self.encode: Callable[[Any], bytes] = self.codec.encode
+        """The plain part of a state object as JSON."""
+        if self.collections:
+            self._plain_values = _fields_of(plain_type.__struct_fields__)
+            self.bound: Callable[[Any], Any] = attrgetter(*self.collections)
+            """The collections of a state object, to tell whether they are still the same ones."""
+            self.encode = self._encode_plain
         self.fingerprint = {
             "plain": self.codec.fingerprint,
             "collections": {
@@ -236,10 +306,7 @@ class StateLayout(Generic[S]):
 
     def _find_collections(self, limit: int) -> None:
         origin = get_origin(self.state_type) or self.state_type
-        if not (
-            isinstance(origin, type)
-            and (issubclass(origin, msgspec.Struct) or dataclasses.is_dataclass(origin))
-        ):
+        if not _has_fields(origin):
             return
         variables = dict(
             zip(getattr(origin, "__parameters__", ()), get_args(self.state_type), strict=False)
@@ -247,6 +314,11 @@ class StateLayout(Generic[S]):
         for name, hint in get_type_hints(origin).items():
             kind = get_origin(hint) or hint
             if kind is MapState or kind is ListState:
+                if len(name.encode()) > MAX_FIELD_BYTES:
+                    raise GraphError(
+                        f"the state of {self.owner}: {name!r} is too long a name for a "
+                        f"{kind.__name__}; {MAX_FIELD_BYTES} bytes are the most"
+                    )
                 arguments = [_substitute(a, variables) for a in get_args(hint)] or [Any, Any]
                 key_type = arguments[0] if kind is MapState else int
                 codec: Codec[Any] = Codec(
@@ -260,12 +332,20 @@ class StateLayout(Generic[S]):
         plain = [(name, hint) for name, hint in hints.items() if name not in self.collections]
         return msgspec.defstruct(f"{self._name()}Plain", plain)
 
-    def encode(self, state: Any) -> bytes:
-        """The plain part of a state object as JSON."""
-        if not self.collections:
-            return self.codec.encode(state)
-        names = self.codec.value_type.__struct_fields__
-        return self.codec.encode({name: getattr(state, name) for name in names})
+    def check(self, state: Any) -> None:
+        """Whether an object can be the state.
+
+        Raises:
+            UserCodeError: there is no state, or it is of another type.
+        """
+        kind = get_origin(self.state_type) or self.state_type
+        if kind is None or (_has_fields(kind) and not isinstance(state, kind)):
+            raise UserCodeError(
+                f"{shown(state)} cannot be the state of {self.owner}, which is of type {self._name()}"
+            )
+
+    def _encode_plain(self, state: Any) -> bytes:
+        return self.codec.encode(self.codec.value_type(*self._plain_values(state)))
 
     def decode(self, encoded: bytes | None, cells: Cells) -> Any:
         """A state object from its stored plain part (None: no history), bound to `cells`."""
@@ -281,6 +361,19 @@ class StateLayout(Generic[S]):
         for name, (_, key_type, codec) in self.collections.items():
             getattr(state, name).bind(cells, name + "/", codec, key_type)
         return state
+
+
+def _has_fields(kind: Any) -> bool:
+    return isinstance(kind, type) and (
+        issubclass(kind, msgspec.Struct) or dataclasses.is_dataclass(kind)
+    )
+
+
+def _fields_of(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """Gets the values of these fields; `attrgetter` does so for two and more."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda state: tuple(getattr(state, name) for name in names)
 
 
 def _substitute(hint: Any, variables: dict[Any, Any]) -> Any:

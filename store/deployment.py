@@ -18,6 +18,7 @@ from millwheel.errors import DeployRefused
 from millwheel.model import MIN_TIME
 from millwheel.sinks import Table
 from millwheel.store.port import Deployment, IntervalRow, NodeDeploy, StreamDeploy
+from millwheel.store.state_views import keep_state_views
 from millwheel.store.statements import Statements
 
 
@@ -56,6 +57,7 @@ async def deploy(
         )
     for table in tables:
         await _create_table(connection, statements, table)
+    await keep_state_views(connection, statements, nodes)
     deployment = await _read(connection, statements)
     return Deployed(deployment, fresh=stored is None)
 

@@ -353,18 +353,21 @@ class MemoryStore:
             )
         sourced = {log.interval_id for log in self._logs.values() if log.source is not None}
         new_logs: dict[int, int] = {}
+        raised: dict[int, int] = {}
         for id_ in interval_ids:
-            self._intervals[id_].sequencer = self._next()
+            raised[id_] = self._intervals[id_].sequencer = self._next()
             self._owners[id_] = worker
         for id_ in interval_ids:
             if id_ not in sourced:
                 new_logs[id_] = self._next()
                 self._logs[new_logs[id_]] = _Log(id_, None)
         await asyncio.sleep(0)  # the sequencers are raised; only now is anything read (I4)
-        return [self._read_claim(id_, new_logs.get(id_, 0)) for id_ in interval_ids]
+        return [self._read_claim(id_, raised[id_], new_logs.get(id_, 0)) for id_ in interval_ids]
 
-    def _read_claim(self, interval_id: int, new_log: int) -> Claim:
-        interval = self._intervals[interval_id]
+    def _read_claim(self, interval_id: int, sequencer: int, new_log: int) -> Claim:
+        # What this claim raised it to: by now another one may have raised it again, and
+        # whoever reported that one's sequencer as his own would pass its fence.
+        interval = replace(self._intervals[interval_id], sequencer=sequencer)
         last, bucket = self._last_commit(interval_id)
         states, timers = self._tail(interval_id, self._folded[interval_id])
         pending = {
@@ -378,7 +381,7 @@ class MemoryStore:
                 pending[name] = change._replace(n=last.link.n)
         link = last.link
         return Claim(
-            interval=replace(interval),
+            interval=interval,
             n=link.n,
             bucket=bucket,
             stamp=last.stamp,
@@ -458,7 +461,11 @@ class MemoryStore:
                 d.seq, d.stream, d.receiver, d.slot, d.key_text, d.encoded,
                 self._streams[d.stream].version, d.micros, d.hold, d.stamp,
             )  # fmt: skip
-        self.dead_letters += commit.dead_letters
+        for letter in commit.dead_letters:
+            if letter.key is not None or all(
+                letter.record_id != kept.record_id for kept in self.dead_letters if kept.key is None
+            ):
+                self.dead_letters.append(letter)
         for table, values in commit.rows:
             if table.key:
                 key = tuple(values[position] for position in table.key_positions)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from millwheel.model import Delivery
 from millwheel.sinks import Table
+from millwheel.store.state_shape import StateShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +205,8 @@ class NodeDeploy:
     sources: list[str]
     """Identities of the injector's partitions."""
     migrates_from: list[int] = field(default_factory=list)
+    shape: StateShape | None = None
+    """The state as columns, for the views of it; None: there are none to make."""
 
 
 @dataclass(slots=True)

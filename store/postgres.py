@@ -214,18 +214,22 @@ class PostgresStore:
     async def claim(
         self, worker: str, interval_ids: list[int], *, again: bool = False
     ) -> list[Claim]:
-        new_logs = await self._take_over(worker, interval_ids, again=again)
+        raised, new_logs = await self._take_over(worker, interval_ids, again=again)
         async with self._connection() as connection:
             await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             try:
-                return await self._read_claims(connection, interval_ids, new_logs)
+                return await self._read_claims(connection, interval_ids, raised, new_logs)
             finally:
                 await connection.execute("ROLLBACK")
 
     async def _take_over(
         self, worker: str, interval_ids: list[int], *, again: bool
-    ) -> dict[int, int]:
-        """Raise the sequencers; end whoever stands in the way for longer than a moment."""
+    ) -> tuple[dict[int, int], dict[int, int]]:
+        """Raise the sequencers; end whoever stands in the way for longer than a moment.
+
+        Returns:
+            Per interval: what its sequencer was raised to, and its new log.
+        """
         params: dict[str, Any] = {
             "interval_ids": interval_ids,
             "owner": worker,
@@ -242,8 +246,9 @@ class PostgresStore:
                             "another owner has claimed intervals of this worker meanwhile; "
                             "it must let go of them"
                         )
+                    raised: dict[int, int] = dict(await claimed.fetchall())
                     cursor = await connection.execute(self.statements.get("open_logs"), params)
-                    return dict(await cursor.fetchall())
+                    return raised, dict(await cursor.fetchall())
             except psycopg.errors.LockNotAvailable:
                 for other in await self.other_workers(worker):
                     await self.end_backends(other.backends)
@@ -255,15 +260,22 @@ class PostgresStore:
         )
 
     async def _read_claims(
-        self, connection: AsyncConnection[Any], interval_ids: list[int], new_logs: dict[int, int]
+        self,
+        connection: AsyncConnection[Any],
+        interval_ids: list[int],
+        raised: dict[int, int],
+        new_logs: dict[int, int],
     ) -> list[Claim]:
         async def rows(name: str, **params: Any) -> list[Any]:
             cursor = await connection.execute(self.statements.get(name), params)
             return await cursor.fetchall()
 
+        # The sequencer is what this claim raised it to, not what stands there now: another
+        # claim may have raised it again, and its fence would let this owner pass.
         intervals = {
-            id_: IntervalRow(id_, computation, low, high, sequencer)
-            for id_, computation, low, high, sequencer, _ in await rows("list_intervals")
+            id_: IntervalRow(id_, computation, low, high, raised[id_])
+            for id_, computation, low, high, *_ in await rows("list_intervals")
+            if id_ in raised
         }
         live_logs: dict[int, list[LogRow]] = {}
         for id_, interval_id, source in await rows("read_logs", interval_ids=interval_ids):

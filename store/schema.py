@@ -203,6 +203,7 @@ dead_letter = Table(
     Column("traceback", Text, nullable=False),
     Column("attempts", Integer, nullable=False),
     Column("stamp", BigInteger, nullable=False, comment="when it was given up; microseconds"),
+    Index("dead_letter_bad_row", "record_id", postgresql_where=text("key IS NULL")),
     comment="Records, rows and timers given up on, with the reason",
 )
 

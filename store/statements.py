@@ -18,7 +18,8 @@ TABLES = (
 
 
 @cache
-def _text(name: str) -> str:
+def text_of(name: str) -> str:
+    """The text of ``sql/<name>.sql``."""
     return (resources.files("millwheel.store") / "sql" / f"{name}.sql").read_text("utf-8")
 
 
@@ -42,6 +43,6 @@ class Statements:
             names: dict[str, sql.Composable] = dict(self._tables)
             names.update({placeholder: self.table(table) for placeholder, table in tables.items()})
             names.setdefault("schema", sql.Identifier(self.schema))
-            statement = sql.SQL(_text(name)).format(**names).as_string(None)
+            statement = sql.SQL(text_of(name)).format(**names).as_string(None)
             self._ready[key] = statement
         return statement

@@ -134,7 +134,7 @@ async def postgres(schema: Schema) -> AsyncIterator[PostgresSite]:
     """An empty store on each version of Postgres."""
     site = await PostgresSite.open(schema)
     yield site
-    await site.close()
+    await site.aclose()
 
 
 @pytest.fixture(params=("memory", *(f"pg{version}" for version in VERSIONS)))
@@ -146,20 +146,10 @@ async def site(request: pytest.FixtureRequest) -> AsyncIterator[Site]:
         schema = request.getfixturevalue("new_schema")(int(request.param[2:]))
         found = await PostgresSite.open(schema)
     yield found
-    await found.close()
+    await found.aclose()
 
 
 @pytest.fixture
 def store(site: Site) -> Store:
     """An empty store of each kind: in memory, on Postgres 15, on Postgres 18."""
     return site.store
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of known bugs, as listed in ``unfixed.txt``."""
-    lines = (Path(__file__).parent / "unfixed.txt").read_text("utf-8").splitlines()
-    known = {line for line in lines if line and not line.startswith("#")}
-    for item in items:
-        if item.nodeid.split("[")[0] in known:
-            item.add_marker(pytest.mark.unfixed)

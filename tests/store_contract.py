@@ -121,7 +121,7 @@ class Site(ABC):
         """What was given up on, in order."""
 
     @abstractmethod
-    async def close(self) -> None: ...
+    async def aclose(self) -> None: ...
 
     @abstractmethod
     def refuse_statements(self) -> None:
@@ -153,7 +153,7 @@ class MemorySite(Site):
     async def dead_letters(self) -> list[DeadLetter]:
         return list(self.store.dead_letters)
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         await self.store.close()
 
     def refuse_statements(self) -> None:
@@ -219,7 +219,7 @@ class PostgresSite(Site):
             for letter in letters
         ]
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         await self.reader.close()
         for store in (self.store, *self._others):
             await store.close()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from millwheel.clock import VirtualClock
 from millwheel.codec import named_id
 from millwheel.errors import InvariantBroken
-from millwheel.model import Delivery, record_id
+from millwheel.model import MAX_TIME, Delivery, record_id
 from millwheel.runtime.buckets import Buckets, Stamps
 from millwheel.runtime.dedup import ERROR_RATE, Dedup, IdFilter, SeenFilter
 from millwheel.runtime.sent import SentLog
@@ -108,11 +108,13 @@ def delivery(seq: int, stamp: int, log: int = 5) -> Delivery[int]:
 async def test_copies_in_flight_join_the_first_and_appear_nowhere() -> None:
     _, stamps, _, dedup = await make()
     stamp = stamps.next()
-    first, second, third = (delivery(0, stamp) for _ in range(3))
-    assert dedup.sort([first, second], frozenset())[0] == [first]
+    first, again, other, third = (delivery(seq, stamp) for seq in (0, 0, 1, 2))
+    other.id = third.id = first.id  # as user-supplied ids may be: each has its own sender to tell
+    assert dedup.sort([first, again, other], frozenset())[0] == [first]
     assert dedup.sort([third], frozenset()) == ([], {}, [])
-    assert dedup.in_flight[first.id] == [first, second, third]
-    assert dedup.dropped == 2
+    assert dedup.landed([first.id]) == [first, other, third]
+    assert dedup.dropped == 3
+    assert dedup.in_flight == {}
 
 
 async def test_records_older_than_the_gc_watermark_are_remnants() -> None:
@@ -179,25 +181,27 @@ def test_stamps_only_grow() -> None:
 def test_a_log_knows_what_is_acknowledged(
     drawn: tuple[int, list[int], list[int], int],
 ) -> None:
-    """In any order, twice, and from a stored state: prefix, runs, holds and counts agree."""
+    """In any order, twice, and from a stored state: prefix, runs, holds and counts agree.
+
+    Batches are of two records; one holds until it and all before it are acknowledged.
+    """
     count, order, again, cut = drawn
     holds = Holds()
     log = SentLog(1, holds)
-    for seq in range(count):
-        holds.add(seq * 10)
-        log.sent(seq, seq * 10, 5)
+    for seq in range(0, count, 2):
+        log.sent(min(seq + 2, count), seq * 10, 5, seq + 1)
     done: set[int] = set()
     for seq in order[:cut]:
-        log.acknowledge(seq, 5)
         done.add(seq)
-        for twice in again:
-            if twice in done:
-                log.acknowledge(twice, 5)
+        log.acknowledge([seq, *(twice for twice in again if twice in done)])
         left = set(range(count)) - done
-        assert log.unacked == len(left) == len(holds)
-        assert log.unacked_bytes == 5 * len(left)
-        assert log.first == min(left, default=count)
-        assert holds.least() == min((s * 10 for s in left), default=holds.least())
+        first = min(left, default=count)
+        batches = [b for b in range(0, count, 2) if min(b + 2, count) > first]
+        assert log.first == first
+        assert log.unacked == len(left)
+        assert (log.unacked_bytes, len(holds)) == (5 * len(batches), len(batches))
+        assert holds.least() == min((b * 10 for b in batches), default=MAX_TIME)
+        assert log.floor() == (batches[0] + 1 if batches else None)
         assert all(log.is_acknowledged(s) == (s in done) for s in range(count))
     first, runs = log.state(1000)
     restored = SentLog(1, Holds(), first=first, runs=runs)
@@ -207,18 +211,17 @@ def test_a_log_knows_what_is_acknowledged(
 def test_a_row_with_several_readers_waits_for_all_of_them() -> None:
     holds = Holds()
     log = SentLog(1, holds, source=True)
-    holds.add(7)
-    log.sent_to_several(0, 7, 3, 0b11)
-    log.acknowledge(0, 3, 0b01)
-    log.acknowledge(0, 3, 0b01)
+    log.wait_for_several(0, 0b11)
+    log.sent(1, 7, 3)
+    log.acknowledge([0], 0b01)
+    log.acknowledge([0], 0b01)
     assert (log.first, len(holds)) == (0, 1)
-    log.acknowledge(0, 3, 0b10)
+    log.acknowledge([0], 0b10)
     assert (log.first, len(holds), log.unacked_bytes) == (1, 0, 0)
 
 
 def test_an_ack_for_what_was_not_sent_counts_for_nothing() -> None:
     holds = Holds()
     log = SentLog(1, holds, first=3)
-    log.acknowledge(5, 10)
-    log.acknowledge(1, 10)
+    log.acknowledge([5, 1])
     assert (log.first, log.unacked, log.unacked_bytes, len(holds)) == (3, 0, 0, 0)

@@ -182,7 +182,7 @@ async def test_pipelines_of_one_database_keep_out_of_each_others_way(
     assert await sites[1].states() == []
     assert await sites[1].store.other_workers(str(uuid.uuid4()))
     for site in sites:
-        await site.close()
+        await site.aclose()
 
 
 # -- the house's rule: SQL stands in the store --------------------------------------------------

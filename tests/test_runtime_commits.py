@@ -190,15 +190,42 @@ async def test_patience_is_for_one_outage_not_for_all_of_them() -> None:
     world = World(tally_pipeline(script(ITEMS, values), replace(SMALL, chunk_records=1)))
 
     chance = random.Random(1)
+    row = 0
 
     def flaky(commit: Commit) -> None:
-        if chance.random() < 0.5:
+        nonlocal row
+        row = row + 1 if row < 3 and chance.random() < 0.5 else 0
+        if row:
             raise StoreUnavailable("away")
 
     world.on_try = flaky
     await world.run(tick=0.3)
     assert world.clock.monotonic() > 65
     assert world.tallied() == tally_of(values)
+
+
+async def test_a_lane_that_had_nothing_to_do_since_an_outage_meets_a_new_one() -> None:
+    source = script(ITEMS, items(1))
+    world = World(tally_pipeline(source))
+    engine = await world.start()
+    await world.until(engine.done.is_set)
+    for _ in range(2):
+        acks = world.tried
+
+        def refuse(commit: Commit, acks: int = acks) -> None:
+            if world.tried == acks + 1:
+                raise StoreUnavailable("away")
+
+        world.on_try = refuse
+        lane = engine.lanes[0]
+        engine.touch(engine.intervals[0], urgent=True)
+        await world.until(lambda n=acks: world.tried > n)  # type: ignore[misc]
+        await world.until(lambda: not lane.busy, tick=0.01)
+        await world.turns(100, tick=1.0)
+    source.append(inject(ITEMS, Item("a", 2)))
+    engine.read_on()
+    await world.finish(engine)
+    assert world.tallied() == tally_of(items(1, 2))
 
 
 async def test_an_ack_between_a_claim_and_the_resend_counts_for_nothing() -> None:
@@ -652,6 +679,34 @@ async def test_a_stop_in_order_ends_even_if_its_commit_fails_once() -> None:
     assert len(world.rows()) < 100, "it went on with the whole input"
     world.on_try = None
     await world.run()
+    assert world.tallied() == tally_of(values)
+
+
+async def test_a_lane_starts_over_although_a_cancellation_is_swallowed() -> None:
+    """As `asyncio.wait_for` does before Python 3.12 when its awaitable is done just then."""
+    values = items(*range(20))
+    world = World(tally_pipeline(script(ITEMS, values), SMALL))
+    waiting, swallowed = Gate(), 0
+
+    async def stubborn(name: str) -> None:
+        nonlocal swallowed
+        if name == "load_keys" and not swallowed:
+            try:
+                await waiting.wait()
+            except asyncio.CancelledError:
+                swallowed += 1
+
+    world.store.faults.before_call = stubborn
+    engine = await world.start()
+    await world.until(lambda: waiting.reached)
+    fail_once(world, 1, StoreUnavailable("away"))
+    engine.touch(engine.intervals[0], urgent=True)
+    async with asyncio.timeout(10):
+        while not engine.done.is_set():
+            world.clock.advance(0.05)
+            await asyncio.sleep(0.001)
+    assert swallowed
+    await engine.stop()
     assert world.tallied() == tally_of(values)
 
 

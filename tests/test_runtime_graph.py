@@ -27,6 +27,10 @@ from millwheel import (
 from millwheel.computations import FlatMap, Windowed, count
 from millwheel.errors import DeployRefused, GraphError, UsageError, UserCodeError
 from millwheel.runtime.engine import Engine
+from millwheel.store.postgres import bucket_table
+from millwheel.store.schema import metadata
+from millwheel.store.statements import BUCKETED
+from millwheel.store.views import VIEWS
 from millwheel.testing import Harness, advance
 from millwheel.windows import Pane, Tumbling
 from tests.test_runtime_world import (
@@ -211,6 +215,21 @@ def test_mistakes_in_a_graph(mistake: Callable[[], None], told: str) -> None:
     with pytest.raises(GraphError, match=told) as caught:
         mistake()
     assert caught.value.exit_code == 2
+
+
+OWN_NAMES = [
+    *metadata.tables,
+    *VIEWS,
+    *(bucket_table(parent, number) for parent in BUCKETED for number in (1, 17)),
+    "alembic_version",
+    "sequence_number",
+]
+
+
+@pytest.mark.parametrize("name", sorted({*OWN_NAMES} - {"functions"}))
+def test_no_sink_is_called_like_a_relation_of_the_stores_own(name: str) -> None:
+    with pytest.raises(GraphError, match="one of the engine's own"):
+        Table(name, Counted)
 
 
 @pytest.mark.parametrize(

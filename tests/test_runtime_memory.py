@@ -93,7 +93,7 @@ async def test_bytes_count_against_the_credits_too() -> None:
     pipeline = Pipeline("bytes", settings=limits)
     pipeline.inject(ITEMS, script(ITEMS, items(*range(500))), timestamp=time_of)
     pipeline.add(Widen(), ITEMS.by(key_of))
-    pipeline.add(Wait(), texts.by(str))
+    pipeline.add(Wait(), texts.by(lambda text: text[:5]))
     world = World(pipeline)
     engine = await world.start()
     await world.until(lambda: gate.reached)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 
 from millwheel import Computation, Context, ListState, MapState, Pipeline, Record, Stream, Table
 from millwheel.codec import Codec, decode_key, encode_key, slot_of
+from millwheel.context import ENGINE_COUNTERS
 from millwheel.errors import DeployRefused, GraphError, UserCodeError
 from millwheel.model import Key
 from millwheel.state import StateLayout
@@ -184,6 +187,98 @@ def test_what_json_or_postgres_cannot_hold_is_refused_and_never_changed(value: W
         codec.encode(value)
 
 
+class Reading(msgspec.Struct):
+    """So few numbers that the codec looks at each of them."""
+
+    amount: float = 0.0
+    maybe: float | None = None
+    text: str | None = None
+
+
+class Readings(msgspec.Struct):
+    """So many that it looks for null in the text."""
+
+    a: float = 0.0
+    b: float = 0.0
+    c: float = 0.0
+    maybe: float | None = None
+
+
+class Chain(msgspec.Struct):
+    """A type that holds itself."""
+
+    amount: float = 0.0
+    next: Chain | None = None
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (Reading(amount=-INFINITY), "-inf (at .amount)"),
+        (Reading(amount="x"), "$.amount"),  # type: ignore[arg-type]
+        (Reading(amount=None), "$.amount"),  # type: ignore[arg-type]
+        (Reading(amount=10**400), "amount"),
+        (Reading(maybe=NAN), "nan (at .maybe)"),
+        (Reading(text="\0"), "NUL"),
+        (Readings(maybe=NAN), "nan (at .maybe)"),
+        (Readings(a=None), "$.a"),  # type: ignore[arg-type]
+        (Chain(NAN), "nan (at .amount)"),
+        (Chain(1.0, Chain(NAN)), "nan (at .next.amount)"),
+    ],
+)
+def test_the_error_says_where_a_bad_number_is(value: Any, told: str) -> None:
+    codec: Codec[Any] = Codec(type(value), what="stream 'numbers'")
+    with pytest.raises(UserCodeError) as caught:
+        codec.encode(value)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Reading(),
+        Reading(1, 2, "null"),
+        Readings(),
+        Readings(maybe=2.0),
+        Chain(1.0, Chain(2.0)),
+    ],
+)
+def test_numbers_of_every_kind_of_type_come_back(value: Any) -> None:
+    codec: Codec[Any] = Codec(type(value), what="stream 'numbers'")
+    assert codec.decode(codec.encode(value)) == value
+
+
+class Silent:
+    """An object that cannot even be shown."""
+
+    def __repr__(self) -> str:
+        raise ValueError
+
+
+def itself() -> list[Any]:
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
+@pytest.mark.parametrize("value", [10**5000, itself(), Silent()], ids=["long", "endless", "silent"])
+def test_what_has_no_text_is_refused_all_the_same(value: Any) -> None:
+    with pytest.raises(UserCodeError, match="anything"):
+        Codec(Any, what="anything").encode(value)
+
+
+def test_a_key_without_a_text_is_refused_all_the_same() -> None:
+    with pytest.raises(UserCodeError, match="cannot be a key"):
+        encode_key(10**5000)
+
+
+def test_a_nan_beside_a_whole_number_beyond_64_bits_is_found() -> None:
+    codec: Codec[Any] = Codec(Any, what="anything")
+    assert codec.decode(codec.encode([None, 10**30, 1.5])) == [None, 10**30, 1.5]
+    with pytest.raises(UserCodeError, match=r"nan \(at \[1\]\)"):
+        codec.encode([None, NAN, 10**30])
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -266,13 +361,118 @@ async def test_the_texts_of_a_dead_letter_can_be_stored() -> None:
         assert "\0" not in text
 
 
-async def test_a_counter_with_a_name_that_cannot_be_stored_is_the_records_fault() -> None:
+async def test_a_value_that_user_code_spoilt_still_makes_a_letter() -> None:
     async def do(record: Record[Item], ctx: Context[Kept]) -> None:
-        ctx.count("bad \ud800")
+        msgspec.structs.force_setattr(record.value, "key", object())
+        raise ValueError
 
     world = World(doing([Item("a", 1)], do, on_error="dead_letter"))
     await world.run()
-    assert len(world.letters()) == 1
+    ((value, _),) = world.letters()
+    assert value.startswith("Item(key=<object object at")
+
+
+class Mute(Exception):
+    """An exception that cannot even be told."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+async def test_an_exception_without_a_text_costs_its_own_record_alone() -> None:
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        if record.value.number == 1:
+            raise Mute
+        produce(ctx, record.value.number)
+
+    world = World(doing([Item("a", n) for n in range(3)], do, on_error="dead_letter"))
+    await world.run()
+    assert world.numbers() == [0, 2]
+    ((_, error),) = world.letters()
+    assert error.startswith("Mute: ")
+
+
+async def test_an_exception_without_a_text_stops_the_engine_with_a_clear_error() -> None:
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        raise Mute
+
+    world = World(doing([Item("a", 1)], do))
+    with pytest.raises(UserCodeError, match=r"'do' failed on a record .* key 'a', .* Mute: "):
+        await world.run()
+    await world.close()
+
+
+class Hidden(msgspec.Struct, frozen=True):
+    """An item whose text is not fit for Postgres."""
+
+    key: str
+    fails: bool = False
+
+    def __repr__(self) -> str:
+        if self.fails:
+            raise ValueError
+        return "hidden \0 and \ud800"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_the_texts_of_a_bad_rows_letter_can_be_stored(fails: bool) -> None:
+    hidden = Stream("hidden", Hidden)
+
+    def when(value: Hidden) -> Any:
+        raise UserCodeError("no time for \0 and \ud800")
+
+    class Pass(Computation[Hidden, None]):
+        async def process_record(self, record: Record[Hidden], ctx: Context[None]) -> None:
+            pass
+
+    pipeline = Pipeline("rows", settings=QUICK)
+    source = script(hidden, [Hidden("a", fails)])
+    pipeline.inject(hidden, source, timestamp=when, on_error="dead_letter")
+    pipeline.add(Pass(), hidden.by(lambda value: value.key))
+    world = World(pipeline)
+    await world.run()
+    (letter,) = world.store.dead_letters
+    for text in (letter.value, letter.error, letter.place):
+        text.encode()
+        assert "\0" not in text
+    assert "no time for" in letter.error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("bad \ud800",), "surrogates"),
+        (("a\0",), "NUL"),
+        (("a" * 201,), "short text"),
+        (("a", 10**400), "whole number"),
+        (("a", NAN), "whole number"),
+        *(((name,), "engine's own") for name in sorted(ENGINE_COUNTERS)),
+    ],
+)
+async def test_a_bad_counter_is_the_records_fault(arguments: Any, told: str) -> None:
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        if record.value.number == 1:
+            ctx.count(*arguments)
+
+    world = World(doing([Item("a", 0), Item("a", 1)], do, on_error="dead_letter"))
+    await world.run()
+    assert [told in error for _, error in world.letters()] == [True], world.letters()
+    assert world.counter("do", "processed") == 2
+    assert world.counter("do", "dead_letters") == 1
+
+
+def test_every_counter_of_the_engine_is_known() -> None:
+    """The runtime counts ``counters["name"]``; users may not, or the figures would lie."""
+    folder = Path(__file__).parent.parent / "millwheel" / "runtime"
+    found = {
+        node.slice.value
+        for path in folder.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Subscript)
+        and ast.unparse(node.value).endswith("counters")
+        and isinstance(node.slice, ast.Constant)
+    }
+    assert found <= ENGINE_COUNTERS
 
 
 # -- state of every kind --------------------------------------------------------------------------
@@ -334,6 +534,283 @@ async def test_a_new_state_object_replaces_all_of_the_state() -> None:
     world = World(doing([Item("a", n) for n in (1, 2, 3)], do))
     await world.run()
     assert [row[1:3] for row in world.rows()] == [(9, 2), (9, 0)]
+
+
+async def run_and_fold(world: World) -> None:
+    """To the end of the input, and everything into the current tables."""
+    engine = await world.start()
+    await world.until(engine.done.is_set)
+    for interval in engine.intervals:
+        await engine._housekeeping.fold(interval)
+    await engine.stop()
+
+
+@pytest.mark.parametrize("chunk", [1, 100])
+async def test_clearing_a_collection_forgets_all_of_it(chunk: int) -> None:
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        state = ctx.state
+        if record.value.number == 0:
+            for n in range(20):
+                state.marks.put(f"k{n}", n)
+                await state.queue.append(n)
+        elif record.value.number == 1:
+            await state.marks.clear()
+            await state.queue.clear()
+            state.marks.put("new", 1)
+            await state.queue.append(7)
+            assert {k: v async for k, v in state.marks.items()} == {"new": 1}
+            assert [v async for v in state.queue.values()] == [7]
+        else:
+            await state.marks.clear()
+            await state.queue.clear()
+            assert await state.queue.length() == 0
+
+    source = script(ITEMS, [Item("a", 0)])
+    limits = replace(QUICK, chunk_records=chunk, eager_entries=3)
+    world = World(doing(source, do, settings=limits))
+    await run_and_fold(world)
+    source.append(inject(ITEMS, Item("a", 1)))
+    await run_and_fold(world)
+    assert world.state("do", "a") == {
+        'marks/"new"': 1,
+        "queue/#": [0, 1],
+        "queue/000000000000000": 7,
+    }
+    source.append(inject(ITEMS, Item("a", 2)))
+    await run_and_fold(world)
+    assert world.store.states() == []
+
+
+@pytest.mark.parametrize("chunk", [1, 100])
+@pytest.mark.parametrize("folded", [False, True])
+async def test_a_state_that_is_not_all_in_memory_is_replaced_once_it_is_cleared(
+    chunk: int, folded: bool
+) -> None:
+    """What is not folded is all in memory: that can be replaced at once."""
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        state, number = ctx.state, record.value.number
+        if number == 0:
+            state.count = 1
+            for n in range(50):
+                state.marks.put(f"k{n}", n)
+                await state.queue.append(n)
+        elif number == 1:
+            ctx.state = Kept(count=5)
+        elif number == 2:
+            await state.marks.clear()
+            await state.queue.clear()
+            new = Kept(count=7)
+            new.marks.put("new", 1)
+            new.marks.put("k3", 33)
+            await new.queue.append(99)
+            ctx.state = new
+            assert await ctx.state.marks.get("k1") is None
+            assert await ctx.state.marks.get("k3") == 33
+            assert [v async for v in ctx.state.queue.values()] == [99]
+        elif number == 3:
+            assert {k: v async for k, v in state.marks.items()} == {"new": 1, "k3": 33}
+            assert [v async for v in state.queue.values()] == [99]
+            ctx.state = ctx.state
+            ctx.state = Kept(count=8, marks=state.marks, queue=state.queue)
+            ctx.state.marks.put("more", 2)
+        elif number == 4:
+            ctx.state = Kept(count=100)
+            ctx.state.marks.put("zzz", 1)
+            raise ValueError("on purpose")
+        else:
+            await state.marks.clear()
+            await state.queue.clear()
+
+    limits = replace(QUICK, eager_entries=3, chunk_records=chunk, cache_bytes=0)
+    source = script(ITEMS, [Item("a", 0)])
+    world = World(doing(source, do, settings=limits, on_error="dead_letter"))
+    run = (lambda: run_and_fold(world)) if folded else world.run
+    await run()
+    source.append(inject(ITEMS, Item("a", 1)))
+    await run()
+    if folded:
+        ((_, error),) = world.letters()
+        assert "await ctx.state.marks.clear() before" in error
+        assert len(world.state("do", "a")) == 102
+    else:
+        assert world.state("do", "a") == {"": {"count": 5, "numbers": []}}
+    source.append(inject(ITEMS, Item("a", 2)))
+    await run()
+    kept = {'marks/"k3"': 33, 'marks/"new"': 1, "queue/#": [0, 1], "queue/000000000000000": 99}
+    assert world.state("do", "a") == {"": {"count": 7, "numbers": []}, **kept}
+    source.append(inject(ITEMS, Item("a", 3)))
+    source.append(inject(ITEMS, Item("a", 4)))
+    await run()
+    assert [error for _, error in world.letters()[folded:]] == ["ValueError: on purpose"]
+    kept |= {'marks/"more"': 2}
+    assert world.state("do", "a") == {"": {"count": 8, "numbers": []}, **kept}
+    source.append(inject(ITEMS, Item("a", 5)))
+    await run()
+    assert world.state("do", "a") == {"": {"count": 8, "numbers": []}}
+    cache = world.interval("do").states
+    assert cache.size == sum(state.size for state in cache._keys.values())
+
+
+@pytest.mark.parametrize("chunk", [1, 100])
+async def test_a_collection_that_is_assigned_takes_the_place_of_the_stored_one(chunk: int) -> None:
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        state = ctx.state
+        if record.value.number == 0:
+            state.marks.put("old", 1)
+            state.marks.put("both", 1)
+            await state.queue.append(1)
+            await state.queue.append(2)
+        elif record.value.number == 1:
+            state.marks = MapState()
+            state.queue = ListState()
+            state.marks.put("both", 2)
+            await state.queue.append(9)
+        elif record.value.number == 2:
+            assert await state.marks.get("old") is None
+            assert {k: v async for k, v in state.marks.items()} == {"both": 2}
+            assert [v async for v in state.queue.values()] == [9]
+            state.marks.put("more", 3)
+        elif record.value.number == 3:
+            state.marks = MapState()
+            raise ValueError("on purpose")
+        else:
+            state.marks = MapState()
+            state.queue = ListState()
+
+    source = script(ITEMS, [Item("a", n) for n in range(4)])
+    limits = replace(QUICK, chunk_records=chunk)
+    world = World(doing(source, do, settings=limits, on_error="dead_letter"))
+    await world.run()
+    assert [error for _, error in world.letters()] == ["ValueError: on purpose"]
+    assert world.state("do", "a") == {
+        'marks/"both"': 2,
+        'marks/"more"': 3,
+        "queue/#": [0, 1],
+        "queue/000000000000000": 9,
+    }
+    source.append(inject(ITEMS, Item("a", 4)))
+    await world.run()
+    assert world.store.states() == []
+
+
+@pytest.mark.parametrize("chunk", [1, 100])
+@pytest.mark.parametrize(
+    ("way", "told"),
+    [
+        ("unknown", "await ctx.state.marks.clear() before"),
+        ("none", "no MapState"),
+        ("dict", "no MapState"),
+        ("taken", "belongs to another state already"),
+        ("deleted", "marks"),
+    ],
+)
+async def test_what_cannot_be_assigned_to_a_collection_is_the_records_fault(
+    chunk: int, way: str, told: str
+) -> None:
+    others: list[MapState[str, int]] = []
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        state: Any = ctx.state
+        if record.value.number == 0:
+            for n in range(10):
+                state.marks.put(f"k{n}", n)
+            others.append(state.marks)
+        elif record.value.number == 2:
+            state.count = 1
+        elif way == "deleted":
+            del state.marks
+        else:
+            state.marks = {"none": None, "dict": {}, "taken": others[0]}.get(way, MapState())
+
+    limits = replace(QUICK, chunk_records=chunk, eager_entries=3)
+    source = script(ITEMS, [Item("b", 0), Item("a", 0)])
+    world = World(doing(source, do, settings=limits, on_error="dead_letter"))
+    await run_and_fold(world)
+    source.append(inject(ITEMS, Item("a", 1)))
+    source.append(inject(ITEMS, Item("a", 2)))
+    await world.run()
+    assert [told in error for _, error in world.letters()] == [True], world.letters()
+    kept = {f'marks/"k{n}"': n for n in range(10)}
+    assert world.state("do", "a") == {"": {"count": 1, "numbers": []}, **kept}
+    assert world.state("do", "b") == kept
+
+
+@pytest.mark.parametrize("chunk", [1, 100])
+@pytest.mark.parametrize(
+    ("way", "told"),
+    [
+        ("field", "$.count"),
+        ("inside", "$.numbers[1]"),
+        ("map", "marks"),
+        ("list", "queue"),
+        ("new state", "$.count"),
+        ("new map", "marks"),
+    ],
+)
+async def test_state_of_the_wrong_type_is_the_records_fault(
+    chunk: int, way: str, told: str
+) -> None:
+    """Stored, it would fail each time its key is loaded."""
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        wrong: Any = "x"
+        state = ctx.state
+        if record.value.number != 1:
+            state.count += 1
+            state.numbers.append(record.value.number)
+            state.marks.put("m", record.value.number)
+            await state.queue.append(record.value.number)
+        elif way == "field":
+            state.count = wrong
+        elif way == "inside":
+            state.numbers.append(wrong)
+        elif way == "map":
+            state.marks.put("w", wrong)
+        elif way == "list":
+            await state.queue.append(wrong)
+        elif way == "new state":
+            ctx.state = Kept(count=wrong)
+        else:
+            new = Kept()
+            new.marks.put("w", wrong)
+            ctx.state = new
+
+    values = [Item("a", n) for n in (0, 1, 2)]
+    limits = replace(QUICK, chunk_records=chunk)
+    world = World(doing(values, do, settings=limits, on_error="dead_letter"))
+    await world.run()
+    assert [told in error and "`str`" in error for _, error in world.letters()] == [True]
+    assert world.state("do", "a") == {
+        "": {"count": 2, "numbers": [0, 2]},
+        'marks/"m"': 2,
+        "queue/#": [0, 2],
+        "queue/000000000000000": 0,
+        "queue/000000000000001": 2,
+    }
+
+
+async def test_reads_and_writes_at_once_lose_nothing() -> None:
+    """User code waits for an entry that it sets meanwhile."""
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        marks = ctx.state.marks
+
+        async def put() -> None:
+            marks.put("k5", -1)
+
+        if record.value.number == 0:
+            for n in range(50):
+                marks.put(f"k{n}", n)
+        else:
+            await asyncio.gather(marks.get("k5"), put())
+
+    source = script(ITEMS, [Item("a", 0)])
+    world = World(doing(source, do, settings=replace(QUICK, eager_entries=3)))
+    await run_and_fold(world)
+    source.append(inject(ITEMS, Item("a", 1)))
+    await world.run()
+    assert world.state("do", "a")['marks/"k5"'] == -1
 
 
 async def test_an_entry_that_is_changed_in_place_is_stored() -> None:
@@ -510,6 +987,27 @@ def test_a_state_without_an_empty_value_is_refused() -> None:
         StateLayout(Needy, owner="x", limit=100)
 
 
+def test_a_collection_with_too_long_a_name_is_refused() -> None:
+    """It begins the names of its entries, which stand in an index beside their key."""
+    field: Any = ("x" * 64, MapState[str, int], msgspec.field(default_factory=MapState))
+    with pytest.raises(GraphError, match="too long a name"):
+        StateLayout(msgspec.defstruct("Long", [field]), owner="x", limit=100)
+
+
+@pytest.mark.parametrize(
+    ("state_type", "state"), [(Data, None), (Data, 5), (Data, {}), (Data, Kept()), (None, 5)]
+)
+def test_an_object_of_another_type_cannot_be_the_state(state_type: Any, state: Any) -> None:
+    with pytest.raises(UserCodeError, match="cannot be the state of x"):
+        StateLayout(state_type, owner="x", limit=100).check(state)
+
+
+def test_a_plain_value_may_be_state() -> None:
+    layout: StateLayout[Any] = StateLayout(float, owner="x", limit=100)
+    layout.check(5)
+    assert layout.encode(layout.new()) == layout.empty
+
+
 # -- versions ---------------------------------------------------------------------------------------
 
 
@@ -531,10 +1029,12 @@ def old_pipeline(source: Any, state: type, name: str = "versions") -> Pipeline:
     return versioned(source, Versioned(), name)
 
 
-def versioned(source: Any, computation: Computation[Item, Any], name: str) -> Pipeline:
+def versioned(
+    source: Any, computation: Computation[Item, Any], name: str, **options: Any
+) -> Pipeline:
     pipeline = Pipeline(name, settings=QUICK)
     pipeline.inject(ITEMS, source, timestamp=time_of)
-    pipeline.add(computation, ITEMS.by(key_of), name="versioned")
+    pipeline.add(computation, ITEMS.by(key_of), name="versioned", **options)
     pipeline.sink(TALLY, Table("out", Counted, numbered=True))
     return pipeline
 
@@ -560,6 +1060,25 @@ class Versioned(Computation[Item, Two]):
     async def process_record(self, record: Record[Item], ctx: Context[Two]) -> None:
         ctx.state.total += record.value.number
         ctx.produce(TALLY, Counted(ctx.state.label, ctx.state.total, 0))
+
+
+async def test_a_migration_that_fails_is_the_fault_of_the_record_that_needs_it() -> None:
+    """The key keeps what it had; the other keys go on."""
+
+    class Hasty(Versioned):
+        migrations: ClassVar[Mapping[int, Any]] = {1: lambda old: {"total": old["nope"]}}
+
+    Hasty.__name__ = "Versioned"  # the stored graph knows the class by its name
+    source = script(ITEMS, [Item("a", 1), Item("b", 2)])
+    world = World(old_pipeline(source, One))
+    await world.run()
+    source.append(inject(ITEMS, Item("a", 10)))
+    source.append(inject(ITEMS, Item("c", 10)))
+    world.pipeline = versioned(source, Hasty(), "versions", on_error="dead_letter")
+    await world.run()
+    assert [error for _, error in world.letters()] == ["KeyError: 'nope'"]
+    assert world.state("versioned", "a") == {"": {"count": 1}}
+    assert world.state("versioned", "c") == {"": {"total": 10, "label": "new"}}
 
 
 @pytest.mark.parametrize("folded", [False, True])

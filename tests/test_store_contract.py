@@ -185,6 +185,17 @@ async def test_a_claim_raises_the_sequencer_above_all_others(site: Site) -> None
     assert other.interval.sequencer > claim.interval.sequencer
 
 
+async def test_two_claims_at_once_never_get_the_same_sequencer(site: Site) -> None:
+    """Else the fence would let both owners pass (I3)."""
+    ids = [row.id for row in (await deploy(site.store)).intervals]
+    for _ in range(20):
+        one, two = await asyncio.gather(
+            *(site.store.claim(str(uuid.uuid4()), ids) for _ in range(2))
+        )
+        for mine, yours in zip(one, two, strict=True):
+            assert mine.interval.sequencer != yours.interval.sequencer
+
+
 async def test_claims_come_in_the_order_asked_for(site: Site) -> None:
     """The engine takes the n-th interval of an injector to be its n-th partition."""
     many = replace(COUNT, slots=[(n, n + 1) for n in range(12)])

@@ -220,6 +220,7 @@ class Wire:
         self._upstream = make_conninfo(url)
         self._directory = Path(tempfile.mkdtemp(prefix="millwheel-wire-", dir="/tmp"))
         self._connections: set[asyncio.Task[Any]] = set()
+        self._end = asyncio.Event()
         self._server: asyncio.Server
         self.cut: str | None = None
         """At the "request", which the server never sees, or at the "answer"."""
@@ -235,6 +236,7 @@ class Wire:
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
+        self._end.set()
         await asyncio.gather(*self._connections)
         shutil.rmtree(self._directory)
 
@@ -249,7 +251,9 @@ class Wire:
             asyncio.create_task(self._pipe(reader, up_writer, "request")),
             asyncio.create_task(self._pipe(up_reader, writer, "answer")),
         ]
-        await asyncio.wait(pipes, return_when=asyncio.FIRST_COMPLETED)
+        ended = asyncio.create_task(self._end.wait())
+        await asyncio.wait([*pipes, ended], return_when=asyncio.FIRST_COMPLETED)
+        ended.cancel()
         for end in (writer, up_writer):
             end.close()
             with contextlib.suppress(ConnectionError):
@@ -272,17 +276,18 @@ class Wire:
 async def test_an_unknown_commit_is_settled_by_claiming_again(
     schema: Schema, cut: str, durable: bool, count: int
 ) -> None:
-    async with Wire(schema.url) as wire:
-        site = await PostgresSite.open(replace(schema, url=wire.url))
+    async with (
+        Wire(schema.url) as wire,
+        contextlib.aclosing(await PostgresSite.open(replace(schema, url=wire.url))) as site,
+    ):
         owner = await Owner.take(site.store)
         wire.cut = cut
         outcome = await _outcome(owner, owner.fill(owner.commit(), count))
-        assert outcome is CommitUnknown
         wire.cut = None
+        assert outcome is CommitUnknown
         assert await _settle(owner) == [int(durable)] * 2
         assert len(await site.states()) == (count if durable else 0)
         await owner.write(owner.fill(owner.commit(), count, first=100))
-        await site.close()
 
 
 async def test_a_cancelled_commit_is_not_on_the_wire_once_the_lane_is_closed(
@@ -953,7 +958,7 @@ async def test_no_reader_ever_sees_a_fold(
         }
     finally:
         trial.watcher.close()
-        await site.close()
+        await site.aclose()
 
 
 async def test_long_keys_and_entries_can_be_folded(postgres: PostgresSite) -> None:

@@ -382,11 +382,26 @@ async def test_wall_timers_outlive_the_engine() -> None:
         ((at(5), "a\0b"), "NUL"),
         ((at(5), "x" * 2000), "short text"),
         ((at(5), "\ud800"), "tag"),
+        ((at(5), "é" * 600), "short text"),
     ],
 )
 async def test_bad_timers_are_the_records_fault(arguments: tuple[object, ...], told: str) -> None:
     async def do(record: Record[Item], ctx: Context[Kept]) -> None:
         ctx.set_timer(*arguments)  # type: ignore[arg-type]
+
+    world = World(doing([Item("a", 1)], do, ring, on_error="dead_letter"))
+    await world.run()
+    assert [told in error for _, error in world.letters()] == [True], world.letters()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"), [(("\ud800",), "tag"), (("a\0b",), "NUL"), (("", "event"), "kind")]
+)
+async def test_cancelling_what_cannot_be_a_timer_is_the_records_fault(
+    arguments: tuple[object, ...], told: str
+) -> None:
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        ctx.cancel_timer(*arguments)  # type: ignore[arg-type]
 
     world = World(doing([Item("a", 1)], do, ring, on_error="dead_letter"))
     await world.run()

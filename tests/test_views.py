@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import uuid
-from datetime import datetime, timedelta
-from typing import Any
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from typing import Annotated, Any, Generic, Literal, TypedDict, TypeVar
 
 import msgspec
+import psycopg
 import pytest
+from psycopg import sql
 
+from millwheel import Computation, Context, ListState, MapState, Pipeline, Record, Stream
+from millwheel.clock import VirtualClock
+from millwheel.errors import DeployRefused, GraphError
 from millwheel.model import EPOCH, MAX_TIME, MIN_TIME, from_micros, record_id
+from millwheel.runtime.engine import Engine
+from millwheel.sinks import Discard, Table
+from millwheel.state import StateLayout
+from millwheel.store.inspection import select
+from millwheel.store.port import NodeDeploy
 from millwheel.store.schema import metadata
-from millwheel.store.views import VIEWS
-from tests.store_contract import SECOND, START, Owner, PostgresSite
+from millwheel.store.state_shape import CollectionShape, StateShape, state_shape
+from millwheel.store.views import VIEWS, install_views
+from millwheel.testing import inject
+from millwheel.testing.script import Script
+from tests.store_contract import (
+    BUCKET_HIGH,
+    COUNT,
+    LINES,
+    SECOND,
+    START,
+    TOTALS,
+    WORDS,
+    Counted,
+    Owner,
+    PostgresSite,
+    deploy,
+)
 
 SELF_EXPLAINING = {
     "id", "interval_id", "n", "name", "pid", "started_at", "heartbeat_at", "error", "traceback",
@@ -297,3 +325,476 @@ async def test_views_join_with_the_users_own_tables_at_one_snapshot(postgres: Po
         states="states",
     )
     assert rows == [(2, 5)]
+
+
+# -- views of one computation's state ----------------------------------------------------------
+
+
+class Place(msgspec.Struct):
+    x: int = 0
+
+
+class Kind(enum.Enum):
+    A = "a"
+    B = "b"
+
+
+class Everything(msgspec.Struct):
+    """A field of each kind; `key` and `version` are what two columns are called anyway."""
+
+    word: str = ""
+    minutes: int = 0
+    usual: float = 0.0
+    calm: bool = True
+    since: datetime | None = None
+    zoned: Annotated[datetime, msgspec.Meta(tz=True)] = EPOCH
+    day: date | None = None
+    place: Place = msgspec.field(default_factory=Place)
+    tags: list[str] = msgspec.field(default_factory=list)
+    kind: Kind = Kind.A
+    mood: Literal["calm", "loud"] | None = None
+    level: Literal[1, "one"] = 1
+    size: int | float = 0
+    camel_case: int = msgspec.field(default=0, name="camelCase")
+    key: str = ""
+    version: int = 0
+    anything: Any = None
+    seen: MapState[str, int] = msgspec.field(default_factory=MapState)
+    places: MapState[tuple[str, int], Place] = msgspec.field(default_factory=MapState)
+    queue: ListState[datetime] = msgspec.field(default_factory=ListState)
+
+
+def shape_of(state_type: Any) -> StateShape | None:
+    return state_shape(StateLayout(state_type, owner="count", limit=1 << 20))
+
+
+def counting(state_type: Any, *, version: int = 2) -> NodeDeploy:
+    """The computation `count` with a state of this type."""
+    layout: StateLayout[Any] = StateLayout(state_type, owner="count", limit=1 << 20)
+    before = list(range(1, version))
+    return replace(
+        COUNT,
+        version=version,
+        state=layout.fingerprint,
+        migrates_from=before,
+        shape=state_shape(layout),
+    )
+
+
+async def stateful(site: PostgresSite, state_type: Any) -> Owner:
+    return await Owner.take(site.store, await deploy(site.store, count=counting(state_type)))
+
+
+async def columns_of(site: PostgresSite, view: str) -> list[tuple[Any, ...]]:
+    """Name and type of each column, in order; empty if there is no such view."""
+    return await site.query(
+        "SELECT a.attname, format_type(a.atttypid, NULL) FROM pg_attribute AS a "
+        "JOIN pg_class AS c ON c.oid = a.attrelid WHERE c.relnamespace = %s::regnamespace "
+        "AND c.relname = %s AND a.attnum > 0 ORDER BY a.attnum",
+        site.schema.name,
+        view,
+    )
+
+
+async def state_views(site: PostgresSite) -> list[str]:
+    rows = await site.query(
+        "SELECT relname FROM pg_class WHERE relnamespace = %s::regnamespace "
+        "AND starts_with(relname::text, 'state_of_') ORDER BY 1",
+        site.schema.name,
+    )
+    return [name for (name,) in rows]
+
+
+async def identities(site: PostgresSite) -> list[Any]:
+    """What tells a view from another one made in its place, or changed."""
+    return await site.query(
+        "SELECT c.relname, c.oid, c.xmin, d.xmin FROM pg_class AS c JOIN pg_rewrite AS d "
+        "ON d.ev_class = c.oid WHERE starts_with(c.relname::text, 'state_of_') "
+        "AND c.relnamespace = %s::regnamespace ORDER BY 1",
+        site.schema.name,
+    )
+
+
+async def test_a_state_has_a_typed_column_for_each_field(postgres: PostgresSite) -> None:
+    owner = await stateful(postgres, Everything)
+    assert await state_views(postgres) == [
+        "state_of_count", "state_of_count_places", "state_of_count_queue", "state_of_count_seen"
+    ]  # fmt: skip
+    assert await columns_of(postgres, "state_of_count") == [
+        ("key", "jsonb"), ("word", "text"), ("minutes", "bigint"), ("usual", "double precision"),
+        ("calm", "boolean"), ("since", "timestamp with time zone"),
+        ("zoned", "timestamp with time zone"), ("day", "jsonb"), ("place", "jsonb"),
+        ("tags", "jsonb"), ("kind", "text"), ("mood", "text"), ("level", "jsonb"),
+        ("size", "jsonb"), ("camel_case", "bigint"), ("key_2", "text"), ("version_2", "bigint"),
+        ("anything", "jsonb"), ("version", "smallint"),
+    ]  # fmt: skip
+    moment = datetime(2024, 2, 29, 23, 59, 59, 999_999, tzinfo=UTC)
+    state = Everything(
+        "é", 1, 0.5, False, moment, moment, date(2024, 1, 1), Place(3), ["a"], Kind.B
+    )
+    state.key, state.version, state.camel_case, state.mood = "own", 9, 4, "loud"
+    layout: StateLayout[Everything] = StateLayout(Everything, owner="count", limit=1 << 20)
+    commit = owner.commit()
+    commit.states = [
+        owner.state("x", msgspec.json.decode(layout.encode(state))),
+        owner.state(("x", 1), msgspec.json.decode(layout.encode(Everything()))),
+        owner.state(7, {}),
+        owner.state("only a map", 1, 'seen/"a"'),
+    ]
+    await owner.write(commit)
+    fields = (
+        "é", 1, 0.5, False, moment, moment, "2024-01-01", {"x": 3}, ["a"], "b", "loud", 1, 0, 4,
+        "own", 9, None,
+    )  # fmt: skip
+    empty: tuple[Any, ...] = (
+        "",
+        0,
+        0.0,
+        True,
+        None,
+        EPOCH,
+        None,
+        {"x": 0},
+        [],
+        "a",
+        None,
+        1,
+        0,
+        0,
+        "",
+        0,
+        None,
+    )
+    rows = await postgres.query("SELECT * FROM {v} ORDER BY key", v="state_of_count")
+    assert rows == [("x", *fields, 2), (7, *(None,) * 17, 2), (["x", 1], *empty, 2)]
+
+
+async def test_a_state_view_sees_no_fold(postgres: PostgresSite) -> None:
+    owner = await stateful(postgres, Place)
+    row_ = owner.interval_of("a")
+    for number in (1, 2):
+        commit = owner.commit(row_)
+        commit.states = [owner.state("a", {"x": number})]
+        await owner.write(commit)
+    for through in (0, 1, 2):
+        if through:
+            sequencer = owner.links[row_.id].sequencer
+            assert await postgres.store.fold(row_.id, sequencer, through - 1, through)
+        rows = await postgres.query("SELECT key, x FROM {v}", v="state_of_count")
+        assert rows == [("a", 2)]
+
+
+async def test_collections_have_views_of_their_own(postgres: PostgresSite) -> None:
+    owner = await stateful(postgres, Everything)
+    moment = datetime(2024, 1, 1, tzinfo=UTC)
+    commit = owner.commit()
+    commit.states = [
+        owner.state("k", 5, 'seen/"a/b"'),
+        owner.state("k", 6, 'seen/"1"'),
+        owner.state("k", {"x": 1}, 'places/["a",1]'),
+        owner.state("k", [0, 2], "queue/#"),
+        owner.state("k", "2024-01-01T00:00:00Z", "queue/000000000000000"),
+        owner.state("k", "2024-01-01T00:00:00", "queue/000000000000001"),
+        owner.state("gone", 1, 'seen/"a"'),
+        owner.state("k", {"word": "plain"}),
+    ]
+    await owner.write(commit)
+    commit = owner.commit()
+    commit.states = [owner.state("gone", None, 'seen/"a"')]
+    await owner.write(commit)
+    expected = {
+        "seen": [("k", "1", 6, 2), ("k", "a/b", 5, 2)],
+        "places": [("k", ["a", 1], {"x": 1}, 2)],
+        "queue": [("k", 0, moment, 2), ("k", 1, moment, 2)],
+    }
+    for field, rows in expected.items():
+        found = await postgres.query(
+            "SELECT * FROM {v} ORDER BY entry", v=f"state_of_count_{field}"
+        )
+        assert found == rows
+    types = [type_ for _, type_ in await columns_of(postgres, "state_of_count_queue")]
+    assert types == ["jsonb", "bigint", "timestamp with time zone", "smallint"]
+    # A condition may be tried on rows that the view leaves out.
+    query = "SELECT value FROM {v} WHERE entry = 1 AND value > '2023-01-01'"
+    assert await postgres.query(query, v="state_of_count_queue") == [(moment,)]
+
+
+async def test_every_state_view_and_each_of_its_columns_has_a_comment(
+    postgres: PostgresSite,
+) -> None:
+    await stateful(postgres, Everything)
+    found = await _comments(postgres, "v")
+    assert len(found) == len(VIEWS) - 1 + 4
+    for view, (comment, columns) in found.items():
+        assert comment, view
+        assert all(columns.values()), view
+    comment, columns = found["state_of_count"]
+    assert comment is not None
+    assert "older version" in comment
+    assert "default" in (columns["minutes"] or "")
+    assert "field version of" in (columns["version_2"] or "")
+
+
+V = TypeVar("V")
+
+
+class Box(msgspec.Struct, Generic[V]):
+    inside: V | None = None
+
+
+@dataclasses.dataclass
+class Data:
+    word: str = ""
+
+
+class Typed(TypedDict, total=False):
+    word: str
+
+
+class Listed(msgspec.Struct, array_like=True):
+    x: int = 0
+
+
+@pytest.mark.parametrize(
+    ("state_type", "shape"),
+    [
+        (None, None),
+        (int, StateShape((), "bigint")),
+        (dict[str, int], StateShape((), "jsonb")),
+        (Listed, StateShape((), "jsonb")),
+        (Data, StateShape((("word", "text"),))),
+        (Typed, StateShape((("word", "text"),))),
+        (Box[int], StateShape((("inside", "bigint"),))),
+        (msgspec.defstruct("Named", [("a_b", int, 0)], rename="camel"),
+         StateShape((("aB", "bigint"),))),
+        (msgspec.defstruct("Maps", [("m", MapState[int, Place], msgspec.field(default_factory=MapState))]),
+         StateShape((), None, (CollectionShape("m", False, "bigint", "jsonb"),))),
+    ],
+)  # fmt: skip
+def test_states_of_every_kind_have_a_shape(state_type: Any, shape: StateShape | None) -> None:
+    assert shape_of(state_type) == shape
+
+
+async def test_a_state_without_fields_is_shown_whole(postgres: PostgresSite) -> None:
+    owner = await stateful(postgres, dict[str, int])
+    commit = owner.commit()
+    commit.states = [owner.state("a", {"x": 5})]
+    await owner.write(commit)
+    rows = await postgres.query("SELECT key, value, version FROM {v}", v="state_of_count")
+    assert rows == [("a", {"x": 5}, 2)]
+
+
+class Count1(msgspec.Struct):
+    minutes: str = ""
+    since: str = ""
+    calm: int = 0
+    gone: int = 0
+
+
+class Count2(msgspec.Struct):
+    minutes: int = 0
+    since: datetime | None = None
+    calm: bool = False
+    usual: float = 0.0
+
+
+async def test_what_an_older_version_wrote_is_shown_as_far_as_it_fits(
+    postgres: PostgresSite,
+) -> None:
+    owner = await stateful(postgres, Count1)
+    commit = owner.commit()
+    commit.states = [
+        owner.state("text", {"minutes": "ten", "since": "2023-02-29T00:00:00Z", "calm": 1}),
+        owner.state("fits", {"minutes": 10, "since": "2024-02-29T00:00:00Z", "calm": True}),
+        owner.state("large", {"minutes": 2**64 - 1, "since": 5, "usual": "much"}),
+        owner.state("other", [1, 2]),
+    ]
+    await owner.write(commit)
+    await deploy(postgres.store, count=counting(Count2, version=3))
+    await owner.claim()
+    commit = owner.commit()
+    commit.states = [owner.state("new", {"minutes": 3, "usual": 0.5}, version=3)]
+    await owner.write(commit)
+    rows = await postgres.query("SELECT * FROM {v} ORDER BY key", v="state_of_count")
+    leap = datetime(2024, 2, 29, tzinfo=UTC)
+    assert sorted(rows) == [
+        ("fits", 10, leap, True, None, 2),
+        ("large", None, None, None, None, 2),
+        ("new", 3, None, None, 0.5, 3),
+        ("other", None, None, None, None, 2),
+        ("text", None, None, None, None, 2),
+    ]
+    query = "SELECT key FROM {v} WHERE minutes > 5"
+    assert await postgres.query(query, v="state_of_count") == [("fits",)]
+
+
+async def test_a_deploy_that_changes_nothing_touches_no_view(postgres: PostgresSite) -> None:
+    await stateful(postgres, Everything)
+    before = await identities(postgres)
+    assert len(before) == 4
+    async with postgres.reader.transaction():  # somebody reads on; nobody waits for him
+        await postgres.query("SELECT FROM {v}", v="state_of_count")
+        await deploy(await postgres.another(), count=counting(Everything))
+        assert await identities(postgres) == before
+
+
+class Wide(msgspec.Struct):
+    """More fields than `Place`, before and after it; and the same in another order."""
+
+    first: int = 0
+    x: int = 0
+    y: str = ""
+
+
+async def test_new_fields_leave_a_users_view_in_peace(postgres: PostgresSite) -> None:
+    await stateful(postgres, Place)
+    mine = {"mine": "mine", "v": "state_of_count"}
+    await postgres.query("CREATE VIEW {mine} AS SELECT key, x FROM {v}", **mine)
+    await deploy(postgres.store, count=counting(Wide, version=3))
+    assert await columns_of(postgres, "state_of_count") == [
+        ("key", "jsonb"), ("x", "bigint"), ("version", "smallint"), ("first", "bigint"), ("y", "text")
+    ]  # fmt: skip
+    assert await postgres.query("SELECT * FROM {mine}", mine="mine") == []
+    before = await identities(postgres)
+    await deploy(postgres.store, count=counting(Wide, version=3))
+    assert await identities(postgres) == before
+
+
+async def test_a_view_that_must_change_is_refused_while_something_depends_on_it(
+    postgres: PostgresSite,
+) -> None:
+    await stateful(postgres, Count1)
+    mine = {"mine": "mine", "v": "state_of_count"}
+    await postgres.query("CREATE VIEW {mine} AS SELECT key, calm FROM {v}", **mine)
+    with pytest.raises(DeployRefused, match=r"(?s)its columns change.*view .*mine depends on view"):
+        await deploy(postgres.store, count=counting(Count2, version=3))
+    versions = "SELECT version FROM {c} WHERE name = 'count'"
+    assert await postgres.query(versions, c="computation") == [(2,)]
+    assert ("gone", "bigint") in await columns_of(postgres, "state_of_count")
+    await postgres.query("DROP VIEW {mine}", mine="mine")
+    await deploy(postgres.store, count=counting(Count2, version=3))
+    assert await columns_of(postgres, "state_of_count") == [
+        ("key", "jsonb"), ("minutes", "bigint"), ("since", "timestamp with time zone"),
+        ("calm", "boolean"), ("usual", "double precision"), ("version", "smallint"),
+    ]  # fmt: skip
+
+
+async def test_views_go_with_what_they_show(postgres: PostgresSite) -> None:
+    await stateful(postgres, Everything)
+    await postgres.query("CREATE VIEW {mine} AS SELECT 1 AS one", mine="state_of_mind")
+    await deploy(postgres.store, count=counting(Place, version=3))
+    assert await state_views(postgres) == ["state_of_count", "state_of_mind"]
+    await deploy(postgres.store, count=counting(None, version=4))
+    assert await state_views(postgres) == ["state_of_mind"]
+
+
+async def test_a_name_that_is_taken_is_told(postgres: PostgresSite) -> None:
+    await postgres.query("CREATE TABLE {mine} (x integer)", mine="state_of_count")
+    with pytest.raises(DeployRefused, match=r"state_of_count is the name .* something else"):
+        await stateful(postgres, Place)
+    assert await postgres.query("SELECT name FROM {c}", c="computation") == []
+
+
+def test_a_sink_may_not_be_called_like_a_view_of_state() -> None:
+    pipeline = Pipeline("wrong")
+    items = Stream("items", Counted)
+    pipeline.inject(items, Script("items"), timestamp=lambda _: EPOCH)
+    pipeline.sink(items, Table("state_of_count", Counted))
+    with pytest.raises(GraphError, match="begin with state_of_ are for the views"):
+        pipeline.graph()
+
+
+async def test_names_that_meet_are_numbered(postgres: PostgresSite) -> None:
+    """`a_b` is a computation, and field `b` of computation `a`; and names may be long."""
+    fields: list[Any] = [("b", MapState[str, int], msgspec.field(default_factory=MapState))]
+    long = "ü" * 40
+    plain = [(long + str(number), int, 0) for number in range(3)]
+    state = msgspec.defstruct("S", [*fields, *plain])
+    nodes = [
+        LINES,
+        replace(COUNT, name="a", shape=shape_of(state), migrates_from=[]),
+        replace(COUNT, name="a_b", shape=shape_of(Place), migrates_from=[]),
+        replace(COUNT, name="relay", kind="relay", shape=shape_of(Place), migrates_from=[]),
+    ]
+    graph = {"nodes": dict.fromkeys(("lines", "a", "a_b", "relay"))}
+    for _ in range(2):
+        await postgres.store.deploy(
+            graph, nodes, [WORDS, TOTALS], [], stamp=START, bucket_high=BUCKET_HIGH
+        )
+        assert await state_views(postgres) == ["state_of_a", "state_of_a_b", "state_of_a_b_2"]
+    names = [name for name, _ in await columns_of(postgres, "state_of_a")]
+    assert names == ["key", "ü" * 31, "ü" * 30 + "_2", "ü" * 30 + "_3", "version"]
+    assert [name for name, _ in await columns_of(postgres, "state_of_a_b")][1] == "x"
+
+
+async def test_a_migration_of_the_schema_is_followed_by_new_views(postgres: PostgresSite) -> None:
+    owner = await stateful(postgres, Place)
+    commit = owner.commit()
+    commit.states = [owner.state("a", {"x": 1})]
+    await owner.write(commit)
+    with psycopg.connect(postgres.schema.url) as connection:
+        install_views(connection, postgres.schema.name)
+    assert await state_views(postgres) == []
+    await deploy(postgres.store, count=counting(Place))
+    assert await postgres.query("SELECT key, x FROM {v}", v="state_of_count") == [("a", 1)]
+
+
+async def test_one_who_may_only_read_sees_the_views(postgres: PostgresSite) -> None:
+    owner = await stateful(postgres, Everything)
+    commit = owner.commit()
+    commit.states = [owner.state("a", {"minutes": 1, "since": "2024-01-01T00:00:00Z"})]
+    commit.states.append(owner.state("a", 5, 'seen/"x"'))
+    await owner.write(commit)
+    url, name = postgres.schema.url, postgres.schema.name
+    text = (
+        "SELECT s.key, minutes, value FROM state_of_count AS s JOIN state_of_count_seen USING (key)"
+    )
+    with select(url, text, pipeline=name, seconds=5, as_json=False) as answer:
+        assert list(answer.rows) == [('"a"', "1", "5")]
+    names = {"schema": sql.Identifier(name), "role": sql.Identifier(f"reader_of_{name}")}
+    with psycopg.connect(url) as connection:  # rolled back: the role never is
+        for statement in (
+            "CREATE ROLE {role}",
+            "GRANT USAGE ON SCHEMA {schema} TO {role}",
+            "GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}",
+            "SET LOCAL ROLE {role}",
+        ):
+            connection.execute(sql.SQL(statement).format(**names))
+        query = "SELECT minutes, since IS NOT NULL FROM {schema}.state_of_count"
+        assert connection.execute(sql.SQL(query).format(**names)).fetchall() == [(1, True)]
+        connection.rollback()
+
+
+class Watched(msgspec.Struct):
+    first: datetime | None = None
+    records: int = 0
+    words: MapState[str, int] = msgspec.field(default_factory=MapState)
+
+
+NAMES = Stream("names", str)
+NOTHING = Stream("nothing", str)
+
+
+class Watch(Computation[str, Watched]):
+    writes = (NOTHING,)
+
+    async def process_record(self, record: Record[str], ctx: Context[Watched]) -> None:
+        ctx.state.first = ctx.state.first or record.timestamp
+        ctx.state.records += 1
+        ctx.state.words.put(record.value, ctx.state.records)
+
+
+async def test_what_a_pipeline_keeps_is_seen_in_columns(postgres: PostgresSite) -> None:
+    pipeline = Pipeline("watch")
+    source = Script("names", [inject(NAMES, name) for name in ("ab", "b", "ac")])
+    pipeline.inject(NAMES, source, timestamp=lambda _: from_micros(START))
+    pipeline.add(Watch(), NAMES.by(lambda name: name[0]))
+    pipeline.sink(NOTHING, Discard())
+    engine = Engine(pipeline, postgres.store, clock=VirtualClock(START), close_at_end=True)
+    await engine.start()
+    await engine.run()
+    await engine.stop()
+    rows = await postgres.query("SELECT * FROM {v} ORDER BY key", v="state_of_watch")
+    assert rows == [("a", from_micros(START), 2, 1), ("b", from_micros(START), 1, 1)]
+    rows = await postgres.query("SELECT * FROM {v} ORDER BY entry", v="state_of_watch_words")
+    assert rows == [("a", "ab", 1, 1), ("a", "ac", 2, 1), ("b", "b", 1, 1)]

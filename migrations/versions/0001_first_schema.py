@@ -129,6 +129,14 @@ def upgrade() -> None:
         comment="Records, rows and timers given up on, with the reason",
         schema=schema,
     )
+    op.create_index(
+        "dead_letter_bad_row",
+        "dead_letter",
+        ["record_id"],
+        unique=False,
+        postgresql_where=sa.text("key IS NULL"),
+        schema=schema,
+    )
     op.create_table(
         "fold",
         sa.Column("interval_id", sa.BigInteger(), nullable=False),

@@ -30,9 +30,11 @@ from millwheel.runtime.lane import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, L
 from millwheel.runtime.part_file import PartFile
 from millwheel.runtime.sent import SentLog
 from millwheel.runtime.states import KeyState, StateCache
+from millwheel.runtime.tasks import end
 from millwheel.runtime.step import NOBODY, Step, StreamRoute, connect
 from millwheel.sinks import JsonLinesFiles, Table
 from millwheel.store.port import Claim, DeadLetter, NodeDeploy, Store, StreamDeploy
+from millwheel.store.state_shape import state_shape
 from millwheel.timers.watermark import Watermarks
 
 T = TypeVar("T")
@@ -81,6 +83,8 @@ class Engine:
         """Records and timers whose effects are durable, since this start."""
         self.done = asyncio.Event()
         """Every source has ended, and everything that came of it is stored."""
+        self.stopping = False
+        """Nothing new is read or run: what is finished is committed, and that is all."""
         self._failure: BaseException | None = None
         self._failed = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -148,6 +152,7 @@ class Engine:
 
     async def stop(self) -> None:
         """End in order: read no more, commit what is finished, give up the lease."""
+        self.stopping = True
         for injector in self.injectors:
             await injector.stop()
         for lane in self.lanes:
@@ -170,9 +175,7 @@ class Engine:
 
     async def kill(self) -> None:
         """End without order, as a crash would: no commit, no farewell."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(list(self._tasks))
         for lane in self.lanes:
             await lane.stop_running()
             await lane.close()
@@ -256,6 +259,7 @@ class Engine:
             slots=slots,
             sources=sources,
             migrates_from=sorted(computation.migrations) if computation else [],
+            shape=state_shape(node.layout),
         )
 
     async def _wait_for_others(self) -> None:
@@ -329,10 +333,14 @@ class Engine:
             c.interval.id: c
             for c in await self.patiently(lambda: self.store.claim(self.worker, ids, again=True))
         }
+        sent_again = {log.id for interval in lane.intervals for log in interval.logs}
         for interval in lane.intervals:
-            claim = claims[interval.id]
             if interval.injector is not None:
                 await interval.injector.stop()
+        for interval in self.intervals:
+            interval.forget_queued(sent_again)
+        for interval in lane.intervals:
+            claim = claims[interval.id]
             for log in interval.logs:
                 self.logs.pop(log.id, None)
             interval.restore(claim)
@@ -340,7 +348,7 @@ class Engine:
         self._restore_watermarks()
         for interval in lane.intervals:
             if interval.injector is not None:
-                interval.injector.start()
+                interval.injector.start(reading=not self.stopping)
             elif interval.part_file is not None:
                 interval.part_file.restore((interval.stored_position or {}).get("length", 0))
         for interval in self.intervals:  # what turned out to be stored may concern any lane
@@ -393,10 +401,9 @@ class Engine:
 
     async def _send_again(self, interval: Interval, log: SentLog) -> None:
         """Productions of an inherited log that nobody has acknowledged, in their order."""
-        last = 0
         async for row in self.store.read_productions(log.id, log.next_seq):
             if log.is_acknowledged(row.seq):
-                log.next_seq = row.seq + 1
+                log.skip(row.seq + 1)
                 continue
             stream = self.graph.streams[row.stream]
             value = row.value
@@ -404,20 +411,16 @@ class Engine:
                 value = apply_migrations(
                     value, row.version, stream.version, stream.migrations, f"stream {row.stream!r}"
                 )
-            if row.stamp != last:
-                log.stamp(row.seq, row.stamp)
-                last = row.stamp
-            interval.holds.add(row.hold)
-            log.sent(row.seq, row.hold, len(value))
+            log.sent(row.seq + 1, row.hold, len(value), row.stamp)
+            if row.receiver == NOBODY:
+                log.acknowledge([row.seq])
+                continue
             delivery: Delivery[Any] = Delivery(
                 decode_key(row.key), stream.codec.decode(value), row.ts, row.stream, row.key,
-                row.slot, row.receiver, row.hold, len(value), b"", log.id, row.seq, row.stamp,
+                row.slot, row.receiver, row.hold, len(value), value, log.id, row.seq, row.stamp,
                 record_id(log.id, row.seq),
             )  # fmt: skip
-            if row.receiver == NOBODY:
-                log.acknowledge(row.seq, len(value))
-            else:
-                self.steps[row.receiver].interval_of(row.slot).intake.append(delivery)
+            self.steps[row.receiver].interval_of(row.slot).intake.append(delivery)
 
     # -- between lanes --------------------------------------------------------------------
 
@@ -434,36 +437,30 @@ class Engine:
         """Durable productions go to their readers; here that is a queue away."""
         steps = self.steps
         sent = False
-        forgotten = []
         for production in productions:
-            production.encoded = b""
-            if production.receiver == NOBODY:
-                forgotten.append(production)
-                continue
-            steps[production.receiver].interval_of(production.slot).intake.append(production)
-            sent = True
+            if production.receiver != NOBODY:
+                steps[production.receiver].interval_of(production.slot).intake.append(production)
+                sent = True
         if sent:
             self.wake_all()
-        if forgotten:
-            self.acknowledge(forgotten)
 
     def acknowledge(self, deliveries: Iterable[Delivery[Any]]) -> None:
         """The effects of these records are durable: tell their senders (I1)."""
-        owners: set[Interval] = set()
-        by_sender: dict[tuple[int, int], list[Delivery[Any]]] = {}
+        by_sender: dict[tuple[int, int], list[int]] = {}
+        log = receiver = -1
+        seqs: list[int] = []
         for delivery in deliveries:
-            sent = (delivery.log, delivery.receiver)
-            same = by_sender.get(sent)
-            if same is None:
-                by_sender[sent] = [delivery]
-            else:
-                same.append(delivery)
-        for (number, receiver), same in by_sender.items():
-            found = self.logs.get(number)
+            if delivery.log != log or delivery.receiver != receiver:
+                log, receiver = delivery.log, delivery.receiver
+                seqs = by_sender.setdefault((log, receiver), [])
+            seqs.append(delivery.seq)
+        owners: set[Interval] = set()
+        for (log, receiver), seqs in by_sender.items():
+            found = self.logs.get(log)
             if found is None:
                 continue  # a log that was drained and retired: late copies
-            log, owner = found
-            log.acknowledge_all(same, self._reader_bit(owner, receiver) if log.source else 0)
+            sent, owner = found
+            sent.acknowledge(seqs, self._reader_bit(owner, receiver) if sent.source else 0)
             owners.add(owner)
         for owner in owners:
             self.touch(owner, urgent=owner.output_watermark() > owner.durable)

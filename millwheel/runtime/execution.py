@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Callable
 from typing import Any
 
-from millwheel.context import Context, Effects
+import msgspec
+
+from millwheel.codec import LETTER_CHARACTERS, reason, shown, storable
+from millwheel.context import DEAD_LETTERS, Context, Effects, TimerIdentity
 from millwheel.errors import InvariantBroken, StoreError, UserCodeError
 from millwheel.model import Delivery, Firing
 from millwheel.runtime.bundle import Item
@@ -53,7 +55,7 @@ class Execution:
         try:
             for item in items:
                 if type(item) is Delivery:
-                    context._begin(item.micros)
+                    context._micros = item.micros
                     await self._process(item, context)
                 else:
                     await self._fire(item)  # type: ignore[arg-type]
@@ -73,7 +75,10 @@ class Execution:
         timers = self.effects.timers
         if not self._interval.still_due(firing) or name in timers:
             return
-        context._begin(timer.micros)
+        if _is_overtaken(firing, timers):
+            timers[name] = (timer.micros, firing.hold, firing.key, firing.slot)
+            return
+        context._micros = timer.micros
         timers[name] = None
         computation = self._node.computation
         assert computation is not None
@@ -92,9 +97,11 @@ class Execution:
                 context._open(state, watermark, interval.promised, now)
                 try:
                     if isinstance(item, Delivery):
-                        context._begin(item.micros)
+                        interval.step.renew(item)
+                        context._micros = item.micros
                         await self._process(item, context)
-                    elif (item.key_text, item.timer.kind, item.timer.tag) not in total.timers:
+                    else:
+                        self.effects.timers.update(total.timers)
                         await self._fire(item)
                     changed = state.capture(interval.n + 1)
                 except (Exception, asyncio.CancelledError) as error:
@@ -111,6 +118,15 @@ class Execution:
                 break
         self.effects.take(total)
         return list(changes.items())
+
+
+def _is_overtaken(firing: Firing, timers: dict[TimerIdentity, Any]) -> bool:
+    """Whether its key has just set a timer for an earlier instant: that one fires first, and
+    this one is set anew to fire after it (I6)."""
+    return any(
+        timer is not None and timer[0] < firing.timer.micros and kind == firing.timer.kind
+        for (_, kind, _), timer in timers.items()
+    )
 
 
 def _is_ours(error: BaseException) -> bool:
@@ -136,16 +152,15 @@ def give_up(
         if isinstance(item, Delivery)
         else f"timer {item.timer.tag!r}"
     )
-    reason = f"{type(error).__name__}: {error}"
     if node.on_error == "fail":
         raise UserCodeError(
-            f"{node.name!r} failed on a {what}, key {key!r}, {_place(item)}: {reason}\n"
+            f"{node.name!r} failed on a {what}, key {key!r}, {_place(item)}: {reason(error)}\n"
             "Nothing of it was committed. Fix the code and start again, or add the computation "
             'with on_error="dead_letter" to set such records aside'
         ) from error
     effects = Effects()
     effects.dead_letters.append(dead_letter(interval, item, error, attempts, now))
-    effects.counters["dead_letters"] = 1
+    effects.counters[DEAD_LETTERS] = 1
     if isinstance(item, Firing):
         effects.timers[(item.key_text, item.timer.kind, item.timer.tag)] = None
     return effects
@@ -161,27 +176,34 @@ def dead_letter(
     interval: Interval, item: Item, error: BaseException, attempts: int, now: int
 ) -> DeadLetter:
     """The row that keeps an item that was given up on."""
-    lines = "".join(traceback.format_exception(error)).replace("\x00", "")
+    lines = storable("".join(traceback.format_exception(error)))
     common = {
         "slot": item.slot,
         "computation": interval.step.id,
         "key": item.key_text,
         "place": _place(item),
-        "error": f"{type(error).__name__}: {error}".replace("\x00", ""),
-        "traceback": lines[-20_000:],
+        "error": storable(reason(error)),
+        "traceback": lines[-LETTER_CHARACTERS:],
         "attempts": attempts,
         "stamp": now,
     }
     if isinstance(item, Delivery):
-        encode: Callable[[Any], bytes] = interval.step.codecs[item.stream].encode
         return DeadLetter(
             stream=item.stream,
             record_id=item.id,
-            value=(item.encoded or encode(item.value)).decode(),
+            value=item.encoded.decode() or _json_text(item.value),
             ts=item.micros,
             **common,  # type: ignore[arg-type]
         )
     return DeadLetter(
-        stream="timer", record_id=None, value=f'"{item.timer.kind} {item.timer.tag}"',
+        stream="timer", record_id=None, value=_json_text(f"{item.timer.kind} {item.timer.tag}"),
         ts=item.timer.micros, **common,  # type: ignore[arg-type]
     )  # fmt: skip
+
+
+def _json_text(value: Any) -> str:
+    """A value as JSON, whatever it holds: no codec's limits, since the column is text."""
+    try:
+        return msgspec.json.encode(value).decode()
+    except Exception:
+        return storable(shown(value, LETTER_CHARACTERS))

@@ -11,11 +11,13 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from millwheel.codec import encode_key, named_id
+from millwheel.codec import LETTER_CHARACTERS, encode_key, named_id, shown, storable
 from millwheel.errors import InputError, MillwheelError
 from millwheel.model import MAX_TIME, MIN_TIME, Delivery, clamp_time, record_id, to_micros
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.sent import SentLog
+from millwheel.runtime.step import Reader as StreamReader
+from millwheel.runtime.tasks import end
 from millwheel.sources import Partition, Reader, Row
 from millwheel.store.port import DeadLetter
 
@@ -48,8 +50,8 @@ class Injector:
         self.ended = False
         self.rows = 0
 
-    def start(self) -> None:
-        """Open the partition where the stored position says, and read on.
+    def start(self, *, reading: bool = True) -> None:
+        """Open the partition where the stored position says, and read on, unless told not to.
 
         Raises:
             InputError: the source is missing, or what was read of it has changed.
@@ -61,8 +63,9 @@ class Injector:
         )
         self._route = self._interval.step.routes[self._stream.name]
         readers = self._route.readers
-        self._everybody = sum(reader.bit for reader in readers) if len(readers) > 1 else 0
-        """The mask of all readers, where there are several to wait for."""
+        self._only_reader = (
+            readers[0] if len(readers) == 1 and self._engine.inject_copies == 1 else None
+        )
         # Rows past the stored position hold the watermark once they are read again; until
         # then nothing beyond what was promised may be.
         self._interval.input_watermark = self._interval.durable
@@ -70,7 +73,8 @@ class Injector:
         self._marks.clear()
         self._marks.append((self.log.first, self._seen))
         self.ended = False
-        self._read_on()
+        if reading:
+            self._read_on()
 
     def _read_on(self) -> None:
         self._task = self._engine.spawn(self._run(), f"injector {self._interval.name}")
@@ -85,8 +89,7 @@ class Injector:
         """Read no more."""
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await end([task])
 
     def close(self) -> None:
         """Close the partition; what is committed until then still stores its position."""
@@ -106,7 +109,7 @@ class Injector:
     def position(self) -> dict[str, Any]:
         """What is stored of it: where to read on, and which row holds the watermark."""
         first = self.log.first
-        held = self.log.unacked > 0 and self._interval.promised < self._interval.input_watermark
+        held = first < self.log.next_seq and self._interval.promised < self._interval.input_watermark
         reader = (
             self._reader.position(first)
             if self._reader is not None
@@ -138,8 +141,7 @@ class Injector:
             await engine.patiently(
                 lambda: engine.buckets.ensure_source(self.log.id, first, last)  # noqa: B023
             )
-            for row in rows:
-                self._send(row)
+            self._send(rows)
             self.rows += len(rows)
             self._marks.append((rows[-1].offset + 1, self._seen))
             engine.wake_all()
@@ -162,99 +164,108 @@ class Injector:
             if interval.output_watermark() > interval.durable:
                 self._engine.touch(interval, urgent=True)
 
-    def _send(self, row: Row) -> None:
-        """One row to every reader of the stream, or to the dead letters."""
+    def _send(self, rows: list[Row]) -> None:
+        """Rows to every reader of the stream, as one batch; bad ones to the dead letters.
+
+        What counts for the watermark is what the source had promised when a row was read: a
+        row older than that is late by declaration, and must not hold it back in a queue.
+        """
         log = self.log
-        offset = row.offset
-        if row.error is not None:
-            if not log.is_acknowledged(offset):
+        reader = self._only_reader
+        seen, lateness, promised = self._seen, self._lateness, self._interval.promised
+        timestamp, seen_of = self._injection.timestamp, self._seen_of
+        least = MAX_TIME
+        known = rows[0].offset < log.known_end
+        done: list[int] = []
+        for row in rows:
+            offset, value = row.offset, row.value
+            if row.error is not None:
+                least = min(least, promised)
                 self._give_up(row, row.error)
-            return
-        if row.watermark is not None:
-            self._take_watermark(offset, row.watermark)
-            return
-        try:
-            micros = to_micros(self._injection.timestamp(row.value))
-            seen = micros if self._seen_of is None else to_micros(self._seen_of(row.value))
-            deliveries = self._address(row, micros)
-        except MillwheelError as error:
-            self._give_up(row, InputError(f"{self._partition.identity}, line {row.line}: {error}"))
-            return
-        except Exception as error:
-            self._give_up(
-                row,
-                InputError(
-                    f"{self._partition.identity}, line {row.line}: the timestamp of stream "
-                    f"{self._stream.name!r} cannot be taken: {error}; value {row.value!r:.300}"
-                ),
-            )
-            return
-        if log.is_acknowledged(offset):
-            self._seen = max(self._seen, seen)
-            return
-        interval = self._interval
-        # What the source had promised when the row was read: a row older than that is late
-        # by declaration, and must not hold the watermark back while it waits in a queue.
-        hold = max(micros, interval.promised, self._seen - self._lateness)
-        if seen > self._seen:
-            self._seen = seen
-        interval.holds.add(hold)
-        steps = self._engine.steps
-        for delivery in deliveries:
-            delivery.hold = hold
-            steps[delivery.receiver].interval_of(delivery.slot).intake.append(delivery)
-        if self._everybody:
-            log.sent_to_several(offset, hold, ASSUMED_ROW_BYTES, self._everybody)
-        else:
-            log.sent(offset, hold, ASSUMED_ROW_BYTES)
+                continue
+            if row.watermark is not None:
+                seen = max(seen, row.watermark + lateness)
+                self._marks.append((offset + 1, seen))
+                done.append(offset)
+                continue
+            try:
+                micros = to_micros(timestamp(value))
+                moment = micros if seen_of is None else to_micros(seen_of(value))
+                if known and log.is_acknowledged(offset):
+                    seen = max(seen, moment)
+                    continue
+                hold = max(micros, promised, seen - lateness)
+                if reader is None:
+                    self._send_to_several(row, micros, hold)
+                else:
+                    delivery = self._address(reader, offset, value, micros, hold)
+                    reader.step.interval_of(delivery.slot).intake.append(delivery)
+            except Exception as error:
+                least = min(least, promised)
+                self._give_up(row, self._blame(row, error))
+                continue
+            if hold < least:
+                least = hold
+            if moment > seen:
+                seen = moment
+        self._seen = seen
+        log.sent(rows[-1].offset + 1, max(least, promised), ASSUMED_ROW_BYTES * len(rows))
+        if done or known:
+            log.acknowledge(done)
+            self._engine.touch(self._interval, urgent=False)
 
-    def _take_watermark(self, offset: int, watermark: int) -> None:
-        """A row that carries no record but the source's own word on time."""
-        self._seen = max(self._seen, watermark + self._lateness)
-        self._marks.append((offset + 1, self._seen))
-        if self.log.is_acknowledged(offset):
-            return
-        hold = max(self._interval.promised, MIN_TIME)
-        self._interval.holds.add(hold)
-        self.log.sent(offset, hold, 0)
-        self.log.acknowledge(offset, 0)
-        self._engine.touch(self._interval, urgent=False)
-
-    def _address(self, row: Row, micros: int) -> list[Delivery[Any]]:
-        """The row as each reader gets it; its key is the reader's choice."""
-        deliveries: list[Delivery[Any]] = []
-        route = self._route
-        value, offset, log = row.value, row.offset, self.log.id
+    def _address(
+        self, reader: StreamReader, offset: int, value: Any, micros: int, hold: int
+    ) -> Delivery[Any]:
+        """The row as one reader gets it; its key is the reader's choice."""
+        route, log = self._route, self.log.id
+        key = reader.key_of(value, route.stream)
+        key_text, slot = encode_key(key)
+        named = reader.step.node.named
         id_ = record_id(log, offset)
-        for reader in route.readers:
-            if deliveries:
-                value = route.codec.check(route.codec.encode(row.value), row.value)
-            key = reader.key_of(value, route.stream)
-            key_text, slot = encode_key(key)
-            named = reader.step.node.named
-            if named:
-                id_ = named_id(reader.step.node.writes[0].name, key_text.decode())
-            delivery: Delivery[Any] = Delivery(
-                key, value, micros, route.stream, key_text, slot, reader.step.id, 0,
-                ASSUMED_ROW_BYTES, b"", log, offset, offset, id_, 0, named,
-            )  # fmt: skip
-            deliveries.append(delivery)
-        if self._engine.inject_copies > 1:
-            deliveries *= self._engine.inject_copies
-        return deliveries
+        if named:
+            id_ = named_id(reader.step.node.writes[0].name, key_text.decode())
+        encoded = route.codec.encode(value) if route.codec.mutable else b""
+        return Delivery(
+            key, value, micros, route.stream, key_text, slot, reader.step.id, hold,
+            ASSUMED_ROW_BYTES, encoded, log, offset, offset, id_, 0, named,
+        )  # fmt: skip
+
+    def _send_to_several(self, row: Row, micros: int, hold: int) -> None:
+        """The row to each of several readers, or in several copies; each has its own value."""
+        codec = self._route.codec
+        value = row.value
+        deliveries: list[tuple[StreamReader, Delivery[Any]]] = []
+        for reader in self._route.readers:
+            if deliveries and codec.mutable:
+                value = codec.check(codec.encode(row.value), row.value)
+            deliveries.append((reader, self._address(reader, row.offset, value, micros, hold)))
+        for reader, delivery in deliveries * self._engine.inject_copies:
+            reader.step.interval_of(delivery.slot).intake.append(delivery)
+        if len(self._route.readers) > 1:
+            everybody = sum(reader.bit for reader in self._route.readers)
+            self.log.wait_for_several(row.offset, everybody)
+
+    def _blame(self, row: Row, error: Exception) -> InputError:
+        """What is wrong with a row, and where it stands."""
+        place = f"{self._partition.identity}, line {row.line}"
+        if isinstance(error, MillwheelError):
+            return InputError(f"{place}: {error}")
+        return InputError(
+            f"{place}: the timestamp of stream {self._stream.name!r} cannot be taken: {error}; "
+            f"value {row.value!r:.300}"
+        )
 
     def _give_up(self, row: Row, error: InputError) -> None:
         """A row that cannot be read: stop, or keep it as a dead letter and go on."""
+        if self.log.is_acknowledged(row.offset):
+            return
         if self._injection.on_error == "fail":
             raise InputError(
                 f"{error}. Correct the file and start again, or give inject(...) "
                 'on_error="dead_letter" to set such rows aside'
             ) from error
         interval = self._interval
-        hold = max(interval.promised, MIN_TIME)
-        interval.holds.add(hold)
-        self.log.sent(row.offset, hold, 0)
-        text = row.text or repr(row.value)
         self._engine.give_up_row(
             interval,
             row.offset,
@@ -264,10 +275,10 @@ class Injector:
                 stream=self._stream.name,
                 record_id=record_id(self.log.id, row.offset),
                 key=None,
-                value=text.replace("\x00", "\\x00"),
+                value=storable(row.text or shown(row.value, LETTER_CHARACTERS)),
                 ts=None,
                 place=f"{self._partition.identity}, line {row.line}",
-                error=str(error).replace("\x00", "\\x00"),
+                error=storable(str(error)),
                 traceback="",
                 attempts=1,
                 stamp=self._engine.clock.now(),

@@ -149,7 +149,13 @@ class Interval:
             d for copies in self.dedup.in_flight.values() for d in copies if id(d) not in apart
         ]
         self.dedup.in_flight.clear()
+        for delivery in again:
+            self.step.renew(delivery)
         self.intake.extendleft(reversed(again))
+
+    def forget_queued(self, logs: set[int]) -> None:
+        """Take away what is queued of `logs`: their sender is about to send it all again."""
+        self.intake = deque(d for d in self.intake if d.log not in logs)
 
     def retake(self, items: list[Item]) -> list[Item]:
         """Take items by hand that were requeued `apart`: they are in flight again.
@@ -159,6 +165,7 @@ class Interval:
         taken: list[Item] = []
         for item in items:
             if isinstance(item, Delivery):
+                self.step.renew(item)
                 self.dedup.in_flight.setdefault(item.id, [item])
                 taken.append(item)
                 continue
@@ -201,8 +208,23 @@ class Interval:
             replaced = queue.put((key_text, tag), due, hold, key, slot)
             if kind == "watermark":
                 self.holds.add(hold)
+            if waiting := self.backlog.get(key_text):
+                self._put_off(waiting, kind, due)
         if replaced is not None and kind == "watermark":
             self.release.append(replaced.hold)
+
+    def _put_off(self, waiting: list[Item], kind: str, due: int) -> None:
+        """Due timers that wait behind their key fire after one that was just set for an
+        earlier instant: they go back to the queue (I6)."""
+        for item in waiting:
+            if (
+                isinstance(item, Firing)
+                and item.timer.kind == kind
+                and item.timer.micros > due
+                and self.still_due(item)
+            ):
+                name = (item.key_text, kind, item.timer.tag)
+                self.set_timer(name, (item.timer.micros, item.hold, item.key, item.slot))
 
     def due_timers(self, now: int, limit: int) -> list[Firing]:
         """Take up to `limit` timers that are due, in order of time.

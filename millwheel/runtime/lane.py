@@ -14,17 +14,19 @@ back, and the records that were on their way here run again. There is no second 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
 from millwheel.codec import slot_of
 from millwheel.context import Effects
 from millwheel.errors import CommitUnknown, StatementError, StoreUnavailable
-from millwheel.model import Delivery, Firing, record_id
+from millwheel.model import MAX_TIME, Delivery, Firing, record_id
 from millwheel.runtime.bundle import Bundle, IntervalWork, Item
 from millwheel.runtime.execution import Execution, give_up
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.states import Change, KeyState
+from millwheel.runtime.step import NOBODY
+from millwheel.runtime.tasks import end
 from millwheel.store.port import (
     Commit,
     DeadLetter,
@@ -41,6 +43,9 @@ Group = tuple[KeyState, list[Item]]
 
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 2.0
+
+OUTAGE_GAP_SECONDS = 10.0
+"""A lane that had nothing to commit for so long since it recovered meets a new outage."""
 
 
 class Lane:
@@ -66,6 +71,8 @@ class Lane:
         self._alarm: asyncio.Task[None] | None = None
         self._alarm_at = 0
         self._failing_since: float | None = None
+        self._recovered_at = 0.0
+        self._commit_began = 0.0
         self._pause = FIRST_PAUSE_SECONDS
         self._touch_timer: asyncio.TimerHandle | None = None
 
@@ -82,10 +89,7 @@ class Lane:
 
     async def stop_running(self) -> None:
         """Take no more work; what waits in user code is cancelled and will run again."""
-        tasks = [task for task in (self._runner, *self._hands) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(task for task in (self._runner, *self._hands) if task is not None)
         self._hands.clear()
         self._runner = None
 
@@ -221,17 +225,19 @@ class Lane:
     async def _deduplicate(self, interval: Interval, deliveries: list[Delivery[Any]]) -> list[Item]:
         dedup = interval.dedup
         candidates, maybe, seen = dedup.sort(deliveries, self._engine.source_logs)
+        if seen:
+            self._drop(interval, seen)
         if maybe:
             found = await self._engine.patiently(lambda: dedup.look_up(maybe))
             if found:
-                for id_ in found:
-                    seen += dedup.in_flight.pop(id_)
+                self._drop(interval, dedup.landed(found))
                 candidates = [d for d in candidates if d.id not in found]
-        if seen:
-            dedup.dropped += len(seen)
-            self._engine.acknowledge(seen)
-            self.touch(interval, urgent=False)
         return candidates  # type: ignore[return-value]
+
+    def _drop(self, interval: Interval, seen: list[Delivery[Any]]) -> None:
+        """Copies of what is durable are acknowledged, and that is all."""
+        self._engine.acknowledge(seen)
+        self.touch(interval, urgent=False)
 
     async def _load(self, interval: Interval, states: list[KeyState]) -> None:
         limit = self._settings.eager_entries
@@ -303,13 +309,8 @@ class Lane:
             for item in items:
                 if type(item) is Firing:
                     interval.fired(item)
-        promised = interval.promised
-        hold = interval.holds.add
-        for production in effects.productions:
-            if production.hold < promised:
-                production.hold = promised
-            hold(production.hold)
         if effects.timers:
+            promised = interval.promised
             for name, timer in effects.timers.items():
                 if timer is not None and timer[1] < promised:
                     timer = effects.timers[name] = (timer[0], promised, timer[2], timer[3])
@@ -368,6 +369,7 @@ class Lane:
         return bundle
 
     async def _commit(self, bundle: Bundle) -> None:
+        self._commit_began = self._engine.clock.monotonic()
         commit = self._build(bundle)  # before anything is awaited: no later work gets into it
         for interval, work in bundle.works.items():
             if work.effects.lines and interval.part_file is not None:
@@ -403,17 +405,34 @@ class Lane:
         return commit
 
     def _number(self, interval: Interval, productions: list[Delivery[Any]], stamp: int) -> None:
-        log = interval.log
-        seq = log.next_seq
-        if productions:
-            log.stamp(seq, stamp)
+        """Give the productions of a commit their place in the interval's log, as one batch.
+
+        Those that nobody reads are acknowledged by the commit that writes them.
+        """
+        if not productions:
+            return
+        log, promised = interval.log, interval.promised
+        number, seq = log.id, log.next_seq
+        least, size = MAX_TIME, 0
+        unread: list[int] = []
         for production in productions:
-            production.log = log.id
+            hold = production.hold
+            if hold < promised:
+                hold = production.hold = promised
+            production.log = number
             production.seq = seq
             production.stamp = stamp
-            production.id = record_id(log.id, seq)
-            log.sent(seq, production.hold, production.size)
+            if production.receiver == NOBODY:
+                unread.append(seq)
+            else:
+                production.id = record_id(number, seq)
+                size += production.size
+                if hold < least:
+                    least = hold
             seq += 1
+        log.sent(seq, least, size, stamp)
+        if unread:
+            log.acknowledge(unread)
 
     def _add_changes(self, commit: Commit, interval: Interval, work: IntervalWork) -> None:
         n = interval.n + 1
@@ -433,7 +452,7 @@ class Lane:
     def _link(self, interval: Interval, work: IntervalWork, stamp: int) -> IntervalCommit:
         """The interval's next link in its chain, with everything that rides on it."""
         for offset in work.given_up:
-            interval.log.acknowledge(offset, 0)  # stored with the letter that keeps the row
+            interval.log.acknowledge([offset])  # stored with the letter that keeps the row
         for hold in interval.release:
             interval.holds.remove(hold)
         interval.release.clear()
@@ -467,10 +486,9 @@ class Lane:
             interval.durable_n = work.n
             interval.last_bucket = commit.bucket
             if work.items:
-                in_flight = interval.dedup.in_flight
-                for item in work.items:
-                    if type(item) is Delivery:
-                        acknowledged += in_flight.pop(item.id)
+                acknowledged += interval.dedup.landed(
+                    [item.id for item in work.items if type(item) is Delivery]
+                )
         engine.processed += bundle.count
         engine.acknowledge(acknowledged)
         engine.send(commit.productions)
@@ -491,7 +509,8 @@ class Lane:
         await self._start_over(suspects)
         if suspects:
             await self._bisect(suspects, watermarks, error)
-        self._runner = engine.spawn(self._run(), f"lane {self.number} runner")
+        if not engine.stopping:
+            self._runner = engine.spawn(self._run(), f"lane {self.number} runner")
 
     async def _wait_after(self, error: Exception) -> None:
         """Back off, longer each time, until patience with the store is at an end.
@@ -500,7 +519,10 @@ class Lane:
             StoreUnavailable: commits have failed for longer than that.
         """
         clock = self._engine.clock
-        if self._failing_since is None:
+        if (
+            self._failing_since is None
+            or self._commit_began - self._recovered_at > OUTAGE_GAP_SECONDS
+        ):
             self._failing_since = clock.monotonic()
             self._pause = FIRST_PAUSE_SECONDS
         patience = self._settings.store_patience_seconds
@@ -524,6 +546,7 @@ class Lane:
             interval.requeue(apart)
         await self._reconnect()
         await self._engine.restore(self)
+        self._recovered_at = self._engine.clock.monotonic()
 
     async def _reconnect(self) -> None:
         """A connection whose predecessor is surely at an end."""
@@ -556,16 +579,21 @@ class Lane:
         """Find the items whose own statements or rows are refused, and give up on them alone.
 
         The suspects were refused as a whole; halves are run and committed apart, under the
-        input watermark of the first time, until each culprit stands alone.
+        input watermark of the first time, until each culprit stands alone. That one is tried
+        as often as its computation allows.
         """
         todo: deque[tuple[list[tuple[Interval, Item]], Exception | None]] = deque()
+        tries: Counter[int] = Counter()
 
         def split(segment: list[tuple[Interval, Item]], refused: Exception) -> None:
             middle = len(segment) // 2
             if middle:
                 todo.extendleft([(segment[middle:], None), (segment[:middle], None)])
-            else:
-                todo.appendleft((segment, refused))
+                return
+            interval, item = segment[0]
+            tries[id(item)] += 1
+            given_up = tries[id(item)] > interval.step.node.retries
+            todo.appendleft((segment, refused if given_up else None))
 
         split(suspects, error)
         while todo:

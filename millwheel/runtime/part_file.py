@@ -1,16 +1,23 @@
 """A part file of a JSON Lines sink: appended and fsynced before the commit that counts it.
 
 The committed length stands in the commit; whatever is beyond it was written for a commit
-that never became durable, and is cut off before anything is appended.
+that never became durable, and is cut off before anything is appended. A part file belongs
+to one owner, by a lock that ends with its process: who takes over from an owner that may
+still be writing leaves it the old file, and goes on in a copy of the committed part.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
+import shutil
 from pathlib import Path
+from typing import BinaryIO
 
 from millwheel.errors import InputError
+
+COPY_BYTES = 1 << 20
 
 
 class PartFile:
@@ -20,8 +27,47 @@ class PartFile:
         self.path = path
         self.length = length
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(path, "ab")  # noqa: SIM115 - lives as long as the interval
-        self.restore(length)
+        self._file = self._open()
+        _sync_directory(path.parent)
+        try:
+            self._check(length)
+            if not _lock(self._file):
+                self._file = self._replaced(length)
+            self.restore(length)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _open(self) -> BinaryIO:
+        return open(self.path, "a+b")
+
+    def _replaced(self, length: int) -> BinaryIO:
+        """A copy of the committed part in the file's place: the old owner keeps its own."""
+        fresh = self.path.with_suffix(".taken")
+        fresh.unlink(missing_ok=True)
+        with self._file as old, open(fresh, "xb") as copy:
+            old.seek(0)
+            left = length
+            while left:
+                data = old.read(min(COPY_BYTES, left))
+                copy.write(data)
+                left -= len(data)
+            copy.flush()
+            os.fsync(copy.fileno())
+            shutil.copymode(self.path, fresh)
+        os.replace(fresh, self.path)
+        _sync_directory(self.path.parent)
+        taken = self._open()
+        _lock(taken)
+        return taken
+
+    def _check(self, length: int) -> None:
+        size = os.fstat(self._file.fileno()).st_size
+        if size < length:
+            raise InputError(
+                f"{self.path} has {size} bytes, but {length} were committed: the file was cut or "
+                "replaced. Put it back, or start the pipeline under a new name"
+            )
 
     def restore(self, length: int) -> None:
         """Cut the file to its committed length.
@@ -29,12 +75,7 @@ class PartFile:
         Raises:
             InputError: the file is shorter than that: somebody took lines away.
         """
-        size = os.fstat(self._file.fileno()).st_size
-        if size < length:
-            raise InputError(
-                f"{self.path} has {size} bytes, but {length} were committed: the file was cut or "
-                "replaced. Put it back, or start the pipeline under a new name"
-            )
+        self._check(length)
         self._file.truncate(length)
         self.length = length
 
@@ -54,5 +95,22 @@ class PartFile:
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Let the file go."""
+        """Let the file, and its lock, go."""
         self._file.close()
+
+
+def _lock(file: BinaryIO) -> bool:
+    """Take the file for this owner; False: another one still has it."""
+    try:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _sync_directory(path: Path) -> None:
+    directory = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

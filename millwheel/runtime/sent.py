@@ -4,19 +4,32 @@ A log is a sequence of records numbered from 0. ACKs come in any order; what is 
 the first number not acknowledged and a bounded list of runs beyond it. ACKs of the same
 record may come twice (a resend that was dropped is acknowledged too): only the first
 counts. A row of a source may go to several readers and is done when all have acknowledged.
+
+What was sent together counts together: a *batch* (the productions of one commit, the rows
+of one reading) holds the low watermark by its least hold, and takes credits, until it and
+everything before it are acknowledged.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
-from millwheel.model import Delivery
 from millwheel.timers.holds import Holds
 
 MAX_SCATTERED = 512
 """ACKs beyond the prefix up to which their runs are stored at all."""
+
+
+class Batch(NamedTuple):
+    """What was sent together: the records from the end of the batch before up to `end`."""
+
+    end: int
+    hold: int
+    size: int
+    stamp: int
+    """When they were produced; 0 for rows of a source."""
 
 
 class SentLog:
@@ -28,15 +41,15 @@ class SentLog:
     """
 
     __slots__ = (
+        "_batches",
         "_beyond",
         "_holds",
-        "_sent",
         "_several",
-        "_stamps",
         "changed",
         "complete",
         "first",
         "id",
+        "known_end",
         "next_seq",
         "source",
         "unacked_bytes",
@@ -54,76 +67,80 @@ class SentLog:
         self.id = log
         self.source = source
         self.first = first
+        """Everything before it is acknowledged."""
         self.next_seq = first
+        """Everything before it was sent, by this claim or, if acknowledged, an earlier one."""
         self.unacked_bytes = 0
         self.changed = False
         self.complete = True
         """False while an inherited log is being sent again: more may be un-ACKed."""
         self._holds = holds
-        self._sent: dict[int, int] = {}
-        """Records sent and not acknowledged, with the holds they count for."""
+        self._batches: deque[Batch] = deque()
         self._beyond: set[int] = set()
+        self.known_end = first
+        """No record from here on was acknowledged before this claim."""
         for low, high in runs:
             self._beyond.update(range(low, high + 1))
+            self.known_end = max(self.known_end, high + 1)
         self._several: dict[int, int] = {}
-        self._stamps: deque[tuple[int, int]] = deque()
 
-    def stamp(self, first_seq: int, stamp: int) -> None:
-        """Records from `first_seq` on were produced at `stamp`."""
-        if not self._stamps or self._stamps[-1][1] != stamp:
-            self._stamps.append((first_seq, stamp))
+    def sent(self, end: int, hold: int, size: int, stamp: int = 0) -> None:
+        """Records from `next_seq` up to `end` are on their way, as one batch.
 
-    def sent(self, seq: int, hold: int, size: int) -> None:
-        """Record `seq` is on its way to one reader; its hold is counted already."""
-        if seq >= self.next_seq:
-            self.next_seq = seq + 1
-        self._sent[seq] = hold
+        Args:
+            hold: the least of their holds; it counts from here on.
+            size: bytes they take of the credits.
+            stamp: when they were produced.
+        """
+        self.next_seq = end
         self.unacked_bytes += size
+        self._holds.add(hold)
+        self._batches.append(Batch(end, hold, size, stamp))
 
-    def sent_to_several(self, seq: int, hold: int, size: int, readers: int) -> None:
-        """Row `seq` is on its way to several readers, given as a mask."""
-        self.sent(seq, hold, size)
+    def skip(self, end: int) -> None:
+        """Records up to `end` need not be sent: they are acknowledged."""
+        self.next_seq = end
+
+    def wait_for_several(self, seq: int, readers: int) -> None:
+        """Row `seq` is done when all of several readers, given as a mask, have it."""
         self._several[seq] = readers
 
     def is_acknowledged(self, seq: int) -> bool:
         """Whether `seq` is done."""
         return seq < self.first or seq in self._beyond
 
-    def acknowledge(self, seq: int, size: int, reader: int = 0) -> None:
-        """One reader has made the effects of `seq` durable; `reader` is its bit in the mask."""
-        waiting = self._several.get(seq)
-        if waiting is not None:
-            waiting &= ~reader
-            if waiting:
-                self._several[seq] = waiting
-                return
-            del self._several[seq]
-        hold = self._sent.pop(seq, None)
-        if hold is None:
-            return
-        self.unacked_bytes -= size
-        self._holds.remove(hold)
+    def acknowledge(self, seqs: Iterable[int], reader: int = 0) -> None:
+        """The effects of these records are durable; `reader` is whose, as its bit in a mask."""
+        if self._several:
+            seqs = [seq for seq in seqs if self._is_last_reader(seq, reader)]
+        first, end, beyond = self.first, self.next_seq, self._beyond
+        beyond.update([seq for seq in seqs if first <= seq < end])
         self.changed = True
-        if seq != self.first:
-            self._beyond.add(seq)
-            return
-        first = seq + 1
-        beyond = self._beyond
         while first in beyond:
-            beyond.discard(first)
+            beyond.remove(first)
             first += 1
         self.first = first
+        batches = self._batches
+        while batches and batches[0].end <= first:
+            done = batches.popleft()
+            self.unacked_bytes -= done.size
+            self._holds.remove(done.hold)
 
-    def acknowledge_all(self, deliveries: list[Delivery[Any]], reader: int) -> None:
-        """One reader has made the effects of all these durable."""
-        acknowledge = self.acknowledge
-        for delivery in deliveries:
-            acknowledge(delivery.seq, delivery.size, reader)
+    def _is_last_reader(self, seq: int, reader: int) -> bool:
+        waiting = self._several.get(seq)
+        if waiting is None:
+            return True
+        waiting &= ~reader
+        if waiting:
+            self._several[seq] = waiting
+            return False
+        del self._several[seq]
+        return True
 
     @property
     def unacked(self) -> int:
         """How many records are on their way."""
-        return len(self._sent)
+        return max(0, self.next_seq - self.first - len(self._beyond))
 
     def state(self, max_runs: int) -> list[Any]:
         """What is stored: the first not acknowledged, and runs beyond it."""
@@ -140,12 +157,9 @@ class SentLog:
 
     def floor(self) -> int | None:
         """The oldest stamp that may be sent again; None when everything is acknowledged."""
-        stamps = self._stamps
-        while len(stamps) > 1 and stamps[1][0] <= self.first:
-            stamps.popleft()
-        return stamps[0][1] if stamps and self._sent else None
+        return self._batches[0].stamp if self._batches and not self.source else None
 
     @property
     def drained(self) -> bool:
         """Whether every record is acknowledged."""
-        return not self._sent and self.complete
+        return self.first >= self.next_seq and self.complete

@@ -15,9 +15,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from millwheel.codec import Codec, apply_migrations
-from millwheel.errors import InvariantBroken
+from millwheel.errors import InvariantBroken, UserCodeError
 from millwheel.model import Key
-from millwheel.state import ABSENT, UNKNOWN, StateLayout
+from millwheel.state import ABSENT, UNKNOWN, Collection, StateLayout
 
 ENTRY_OVERHEAD = 200
 """Bytes an entry costs in memory besides its encoded value."""
@@ -48,8 +48,8 @@ class Cell:
 class KeyState:
     """The entries of one key; what `Context.state` and its collections work on."""
 
-    __slots__ = ("_cache", "_main", "_opened", "_state", "_touched", "_trimmed_at", "cells", "complete", "key",
-                 "key_text", "loaded", "n", "size", "slot", "used")  # fmt: skip
+    __slots__ = ("_bound", "_cache", "_main", "_opened", "_state", "_touched", "_trimmed_at", "_version", "_whole", "cells",
+                 "complete", "key", "key_text", "loaded", "n", "size", "slot", "used")  # fmt: skip
 
     def __init__(self, cache: StateCache, key: Key, key_text: bytes, slot: int) -> None:
         self._cache = cache
@@ -64,7 +64,13 @@ class KeyState:
         self.n = 0
         self.size = ENTRY_OVERHEAD
         self._main = Cell(None)
+        self._version = cache.version
+        """The version of the code that wrote `_main` as it is encoded now."""
+        self._whole: tuple[str, ...] = ()
+        """Collections of which every entry is in memory; of all if `complete`."""
         self._state: Any = UNKNOWN
+        self._bound: Any = None
+        """The collections of the state object that are bound to this key."""
         self._opened = False
         self._touched: set[str] = set()
 
@@ -75,31 +81,77 @@ class KeyState:
         if not self._opened:
             layout = self._cache.layout
             main = self._main
-            self._state = layout.decode(main.encoded, self)
-            self._opened = True
-            if main.encoded is not None:
+            stored = main.encoded
+            if stored is not None and self._version != self._cache.version:
+                # Only now, within user code: a migration that fails is the record's fault.
+                stored = self._cache.current(stored, self._version)
+            self._state = layout.decode(stored, self)
+            if layout.collections:
+                self._bound = layout.bound(self._state)
+            if stored is not None:
                 # As this code writes it: Postgres gives jsonb back in a form of its own,
                 # and reading alone must not look like a change.
-                main.encoded = layout.encode(self._state)
-                if main.encoded == layout.empty:
-                    main.encoded = None
+                encoded: bytes | None = layout.encode(self._state)
+                if encoded == layout.empty:
+                    encoded = None
+                self._grow(len(encoded or b"") - len(main.encoded or b""))
+                main.encoded = encoded
+                self._version = self._cache.version
+            self._opened = True
         return self._state
 
     def replace_state(self, state: Any) -> None:
-        """Make `state` the state object."""
+        """Make `state` the state object: all of it, its collections too."""
         layout = self._cache.layout
-        layout.encode(state)
+        layout.check(state)
+        self.open_state()  # what is stored must be known as this code writes it
         if layout.collections:
-            current = self.open_state()
-            for name in layout.collections:
-                setattr(state, name, getattr(current, name))
+            self._replace_collections(state)
         self._state = state
-        self._opened = True
+
+    def _replace_collections(self, state: Any) -> None:
+        """Let the collections of `state` take the place of the stored ones."""
+        fresh: list[tuple[Collection, str, Codec[Any], Any]] = []
+        gone: list[str] = []
+        for name, (kind, key_type, codec) in self._cache.layout.collections.items():
+            prefix = name + "/"
+            collection = getattr(state, name)
+            if not isinstance(collection, kind):
+                raise UserCodeError(f"{name} of the new state is no {kind.__name__}")
+            if collection.is_part_of(self, prefix):
+                continue
+            if not collection.is_loose():
+                raise UserCodeError(
+                    f"{name} of the new state belongs to another state already; put its entries "
+                    f"into a new {kind.__name__}()"
+                )
+            entries = collection.entries_of(self, prefix)
+            if entries is None:
+                raise UserCodeError(
+                    f"key {self.key!r} has more of {name} than is in memory, so that a new state "
+                    f"cannot take its place at once; await ctx.state.{name}.clear() before"
+                )
+            fresh.append((collection, prefix, codec, key_type))
+            gone += entries
+        for entry in gone:
+            self.erase(entry, fresh[0][2])
+        for collection, prefix, codec, key_type in fresh:
+            collection.take_over(self, prefix, codec, key_type)
+        self._bound = self._cache.layout.bound(state)
+
+    def known(self, prefix: str) -> list[str] | None:
+        if not self._knows(prefix):
+            return None
+        return [entry for entry in self.cells if entry.startswith(prefix)]
+
+    def _knows(self, entry: str) -> bool:
+        """Whether an entry that is not in memory is not stored either."""
+        return self.complete or entry.startswith(self._whole)
 
     def lookup(self, entry: str, codec: Codec[Any]) -> Any:
         cell = self.cells.get(entry)
         if cell is None:
-            return ABSENT if self.complete else UNKNOWN
+            return ABSENT if self._knows(entry) else UNKNOWN
         return self._value(entry, cell, codec)
 
     def _value(self, entry: str, cell: Cell, codec: Codec[Any]) -> Any:
@@ -109,36 +161,41 @@ class KeyState:
                 cell.value = ABSENT
             else:
                 cell.value = codec.decode(cell.encoded)
-                cell.encoded = codec.encode(cell.value)
+                stored, cell.encoded = cell.encoded, codec.encode(cell.value)
+                self._grow(len(cell.encoded) - len(stored))
         self._touched.add(entry)
         return cell.value
 
     async def fetch(self, entry: str, codec: Codec[Any]) -> Any:
         found = await self._cache.fetch_entry(self, entry)
-        if found is None:
-            cell = Cell(None)
-        else:
-            cell = Cell(self._cache.current(found[0], found[1]))
-            self._grow(len(found[0]) + ENTRY_OVERHEAD)
-        self.cells[entry] = cell
-        return self._value(entry, cell, codec)
+        if entry not in self.cells:  # else user code that does several things at once was faster
+            self._add(entry, None if found is None else found[0])
+        return self._value(entry, self.cells[entry], codec)
+
+    def _add(self, entry: str, encoded: bytes | None, n: int = 0) -> Cell:
+        """One more entry in memory.
+
+        It is as it was stored: migrations are for the state object alone.
+        """
+        cell = self.cells[entry] = Cell(encoded, n)
+        self._grow(len(encoded or b"") + ENTRY_OVERHEAD)
+        return cell
 
     def store(self, entry: str, codec: Codec[Any], value: Any) -> None:
         cell = self.cells.get(entry)
         if cell is None:
-            cell = self.cells[entry] = Cell(None)
-            self._grow(ENTRY_OVERHEAD)
+            cell = self._add(entry, None)
         cell.codec = codec
         cell.value = value
         self._touched.add(entry)
-        if not self.complete and cell.encoded is None and cell.n == 0:
+        if cell.encoded is None and cell.n == 0 and not self._knows(entry):
             cell.n = -1  # written blindly: what the store holds is unknown
 
     def erase(self, entry: str, codec: Codec[Any]) -> None:
         self.store(entry, codec, ABSENT)
 
     async def scan(self, prefix: str, codec: Codec[Any]) -> AsyncIterator[tuple[str, Any]]:
-        if not self.complete:
+        if not self._knows(prefix):
             await self._load_all(prefix)
         for entry in sorted(entry for entry in self.cells if entry.startswith(prefix)):
             cell = self.cells.get(entry)
@@ -151,13 +208,13 @@ class KeyState:
         after, before = prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)
         while True:
             page = await self._cache.scan_entries(self, after, before)
-            for entry, encoded, version in page:
+            for entry, encoded, _ in page:
                 if entry not in self.cells:
-                    self.cells[entry] = Cell(self._cache.current(encoded, version))
-                    self._grow(len(encoded) + ENTRY_OVERHEAD)
+                    self._add(entry, encoded)
             if not page:
-                return
+                break
             after = page[-1][0]
+        self._whole += (prefix,)
 
     # -- what the engine does ------------------------------------------------------
 
@@ -166,22 +223,21 @@ class KeyState:
         for entry, encoded, version in rows:
             if entry == "":
                 if self._main.n == 0:
-                    self._main.encoded = self._cache.current(encoded, version)
+                    self._main.encoded, self._version = encoded, version
+                    self._grow(len(encoded))
             elif entry not in self.cells:
-                self.cells[entry] = Cell(self._cache.current(encoded, version))
-            self._grow(len(encoded) + ENTRY_OVERHEAD)
+                self._add(entry, encoded)
         self.loaded = True
         self.complete = complete
 
     def restore(self, entry: str, encoded: bytes | None, version: int, n: int) -> None:
         """Take an entry of the tail: committed by commit `n`, not folded yet."""
-        value = None if encoded is None else self._cache.current(encoded, version)
         if entry == "":
-            self._main.encoded, self._main.n = value, n
+            self._main.encoded, self._main.n, self._version = encoded, n, version
+            self._grow(len(encoded or b""))
         else:
-            self.cells[entry] = Cell(value, n)
+            self._add(entry, encoded, n)
         self.n = max(self.n, n)
-        self._grow(len(encoded or b"") + ENTRY_OVERHEAD)
 
     def capture(self, n: int) -> list[Change]:
         """What changed since the last capture; it goes into commit `n`.
@@ -197,6 +253,10 @@ class KeyState:
                 encoded = layout.encode(self._state)
                 if encoded == layout.empty:
                     encoded = None
+                elif encoded != main.encoded:
+                    layout.codec.check(encoded, self._state)
+                if layout.collections and layout.bound(self._state) != self._bound:
+                    self._replace_collections(self._state)  # one of them was assigned alone
         touched = self._encode_touched() if self._touched else ()
         changes: list[Change] = []
         if encoded != main.encoded:
@@ -216,7 +276,7 @@ class KeyState:
         if changes:
             self.n = n
         self._touched.clear()
-        if len(self.cells) > TRIM_CELLS:
+        if len(self.cells) > TRIM_CELLS and self._cache.folded != self._trimmed_at:
             self._trim()
         return changes
 
@@ -229,6 +289,8 @@ class KeyState:
             if cell.codec is None:
                 raise InvariantBroken(f"entry {entry!r} of key {self.key!r} has no codec")
             encoded = None if cell.value is ABSENT else cell.codec.encode(cell.value)
+            if encoded is not None and encoded != cell.encoded:
+                cell.codec.check(encoded, cell.value)
             encodings.append((entry, cell, encoded))
         return encodings
 
@@ -251,17 +313,17 @@ class KeyState:
             cell.value = UNKNOWN
             if cell.n == -1:
                 del self.cells[entry]
+                self._grow(-len(cell.encoded or b"") - ENTRY_OVERHEAD)
         self._touched.clear()
 
     def _trim(self) -> None:
-        folded = self._cache.folded
-        if folded == self._trimmed_at:
-            return
-        self._trimmed_at = folded
+        """Drop the entries that are folded; no others will be before the next fold."""
+        folded = self._trimmed_at = self._cache.folded
         for entry in [e for e, cell in self.cells.items() if cell.n <= folded]:
             cell = self.cells.pop(entry)
             self._grow(-len(cell.encoded or b"") - ENTRY_OVERHEAD)
         self.complete = False
+        self._whole = ()
 
     def _grow(self, by: int) -> None:
         self.size += by
@@ -290,16 +352,14 @@ class StateCache:
         self.scan_entries = scan_entries
         self.folded = 0
         self.size = 0
+        self.version = version
         self._what = what
-        self._version = version
         self._migrations = migrations
         self._keys: dict[bytes, KeyState] = {}
 
     def current(self, encoded: bytes, version: int) -> bytes:
         """Stored JSON, brought up to this code's version."""
-        if version == self._version:
-            return encoded
-        return apply_migrations(encoded, version, self._version, self._migrations, self._what)
+        return apply_migrations(encoded, version, self.version, self._migrations, self._what)
 
     def get(self, key: Key, key_text: bytes, slot: int) -> KeyState:
         """The key's state, loaded or not."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from millwheel.codec import Codec, encode_key
-from millwheel.context import Effects
+from millwheel.context import Effects, StateCell
 from millwheel.errors import UserCodeError
 from millwheel.graph import Node
 from millwheel.model import Delivery, Key
@@ -49,10 +50,16 @@ class Step:
         """The version of its state's type."""
         return self.node.computation.version if self.node.computation else 1
 
-    @property
+    @cached_property
     def codecs(self) -> dict[str, Codec[Any]]:
         """The codec of each stream it reads."""
         return {input_.stream.name: input_.stream.codec for input_ in self.node.inputs}
+
+    def renew(self, delivery: Delivery[Any]) -> None:
+        """Give a record that runs again the value it came with, whatever was done to it."""
+        codec = self.codecs[delivery.stream]
+        if codec.mutable:
+            delivery.value = codec.decode(delivery.encoded)
 
 
 @dataclass(eq=False)
@@ -96,7 +103,7 @@ class StreamRoute:
                 self.discarded = True
         self.rows = [use.row for use in sinks if isinstance(use.sink, (Console, JsonLinesFiles))]
 
-    def send(self, effects: Effects, key: Key, value: Any, micros: int, hold: int) -> None:
+    def send(self, effects: Effects, cell: StateCell, value: Any, micros: int, hold: int) -> None:
         """One delivery per consumer and one row per table, decided, not yet written.
 
         Each consumer gets an object of its own, decoded from what is stored: what it sees
@@ -105,12 +112,12 @@ class StreamRoute:
         readers = self.readers
         if self.discarded:
             encoded = self.codec.encode(value)
-            effects.size += len(encoded)
-            key_text, slot = encode_key(key)
+            size = len(encoded)
+            effects.size += size
             effects.productions.append(
                 Delivery(
-                    key, None, micros, self.stream, key_text, slot, NOBODY, hold, len(encoded),
-                    encoded,
+                    cell.key, None, micros, self.stream, cell.key_text, cell.slot, NOBODY, hold,
+                    size, encoded,
                 )
             )  # fmt: skip
         if readers:
@@ -128,7 +135,7 @@ class StreamRoute:
                     )
                 )  # fmt: skip
         for table, row in self.tables:
-            self._write_row(effects, key, table, row(value) if row else value)
+            self._write_row(effects, cell.key, table, row(value) if row else value)
         if self.to_file or self.prefixes:
             self._write_line(effects, value)
 

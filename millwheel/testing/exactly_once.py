@@ -72,7 +72,7 @@ async def assert_exactly_once(
         AssertionError: naming the mode, the crash point, and what is missing or too much.
     """
     streams = list(expected)
-    wanted = {s.name: Counter(_texts(s, expected[s])) for s in streams}
+    wanted = {s.name: Counter(_spelled(s, value) for value in expected[s]) for s in streams}
 
     async def check(what: str, run: Awaitable[Outputs]) -> None:
         found = await run
@@ -109,8 +109,10 @@ async def assert_exactly_once(
         )
 
 
-def _texts(stream: Stream[Any], values: Sequence[Any]) -> list[str]:
-    return [stream.codec.encode(value).decode() for value in values]
+def _spelled(stream: Stream[Any], value: Any) -> str:
+    encoded = stream.codec.encode(value)
+    stream.codec.check(encoded, value)
+    return _normal(stream, encoded)
 
 
 class Trial:
@@ -215,11 +217,13 @@ class Trial:
     def _outputs(self) -> Outputs:
         return {
             stream.name: Counter(
-                _normal(stream, row[0]) for row in self._store.rows(capture_table(stream).name)
+                _normal(stream, row[0].encode())
+                for row in self._store.rows(capture_table(stream).name)
             )
             for stream in self._streams
         }
 
 
-def _normal(stream: Stream[Any], text: str) -> str:
-    return stream.codec.encode(stream.codec.decode(text.encode())).decode()
+def _normal(stream: Stream[Any], encoded: bytes) -> str:
+    """The one spelling of a value: where the type says float, 5 and 5.0 are the same."""
+    return stream.codec.encode(stream.codec.decode(encoded)).decode()

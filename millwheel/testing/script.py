@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import deepcopy
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, TypeVar
@@ -34,18 +35,20 @@ def advance(stream: Stream[V], at: datetime) -> Step[V]:
 
 
 class Script:
-    """A replayable source whose rows a test appends; also its only partition."""
+    """A replayable source whose rows a test appends; also its only partition.
+
+    Each reading gives values of its own, as reading a file does.
+    """
 
     def __init__(self, name: str, steps: Iterable[Step[Any]] = ()) -> None:
         self.identity = f"script of {name}"
-        self.rows: list[Row] = []
+        self.steps: list[Step[Any]] = []
         for step in steps:
             self.append(step)
 
     def append(self, step: Step[Any]) -> None:
         """One more row."""
-        number = len(self.rows)
-        self.rows.append(Row(number, number + 1, step.value, step.watermark))
+        self.steps.append(step)
 
     def partitions(self) -> list[Partition]:
         """The script itself."""
@@ -57,19 +60,23 @@ class Script:
 
     def open(self, value_type: Any, position: dict[str, Any] | None) -> ScriptReader:
         """Read from the stored row on."""
-        return ScriptReader(self.rows, position["row"] if position else 0)
+        return ScriptReader(self.steps, position["row"] if position else 0)
 
 
 class ScriptReader:
     """Reads a script's rows; more may come while it is open."""
 
-    def __init__(self, rows: list[Row], start: int) -> None:
-        self._rows = rows
+    def __init__(self, steps: list[Step[Any]], start: int) -> None:
+        self._steps = steps
         self._next = start
 
     def read(self, limit: int) -> list[Row]:
         """The next rows; fewer than `limit` at the end."""
-        rows = self._rows[self._next : self._next + limit]
+        steps = self._steps[self._next : self._next + limit]
+        rows = [
+            Row(number, number + 1, deepcopy(step.value), step.watermark)
+            for number, step in enumerate(steps, self._next)
+        ]
         self._next += len(rows)
         return rows
 
@@ -79,7 +86,7 @@ class ScriptReader:
 
     def progress(self) -> float:
         """The share of the rows read."""
-        return self._next / len(self._rows) if self._rows else 1.0
+        return self._next / len(self._steps) if self._steps else 1.0
 
     def close(self) -> None:
         """Nothing to let go."""

@@ -1,0 +1,5 @@
+-- State of one computation, in columns: its plain part, or one collection of it.
+CREATE OR REPLACE VIEW {view} AS
+SELECT {columns}
+FROM {states} AS s
+WHERE s.computation = {computation} AND {rows}

@@ -1,0 +1,293 @@
+"""Views of one computation's state, with a column per field; made at each deploy.
+
+``state_of_<computation>`` shows the plain part of its keys, ``state_of_<computation>_<field>``
+the entries of a `MapState` or `ListState`. They stand on the view `states`, so they too show
+what is committed, at one snapshot.
+
+A deploy that changes nothing touches nothing: it would wait for whoever reads a view. New
+fields come after the columns that are there, which leaves views of the user's on top of them
+in peace; other changes make the view anew, and are refused while something depends on it.
+A migration of the schema drops these views with `states`; the next start makes them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import msgspec
+import psycopg
+from psycopg import AsyncConnection, sql
+
+from millwheel.errors import DeployRefused
+from millwheel.graph import STATE_VIEWS
+from millwheel.store.port import NodeDeploy
+from millwheel.store.state_shape import CollectionShape
+from millwheel.store.statements import Statements, text_of
+
+OURS = "State of computation "
+"""Begins the comment of each of these views; one without it is somebody else's."""
+
+NAME_BYTES = 63
+"""What Postgres keeps of a name."""
+
+FUNCTIONS = (
+    "json_to_bigint", "json_to_double", "json_to_boolean", "json_to_time", "map_key", "list_number"
+)  # fmt: skip
+
+Columns = tuple[tuple[str, str, str], ...]
+"""Name, type and comment of each."""
+
+CASTS = {
+    "bigint": "json_to_bigint",
+    "double precision": "json_to_double",
+    "boolean": "json_to_boolean",
+    "timestamp with time zone": "json_to_time",
+}
+
+
+class ViewColumn(NamedTuple):
+    """A column of a view, and where it comes from."""
+
+    name: str
+    type: str
+    comment: str
+    source: sql.Composable
+
+    @property
+    def shown(self) -> tuple[str, str, str]:
+        """What the catalogue tells of it."""
+        return self.name, self.type, self.comment
+
+
+@dataclass(frozen=True)
+class StateView:
+    """A view as it should be."""
+
+    name: str
+    computation: str
+    comment: str
+    columns: tuple[ViewColumn, ...]
+    rows: sql.Composable
+    """The condition by which the rows of `states` are chosen."""
+
+
+@dataclass(frozen=True)
+class Relation:
+    """Something in the schema with a name like ours."""
+
+    name: str
+    is_view: bool
+    comment: str
+    columns: Columns
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether a deploy made it."""
+        return self.is_view and self.comment.startswith(OURS)
+
+    def shows(self, view: StateView) -> bool:
+        """Whether it is `view` already."""
+        return (self.comment, self.columns) == (view.comment, tuple(c.shown for c in view.columns))
+
+
+async def keep_state_views(
+    connection: AsyncConnection[Any], statements: Statements, nodes: Iterable[NodeDeploy]
+) -> None:
+    """Within a deploy's transaction: see to it that each state has its views, as they should be.
+
+    Raises:
+        DeployRefused: a name is taken, or something depends on a view that must go.
+    """
+    cursor = await connection.execute(
+        statements.get("state_relations"), {"schema": statements.schema, "prefix": STATE_VIEWS}
+    )
+    found = {
+        name: Relation(name, is_view, comment, msgspec.json.decode(columns, type=Columns))
+        for name, is_view, comment, columns in await cursor.fetchall()
+    }
+    wanted = {view.name: view for view in _Views(statements).of(nodes)}
+    for relation in found.values():
+        if relation.is_ours and relation.name not in wanted:
+            await _drop(connection, statements, relation, "is of no more use")
+    made = False
+    for view in wanted.values():
+        there = found.get(view.name)
+        if there is not None:
+            if not there.is_ours:
+                raise DeployRefused(
+                    f"{statements.schema}.{view.name} is the name of the view of the state of "
+                    f"{view.computation!r}, but something else is called so; rename or drop that"
+                )
+            view = _in_order_of(there, view)
+            if there.shows(view):
+                continue
+            if [c[:2] for c in there.columns] != [c.shown[:2] for c in view.columns][
+                : len(there.columns)
+            ]:
+                await _drop(connection, statements, there, "must be made anew: its columns change")
+        if not made:
+            functions = {name: statements.table(name) for name in FUNCTIONS}
+            await connection.execute(
+                sql.SQL(text_of("views/state_functions")).format(**functions), prepare=False
+            )
+            made = True
+        await _make(connection, statements, view)
+
+
+def _in_order_of(there: Relation, view: StateView) -> StateView:
+    """`view` with the columns that are there first, as long as they are all still wanted."""
+    by_name = {column.name: column for column in view.columns}
+    kept = [by_name[name] for name, *_ in there.columns if name in by_name]
+    if [c.shown[:2] for c in kept] != [c[:2] for c in there.columns]:
+        return view
+    return replace(view, columns=(*kept, *(c for c in view.columns if c not in kept)))
+
+
+async def _drop(
+    connection: AsyncConnection[Any], statements: Statements, relation: Relation, why: str
+) -> None:
+    try:
+        await connection.execute(
+            sql.SQL("DROP VIEW {}").format(statements.table(relation.name)), prepare=False
+        )
+    except psycopg.errors.DependentObjectsStillExist as error:
+        raise DeployRefused(
+            f"the view {statements.schema}.{relation.name} {why}, but something depends on it:\n"
+            f"{error.diag.message_detail}\nDrop what depends on it, start again, and make it anew"
+        ) from error
+
+
+async def _make(connection: AsyncConnection[Any], statements: Statements, view: StateView) -> None:
+    name = statements.table(view.name)
+    columns = [
+        sql.SQL("{} AS {}").format(column.source, sql.Identifier(column.name))
+        for column in view.columns
+    ]
+    await connection.execute(
+        sql.SQL(text_of("views/state_view")).format(
+            view=name,
+            columns=sql.SQL(", ").join(columns),
+            states=statements.table("states"),
+            computation=sql.Literal(view.computation),
+            rows=view.rows,
+        ),
+        prepare=False,
+    )
+    comments = [sql.SQL("COMMENT ON VIEW {} IS {}").format(name, sql.Literal(view.comment))]
+    comments += [
+        sql.SQL("COMMENT ON COLUMN {}.{} IS {}").format(
+            name, sql.Identifier(column.name), sql.Literal(column.comment)
+        )
+        for column in view.columns
+    ]
+    await connection.execute(sql.SQL(";").join(comments), prepare=False)
+
+
+class _Views:
+    """Which views there should be in a schema."""
+
+    def __init__(self, statements: Statements) -> None:
+        self._statements = statements
+
+    def of(self, nodes: Iterable[NodeDeploy]) -> Iterator[StateView]:
+        """The views of the state of these nodes."""
+        stateful = [n for n in nodes if n.kind == "computation" and n.shape is not None]
+        taken = {STATE_VIEWS + node.name for node in stateful}
+        for node in stateful:
+            assert node.shape is not None
+            if node.shape.fields or node.shape.whole:
+                yield self._plain(node)
+            for collection in node.shape.collections:
+                name = _free_name(f"{STATE_VIEWS}{node.name}_{collection.field}", taken)
+                yield self._collection(name, node.name, collection)
+
+    def _plain(self, node: NodeDeploy) -> StateView:
+        shape = node.shape
+        assert shape is not None
+        taken = {_KEY.name, _VERSION.name}
+        columns = [
+            ViewColumn(
+                _free_name(field, taken),
+                type_,
+                f"field {field} of the state; NULL: not stored, so it has its default, or no "
+                f"{type_}",
+                self._cast(sql.SQL("s.value -> {}").format(sql.Literal(field)), type_),
+            )
+            for field, type_ in shape.fields
+        ]
+        if shape.whole:
+            source = self._cast(sql.SQL("s.value"), shape.whole)
+            columns.append(ViewColumn("value", shape.whole, "the state object", source))
+        return StateView(
+            STATE_VIEWS + node.name,
+            node.name,
+            f"{OURS}{node.name} as committed, exactly at this snapshot: a row for each key, except "
+            f"where all fields have their defaults. {_OLDER}",
+            (_KEY, *columns, _VERSION),
+            sql.SQL("s.entry = ''"),
+        )
+
+    def _collection(self, name: str, computation: str, of: CollectionShape) -> StateView:
+        find = sql.SQL("{}(s.entry, {})").format(
+            self._statements.table("list_number" if of.is_list else "map_key"),
+            sql.Literal(of.field),
+        )
+        if of.is_list:
+            entry = ViewColumn(
+                "entry", of.entry, "its number; the first one ever appended has 0", find
+            )
+        else:
+            comment = f"the key in the map; NULL: no {of.entry}"
+            entry = ViewColumn("entry", of.entry, comment, self._cast(find, of.entry))
+        value = self._cast(sql.SQL("s.value"), of.value)
+        return StateView(
+            name,
+            computation,
+            f"{OURS}{computation} as committed, exactly at this snapshot: a row for each entry of "
+            f"its {'ListState' if of.is_list else 'MapState'} {of.field}. {_OLDER}",
+            (
+                _KEY,
+                entry,
+                ViewColumn("value", of.value, f"the value; NULL: no {of.value}", value),
+                _VERSION,
+            ),
+            sql.SQL("{} IS NOT NULL").format(find),
+        )
+
+    def _cast(self, source: sql.Composable, type_: str) -> sql.Composable:
+        """JSON as a value of a Postgres type; NULL if it is none."""
+        if type_ == "jsonb":
+            return sql.SQL("nullif({}, 'null')").format(source)
+        if type_ == "text":
+            return sql.SQL("({}) #>> '{{}}'").format(source)
+        return sql.SQL("{}({})").format(self._statements.table(CASTS[type_]), source)
+
+
+_OLDER = (
+    "A row written by an older version of the state's type shows what was stored, until the key "
+    "is written again"
+)
+_KEY = ViewColumn(
+    "key", "jsonb", "the key as JSON, as in states; key #>> '{}' is its text", sql.SQL("s.key")
+)
+_VERSION = ViewColumn(
+    "version", "smallint", "version of the state type it was written by", sql.SQL("s.version")
+)
+
+
+def _free_name(name: str, taken: set[str]) -> str:
+    """`name`, cut to what Postgres keeps and numbered if it is taken; it is taken from now on."""
+    free = _cut(name, NAME_BYTES)
+    number = 2
+    while free in taken:
+        tail = f"_{number}"
+        free = _cut(name, NAME_BYTES - len(tail)) + tail
+        number += 1
+    taken.add(free)
+    return free
+
+
+def _cut(name: str, size: int) -> str:
+    return name.encode()[:size].decode(errors="ignore") or "_"
