@@ -42,7 +42,7 @@ async def run(parts: list[str], *, quick: bool) -> dict[str, Any]:
         print("machine:", json.dumps(results["machine"]))
         if "rate" in parts:
             results["rate"] = await rate.measure(
-                url, directory, pairs=3 if quick else 7, records=50_000 if quick else 150_000
+                url, directory, pairs=3 if quick else 7, records=50_000 if quick else 300_000
             )
         if "latency" in parts:
             results["latency"] = await latency.measure(url, samples=200 if quick else 1000)

@@ -8,6 +8,7 @@ nothing more will come.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from struct import Struct
 from typing import Generic, Literal, TypeAlias, TypeVar
@@ -26,8 +27,6 @@ MIN_TIME = (datetime(1, 1, 2, tzinfo=UTC) - EPOCH) // ONE_MICROSECOND
 MAX_TIME = (datetime(9999, 12, 30, tzinfo=UTC) - EPOCH) // ONE_MICROSECOND
 
 V = TypeVar("V")
-
-_two_numbers = Struct(">QQ").pack
 
 
 def to_micros(moment: datetime) -> int:
@@ -85,9 +84,8 @@ class Timer(msgspec.Struct, frozen=True, gc=False):
         return from_micros(self.micros)
 
 
-def record_id(log: int, seq: int) -> bytes:
-    """The 16-byte id of record `seq` of log `log`: unique for ever, the same in every resend."""
-    return _two_numbers(log, seq)
+record_id: Callable[[int, int], bytes] = Struct(">QQ").pack
+"""The 16-byte id of record `seq` of log `log`: unique for ever, the same in every resend."""
 
 
 class Delivery(Record[V], gc=False, eq=False):

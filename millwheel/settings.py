@@ -15,16 +15,16 @@ class Settings:
     """Ordered commit chains, each with a connection of its own. Two keep Postgres busy while
     Python runs user code; more only helps with more cores."""
 
-    bundle_records: int = 1000
+    bundle_records: int = 2000
     """Records and timers in one commit at the most; past this the gain per record is small."""
 
     bundle_bytes: int = 8 * MEBIBYTE
     """Encoded effects in one commit at the most."""
 
-    chunk_records: int = 128
-    """Records run between two looks at the event loop: about 2 ms of Python."""
+    chunk_records: int = 256
+    """Records run between two looks at the event loop: about 3 ms of Python."""
 
-    max_unacked_records: int = 4000
+    max_unacked_records: int = 8000
     """Records a sender may have on their way to receivers: the credits of one log."""
 
     max_unacked_bytes: int = 32 * MEBIBYTE

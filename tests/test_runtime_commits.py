@@ -208,6 +208,7 @@ async def test_a_lane_that_had_nothing_to_do_since_an_outage_meets_a_new_one() -
     source = script(ITEMS, items(1))
     world = World(tally_pipeline(source))
     engine = await world.start()
+    lane = engine.lanes[0]
     await world.until(engine.done.is_set)
     for _ in range(2):
         acks = world.tried
@@ -217,7 +218,6 @@ async def test_a_lane_that_had_nothing_to_do_since_an_outage_meets_a_new_one() -
                 raise StoreUnavailable("away")
 
         world.on_try = refuse
-        lane = engine.lanes[0]
         engine.touch(engine.intervals[0], urgent=True)
         await world.until(lambda n=acks: world.tried > n)  # type: ignore[misc]
         await world.until(lambda: not lane.busy, tick=0.01)

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from struct import Struct
 from typing import Any
 
@@ -19,7 +19,7 @@ from xxhash import xxh3_128_digest
 from millwheel.errors import StoreError, StoreUnavailable
 from millwheel.model import Delivery
 from millwheel.runtime.buckets import Buckets
-from millwheel.store.port import Bucket, Store
+from millwheel.store.port import Store
 
 _digest = xxh3_128_digest
 _words = Struct("<4I").unpack
@@ -67,13 +67,13 @@ class IdFilter(BloomFilter):  # type: ignore[misc]
         a, b, c, d = _words(_digest(id_))
         n = self.bits_per_slice
         x = self.bitarray
-        p = a % n
-        q = n + b % n
-        r = 2 * n + c % n
-        s = 3 * n + d % n
-        t = 4 * n + (a + b) % n
-        u = 5 * n + (a + c) % n
-        v = 6 * n + (a + d) % n
+        p, b, c, d = a % n, b % n, c % n, d % n  # small before they are added: half the cost
+        q = n + b
+        r = 2 * n + c
+        s = 3 * n + d
+        t = 4 * n + (p + b) % n
+        u = 5 * n + (p + c) % n
+        v = 6 * n + (p + d) % n
         w = 7 * n + (b + c) % n
         y = 8 * n + (b + d) % n
         z = 9 * n + (c + d) % n
@@ -137,8 +137,10 @@ class Dedup:
         self._slots = slots
         self._capacity = capacity
         self._filters: dict[int, SeenFilter] = {}
-        self.in_flight: dict[bytes, list[Delivery[Any]]] = {}
-        """Ids received and not durable yet: the first copy, and those that came meanwhile."""
+        self.in_flight: dict[bytes, Delivery[Any]] = {}
+        """Ids received and not durable yet, each with the first copy."""
+        self._joined: dict[bytes, list[Delivery[Any]]] = {}
+        """Later copies of these that need an ACK of their own."""
         self.dropped = 0
         self.maybes = 0
 
@@ -167,61 +169,68 @@ class Dedup:
         seen: list[Delivery[Any]] = []
         in_flight = self.in_flight
         buckets = self._buckets
-        bucket: Bucket | None = None
-        current: SeenFilter | None = None
+        last = -1
+        bucket = low = high = floor = 0
+        add: Callable[[bytes], bool] = bool
         for delivery in deliveries:
             id_ = delivery.id
-            copies = in_flight.get(id_)
-            if copies is not None:
-                self._join(copies, delivery)
+            first = in_flight.get(id_)
+            if first is not None:
+                self._join(first, delivery)
                 continue
             if delivery.named:
                 asked = self._ask_named(id_)
                 delivery.bucket = self._buckets.named()[-1]
-                in_flight[id_] = [delivery]
+                in_flight[id_] = delivery
                 candidates.append(delivery)
                 for number in asked:
                     maybe.setdefault(number, []).append(delivery)
                 continue
-            log = delivery.log
-            if log in sources:
-                place = delivery.seq
-                floor = buckets.source_floor(log)
-            else:
-                log = 0
-                place = delivery.stamp
-                floor = buckets.gc_watermark
+            source = delivery.log if delivery.log in sources else 0
+            place = delivery.seq if source else delivery.stamp
+            if source != last:
+                last, low, high = source, 0, 0
+                floor = buckets.source_floor(source) if source else buckets.gc_watermark
             if place < floor:
                 seen.append(delivery)
                 continue
-            if bucket is None or log != bucket.log or not bucket.low <= place < bucket.high:
-                bucket = buckets.of_offset(log, place) if log else buckets.of_stamp(place)
-                current = self.filter_of(bucket.id)
-            assert current is not None
-            in_flight[id_] = [delivery]
+            if not low <= place < high:
+                found = buckets.of_offset(source, place) if source else buckets.of_stamp(place)
+                bucket, low, high = found.id, found.low, found.high
+                add = self.filter_of(bucket).add
+            in_flight[id_] = delivery
             candidates.append(delivery)
-            delivery.bucket = bucket.id
-            if current.add(id_):
-                maybe.setdefault(bucket.id, []).append(delivery)
+            delivery.bucket = bucket
+            if add(id_):
+                maybe.setdefault(bucket, []).append(delivery)
         self.dropped += len(seen)
         return candidates, maybe, seen
 
-    def _join(self, copies: list[Delivery[Any]], newcomer: Delivery[Any]) -> None:
+    def _join(self, first: Delivery[Any], newcomer: Delivery[Any]) -> None:
         """A copy of what is in flight: acknowledged with it, and counted once it is."""
-        if any(newcomer.seq == copy.seq and newcomer.log == copy.log for copy in copies):
+        copies = self._joined.get(newcomer.id, [])
+        if any(newcomer.seq == c.seq and newcomer.log == c.log for c in (first, *copies)):
             self.dropped += 1
         else:
-            copies.append(newcomer)
+            self._joined[newcomer.id] = [*copies, newcomer]
 
     def landed(self, ids: Iterable[bytes]) -> list[Delivery[Any]]:
         """The records of these ids are durable: every copy, to be acknowledged."""
         pop = self.in_flight.pop
-        copies: list[Delivery[Any]] = []
-        count = 0
-        for id_ in ids:
-            copies += pop(id_)
-            count += 1
-        self.dropped += len(copies) - count
+        copies = [pop(id_) for id_ in ids]
+        if self._joined:
+            joined = [late for first in copies for late in self._joined.pop(first.id, ())]
+            self.dropped += len(joined)
+            copies += joined
+        return copies
+
+    def start_over(self) -> list[Delivery[Any]]:
+        """Everything in flight, in the order it came; none of it is any more."""
+        copies = [
+            c for first in self.in_flight.values() for c in (first, *self._joined.get(first.id, ()))
+        ]
+        self.in_flight.clear()
+        self._joined.clear()
         return copies
 
     def _ask_named(self, id_: bytes) -> list[int]:

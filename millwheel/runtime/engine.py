@@ -30,8 +30,8 @@ from millwheel.runtime.lane import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, L
 from millwheel.runtime.part_file import PartFile
 from millwheel.runtime.sent import SentLog
 from millwheel.runtime.states import KeyState, StateCache
-from millwheel.runtime.tasks import end
 from millwheel.runtime.step import NOBODY, Step, StreamRoute, connect
+from millwheel.runtime.tasks import end
 from millwheel.sinks import JsonLinesFiles, Table
 from millwheel.store.port import Claim, DeadLetter, NodeDeploy, Store, StreamDeploy
 from millwheel.store.state_shape import state_shape

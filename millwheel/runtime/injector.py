@@ -11,11 +11,12 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from millwheel.codec import LETTER_CHARACTERS, encode_key, named_id, shown, storable
+from millwheel.codec import LETTER_CHARACTERS, encode_key, named_id, reason, shown, storable
 from millwheel.errors import InputError, MillwheelError
 from millwheel.model import MAX_TIME, MIN_TIME, Delivery, clamp_time, record_id, to_micros
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.sent import SentLog
+from millwheel.runtime.step import NOBODY
 from millwheel.runtime.step import Reader as StreamReader
 from millwheel.runtime.tasks import end
 from millwheel.sources import Partition, Reader, Row
@@ -63,9 +64,8 @@ class Injector:
         )
         self._route = self._interval.step.routes[self._stream.name]
         readers = self._route.readers
-        self._only_reader = (
-            readers[0] if len(readers) == 1 and self._engine.inject_copies == 1 else None
-        )
+        simple = len(readers) == 1 and self._engine.inject_copies == 1
+        self._only_reader = readers[0] if simple and not readers[0].step.node.named else None
         # Rows past the stored position hold the watermark once they are read again; until
         # then nothing beyond what was promised may be.
         self._interval.input_watermark = self._interval.durable
@@ -109,7 +109,9 @@ class Injector:
     def position(self) -> dict[str, Any]:
         """What is stored of it: where to read on, and which row holds the watermark."""
         first = self.log.first
-        held = first < self.log.next_seq and self._interval.promised < self._interval.input_watermark
+        held = (
+            first < self.log.next_seq and self._interval.promised < self._interval.input_watermark
+        )
         reader = (
             self._reader.position(first)
             if self._reader is not None
@@ -170,10 +172,13 @@ class Injector:
         What counts for the watermark is what the source had promised when a row was read: a
         row older than that is late by declaration, and must not hold it back in a queue.
         """
-        log = self.log
+        log, number = self.log, self.log.id
+        route, stream = self._route, self._stream.name
         reader = self._only_reader
         seen, lateness, promised = self._seen, self._lateness, self._interval.promised
         timestamp, seen_of = self._injection.timestamp, self._seen_of
+        mutable = route.codec.mutable
+        receiver = reader.step.id if reader is not None else NOBODY
         least = MAX_TIME
         known = rows[0].offset < log.known_end
         done: list[int] = []
@@ -196,10 +201,19 @@ class Injector:
                     continue
                 hold = max(micros, promised, seen - lateness)
                 if reader is None:
-                    self._send_to_several(row, micros, hold)
+                    self._send_to_all(row, micros, hold)
                 else:
-                    delivery = self._address(reader, offset, value, micros, hold)
-                    reader.step.interval_of(delivery.slot).intake.append(delivery)
+                    # `_address`, written out: one reader and no ids of its own is the rule
+                    key = reader.key_of(value, stream)
+                    key_text, slot = encode_key(key)
+                    encoded = route.codec.encode(value) if mutable else b""
+                    reader.step.interval_of(slot).intake.append(
+                        Delivery(
+                            key, value, micros, stream, key_text, slot, receiver, hold,
+                            ASSUMED_ROW_BYTES, encoded, number, offset, offset,
+                            record_id(number, offset),
+                        )
+                    )  # fmt: skip
             except Exception as error:
                 least = min(least, promised)
                 self._give_up(row, self._blame(row, error))
@@ -231,8 +245,8 @@ class Injector:
             ASSUMED_ROW_BYTES, encoded, log, offset, offset, id_, 0, named,
         )  # fmt: skip
 
-    def _send_to_several(self, row: Row, micros: int, hold: int) -> None:
-        """The row to each of several readers, or in several copies; each has its own value."""
+    def _send_to_all(self, row: Row, micros: int, hold: int) -> None:
+        """The row to each reader, in as many copies as asked for; each has its own value."""
         codec = self._route.codec
         value = row.value
         deliveries: list[tuple[StreamReader, Delivery[Any]]] = []
@@ -252,8 +266,8 @@ class Injector:
         if isinstance(error, MillwheelError):
             return InputError(f"{place}: {error}")
         return InputError(
-            f"{place}: the timestamp of stream {self._stream.name!r} cannot be taken: {error}; "
-            f"value {row.value!r:.300}"
+            f"{place}: the timestamp of stream {self._stream.name!r} cannot be taken: "
+            f"{reason(error)}; value {shown(row.value, 300)}"
         )
 
     def _give_up(self, row: Row, error: InputError) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from millwheel.codec import decode_key
-from millwheel.context import TimerIdentity
+from millwheel.context import BLOOM_MAYBES, DUPLICATES_DROPPED, TimerIdentity
 from millwheel.errors import InvariantBroken
 from millwheel.model import MAX_TIME, Delivery, Firing, Key, Timer
 from millwheel.runtime.bundle import Item
@@ -145,10 +145,7 @@ class Interval:
         self.backlog.clear()
         if self.dedup is None:
             return
-        again = [
-            d for copies in self.dedup.in_flight.values() for d in copies if id(d) not in apart
-        ]
-        self.dedup.in_flight.clear()
+        again = [d for d in self.dedup.start_over() if id(d) not in apart]
         for delivery in again:
             self.step.renew(delivery)
         self.intake.extendleft(reversed(again))
@@ -166,7 +163,7 @@ class Interval:
         for item in items:
             if isinstance(item, Delivery):
                 self.step.renew(item)
-                self.dedup.in_flight.setdefault(item.id, [item])
+                self.dedup.in_flight.setdefault(item.id, item)
                 taken.append(item)
                 continue
             name = (item.key_text, item.timer.kind, item.timer.tag)
@@ -315,8 +312,8 @@ class Interval:
     def count(self, counters: dict[str, int]) -> None:
         """Add to the totals that go with the next commit, with what dedup counted."""
         if self.dedup is not None and self.dedup.maybes | self.dedup.dropped:
-            counters["bloom_maybes"] = self.dedup.maybes
-            counters["duplicates_dropped"] = self.dedup.dropped
+            counters[BLOOM_MAYBES] = self.dedup.maybes
+            counters[DUPLICATES_DROPPED] = self.dedup.dropped
             self.dedup.maybes = self.dedup.dropped = 0
         if counters:
             for name, by in counters.items():

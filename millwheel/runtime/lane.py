@@ -18,7 +18,7 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
 from millwheel.codec import slot_of
-from millwheel.context import Effects
+from millwheel.context import BAD_ROWS, PROCESSED, Effects
 from millwheel.errors import CommitUnknown, StatementError, StoreUnavailable
 from millwheel.model import MAX_TIME, Delivery, Firing, record_id
 from millwheel.runtime.bundle import Bundle, IntervalWork, Item
@@ -123,7 +123,7 @@ class Lane:
         work = self._open.work(interval)
         work.given_up.append(offset)
         work.effects.dead_letters.append(letter)
-        work.effects.counters["bad_rows"] = work.effects.counters.get("bad_rows", 0) + 1
+        work.effects.counters[BAD_ROWS] = work.effects.counters.get(BAD_ROWS, 0) + 1
         self._commit_wanted.set()
 
     @property
@@ -199,25 +199,23 @@ class Lane:
         else:
             fresh = await self._deduplicate(interval, items)  # type: ignore[arg-type]
         by_key: dict[bytes, list[Item]] = {}
-        backlog = interval.backlog
-        for item in fresh:
-            key_text = item.key_text
-            if key_text in backlog:
-                interval.put_back(item)
-                continue
-            same = by_key.get(key_text)
-            if same is None:
-                by_key[key_text] = [item]
-            else:
-                same.append(item)
         groups: deque[Group] = deque()
         missing: list[KeyState] = []
-        for key_text, same in by_key.items():
-            backlog[key_text] = None
-            state = interval.states.get(same[0].key, key_text, same[0].slot)
-            if not state.loaded:
-                missing.append(state)
-            groups.append((state, same))
+        backlog, get = interval.backlog, interval.states.get
+        for item in fresh:
+            key_text = item.key_text
+            same = by_key.get(key_text)
+            if same is not None:
+                same.append(item)
+            elif key_text in backlog:
+                interval.put_back(item)
+            else:
+                backlog[key_text] = None
+                by_key[key_text] = same = [item]
+                state = get(item.key, key_text, item.slot)
+                if not state.loaded:
+                    missing.append(state)
+                groups.append((state, same))
         if missing:
             await self._load(interval, missing)
         return groups
@@ -274,12 +272,11 @@ class Lane:
             state, items = groups.popleft()
             changes = await execution.run(state, items, watermark, now)
             self._finish(interval, state, items, execution.effects, changes)
-            while (waiting := backlog[state.key_text]) is not None:
+            while (waiting := backlog.pop(state.key_text)) is not None:
                 backlog[state.key_text] = None
                 now = self._engine.clock.now()
                 changes = await execution.run(state, waiting, interval.input_watermark, now)
                 self._finish(interval, state, waiting, execution.effects, changes)
-            del backlog[state.key_text]
 
     def _relieve(self, interval: Interval, groups: deque[Group], watermark: int) -> None:
         if groups and self._runner is not None:
@@ -303,7 +300,9 @@ class Lane:
     ) -> None:
         """Put what a key's items decided into the open bundle; `effects` are empty again."""
         bundle = self._open
-        work = bundle.work(interval)
+        work = bundle.works.get(interval)
+        if work is None:
+            work = bundle.work(interval)
         work.items += items
         if interval.firings:
             for item in items:
@@ -315,13 +314,15 @@ class Lane:
                 if timer is not None and timer[1] < promised:
                     timer = effects.timers[name] = (timer[0], promised, timer[2], timer[3])
                 interval.set_timer(name, timer)
-        key_text, slot = state.key_text, state.slot
         size = effects.size
         if changes:
-            state.carry(changes, interval.n + 1)
-        for entry, encoded in changes:
-            work.states[(key_text, entry)] = (slot, encoded)
-            size += len(encoded or b"") + 64
+            n = interval.n + 1
+            if state.n != n:
+                state.carry(changes, n)
+            key_text, slot, states = state.key_text, state.slot, work.states
+            for entry, encoded in changes:
+                states[(key_text, entry)] = (slot, encoded)
+                size += 64 if encoded is None else 64 + len(encoded)
         work.effects.take(effects)
         bundle.count += len(items)
         bundle.size += size
@@ -388,10 +389,13 @@ class Lane:
             effects = work.effects
             self._number(interval, effects.productions, stamp)
             commit.productions += effects.productions
+            bucket = 0
             for item in work.items:
                 if type(item) is Delivery:
-                    row = (item.slot, item.receiver, item.id)
-                    commit.seen.setdefault(item.bucket, []).append(row)
+                    if item.bucket != bucket:
+                        bucket = item.bucket
+                        seen = commit.seen.setdefault(bucket, [])
+                    seen.append((item.slot, item.receiver, item.id))
             self._add_changes(commit, interval, work)
             for table, values in effects.rows:
                 if table.numbered:
@@ -462,7 +466,7 @@ class Lane:
         interval.promised = work.low_watermark = interval.output_watermark()
         counters = work.effects.counters
         if work.items:
-            counters["processed"] = len(work.items)
+            counters[PROCESSED] = len(work.items)
         interval.count(counters)
         return IntervalCommit(
             interval_id=interval.id,

@@ -246,25 +246,25 @@ class KeyState:
         encoded leaves the key as it was.
         """
         main = self._main
-        encoded = main.encoded
-        if self._opened:
-            layout = self._cache.layout
-            if not layout.stateless:
-                encoded = layout.encode(self._state)
-                if encoded == layout.empty:
-                    encoded = None
-                elif encoded != main.encoded:
-                    layout.codec.check(encoded, self._state)
-                if layout.collections and layout.bound(self._state) != self._bound:
-                    self._replace_collections(self._state)  # one of them was assigned alone
+        before = encoded = main.encoded
+        layout = self._cache.layout
+        if self._opened and not layout.stateless:
+            encoded = layout.encode(self._state)
+            if encoded == layout.empty:
+                encoded = None
+            elif encoded != before:
+                layout.codec.check(encoded, self._state)
+            if layout.collections and layout.bound(self._state) != self._bound:
+                self._replace_collections(self._state)  # one of them was assigned alone
         touched = self._encode_touched() if self._touched else ()
         changes: list[Change] = []
-        if encoded != main.encoded:
-            self._grow(len(encoded or b"") - len(main.encoded or b""))
+        if encoded != before:
+            growth = len(encoded or b"") - len(before or b"")
+            if growth:
+                self._grow(growth)
             main.encoded = encoded
-            main.n = n
+            self.n = main.n = n
             changes.append(("", encoded))
-            self.n = n
         if not touched:
             return changes
         for entry, cell, value in touched:
@@ -296,8 +296,6 @@ class KeyState:
 
     def carry(self, changes: list[Change], n: int) -> None:
         """The changes go into commit `n`, however long user code waited since their capture."""
-        if self.n == n:
-            return
         self.n = n
         for entry, _ in changes:
             cell = self.cells.get(entry) if entry else self._main

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from millwheel.codec import Codec, encode_key
+from millwheel.codec import Codec, encode_key, reason, shown
 from millwheel.context import Effects, StateCell
 from millwheel.errors import UserCodeError
 from millwheel.graph import Node
@@ -77,7 +77,7 @@ class Reader:
         except Exception as error:
             raise UserCodeError(
                 f"the key extractor of {self.step.name!r} failed on a value of stream {stream!r}: "
-                f"{type(error).__name__}: {error}; value {value!r:.300}"
+                f"{reason(error)}; value {shown(value, 300)}"
             ) from error
 
 
