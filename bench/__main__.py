@@ -48,7 +48,7 @@ async def run(parts: list[str], *, quick: bool) -> dict[str, Any]:
             results["latency"] = await latency.measure(url, samples=200 if quick else 1000)
         if "snapshot" in parts:
             results["snapshot"] = await snapshot.measure(
-                url, directory, records=100_000 if quick else 2_000_000
+                url, directory, records=100_000 if quick else 5_000_000
             )
         if "memory" in parts:
             results["memory"] = await memory.measure(url, directory, times=2 if quick else 20)

@@ -124,6 +124,7 @@ class Collection:
         local = self._cells.values
         self.bind(cells, prefix, codec, key_type)
         for entry, value in local.items():
+            self._check_key(entry)
             cells.store(prefix + entry, self._codec_of(entry), value)
 
     def is_loose(self) -> bool:
@@ -137,6 +138,9 @@ class Collection:
 
     def _codec_of(self, entry: str) -> Codec[Any]:
         return self._codec
+
+    def _check_key(self, text: str) -> None:
+        """Refuse a key, given as JSON, of another type than was declared."""
 
     async def _read(self, entry: str) -> Any:
         value = self._cells.lookup(entry, self._codec)
@@ -170,7 +174,17 @@ class MapState(Collection, Generic[K, V]):
 
     def put(self, key: K, value: V) -> None:
         """Set the value of `key`."""
-        self._cells.store(self._entry(key), self._codec, value)
+        entry = self._entry(key)
+        self._check_key(entry[len(self._prefix) :])
+        self._cells.store(entry, self._codec, value)
+
+    def _check_key(self, text: str) -> None:
+        try:
+            msgspec.json.decode(text, type=self._key_type)
+        except msgspec.MsgspecError as error:
+            raise UserCodeError(
+                f"{self._codec.what}: {text:.200} is no key of this map: {error}"
+            ) from error
 
     def remove(self, key: K) -> None:
         """Forget `key`, if it is there."""

@@ -746,6 +746,8 @@ async def test_what_cannot_be_assigned_to_a_collection_is_the_records_fault(
         ("list", "queue"),
         ("new state", "$.count"),
         ("new map", "marks"),
+        ("key", "marks"),
+        ("new map's key", "marks"),
     ],
 )
 async def test_state_of_the_wrong_type_is_the_records_fault(
@@ -755,6 +757,7 @@ async def test_state_of_the_wrong_type_is_the_records_fault(
 
     async def do(record: Record[Item], ctx: Context[Kept]) -> None:
         wrong: Any = "x"
+        number: Any = 5
         state = ctx.state
         if record.value.number != 1:
             state.count += 1
@@ -771,16 +774,19 @@ async def test_state_of_the_wrong_type_is_the_records_fault(
             await state.queue.append(wrong)
         elif way == "new state":
             ctx.state = Kept(count=wrong)
+        elif way == "key":
+            state.marks.put(number, 1)
         else:
             new = Kept()
-            new.marks.put("w", wrong)
+            new.marks.put(*(("w", wrong) if way == "new map" else (number, 1)))
             ctx.state = new
 
     values = [Item("a", n) for n in (0, 1, 2)]
     limits = replace(QUICK, chunk_records=chunk)
     world = World(doing(values, do, settings=limits, on_error="dead_letter"))
     await world.run()
-    assert [told in error and "`str`" in error for _, error in world.letters()] == [True]
+    kind = "`int`" if "key" in way else "`str`"
+    assert [told in error and kind in error for _, error in world.letters()] == [True]
     assert world.state("do", "a") == {
         "": {"count": 2, "numbers": [0, 2]},
         'marks/"m"': 2,
