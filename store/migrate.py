@@ -37,7 +37,7 @@ def schema_version(url: str, schema: str) -> str | None:
             return None if version is None else str(version[0])
     except psycopg.Error as error:
         raise StoreUnavailable(
-            f"the store cannot be reached: {str(error).strip()}. Check --store, and that Postgres "
+            f"the store cannot be reached: {str(error).strip()}\nCheck --store, and that Postgres "
             "is running"
         ) from error
 
@@ -46,8 +46,9 @@ def migrate(url: str, schema: str) -> None:
     """Create the schema, or bring it up to `HEAD`; safe to run from several processes.
 
     Raises:
-        StoreError: Postgres refuses it; the schema is as it was.
+        StoreError: Postgres refuses it, or a newer millwheel made it; the schema is as it was.
     """
+    _refuse_newer(schema, schema_version(url, schema))
     from alembic import command
     from alembic.config import Config
     from sqlalchemy import create_engine, exc, pool
@@ -76,15 +77,26 @@ def migrate(url: str, schema: str) -> None:
         engine.dispose()
 
 
+def _refuse_newer(schema: str, version: str | None) -> None:
+    if version is not None and version > HEAD:
+        raise StoreError(
+            f"the schema {schema!r} of the store is at version {version}, and this code knows "
+            f"versions up to {HEAD}: a newer millwheel made it. Install that one, or use another "
+            "store"
+        )
+
+
 def require_version(url: str, schema: str, *, migrate_now: bool) -> None:
     """See to it that the schema is at `HEAD`: move it if allowed, else say how.
 
     Raises:
         SchemaBehind: it is not, and `migrate_now` is false.
+        StoreError: a newer millwheel made it.
     """
     version = schema_version(url, schema)
     if version == HEAD:
         return
+    _refuse_newer(schema, version)
     if migrate_now:
         migrate(url, schema)
         return

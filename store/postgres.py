@@ -92,7 +92,7 @@ class PostgresStore:
                 await connection.execute("SELECT 1")
         except psycopg.Error as error:
             raise StoreUnavailable(
-                f"the store cannot be reached: {str(error).strip()}. Check --store, and that "
+                f"the store cannot be reached: {str(error).strip()}\nCheck --store, and that "
                 "Postgres is running"
             ) from error
         await self._pool.open()

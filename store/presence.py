@@ -126,6 +126,6 @@ def _connect(url: str, address: StoreAddress) -> psycopg.Connection[Any]:
         )
     except psycopg.Error as error:
         raise StoreUnavailable(
-            f"the store {address.redacted()} cannot be reached: {str(error).strip()}. Check "
+            f"the store {address.redacted()} cannot be reached: {str(error).strip()}\nCheck "
             "--store, and that Postgres is running there"
         ) from error

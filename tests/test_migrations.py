@@ -19,7 +19,7 @@ from alembic.script import ScriptDirectory
 from psycopg import sql
 from sqlalchemy import MetaData, create_engine, pool
 
-from millwheel.errors import SchemaBehind, StoreUnavailable
+from millwheel.errors import SchemaBehind, StoreError, StoreUnavailable
 from millwheel.store.migrate import HEAD, migrate, require_version, schema_version
 from millwheel.store.schema import KEY_TEXT, metadata
 from tests.conftest import VERSIONS
@@ -128,6 +128,17 @@ def test_a_schema_that_is_behind_is_refused_with_the_command(empty: Schema) -> N
     empty.query("UPDATE {v} SET version_num = '0000'", v="alembic_version")
     with pytest.raises(SchemaBehind, match=r"is at version 0000.*needs version " + HEAD):
         require_version(empty.url, empty.name, migrate_now=False)
+
+
+@pytest.mark.parametrize("migrate_now", [False, True])
+def test_a_schema_of_a_newer_release_is_left_alone(empty: Schema, migrate_now: bool) -> None:
+    migrate(empty.url, empty.name)
+    empty.query("UPDATE {v} SET version_num = '9999'", v="alembic_version")
+    with pytest.raises(StoreError, match="version 9999.*a newer millwheel made it"):
+        require_version(empty.url, empty.name, migrate_now=migrate_now)
+    with pytest.raises(StoreError, match="a newer millwheel made it"):
+        migrate(empty.url, empty.name)
+    assert schema_version(empty.url, empty.name) == "9999"
 
 
 def test_a_schema_is_migrated_where_that_is_allowed(empty: Schema) -> None:
