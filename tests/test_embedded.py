@@ -105,7 +105,9 @@ def child() -> Iterator[Child]:
 
     def run(code: str) -> subprocess.Popen[str]:
         header = (
-            "import pathlib, sys\n"
+            "import pathlib, signal, sys\n"
+            # Whoever runs the tests may ignore it, and the child would inherit that.
+            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "from millwheel.store import embedded, server_files\n"
             f"server_files.STATE_ROOT = pathlib.Path({str(server_files.STATE_ROOT)!r})\n"
         )
@@ -291,7 +293,7 @@ def test_the_server_outlives_ctrl_c_and_kill_9_of_its_owner(made: Path, child: C
         assert owner.stdout is not None
         pid = int(owner.stdout.readline())
         os.killpg(owner.pid, number)  # as the terminal does it: all processes of the group
-        owner.wait()
+        owner.wait(timeout=30)
         adopted = embedded.start(made)
         assert adopted.adopted
         assert adopted.pid == pid

@@ -134,7 +134,7 @@ def test_a_schema_that_is_behind_is_refused_with_the_command(empty: Schema) -> N
 def test_a_schema_of_a_newer_release_is_left_alone(empty: Schema, migrate_now: bool) -> None:
     migrate(empty.url, empty.name)
     empty.query("UPDATE {v} SET version_num = '9999'", v="alembic_version")
-    with pytest.raises(StoreError, match="version 9999.*a newer millwheel made it"):
+    with pytest.raises(StoreError, match=r"version 9999.*a newer millwheel made it"):
         require_version(empty.url, empty.name, migrate_now=migrate_now)
     with pytest.raises(StoreError, match="a newer millwheel made it"):
         migrate(empty.url, empty.name)
