@@ -851,9 +851,11 @@ class _CsvReader(_FileReader):
         self._separator = re.compile(b"[%b\n]" % re.escape(dialect.delimiter.encode()))
         if dialect.quote is not None:
             delimiter, quote = re.escape(dialect.delimiter), re.escape(dialect.quote)
-            quoted = f"{quote}[^{quote}]*+(?:{quote}{quote}[^{quote}]*+)*+{quote}"
+            # No possessive groups: Python before 3.11.5 gets them wrong. None is needed, as
+            # each quote closes, or is the first of two, whatever stands before it.
+            quoted = f"{quote}[^{quote}]*+(?:{quote}{quote}[^{quote}]*+)*{quote}(?!{quote})"
             cell = f"(?:{quoted}|(?!{quote}))[^{delimiter}\n]*+"
-            row = f"{cell}(?:{delimiter}{cell})*+"
+            row = f"{cell}(?:{delimiter}{cell})*"
             self._match_row = re.compile(f"{row}\n".encode()).match
             self._match_all = re.compile(row.encode()).fullmatch
             self._match_quoted = re.compile(quoted).match
