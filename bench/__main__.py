@@ -1,4 +1,4 @@
-"""``python -m bench [rate latency snapshot memory] [--quick]``: measure, print, keep as JSON."""
+"""``python -m bench [rate latency snapshot memory timers hot] [--quick]``: measure, print, keep as JSON."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 
 import psycopg
 
-from bench import latency, memory, rate, snapshot
+from bench import hot, latency, memory, rate, snapshot, timers
 from bench.server import server
 from millwheel.services import loop
 
-PARTS = ("rate", "latency", "snapshot", "memory")
+PARTS = ("rate", "latency", "snapshot", "memory", "timers", "hot")
 OUT = Path(__file__).parent / "out"
 
 
@@ -52,6 +52,14 @@ async def run(parts: list[str], *, quick: bool) -> dict[str, Any]:
             )
         if "memory" in parts:
             results["memory"] = await memory.measure(url, directory, times=2 if quick else 20)
+        if "timers" in parts:
+            results["timers"] = await timers.measure(
+                url, directory, count=50_000 if quick else 1_000_000
+            )
+        if "hot" in parts:
+            results["hot"] = await hot.measure(
+                url, directory, pairs=3 if quick else 7, records=50_000 if quick else 300_000
+            )
     return results
 
 

@@ -2,71 +2,124 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Coroutine
 from datetime import timedelta
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-import msgspec
-
-from millwheel import Computation, Context, MapState, Record, Stream, Timer
+from millwheel import Computation, Context, Record, Stream, Timer
+from millwheel.computations.counted import Counted
 from millwheel.computations.folds import Fold
-from millwheel.windows import Pane, Span, Tumbling, instant
+from millwheel.computations.panes import Late, Panes
+from millwheel.computations.sessions import Sessions
+from millwheel.computations.sliced import Sliced
+from millwheel.computations.standing import Standing
+from millwheel.errors import GraphError
+from millwheel.windows import Assigner, Count, Early, Global, Pane, Session, Sliding
 
 V = TypeVar("V")
 A = TypeVar("A")
 R = TypeVar("R")
 
 
-class WindowState(msgspec.Struct, Generic[A]):
-    """One open (or amendable) window of a key."""
+class Keeping(Protocol[V]):
+    """How the windows of one kind are kept: the two calls of a computation, and its state."""
 
-    accumulator: A
-    panes: int = 0
-    """How many panes were sent; above 0 the window has closed."""
-
-
-class Windows(msgspec.Struct):
-    """The windows of a key: start in microseconds -> state."""
-
-    open: MapState[int, Any] = msgspec.field(default_factory=MapState)
+    @property
+    def state_type(self) -> Any: ...
+    def process_record(self, record: Record[V], ctx: Context[Any]) -> Coroutine[Any, Any, None]: ...
+    def process_timer(self, timer: Timer, ctx: Context[Any]) -> Coroutine[Any, Any, None]: ...
 
 
-class Windowed(Computation[V, Windows], Generic[V, A, R]):
+class Windowed(Computation[V, Any], Generic[V, A, R]):
     """Folds the records of each key and window, and sends a pane when the watermark closes it.
 
     The on-time pane carries the window's last microsecond as its timestamp, so that hourly
     panes summed into days equal direct days. A record is late when its window's last
-    microsecond is behind the low watermark.
+    microsecond is behind the low watermark; one that belongs to several windows is late for
+    some of them, and left out only when none takes it any more.
+
+    A record writes one entry of its key's state: its window, its session, or its slice.
+    Sliding windows fall back to an entry per window, size / slide of them, where slices cannot
+    do: with a fold that has no ``merge`` (a warning says so), with `early`, or without
+    `accumulate`.
 
     Args:
-        windows: which window a record belongs to.
+        windows: which windows a record belongs to: of `millwheel.windows`, or your own
+            `Assigner`.
         fold: how values become a result.
         to: the stream of panes.
         late: what becomes of a late record: ``"drop"`` it; ``"amend"``: send the window's
             pane again with the record in it; or a stream to send its value to. Each is
             counted (``late_dropped``, ``late_amended``, ``late_sent``).
-        allowed_lateness: with ``"amend"``, how long after its end a window can still be
-            amended; then its state goes. None: for ever.
+        allowed_lateness: how long after its end a window is still amended; then its state
+            goes, and what comes for it is dropped or, if `late` is a stream, goes there. None:
+            for ever with ``"amend"``, not at all with a stream.
+        early: when panes are sent before the window closes. A global window needs it.
+        accumulate: each pane tells all that the window holds; else only what is new since the
+            pane before, and none is sent when nothing is.
+
+    Raises:
+        GraphError: what cannot work: sessions of a fold without ``merge``, a global window
+            that would never send, lateness for count windows.
+        ValueError: an `allowed_lateness` that is negative, or with ``late="drop"``.
     """
 
     def __init__(
         self,
-        windows: Tumbling,
+        windows: Assigner | Session | Count,
         fold: Fold[V, A, R],
         to: Stream[Pane[R]],
         *,
-        late: Literal["drop", "amend"] | Stream[V] = "drop",
+        late: Late[V] = "drop",
         allowed_lateness: timedelta | None = None,
+        early: Early | None = None,
+        accumulate: bool = True,
     ) -> None:
-        if allowed_lateness is not None and (late != "amend" or allowed_lateness < timedelta(0)):
+        if allowed_lateness is not None and (late == "drop" or allowed_lateness < timedelta(0)):
             raise ValueError(
-                'allowed_lateness is a time of zero or more, and goes with late="amend"'
+                'allowed_lateness is a time of zero or more, and goes with late="amend" or a stream'
             )
-        self._windows = windows
-        self._fold = fold
+        if isinstance(late, str) and late not in ("drop", "amend"):
+            raise GraphError(f'late is "drop", "amend" or a stream, not {late!r}')
         self._to = to
-        self._late = late
-        self._allowed_lateness = allowed_lateness
         self.writes = (to, late) if isinstance(late, Stream) else (to,)
+        panes = Panes(fold, to, late, allowed_lateness, early, accumulate)
+        self._keeping = self._keep(windows, panes, f"windows of stream {to.name!r}", late)
+
+    @staticmethod
+    def _keep(
+        windows: Assigner | Session | Count, panes: Panes[V, A, R], what: str, late: Late[V]
+    ) -> Keeping[V]:
+        if isinstance(windows, Session):
+            if panes.fold.merge is None:
+                raise GraphError(
+                    f"{what}: sessions need a fold that can merge, since a record may join two of "
+                    "them; give the fold merge=..., one accumulator of two"
+                )
+            return Sessions(windows, panes)
+        if isinstance(windows, Count):
+            if late != "drop":
+                raise GraphError(
+                    f"{what}: count windows close on records, not on time, so that none is late; "
+                    "leave out late and allowed_lateness"
+                )
+            return Counted(windows, panes)
+        if isinstance(windows, Global) and panes.early is None:
+            raise GraphError(
+                f"{what}: a global window closes at the end of time, and would send nothing "
+                "before; give it early=Early(records=...) or early=Early(seconds=...)"
+            )
+        if isinstance(windows, Sliding) and panes.early is None and panes.accumulate:
+            if panes.fold.merge is not None:
+                return Sliced(windows, panes)
+            if windows.number > 1:
+                warnings.warn(
+                    f"{what}: the fold has no merge, so each record writes the state of all the "
+                    f"{windows.number} windows that hold it, not of one slice; give it merge=...",
+                    stacklevel=3,
+                )
+        return Standing(windows, panes)
 
     @property
     def name(self) -> str:
@@ -76,74 +129,12 @@ class Windowed(Computation[V, Windows], Generic[V, A, R]):
     @property
     def state_type(self) -> Any:
         """Windows whose accumulators have the fold's type."""
-        state = WindowState[self._fold.accumulator]  # type: ignore[name-defined]
-        return msgspec.defstruct(
-            "Windows",
-            [("open", MapState[int, state], msgspec.field(default_factory=MapState))],
-        )
+        return self._keeping.state_type
 
-    async def process_record(self, record: Record[V], ctx: Context[Windows]) -> None:
-        span = self._windows.of(record.micros)
-        if instant(span.last) < ctx.low_watermark:
-            await self._take_late(record, span, ctx)
-            return
-        state = await ctx.state.open.get(span.start)
-        if state is None:
-            state = WindowState(self._fold.init())
-            ctx.set_timer(instant(span.last), tag=str(span.start))
-        state.accumulator = self._fold.add(state.accumulator, record.value)
-        ctx.state.open.put(span.start, state)
+    # Not `async`: a coroutine that only awaits another one would cost each record some 100 ns.
 
-    async def _take_late(self, record: Record[V], span: Span, ctx: Context[Windows]) -> None:
-        late = self._late
-        if isinstance(late, Stream):
-            ctx.count("late_sent")
-            ctx.produce(late, record.value)
-            return
-        state = await ctx.state.open.get(span.start) if late == "amend" else None
-        expired = self._allowed_lateness is not None and (
-            instant(span.end) + self._allowed_lateness < ctx.low_watermark
-        )
-        if late == "drop" or expired:
-            ctx.count("late_dropped")
-            return
-        ctx.count("late_amended")
-        if state is None:
-            state = WindowState(self._fold.init())
-            self._set_expiry(span, ctx)
-        state.accumulator = self._fold.add(state.accumulator, record.value)
-        self._send(span, state, ctx, late=True)
-        ctx.state.open.put(span.start, state)
+    def process_record(self, record: Record[V], ctx: Context[Any]) -> Coroutine[Any, Any, None]:
+        return self._keeping.process_record(record, ctx)
 
-    async def process_timer(self, timer: Timer, ctx: Context[Windows]) -> None:
-        expiry = timer.tag.startswith("expire ")
-        span = self._windows.at(int(timer.tag.removeprefix("expire ")))
-        state = await ctx.state.open.get(span.start)
-        if expiry or state is None:
-            ctx.state.open.remove(span.start)
-            return
-        self._send(span, state, ctx, late=False)
-        if self._late == "amend":
-            ctx.state.open.put(span.start, state)
-            self._set_expiry(span, ctx)
-        else:
-            ctx.state.open.remove(span.start)
-
-    def _set_expiry(self, span: Span, ctx: Context[Windows]) -> None:
-        if self._allowed_lateness is not None:
-            ctx.set_timer(instant(span.end) + self._allowed_lateness, tag=f"expire {span.start}")
-
-    def _send(
-        self, span: Span, state: WindowState[A], ctx: Context[Windows], *, late: bool
-    ) -> None:
-        pane = Pane(
-            ctx.key,
-            instant(span.start),
-            instant(span.end),
-            self._fold.result(state.accumulator),
-            state.panes,
-            late,
-            self._late != "amend",
-        )
-        state.panes += 1
-        ctx.produce(self._to, pane, timestamp=ctx.output_watermark if late else None)
+    def process_timer(self, timer: Timer, ctx: Context[Any]) -> Coroutine[Any, Any, None]:
+        return self._keeping.process_timer(timer, ctx)

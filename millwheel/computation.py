@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
 
 from millwheel.context import Context
 from millwheel.model import Record, Timer
-from millwheel.streams import Stream
+from millwheel.streams import Input, Stream
 
 V = TypeVar("V")
 S = TypeVar("S")
@@ -40,6 +40,13 @@ class Computation(Generic[V, S]):
     async def process_timer(self, timer: Timer, ctx: Context[S]) -> None:
         """Called for each timer that is due."""
         raise NotImplementedError(f"{type(self).__name__} sets timers but defines no process_timer")
+
+    def check_inputs(self, inputs: tuple[Input[Any], ...]) -> None:
+        """Called by `Pipeline.add`, for what can be told from the inputs alone.
+
+        Raises:
+            GraphError: the computation cannot read these streams with these keys.
+        """
 
     @property
     def name(self) -> str:

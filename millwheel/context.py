@@ -204,6 +204,27 @@ class Context(Generic[S]):
             tag = self._checked(tag, kind)
         self._effects.timers[(self._cell.key_text, kind, tag)] = None
 
+    def hold_watermark(self, at: datetime, tag: str = "") -> None:
+        """Keep the low watermark of this computation at `at` until it is released.
+
+        For what the key's state owes its readers: an output with the timestamp `at` will not
+        be late, however long it waits. A hold of the same tag is replaced. What is promised
+        already cannot be taken back: a hold behind `output_watermark` holds that. At the end
+        of time all holds end.
+        """
+        due = min(to_micros(at), MAX_TIME - 1)
+        if tag != "":
+            tag = self._checked(tag, "watermark")
+        cell, promised = self._cell, self._promised
+        hold = due if due > promised else promised
+        self._effects.timers[(cell.key_text, "hold", tag)] = (due, hold, cell.key, cell.slot)
+
+    def release_watermark(self, tag: str = "") -> None:
+        """Let go of the hold of this tag, if there is one."""
+        if tag != "":
+            tag = self._checked(tag, "watermark")
+        self._effects.timers[(self._cell.key_text, "hold", tag)] = None
+
     def _checked(self, tag: str, kind: str) -> str:
         """A tag that can be stored, if the kind is one."""
         if kind not in ("watermark", "wall"):

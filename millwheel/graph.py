@@ -43,6 +43,8 @@ class Injection:
     seen: Callable[[Any], datetime] | None
     lateness: timedelta
     on_error: OnError
+    watermark: Callable[[Any], datetime | None] | None = None
+    idle_after: timedelta | None = None
 
 
 @dataclass

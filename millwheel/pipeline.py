@@ -49,18 +49,27 @@ class Pipeline:
         timestamp: Callable[[V], datetime],
         lateness: timedelta = timedelta(0),
         seen: Callable[[V], datetime] | None = None,
+        watermark: Callable[[V], datetime | None] | None = None,
+        idle_after: timedelta | None = None,
         id: Callable[[V], Key] | None = None,
         on_error: OnError = "fail",
         name: str | None = None,
     ) -> None:
         """Read `source` into `stream`.
 
-        The injector's low watermark is the greatest `seen` time so far less `lateness`.
+        Each partition of the source has a low watermark of its own: the greatest `seen` time so
+        far less `lateness` (zero: its times never go back), or what its records themselves say,
+        or what the source says. The stream's is the least of them.
 
         Args:
             timestamp: a value's event time, an aware datetime.
             lateness: how far behind the newest a record may come and still be on time.
             seen: when a record was seen, if that is not its event time.
+            watermark: what a record says of time, in place of `seen` and `lateness`: nothing on
+                time comes with an older timestamp any more. None: it says nothing.
+            idle_after: a partition that has had no row for so long, and waits for more, goes
+                along with the least of the other injectors and does not hold the stream back.
+                What it brings later and is older than that is late.
             id: the record's own id; a second record of the stream with the same id is
                 dropped, whichever source it comes from (remembered for
                 ``Settings.id_retention_seconds``).
@@ -69,6 +78,15 @@ class Pipeline:
         if lateness < timedelta(0):
             raise GraphError(
                 f"inject into {stream.name!r}: lateness may not be negative: {lateness}"
+            )
+        if watermark is not None and (seen is not None or lateness):
+            raise GraphError(
+                f"inject into {stream.name!r}: the watermark comes from the records themselves, so "
+                "`seen` and `lateness` would have no effect; give one or the other"
+            )
+        if idle_after is not None and idle_after <= timedelta(0):
+            raise GraphError(
+                f"inject into {stream.name!r}: idle_after must be above zero, not {idle_after}"
             )
         target = stream
         if id is not None:
@@ -88,7 +106,9 @@ class Pipeline:
                 name=check_name(name or self._free_name(f"{stream.name}_injector"), "injector"),
                 kind="injector",
                 writes=(target,),
-                injection=Injection(source, timestamp, seen, lateness, on_error),
+                injection=Injection(
+                    source, timestamp, seen, lateness, on_error, watermark, idle_after
+                ),
             )
         )
 
@@ -109,6 +129,9 @@ class Pipeline:
             exactly_once: drop records already seen.
             on_error: when user code fails on a record: stop, or keep the record as a dead letter.
             retries: how often user code is tried again before that.
+
+        Raises:
+            GraphError: an option or the inputs do not fit the computation.
         """
         label = check_name(name or computation.name, "computation")
         if productions != "strong":
@@ -125,6 +148,7 @@ class Pipeline:
             raise GraphError(f"{label!r} reads one stream twice ({', '.join(names)}); read it once")
         if on_error not in ("fail", "dead_letter") or retries < 0:
             raise GraphError(f"{label!r}: on_error is 'fail' or 'dead_letter', retries 0 or more")
+        computation.check_inputs(inputs)
         self._add(
             Node(
                 name=label,

@@ -45,6 +45,10 @@ class Settings:
     eager_entries: int = 64
     """Map entries loaded together with a key; a larger map is loaded entry by entry."""
 
+    timers_in_memory: int = 20_000
+    """Timers of one interval and kind kept in memory, the soonest; the others stand in the store
+    and are read in pages of this size as time gets there."""
+
     waiting_keys: int = 1000
     """Keys of one lane whose user code may wait (for a network call, say) at a time."""
 

@@ -61,6 +61,13 @@ class Cells(Protocol):
         """All entries that start with `prefix`, in the order of their names."""
         ...
 
+    def span(
+        self, prefix: str, first: str, until: str, codec: Codec[Any]
+    ) -> AsyncIterator[tuple[str, Any]]:
+        """The entries of the collection `prefix` in [first, until), in order, as they are asked
+        for. No entry has the name of a bound."""
+        ...
+
     def known(self, prefix: str) -> list[str] | None:
         """The names of all entries that start with `prefix`, if all are in memory."""
         ...
@@ -87,6 +94,13 @@ class LocalCells:
     async def scan(self, prefix: str, codec: Codec[Any]) -> AsyncIterator[tuple[str, Any]]:
         for entry in sorted(self.values):
             if entry.startswith(prefix):
+                yield entry, self.values[entry]
+
+    async def span(
+        self, prefix: str, first: str, until: str, codec: Codec[Any]
+    ) -> AsyncIterator[tuple[str, Any]]:
+        for entry in sorted(name for name in self.values if first < name < until):
+            if entry in self.values:  # else it was removed meanwhile
                 yield entry, self.values[entry]
 
     def known(self, prefix: str) -> list[str] | None:
@@ -200,6 +214,42 @@ class MapState(Collection, Generic[K, V]):
         start = len(self._prefix)
         async for entry, value in self._cells.scan(self._prefix, self._codec):
             yield msgspec.json.decode(entry[start:], type=self._key_type), value
+
+    async def range(
+        self: MapState[str, V], first: str, until: str, *, limit: int | None = None
+    ) -> AsyncIterator[tuple[str, V]]:
+        """The entries from `first` on and before `until`, in order; reads no others to speak of.
+
+        For keys that are texts: whole numbers have no order as JSON, so write an instant as
+        ``isoformat(timespec="microseconds")`` and a number with leading zeros. The order is
+        that of the keys' JSON: that of the texts, as long as they hold no space, ``!``, ``"``,
+        backslash or control character.
+
+        Entries may be changed and removed while they are read.
+
+        Args:
+            limit: how many entries to read at the most. Use it instead of leaving the loop.
+
+        Raises:
+            UserCodeError: a bound is no text.
+        """
+        if not (isinstance(first, str) and isinstance(until, str)):
+            raise UserCodeError(
+                f"{self._codec.what}: range() is for keys that are texts, not from {first!r:.80} "
+                f"to {until!r:.80}: JSON has no order for others"
+            )
+        start = len(self._prefix)
+        # Without the closing quote, so that a bound comes before every text it begins.
+        span = self._cells.span(
+            self._prefix, self._entry(first)[:-1], self._entry(until)[:-1], self._codec
+        )
+        left = limit
+        async for entry, value in span:
+            if left == 0:
+                return
+            yield msgspec.json.decode(entry[start:]), value
+            if left is not None:
+                left -= 1
 
 
 _BOUNDS: Codec[tuple[int, int]] = Codec(tuple[int, int], what="bounds of a ListState")

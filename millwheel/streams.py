@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import date, datetime, timedelta
+from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
 
 from millwheel.codec import Codec
 from millwheel.errors import GraphError
-from millwheel.model import Key
+from millwheel.model import EPOCH, Key
 
 V = TypeVar("V")
 V_co = TypeVar("V_co", covariant=True)
@@ -70,3 +73,71 @@ class Input(Generic[V_co]):
     def extractor_name(self) -> str:
         """How the extractor is called in the stored graph."""
         return getattr(self.extractor, "__qualname__", type(self.extractor).__name__)
+
+    @property
+    def key_type(self) -> str | None:
+        """What kind of key it gives, like ``str`` or ``(str, int)``; None if that is not known.
+
+        Told by the extractor's annotation. One without (a lambda) is tried on an empty value
+        of the stream's type.
+        """
+        declared = _declared_key_type(self.extractor)
+        if declared is not None:
+            return declared
+        try:
+            return _shown_key_type(self.extractor(_empty_value(self.stream.value_type)))
+        except Exception:  # whatever it is, user code meets a value it was not made for
+            return None
+
+
+class _Unknown:
+    """Stands in an empty value for what has no obvious empty value: it is no key."""
+
+
+def _declared_key_type(extractor: Callable[[Any], Key]) -> str | None:
+    if extractor in (str, int):
+        return extractor.__name__
+    try:
+        hint = get_type_hints(extractor).get("return")
+    except Exception:  # a name that cannot be looked up, or no function at all
+        return None
+    if hint in (str, int):
+        return str(hint.__name__)
+    parts = get_args(hint)
+    if get_origin(hint) is tuple and parts and all(part in (str, int) for part in parts):
+        return f"({', '.join(part.__name__ for part in parts)})"
+    return None
+
+
+def _shown_key_type(key: Any) -> str | None:
+    if type(key) in (str, int):
+        return type(key).__name__
+    if type(key) is tuple and key and all(type(part) in (str, int) for part in key):
+        return f"({', '.join(type(part).__name__ for part in key)})"
+    return None
+
+
+def _empty_value(value_type: Any) -> Any:
+    """A value with nothing in it, as good as can be."""
+    kind = get_origin(value_type) or value_type
+    if kind is datetime:
+        return EPOCH
+    if kind is date:
+        return EPOCH.date()
+    if kind in (str, int, float, bool, bytes, list, dict, set, frozenset, timedelta):
+        return kind()
+    if kind is tuple:
+        return tuple(_empty_value(part) for part in get_args(value_type) if part is not Ellipsis)
+    if isinstance(kind, type) and (issubclass(kind, msgspec.Struct) or is_dataclass(kind)):
+        hints = get_type_hints(kind)
+        return kind(
+            **{
+                field.name: _empty_value(hints[field.name])
+                for field in (
+                    msgspec.structs.fields(kind)
+                    if issubclass(kind, msgspec.Struct)
+                    else fields(kind)
+                )
+            }
+        )
+    return _Unknown()

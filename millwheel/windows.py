@@ -1,26 +1,50 @@
-"""Windows as pure data: which stretch of time a record belongs to, and what comes out of it."""
+"""Windows as pure data: which stretch of time a record belongs to, and what comes out of it.
+
+===============  ===============================================  ==========================
+`Tumbling`       side by side, of one size                        an hour, a local day
+`Months`         side by side, calendar months                    a month, a quarter
+`Sliding`        of one size, a new one each `slide`              the last day, each hour
+`Session`        as long as records come without a `gap`          one visit
+`Count`          every n records of a key                         batches of 100
+`Global`         all of time                                      a running total
+===============  ===============================================  ==========================
+
+Bounds are instants, ``[start, end)``, in microseconds since the epoch. With a time zone the
+bounds stand on the *local clock*: a local day has 23 or 25 hours when daylight saving
+changes. Zones come from `zoneinfo`, that is, from the system; a slim system without
+``/usr/share/zoneinfo`` needs ``pip install tzdata``.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Generic, TypeVar
+from datetime import UTC, datetime, timedelta
+from typing import Generic, Protocol, TypeVar
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
 from millwheel.errors import GraphError
-from millwheel.model import EPOCH, ONE_MICROSECOND
+from millwheel.model import EPOCH, MAX_TIME, MIN_TIME, ONE_MICROSECOND, to_micros
 
 R = TypeVar("R")
+
+Zone = str | ZoneInfo
+"""A name of the IANA database ("Europe/Berlin"), or what `zoneinfo` made of one."""
 
 
 class Pane(msgspec.Struct, Generic[R], frozen=True, gc=False):
     """One result of one window of one key: ``[start, end)``, UTC.
 
     Attributes:
-        number: 0 for the pane at the watermark, then one more for each amendment.
+        number: 0 for the first pane of the window, then one more for each that follows. Count
+            windows, which have no bounds of their own, are numbered through their key.
         late: an amendment, made by a record that came after the window had closed.
         final: no further pane of this window will come.
+        early: sent before the window closed; what it holds is not complete.
+        retracted: the window is no more: a record joined its session to another, or moved its
+            start. Its panes no longer count; the pane of the joined session replaces them.
     """
 
     key: str | int | tuple[str | int, ...]
@@ -30,6 +54,8 @@ class Pane(msgspec.Struct, Generic[R], frozen=True, gc=False):
     number: int = 0
     late: bool = False
     final: bool = False
+    early: bool = False
+    retracted: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,8 +71,59 @@ class Span:
         return self.end - 1
 
 
+@dataclass(frozen=True)
+class Early:
+    """When panes are sent before their window closes: after so many records, or so much time.
+
+    Attributes:
+        records: a pane for each so many new records of a window.
+        seconds: a pane so long (wall time) after the first record that no pane has shown yet.
+            Nothing new, no pane. With `records` too, whichever comes first.
+    """
+
+    records: int | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.records is None and self.seconds is None:
+            raise GraphError("Early needs records=... or seconds=...; else it sends nothing")
+        if self.records is not None and (not isinstance(self.records, int) or self.records < 1):
+            raise GraphError(f"Early(records=...) is a whole number above zero, not {self.records}")
+        if self.seconds is not None and not 0 < self.seconds < float("inf"):
+            raise GraphError(f"Early(seconds=...) is a time above zero, not {self.seconds}")
+
+
+class Assigner(Protocol):
+    """What `Windowed` asks of windows that stand where they stand, whatever records come.
+
+    Write your own with these two; their bounds must follow from their arguments alone.
+    """
+
+    def spans(self, micros: int) -> Sequence[Span]:
+        """The windows that hold the instant `micros`, earliest first."""
+        ...
+
+    def at(self, start: int) -> Span:
+        """The window that starts at `start`, an instant that `spans` gave as one."""
+        ...
+
+
 class Tumbling:
-    """Windows of one size, side by side, aligned to the epoch in UTC plus `offset`."""
+    """Windows of one size, side by side.
+
+    Args:
+        size: or give `days`, `hours`, `minutes`, `seconds`.
+        offset: moves the bounds, which else stand at whole sizes since the epoch. A day with
+            ``offset=timedelta(hours=6)`` goes from six to six.
+        origin: instead of `offset`, an instant (aware) at which a window starts.
+        zone: count the bounds on this zone's clock. A day is then a local day; a window of
+            hours is as long as the clock says: from 01:00 to 02:00 takes two hours when the
+            clock goes back, and there is none when it jumps over it. So windows nest: local
+            hours into local days.
+
+    Raises:
+        GraphError: no size above zero, a naive `origin`, a zone that is not known.
+    """
 
     def __init__(
         self,
@@ -57,6 +134,8 @@ class Tumbling:
         minutes: float = 0,
         seconds: float = 0,
         offset: timedelta = timedelta(0),
+        origin: datetime | None = None,
+        zone: Zone | None = None,
     ) -> None:
         length = size if size is not None else timedelta()
         length += timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
@@ -65,21 +144,291 @@ class Tumbling:
             raise GraphError(
                 f"Tumbling needs a size above zero, not {length}; for example Tumbling(minutes=1)"
             )
-        self.offset = (offset // ONE_MICROSECOND) % self.size
+        self._clock = None if zone is None else LocalClock(zone)
+        moved = offset // ONE_MICROSECOND
+        if origin is not None:
+            if offset:
+                raise GraphError("Tumbling takes an offset or an origin, not both")
+            moved = _aware(origin, "Tumbling(origin=...)")
+            if self._clock is not None:
+                moved = self._clock.reading(moved)
+        self.offset = moved % self.size
+        self.is_local = self._clock is not None
+        """Whether windows differ in length, as a local clock's do."""
+        self._recent = Span(0, 0)
 
     def of(self, micros: int) -> Span:
         """The window that holds the instant `micros`."""
-        start = micros - (micros - self.offset) % self.size
-        return Span(start, start + self.size)
+        clock = self._clock
+        if clock is None:
+            start = micros - (micros - self.offset) % self.size
+            return Span(start, start + self.size)
+        if self._recent.start <= micros < self._recent.end:
+            return self._recent  # else a zone costs some µs a record
+        reading = clock.reading(micros)
+        bound = reading - (reading - self.offset) % self.size
+        end = clock.first(bound + self.size)
+        while end <= micros:  # the clock was put back over a bound that it had reached before
+            bound += self.size
+            end = clock.first(bound + self.size)
+        self._recent = Span(clock.first(bound), end)
+        return self._recent
+
+    def spans(self, micros: int) -> Sequence[Span]:
+        """The one window that holds the instant `micros`."""
+        return (self.of(micros),)
 
     def at(self, start: int) -> Span:
         """The window that starts at `start`."""
-        return Span(start, start + self.size)
+        return self.of(start)
 
     def __repr__(self) -> str:
-        return f"Tumbling({timedelta(microseconds=self.size)})"
+        zone = "" if self._clock is None else f", zone={self._clock.zone}"
+        return f"Tumbling({timedelta(microseconds=self.size)}{zone})"
+
+
+class Months:
+    """Calendar months side by side, or several together: ``Months(3)`` are quarters.
+
+    Args:
+        number: how many months a window has, counted from January of year 1.
+        zone: whose calendar; UTC unless told.
+
+    Raises:
+        GraphError: `number` is not a whole number above zero; a zone that is not known.
+    """
+
+    def __init__(self, number: int = 1, *, zone: Zone = "UTC") -> None:
+        if not isinstance(number, int) or number < 1:
+            raise GraphError(f"Months needs a whole number above zero, not {number!r}")
+        self._number = number
+        self._clock = LocalClock(zone)
+        self._recent = Span(0, 0)
+
+    def of(self, micros: int) -> Span:
+        """The window that holds the instant `micros`."""
+        if self._recent.start <= micros < self._recent.end:
+            return self._recent
+        local = EPOCH + timedelta(microseconds=self._clock.reading(micros))
+        months = local.year * 12 + local.month - 13
+        months -= months % self._number
+        end = self._bound(months + self._number)
+        while end <= micros:  # put back over midnight of the first
+            months += self._number
+            end = self._bound(months + self._number)
+        self._recent = Span(self._bound(months), end)
+        return self._recent
+
+    def _bound(self, months: int) -> int:
+        """When the local calendar comes to the month `months` after January of year 1."""
+        local = datetime(months // 12 + 1, months % 12 + 1, 1, tzinfo=UTC)
+        return self._clock.first(to_micros(local))
+
+    def spans(self, micros: int) -> Sequence[Span]:
+        """The one window that holds the instant `micros`."""
+        return (self.of(micros),)
+
+    def at(self, start: int) -> Span:
+        """The window that starts at `start`."""
+        return self.of(start)
+
+    def __repr__(self) -> str:
+        return f"Months({self._number}, zone={self._clock.zone})"
+
+
+class Sliding:
+    """Windows of one size, one starting each `slide`; a record belongs to size / slide of them.
+
+    Args:
+        size: how long each window is, a whole multiple of `slide`.
+        slide: from the start of one window to the start of the next.
+        offset, origin, zone: where windows start, as with `Tumbling`. With a zone,
+            ``Sliding(timedelta(days=7), timedelta(days=1), zone=...)`` is seven local days.
+
+    Raises:
+        GraphError: a size or slide of zero or less, or a slide that does not divide the size.
+    """
+
+    def __init__(
+        self,
+        size: timedelta,
+        slide: timedelta,
+        *,
+        offset: timedelta = timedelta(0),
+        origin: datetime | None = None,
+        zone: Zone | None = None,
+    ) -> None:
+        if size <= timedelta(0) or slide <= timedelta(0):
+            raise GraphError(f"Sliding needs a size and a slide above zero, not {size} and {slide}")
+        if size % slide:
+            raise GraphError(
+                f"a slide of {slide} does not divide the size of {size}: windows would not be "
+                f"made of whole slices; take a size of {size // slide * slide + slide}, or a "
+                "slide that divides"
+            )
+        self.slices = Tumbling(slide, offset=offset, origin=origin, zone=zone)
+        """The stretches that windows are made of: as many as `number` in a row."""
+        self.number = size // slide
+        self._recent: Span | None = None
+
+    def ending(self, last: Span) -> Span:
+        """The window whose last slice is `last`."""
+        return Span(self._step(last, 1 - self.number).start, last.end)
+
+    def at(self, start: int) -> Span:
+        """The window that starts at `start`."""
+        if self._recent is None or self._recent.start != start:
+            end = self._step(self.slices.of(start), self.number - 1).end
+            self._recent = Span(start, end)
+        return self._recent
+
+    def _step(self, piece: Span, by: int) -> Span:
+        """The slice that comes `by` slices after `piece`."""
+        if not self.slices.is_local:
+            move = by * self.slices.size
+            return Span(piece.start + move, piece.end + move)
+        for _ in range(abs(by)):
+            piece = self.slices.of(piece.end if by > 0 else piece.start - 1)
+        return piece
+
+    def spans(self, micros: int) -> Sequence[Span]:
+        """The windows that hold the instant `micros`, earliest first."""
+        windows = []
+        last = self.slices.of(micros)
+        for _ in range(self.number):
+            windows.append(self.ending(last))
+            last = self._step(last, 1)
+        return windows
+
+    def __repr__(self) -> str:
+        return f"Sliding({self.number} x {self.slices})"
+
+
+class Session:
+    """A window for each run of records of a key without a pause of `gap`.
+
+    A record at t opens ``[t, t + gap)``; windows that overlap become one, whichever order
+    their records come in. Two records exactly `gap` apart are two sessions.
+
+    Raises:
+        GraphError: a gap of zero or less.
+    """
+
+    def __init__(self, gap: timedelta) -> None:
+        self.gap = gap // ONE_MICROSECOND
+        if self.gap <= 0:
+            raise GraphError(
+                f"Session needs a gap above zero, not {gap}: with none no two records would "
+                "belong together"
+            )
+
+    def of(self, micros: int) -> Span:
+        """The session that a record makes by itself."""
+        return Span(micros, micros + self.gap)
+
+    def merge(self, spans: Sequence[Span]) -> list[Span]:
+        """Spans that overlap made one, earliest first: what a batch over all of them says."""
+        merged: list[Span] = []
+        for span in sorted(spans, key=lambda span: span.start):
+            if merged and span.start < merged[-1].end:
+                merged[-1] = Span(merged[-1].start, max(merged[-1].end, span.end))
+            else:
+                merged.append(span)
+        return merged
+
+    def __repr__(self) -> str:
+        return f"Session(gap={timedelta(microseconds=self.gap)})"
+
+
+class Count:
+    """A window for each `number` records of a key, as they come; time has no part in it.
+
+    Its pane spans from the least timestamp in it to the greatest and one microsecond. What is
+    left at the end of the input, fewer than `number`, sends no pane of its own.
+
+    Raises:
+        GraphError: `number` is not a whole number above zero.
+    """
+
+    def __init__(self, number: int) -> None:
+        if not isinstance(number, int) or number < 1:
+            raise GraphError(f"Count needs a whole number of records above zero, not {number!r}")
+        self.number = number
+
+    def __repr__(self) -> str:
+        return f"Count({self.number})"
+
+
+class Global:
+    """One window for all of time; it closes when the input ends. It needs an `Early`."""
+
+    _span = Span(MIN_TIME, MAX_TIME)
+
+    def spans(self, micros: int) -> Sequence[Span]:
+        """The one window there is."""
+        return (self._span,)
+
+    def at(self, start: int) -> Span:
+        """The one window there is."""
+        return self._span
+
+    def __repr__(self) -> str:
+        return "Global()"
+
+
+class LocalClock:
+    """What the clock on a zone's walls shows, and when it first shows it.
+
+    A *reading* is what the clock shows as if it were UTC: microseconds from 1970-01-01T00:00 on
+    that clock. Readings jump forth and back with daylight saving; instants do not.
+    """
+
+    def __init__(self, zone: Zone) -> None:
+        try:
+            self.zone = zone if isinstance(zone, ZoneInfo) else ZoneInfo(zone)
+        except (ZoneInfoNotFoundError, ValueError, TypeError, OSError) as error:
+            raise GraphError(
+                f"there is no time zone {zone!r}: {error}. Give a name like 'Europe/Berlin'; on a "
+                "system without a time zone database, pip install tzdata"
+            ) from error
+
+    def reading(self, micros: int) -> int:
+        """What the clock shows at the instant `micros`."""
+        local = instant(micros).astimezone(self.zone)
+        return to_micros(local.replace(tzinfo=UTC))
+
+    def first(self, reading: int) -> int:
+        """The first instant at which the clock shows `reading`, or has jumped over it."""
+        local = (EPOCH + timedelta(microseconds=reading)).replace(tzinfo=self.zone)
+        found = to_micros(local)  # fold=0: the first of two
+        if self.reading(found) == reading:
+            return found
+        # Jumped over: the change lies between the two instants that the offsets before and
+        # after it would give, and the clock shows less before it and more after it.
+        low, high = to_micros(local.replace(fold=1)), found
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.reading(middle) < reading:
+                low = middle
+            else:
+                high = middle
+        return high
 
 
 def instant(micros: int) -> datetime:
-    """The aware UTC ``datetime`` of a window's bound."""
-    return EPOCH + timedelta(microseconds=micros)
+    """The aware UTC ``datetime`` of a window's bound; the end of time for what is beyond it."""
+    return EPOCH + timedelta(microseconds=min(micros, MAX_TIME))
+
+
+micros_of = to_micros
+"""Microseconds since the epoch of an aware ``datetime``: what spans are counted in.
+
+Raises ValueError if it is naive.
+"""
+
+
+def _aware(moment: datetime, what: str) -> int:
+    try:
+        return to_micros(moment)
+    except (TypeError, ValueError) as error:
+        raise GraphError(f"{what}: {error}") from error

@@ -3,6 +3,8 @@
 What must not change under stored data: the nodes, how they are wired, and the types of
 state and streams. A type may change when its version is raised and a migration from the
 stored version is given; then stored values are brought up to date when they are read.
+Nodes may be added: they start with what is sent from then on, and since nobody who was there
+reads them, nobody's watermark moves.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ class Deployed:
 
     deployment: Deployment
     fresh: bool
+    intervals: list[int]
+    """The intervals it made; each needs its first commit."""
 
 
 async def deploy(
@@ -50,16 +54,37 @@ async def deploy(
     cursor = await connection.execute(statements.get("deployed"))
     stored = await cursor.fetchone()
     if stored is None:
-        await _create(connection, statements, sequence, graph, nodes, streams)
-    else:
-        await _compare(
-            connection, statements, msgspec.json.decode(stored[1]), graph, nodes, streams
+        await connection.execute(
+            sql.SQL("INSERT INTO {} (name, graph, gc_watermark) VALUES (%s, %s, 0)").format(
+                statements.table("pipeline")
+            ),
+            [statements.schema, Jsonb(graph)],
         )
+        made = await _add(connection, statements, sequence, nodes, streams)
+    else:
+        before = msgspec.json.decode(stored[1])
+        refuse_other_graph(statements.schema, before, graph)
+        known = await _read(connection, statements)
+        old_nodes = [node for node in nodes if node.name in known.computations]
+        old_streams = [stream for stream in streams if stream.name in known.streams]
+        await _move(connection, statements, old_nodes, old_streams)
+        made = await _add(
+            connection,
+            statements,
+            sequence,
+            [node for node in nodes if node not in old_nodes],
+            [stream for stream in streams if stream not in old_streams],
+        )
+        if before != msgspec.json.decode(msgspec.json.encode(graph)):
+            await connection.execute(
+                sql.SQL("UPDATE {} SET graph = %s").format(statements.table("pipeline")),
+                [Jsonb(graph)],
+            )
     for table in tables:
         await _create_table(connection, statements, table)
     await keep_state_views(connection, statements, nodes)
     deployment = await _read(connection, statements)
-    return Deployed(deployment, fresh=stored is None)
+    return Deployed(deployment, stored is None, made)
 
 
 async def _read(connection: AsyncConnection[Any], statements: Statements) -> Deployment:
@@ -72,14 +97,14 @@ async def _read(connection: AsyncConnection[Any], statements: Statements) -> Dep
     return Deployment(computations, streams, intervals)
 
 
-async def _create(
+async def _add(
     connection: AsyncConnection[Any],
     statements: Statements,
     sequence: str,
-    graph: dict[str, Any],
     nodes: list[NodeDeploy],
     streams: list[StreamDeploy],
-) -> None:
+) -> list[int]:
+    """Make rows for nodes and streams; gives the ids of the new intervals."""
     table = statements.table
 
     async def insert(text: str, params: list[Any], **tables: sql.Identifier) -> Any:
@@ -90,11 +115,7 @@ async def _create(
         row = await cursor.fetchone() if cursor.description else None
         return row[0] if row else None
 
-    await insert(
-        "INSERT INTO {t} (name, graph, gc_watermark) VALUES (%s, %s, 0)",
-        [statements.schema, Jsonb(graph)],
-        t=table("pipeline"),
-    )
+    made: list[int] = []
     for stream in streams:
         await insert(
             "INSERT INTO {t} (name, version, type) VALUES (%s, %s, %s)",
@@ -115,6 +136,7 @@ async def _create(
                 [computation, low, high, sequence],
                 t=table("key_interval"),
             )
+            made.append(interval)
             await insert(
                 "INSERT INTO {t} (interval_id, through) VALUES (%s, 0)", [interval], t=table("fold")
             )
@@ -125,10 +147,15 @@ async def _create(
                     [sequence, interval, node.sources[number]],
                     t=table("log"),
                 )
+    return made
 
 
 async def write_first_commits(
-    connection: AsyncConnection[Any], statements: Statements, commit_table: str, stamp: int
+    connection: AsyncConnection[Any],
+    statements: Statements,
+    commit_table: str,
+    stamp: int,
+    intervals: list[int],
 ) -> None:
     """The commit every chain begins with: n = 0, nothing promised."""
     await connection.execute(
@@ -136,23 +163,21 @@ async def write_first_commits(
             "INSERT INTO {commits} (interval_id, n, sequencer, stamp, input_watermark, "
             "low_watermark, floor, acked, position, counters) "
             "SELECT id, 0, sequencer, %(stamp)s, %(low)s, %(low)s, %(stamp)s, '{{}}', NULL, '{{}}' "
-            "FROM {intervals}"
+            "FROM {intervals} WHERE id = ANY(%(ids)s)"
         ).format(
             commits=statements.table(commit_table), intervals=statements.table("key_interval")
         ),
-        {"stamp": stamp, "low": MIN_TIME},
+        {"stamp": stamp, "low": MIN_TIME, "ids": intervals},
     )
 
 
-async def _compare(
+async def _move(
     connection: AsyncConnection[Any],
     statements: Statements,
-    stored: dict[str, Any],
-    graph: dict[str, Any],
     nodes: list[NodeDeploy],
     streams: list[StreamDeploy],
 ) -> None:
-    refuse_other_graph(statements.schema, stored, graph)
+    """Note the types that moved to a newer version."""
     cursor = await connection.execute(statements.get("deployed_computations"))
     known = {row[1]: (row[3], msgspec.json.decode(row[4])) for row in await cursor.fetchall()}
     for node in nodes:
@@ -188,12 +213,20 @@ async def _compare(
 
 
 def refuse_other_graph(pipeline: str, stored: Any, graph: Any) -> None:
-    """See to it that the deployed graph is this code's.
+    """See to it that the deployed graph is this code's, or a part of it.
 
     Raises:
         DeployRefused: it is another; the message shows each difference.
     """
-    differences = _differences(stored, msgspec.json.decode(msgspec.json.encode(graph)))
+    new = msgspec.json.decode(msgspec.json.encode(graph))
+    for part in ("nodes", "streams"):
+        if set(stored.get(part, ())) < set(new.get(part, ())):  # it has grown: see the rest alone
+            new[part] = (
+                {name: new[part][name] for name in stored[part]}
+                if isinstance(new[part], dict)
+                else stored[part]
+            )
+    differences = _differences(stored, new)
     if differences:
         raise DeployRefused(
             f"pipeline {pipeline!r} is deployed with another graph than this code's:\n  "

@@ -56,11 +56,13 @@ class Holder(msgspec.Struct, frozen=True):
     """What keeps a computation's low watermark from moving on."""
 
     kind: str
-    """timer, record, input or source."""
+    """timer, state, record, input or source."""
     what: str
     key: Any
     at: str
     """The time it holds the watermark at."""
+    age_seconds: float | None = None
+    """Of a record: how long ago it was produced."""
 
 
 class ComputationStatus(msgspec.Struct):
@@ -171,8 +173,8 @@ class Inspection:
             found[name].backlog = backlog
         for name, kept in self._rows("status_dead_letters", pipeline):
             found[name].dead_letters_kept = kept
-        for name, kind, what, key, at in self._rows("status_holders", pipeline):
-            found[name].holder = Holder(kind, what, _json(key), _iso(at) or BEGIN_OF_TIME)
+        for name, kind, what, key, at, age in self._rows("status_holders", pipeline):
+            found[name].holder = Holder(kind, what, _json(key), _iso(at) or BEGIN_OF_TIME, age)
         status.computations = list(found.values())
         return status
 

@@ -38,6 +38,8 @@ from millwheel.model import MIN_TIME
 from millwheel.sinks import Column, Table
 from millwheel.store.deployment import must_migrate, refuse_other_graph
 from millwheel.store.port import (
+    TIMER_KINDS,
+    TIMERS_A_PAGE,
     Bucket,
     Claim,
     Commit,
@@ -52,6 +54,7 @@ from millwheel.store.port import (
     StoredProduction,
     StreamDeploy,
     TimerChange,
+    TimerPlace,
 )
 
 PAGE_ROWS = 2000
@@ -219,47 +222,60 @@ class MemoryStore:
     ) -> Deployment:
         await self._called("deploy")
         graph = _plain(graph)
-        fresh = self._graph is None
         if self._graph is None:
             self._check_tables(tables)
-            self._graph = graph
-            self._create(nodes, streams)
+            self._create_bucket("time", 0, 0, bucket_high)
         else:
             refuse_other_graph(self._name, self._graph, graph)
+            states = [_state_of(n) for n in nodes if n.name in self._computations]
+            known_streams = [stream for stream in streams if stream.name in self._streams]
             moved = [
-                *self._moved("state of", self._computations, [_state_of(n) for n in nodes]),
-                *self._moved("stream", self._streams, streams),
+                *self._moved("state of", self._computations, states),
+                *self._moved("stream", self._streams, known_streams),
             ]
             self._check_tables(tables)
             for known, version, type_ in moved:
                 known.version, known.type = version, type_
+        self._graph = graph
+        made = self._add(
+            [node for node in nodes if node.name not in self._computations],
+            [stream for stream in streams if stream.name not in self._streams],
+        )
         for table in tables:
             if table.name not in self._sinks:
                 self._sinks[table.name] = table
-        if fresh:
-            bucket = self._create_bucket("time", 0, 0, bucket_high)
-            for row in self._intervals.values():
+        if made:
+            newest = max(
+                (tables.row.low, id_)
+                for id_, tables in self._buckets.items()
+                if tables.row.family == "time"
+            )[1]
+            for row in made:
                 link = IntervalCommit(
                     row.id, row.sequencer, 0, 0, MIN_TIME, MIN_TIME, stamp, b"{}", None, b"{}"
                 )
-                self._buckets[bucket.id].commits[row.id] = [_CommitRow(link, stamp)]
+                self._buckets[newest].commits[row.id] = [_CommitRow(link, stamp)]
         return Deployment(
             {name: known.id for name, known in self._computations.items()},
             {name: known.id for name, known in self._streams.items()},
             [replace(row) for row in self._in_order()],
         )
 
-    def _create(self, nodes: list[NodeDeploy], streams: list[StreamDeploy]) -> None:
-        for id_, stream in enumerate(streams, 1):
+    def _add(self, nodes: list[NodeDeploy], streams: list[StreamDeploy]) -> list[IntervalRow]:
+        made: list[IntervalRow] = []
+        for id_, stream in enumerate(streams, len(self._streams) + 1):
             self._streams[stream.name] = _Named(id_, stream.version, _plain(stream.type))
-        for id_, node in enumerate(nodes, 1):
+        for id_, node in enumerate(nodes, len(self._computations) + 1):
             self._computations[node.name] = _Named(id_, node.version, _plain(node.state))
             for number, (low, high) in enumerate(node.slots):
                 interval = len(self._intervals) + 1
-                self._intervals[interval] = IntervalRow(interval, id_, low, high, self._next())
+                row = IntervalRow(interval, id_, low, high, self._next())
+                self._intervals[interval] = row
+                made.append(row)
                 self._folded[interval] = 0
                 if node.sources:
                     self._logs[self._next()] = _Log(interval, node.sources[number])
+        return made
 
     def _moved(
         self, what: str, stored: dict[str, _Named], deployed: Sequence[StreamDeploy]
@@ -344,7 +360,12 @@ class MemoryStore:
     # -- claims -------------------------------------------------------------------
 
     async def claim(
-        self, worker: str, interval_ids: list[int], *, again: bool = False
+        self,
+        worker: str,
+        interval_ids: list[int],
+        *,
+        again: bool = False,
+        timers: int = TIMERS_A_PAGE,
     ) -> list[Claim]:
         await self._called("claim")
         if again and any(self._owners.get(id_) != worker for id_ in interval_ids):
@@ -362,23 +383,17 @@ class MemoryStore:
                 new_logs[id_] = self._next()
                 self._logs[new_logs[id_]] = _Log(id_, None)
         await asyncio.sleep(0)  # the sequencers are raised; only now is anything read (I4)
-        return [self._read_claim(id_, raised[id_], new_logs.get(id_, 0)) for id_ in interval_ids]
+        return [
+            self._read_claim(id_, raised[id_], new_logs.get(id_, 0), timers) for id_ in interval_ids
+        ]
 
-    def _read_claim(self, interval_id: int, sequencer: int, new_log: int) -> Claim:
+    def _read_claim(self, interval_id: int, sequencer: int, new_log: int, limit: int) -> Claim:
         # What this claim raised it to: by now another one may have raised it again, and
         # whoever reported that one's sequencer as his own would pass its fence.
         interval = replace(self._intervals[interval_id], sequencer=sequencer)
         last, bucket = self._last_commit(interval_id)
-        states, timers = self._tail(interval_id, self._folded[interval_id])
-        pending = {
-            key: TimerChange(interval_id, last.link.n, key[1], key[0], *key[2:], *timer)
-            for key, timer in self._timers.items()
-            if key[1] == interval.computation and interval.slot_from <= key[0] < interval.slot_to
-        }
-        for name, change in timers.items():
-            pending.pop(name, None)
-            if change.due is not None:
-                pending[name] = change._replace(n=last.link.n)
+        states, _ = self._tail(interval_id, self._folded[interval_id])
+        pages = {kind: self._page(interval_id, kind, None, limit) for kind in TIMER_KINDS}
         link = last.link
         return Claim(
             interval=interval,
@@ -404,8 +419,35 @@ class MemoryStore:
                 change._replace(value=None if change.value is None else jsonb_text(change.value))
                 for change in states.values()
             ],
-            timers=list(pending.values()),
+            timers=[timer for page in pages.values() for timer in page],
+            more_timers=frozenset(kind for kind, page in pages.items() if len(page) == limit),
         )
+
+    async def read_timers(
+        self, interval_id: int, kind: str, after: TimerPlace | None, limit: int
+    ) -> list[TimerChange]:
+        await self._called("read_timers")
+        return self._page(interval_id, kind, after, limit)
+
+    def _page(
+        self, interval_id: int, kind: str, after: TimerPlace | None, limit: int
+    ) -> list[TimerChange]:
+        interval = self._intervals[interval_id]
+        last, _ = self._last_commit(interval_id)
+        _, changes = self._tail(interval_id, self._folded[interval_id])
+        pending = {
+            key: TimerChange(interval_id, last.link.n, key[1], key[0], *key[2:], *timer)
+            for key, timer in self._timers.items()
+            if key[1] == interval.computation and interval.slot_from <= key[0] < interval.slot_to
+        }
+        for name, change in changes.items():
+            pending.pop(name, None)
+            if change.due is not None:
+                pending[name] = change._replace(n=last.link.n)
+        placed = sorted(
+            ((t.due or 0, t.slot, t.key, t.tag), t) for t in pending.values() if t.kind == kind
+        )
+        return [t for place, t in placed if after is None or place > after][:limit]
 
     def _last_commit(self, interval_id: int) -> tuple[_CommitRow, int]:
         """An interval's last commit, and the bucket it stands in."""

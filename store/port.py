@@ -47,6 +47,16 @@ StateRow = tuple[int, int, int, int, bytes, str, "bytes | None", int]
 """The fields of a `StateChange`, as a plain tuple where many are made."""
 
 
+TIMER_KINDS = ("watermark", "wall", "hold")
+"""What is kept as a timer: timers by event time and by the clock, and what user code holds the
+watermark at, which never fires."""
+
+TIMERS_A_PAGE = 20_000
+
+TimerPlace = tuple[int, int, bytes, str]
+"""Where a timer stands in the order of time: due, slot, key, tag."""
+
+
 class TimerChange(NamedTuple):
     """One timer as a commit leaves it; `due` None means fired or cancelled."""
 
@@ -151,7 +161,9 @@ class Claim:
     states: list[StateChange]
     """Changes not folded yet, the last per entry."""
     timers: list[TimerChange]
-    """All pending timers."""
+    """Pending timers: of each kind the soonest, in the order of time."""
+    more_timers: frozenset[str]
+    """The kinds of which there are yet more; see `Store.read_timers`."""
 
 
 @dataclass(slots=True)
@@ -280,7 +292,12 @@ class Store(Protocol):
         ...
 
     async def claim(
-        self, worker: str, interval_ids: list[int], *, again: bool = False
+        self,
+        worker: str,
+        interval_ids: list[int],
+        *,
+        again: bool = False,
+        timers: int = TIMERS_A_PAGE,
     ) -> list[Claim]:
         """Take intervals over: raise their sequencers, and only then read (I4).
 
@@ -288,10 +305,17 @@ class Store(Protocol):
 
         Args:
             again: they are one's own already; somebody else's are not taken.
+            timers: how many of each kind to read at the most.
 
         Raises:
             Fenced: with `again`, somebody has claimed one meanwhile; nothing was changed.
         """
+        ...
+
+    async def read_timers(
+        self, interval_id: int, kind: str, after: TimerPlace | None, limit: int
+    ) -> list[TimerChange]:
+        """The next pending timers of an interval after a place in the order of time."""
         ...
 
     async def open_lane(self) -> StoreLane: ...

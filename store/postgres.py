@@ -25,6 +25,8 @@ from millwheel.sinks import Table
 from millwheel.store import deployment
 from millwheel.store.lane import PostgresLane, translate
 from millwheel.store.port import (
+    TIMER_KINDS,
+    TIMERS_A_PAGE,
     Bucket,
     Claim,
     Deployment,
@@ -36,6 +38,7 @@ from millwheel.store.port import (
     StoredProduction,
     StreamDeploy,
     TimerChange,
+    TimerPlace,
 )
 from millwheel.store.statements import BUCKETED, Statements
 
@@ -144,9 +147,20 @@ class PostgresStore:
                 connection, self.statements, self._sequence, graph, nodes, streams, tables
             )
             if result.fresh:
-                bucket = await self._create_bucket(connection, "time", 0, 0, bucket_high)
+                await self._create_bucket(connection, "time", 0, 0, bucket_high)
+            if result.intervals:
+                cursor = await connection.execute(self.statements.get("live_buckets"))
+                newest = max(
+                    (low, id_)
+                    for id_, family, _, low, _ in await cursor.fetchall()
+                    if family == "time"
+                )[1]
                 await deployment.write_first_commits(
-                    connection, self.statements, bucket_table("commit_record", bucket.id), stamp
+                    connection,
+                    self.statements,
+                    bucket_table("commit_record", newest),
+                    stamp,
+                    result.intervals,
                 )
         versions = {stream.name: stream.version for stream in streams}
         self._streams = {
@@ -212,13 +226,18 @@ class PostgresStore:
     # -- claims -------------------------------------------------------------------
 
     async def claim(
-        self, worker: str, interval_ids: list[int], *, again: bool = False
+        self,
+        worker: str,
+        interval_ids: list[int],
+        *,
+        again: bool = False,
+        timers: int = TIMERS_A_PAGE,
     ) -> list[Claim]:
         raised, new_logs = await self._take_over(worker, interval_ids, again=again)
         async with self._connection() as connection:
             await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             try:
-                return await self._read_claims(connection, interval_ids, raised, new_logs)
+                return await self._read_claims(connection, interval_ids, raised, new_logs, timers)
             finally:
                 await connection.execute("ROLLBACK")
 
@@ -265,6 +284,7 @@ class PostgresStore:
         interval_ids: list[int],
         raised: dict[int, int],
         new_logs: dict[int, int],
+        limit: int,
     ) -> list[Claim]:
         async def rows(name: str, **params: Any) -> list[Any]:
             cursor = await connection.execute(self.statements.get(name), params)
@@ -294,16 +314,17 @@ class PostgresStore:
                 )
                 for key, slot, entry, value, version, at in await rows("read_state_tail", **where)
             ]  # fmt: skip
-            timers = [
-                TimerChange(id_, n, interval.computation, slot, key.encode(), kind, tag, due, hold)
-                for key, slot, kind, tag, due, hold in await rows(
-                    "read_timers",
-                    **where,
-                    computation=interval.computation,
-                    slot_from=interval.slot_from,
-                    slot_to=interval.slot_to,
-                )
-            ]
+            pages = {
+                kind: [
+                    TimerChange(
+                        id_, n, interval.computation, slot, key.encode(), kind, tag, due, hold
+                    )
+                    for key, slot, tag, due, hold in await rows(
+                        "read_timers", **_page(id_, kind, None, limit)
+                    )
+                ]
+                for kind in TIMER_KINDS
+            }
             claims.append(
                 Claim(
                     interval=interval,
@@ -322,7 +343,8 @@ class PostgresStore:
                     logs=live_logs.get(id_, []),
                     new_log=new_logs.get(id_, 0),
                     states=states,
-                    timers=timers,
+                    timers=[timer for page in pages.values() for timer in page],
+                    more_timers=frozenset(k for k, page in pages.items() if len(page) == limit),
                 )
             )
         if len(claims) != len(interval_ids):
@@ -332,6 +354,15 @@ class PostgresStore:
             )
         place = {id_: number for number, id_ in enumerate(interval_ids)}
         return sorted(claims, key=lambda claim: place[claim.interval.id])
+
+    async def read_timers(
+        self, interval_id: int, kind: str, after: TimerPlace | None, limit: int
+    ) -> list[TimerChange]:
+        rows = await self._rows("read_timers", _page(interval_id, kind, after, limit))
+        return [
+            TimerChange(interval_id, 0, 0, slot, key.encode(), kind, tag, due, hold)
+            for key, slot, tag, due, hold in rows
+        ]
 
     async def open_lane(self) -> PostgresLane:
         lane = PostgresLane(self._url, self.schema, self.statements, self._streams, self._end_lane)
@@ -584,3 +615,17 @@ def process_started(pid: int) -> str | None:
     except PermissionError:
         pass
     return ""
+
+
+def _page(interval_id: int, kind: str, after: TimerPlace | None, limit: int) -> dict[str, Any]:
+    """Parameters of ``read_timers.sql``."""
+    due, slot, key, tag = after or (-(1 << 62), 0, b"", "")
+    return {
+        "interval_id": interval_id,
+        "kind": kind,
+        "due": due,
+        "slot": slot,
+        "key": key.decode(),
+        "tag": tag,
+        "limit": limit,
+    }

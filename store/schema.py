@@ -172,7 +172,7 @@ timer = Table(
     _slot(),
     _computation(),
     _key(),
-    Column("kind", Text, nullable=False, comment="watermark or wall"),
+    Column("kind", Text, nullable=False, comment="watermark, wall or hold"),
     Column("tag", KEY_TEXT, nullable=False),
     Column("due", BigInteger, nullable=False, comment="microseconds"),
     Column(
@@ -182,6 +182,7 @@ timer = Table(
         comment="what it counts for in the low watermark; microseconds",
     ),
     PrimaryKeyConstraint("slot", "computation", "key", "kind", "tag"),
+    Index("timer_by_due", "computation", "kind", "due", "slot", "key", "tag"),
     comment="Pending timers as of the last fold; the view timers adds what came after",
 )
 

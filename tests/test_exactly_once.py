@@ -138,6 +138,7 @@ def plans(draw: st.DrawFn) -> Plan:
         cache_bytes=draw(st.sampled_from([0, 5_000, 1 << 20])),
         eager_entries=draw(st.sampled_from([1, 4, 64])),
         max_acked_runs=draw(st.sampled_from([0, 2, 64])),
+        timers_in_memory=draw(st.sampled_from([1, 3, 1000])),
         filter_capacity=draw(st.sampled_from([1, 50, 1000])),
         fold_seconds=draw(st.sampled_from([0.1, 2.0])),
         bucket_seconds=draw(st.sampled_from([2.0, 120.0])),

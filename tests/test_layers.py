@@ -17,7 +17,14 @@ LINKED = ("store", "timers", "computations", "migrations")
 PUBLIC = {"millwheel", "millwheel.computations", "millwheel.errors", "millwheel.windows"}
 PUBLIC_TO = {
     "computations": PUBLIC,
-    "examples": {*PUBLIC, "millwheel.spark", "millwheel.testing", "examples"},
+    # millwheel.sources: the port that a source of one's own implements, as Nexmark's generator does
+    "examples": {
+        *PUBLIC,
+        "millwheel.sources",
+        "millwheel.spark",
+        "millwheel.testing",
+        "examples",
+    },
 }
 
 IMPORT_EVERYTHING = """

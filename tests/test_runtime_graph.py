@@ -31,12 +31,13 @@ from millwheel.store.postgres import bucket_table
 from millwheel.store.schema import metadata
 from millwheel.store.statements import BUCKETED
 from millwheel.store.views import VIEWS
-from millwheel.testing import Harness, advance
+from millwheel.testing import Harness, advance, inject
 from millwheel.windows import Pane, Tumbling
 from tests.test_runtime_world import (
     ITEMS,
     QUICK,
     TALLY,
+    Count,
     Counted,
     Do,
     Item,
@@ -49,12 +50,14 @@ from tests.test_runtime_world import (
     key_of,
     produce,
     script,
+    tally_of,
     tally_pipeline,
     time_of,
 )
 
 WORDS = Stream("words", str)
 MORE = Stream("more", str)
+SECOND = Stream("second", Counted)
 
 
 def injected(stream: Stream[Any] = ITEMS) -> Pipeline:
@@ -272,10 +275,11 @@ def test_reserved_letters_do_not_let_two_nodes_clash() -> None:
 async def test_another_graph_under_the_same_name_is_refused() -> None:
     world = World(tally_pipeline(script(ITEMS, items(1))))
     await world.run()
-    other = tally_pipeline(script(ITEMS, items(1)))
-    other.add(FlatMap(lambda counted: [counted.key], to=WORDS), TALLY.by(lambda counted: "a"))
+    other = Pipeline("tally", settings=QUICK)
+    other.inject(ITEMS, script(ITEMS, items(1)), timestamp=time_of)
+    other.add(Tally(), ITEMS.by(lambda item: str(item.number)))
     world.pipeline = other
-    with pytest.raises(DeployRefused, match="another graph"):
+    with pytest.raises(DeployRefused, match=r"another graph(.|\n)*nodes\.tally\.inputs"):
         await world.start()
 
 
@@ -499,3 +503,42 @@ def written_numbers(directory: Path) -> list[int]:
         for path in sorted(directory.glob("*.jsonl"))
         for line in path.read_bytes().splitlines()
     ]
+
+
+# -- a graph that grows ------------------------------------------------------------------------
+
+
+class Second(Computation[Item | Counted, Count]):
+    """Reads what was there before it."""
+
+    writes = (SECOND,)
+
+    async def process_record(self, record: Record[Item | Counted], ctx: Context[Count]) -> None:
+        ctx.state.count += 1
+        ctx.produce(SECOND, Counted(str(ctx.key), record.value.number, ctx.state.count))
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+async def test_a_computation_may_be_added_and_nobodys_watermark_jumps(lanes: int) -> None:
+    """It starts with what comes from then on; what was there goes on as if nothing were."""
+    limits = replace(QUICK, lanes=lanes)
+    source = script(ITEMS, [*(Item("ab"[n % 2], n, n) for n in range(10)), advance(ITEMS, at(50))])
+    world = World(tally_pipeline(source, limits))
+    await world.run()
+    before = {i.name: i.durable for i in world.engines[-1].intervals}
+    for n in range(10, 20):
+        source.append(inject(ITEMS, Item("ab"[n % 2], n, n + 50)))
+    grown = tally_pipeline(source, limits)
+    grown.add(Second(), ITEMS.by(key_of), TALLY.by(lambda counted: counted.key))
+    grown.sink(SECOND, Table("second", Counted, numbered=True))
+    engine = await world.start(grown)
+    seen = {i.name: i.durable for i in engine.intervals}
+    assert all(seen[name] >= low for name, low in before.items())
+    await world.finish(engine)
+    assert all(i.durable >= seen[i.name] for i in engine.intervals)
+    assert world.tallied() == tally_of([Item("ab"[n % 2], n) for n in range(20)])
+    assert Counter(row[1] for row in world.rows("second")) == dict.fromkeys(range(10, 20), 2)
+    low = {i.step.name: i.durable for i in engine.intervals}
+    assert low["second"] == low["tally"] == int(at(69).timestamp() * 1e6)
+    with pytest.raises(DeployRefused, match=r"nodes\.second: only in the store|streams"):
+        await world.start()

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table, Timer
-from millwheel.errors import UserCodeError
+from millwheel.errors import GraphError, UserCodeError
 from millwheel.model import MAX_TIME, MIN_TIME, from_micros, record_id, to_micros
 from millwheel.store.port import Commit
 from millwheel.testing import Harness, advance, inject
@@ -32,6 +32,7 @@ from tests.test_runtime_world import (
     Gate,
     Item,
     Kept,
+    Tally,
     World,
     at,
     doing,
@@ -502,3 +503,85 @@ async def test_timestamps_need_a_time_zone() -> None:
     world = World(doing(items(1), do, on_error="dead_letter"))
     await world.run()
     assert "no time zone" in world.letters()[0][1]
+
+
+# -- sources that say nothing ------------------------------------------------------------------
+
+
+def two_sources(first: Any, second: Any, **options: Any) -> Pipeline:
+    pipeline = Pipeline("two", settings=QUICK)
+    for number, source in enumerate((first, second)):
+        pipeline.inject(ITEMS, source, timestamp=time_of, name=f"source_{number}", **options)
+    pipeline.add(Tally(), ITEMS.by(key_of))
+    pipeline.sink(TALLY, Table("out", Counted, numbered=True))
+    return pipeline
+
+
+async def test_an_idle_source_does_not_hold_the_others_back_and_comes_back_late() -> None:
+    busy = script(ITEMS, [Item("a", n, n) for n in range(10)], "busy")
+    silent = script(ITEMS, [Item("b", 100, 2)], "silent")
+    world = World(two_sources(busy, silent, idle_after=timedelta(seconds=30)))
+    engine = await world.start()
+    await world.until(engine.done.is_set)
+
+    def low(name: str) -> float:
+        return float(world.interval(name).durable - int(at(0).timestamp() * 1e6)) / 1e6
+
+    assert (low("source_0"), low("source_1"), low("tally")) == (9, 2, 2)
+    await world.turns(200, tick=0.1)
+    assert low("tally") == 2, "it has been silent for 20 seconds only"
+    busy.append(inject(ITEMS, Item("a", 10, 50)))
+    engine.injectors[0].read_on()
+    await world.until(lambda: low("source_0") == 50, tick=0.01)
+    await world.turns(150, tick=0.1)
+    await world.until(lambda: low("tally") == 50, tick=0.1)
+    silent.append(inject(ITEMS, Item("b", 101, 40)))
+    engine.injectors[1].read_on()
+    await world.until(lambda: len(world.rows()) == 13, tick=0.01)
+    assert low("tally") == low("source_1") == 50, "a watermark never goes back"
+    busy.append(inject(ITEMS, Item("a", 11, 70)))
+    engine.injectors[0].read_on()
+    await world.until(lambda: low("source_0") == 70, tick=0.01)
+    await world.turns(100, tick=0.01)
+    assert low("tally") == 50, "it counts again"
+    await world.finish(engine)
+
+
+async def test_all_idle_stands_still() -> None:
+    sources = [script(ITEMS, [Item(k, 1, n)], k) for n, k in enumerate("ab", 1)]
+    world = World(two_sources(*sources, idle_after=timedelta(seconds=1)))
+    engine = await world.start()
+    await world.until(engine.done.is_set)
+    await world.turns(300, tick=0.1)
+    assert world.interval("tally").durable == int(at(1).timestamp() * 1e6)
+    await world.finish(engine)
+
+
+async def test_records_may_say_themselves_how_far_time_is() -> None:
+    """Punctuated: every tenth item promises that nothing older than itself comes any more."""
+
+    def word(item: Item) -> datetime | None:
+        return at(item.second) if item.number % 10 == 0 else None
+
+    source = script(ITEMS, [Item("a", n, n) for n in range(1, 16)])
+    pipeline = Pipeline("words", settings=QUICK)
+    pipeline.inject(ITEMS, source, timestamp=time_of, watermark=word)
+    pipeline.add(Tally(), ITEMS.by(key_of))
+    pipeline.sink(TALLY, Table("out", Counted, numbered=True))
+    world = World(pipeline)
+    await world.run()
+    assert world.interval("tally").durable == int(at(10).timestamp() * 1e6)
+    source.append(inject(ITEMS, Item("a", 20, 20)))
+    await world.run()
+    assert world.interval("tally").durable == int(at(20).timestamp() * 1e6)
+
+
+def test_injections_that_contradict_themselves_are_refused() -> None:
+    pipeline = Pipeline("wrong")
+    with pytest.raises(GraphError, match="give one or the other"):
+        pipeline.inject(
+            ITEMS, script(ITEMS, []), timestamp=time_of, watermark=lambda item: None,
+            lateness=timedelta(seconds=1),
+        )  # fmt: skip
+    with pytest.raises(GraphError, match="idle_after must be above zero"):
+        pipeline.inject(ITEMS, script(ITEMS, []), timestamp=time_of, idle_after=timedelta(0))

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,12 +16,15 @@ from millwheel import Computation, Context, Pipeline, Record, Settings, Timer
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.testing import Harness, advance, inject
 from millwheel.timers.holds import Holds
-from millwheel.timers.queue import TimerQueue
+from millwheel.timers.queue import Pending, Place, TimerName, TimerQueue
 from millwheel.timers.watermark import Watermarks
 from tests.test_exactly_once import FAULTS, Plan, run_plan
 from tests.test_runtime_world import (
+    EPOCH,
     ITEMS,
     QUICK,
+    TALLY,
+    Counted,
     Gate,
     Item,
     Kept,
@@ -122,6 +126,87 @@ async def test_timers_set_by_timers_fire_too() -> None:
     world = World(doing([Item("a", 1), advance(ITEMS, at(1000))], do, bell))
     await world.run()
     assert world.numbers() == list(range(10, 101, 10))
+
+
+# -- holds of the user's -----------------------------------------------------------------------
+
+
+async def test_a_hold_keeps_the_watermark_until_it_is_released() -> None:
+    """What is sent at the time held is not late downstream, however long it waited."""
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        if record.value.number == 1:
+            ctx.hold_watermark(record.timestamp)
+            ctx.hold_watermark(record.timestamp + timedelta(seconds=5), tag="other")
+        elif record.value.number == 2:
+            ctx.produce(TALLY, Counted("a", 2, 0), timestamp=at(10))
+            ctx.release_watermark()
+        else:
+            ctx.release_watermark("other")
+
+    async with Harness(doing([], do, ring)) as harness:
+        await harness.inject(ITEMS, Item("a", 1, 10))
+        await harness.advance(ITEMS, at(100))
+        assert harness.low_watermark("do") == at(10)
+        await harness.inject(ITEMS, Item("a", 2, 100))
+        assert harness.low_watermark("do") == at(15)
+        await harness.inject(ITEMS, Item("a", 3, 100))
+        assert harness.low_watermark("do") == at(100)
+        assert harness.store.timers() == []
+        assert harness.dead_letters == []
+
+
+async def test_a_hold_outlives_the_engine_and_ends_with_time() -> None:
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        ctx.hold_watermark(record.timestamp)
+
+    source = script(ITEMS, [Item("a", 1, 10), advance(ITEMS, at(100))])
+    world = World(doing(source, do, ring))
+    await world.run()
+    source.append(advance(ITEMS, at(200)))
+    engine = await world.start()
+    await world.until(engine.done.is_set)
+    assert world.interval("do").durable == int(at(10).timestamp() * 1e6)
+    await engine.stop()
+    await world.run(close_at_end=True)
+    assert world.interval("do").durable == MAX_TIME
+
+
+@pytest.mark.parametrize("kind", ["watermark", "wall"])
+@pytest.mark.parametrize("limit", [1, 3, 50])
+async def test_timers_that_are_not_in_memory_fire_all_the_same(kind: Any, limit: int) -> None:
+    """In order, once, and with the watermark behind them; also after a restart."""
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        base = ctx.now if kind == "wall" else EPOCH
+        ctx.set_timer(base + timedelta(seconds=record.value.number), str(record.value.number), kind)
+
+    async def bell(timer: Timer, ctx: Context[Kept]) -> None:
+        produce(ctx, int(timer.tag))
+
+    order = [(n * 37) % 101 + 1 for n in range(101)]
+    limits = replace(QUICK, timers_in_memory=limit, chunk_records=7, fold_seconds=0.2)
+    source = script(ITEMS, [Item("abc"[n % 3], n) for n in order])
+    world = World(doing(source, do, bell, settings=limits, lateness=1000))
+    engine = await world.start()
+    await world.until(engine.done.is_set)
+    assert len(world.store.timers()) == 101
+    assert all(len(q) <= 2 * limit for i in engine.intervals for q in i.timers.values())
+    await engine.stop()
+    if kind == "watermark":
+        source.append(advance(ITEMS, at(50.5)))
+    engine = await world.start()
+    await world.until(lambda: len(world.rows()) >= 50, tick=0.5 if kind == "wall" else 0)
+    if kind == "watermark":
+        assert sorted(world.numbers()) == list(range(1, 51))
+        low = int(at(50.5).timestamp() * 1e6)
+        await world.until(lambda: world.interval("do").durable == low)
+        source.append(advance(ITEMS, at(1000)))
+        engine.read_on()
+    await world.until(lambda: len(world.rows()) == 101, tick=0.5)
+    await world.finish(engine)
+    assert (world.numbers() if kind == "wall" else sorted(world.numbers())) == sorted(order)
+    assert world.store.timers() == []
 
 
 # -- order -------------------------------------------------------------------------------------
@@ -487,37 +572,99 @@ def test_timers_fire_once_and_in_order_through_any_faults(
 # -- the pure parts ------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(["put", "cancel", "take"]), st.integers(0, 4), st.integers(0, 20)
-        ),
-        max_size=60,
-    )
+class Shelf:
+    """What a queue's store would hold: commits become durable later, pages show what is."""
+
+    def __init__(self) -> None:
+        self.waiting: list[dict[TimerName, Pending | None]] = [{}]
+        self.durable: dict[TimerName, Pending] = {}
+        self.n = 0
+
+    def decide(self, name: TimerName, timer: Pending | None) -> int:
+        self.waiting[-1][name] = timer
+        return self.n + len(self.waiting)
+
+    def commit(self) -> int:
+        changes = self.waiting.pop(0)
+        self.waiting = self.waiting or [{}]
+        self.n += 1
+        for name, timer in changes.items():
+            self.durable.pop(name, None)
+            if timer is not None:
+                self.durable[name] = timer
+        return self.n
+
+    def page(self, after: Place | None, limit: int) -> list[tuple[TimerName, Pending]]:
+        rows = sorted(((t.due, t.slot, *name), name, t) for name, t in self.durable.items())
+        return [(name, t) for place, name, t in rows if after is None or place > after][:limit]
+
+
+ACTS = st.one_of(
+    st.tuples(st.just("put"), st.integers(0, 9), st.integers(0, 30)),
+    st.tuples(st.just("put"), st.integers(0, 9), st.integers(0, 30)),
+    st.tuples(st.just("cancel"), st.integers(0, 9), st.just(0)),
+    st.tuples(st.just("read"), st.just(0), st.integers(0, 31)),
+    st.tuples(st.just("take"), st.integers(1, 3), st.integers(0, 31)),
+    st.tuples(st.sampled_from(["commit", "next commit"]), st.just(0), st.just(0)),
 )
-def test_a_timer_queue_is_a_sorted_dictionary(
-    acts: list[tuple[str, int, int]],
+
+
+@settings(max_examples=500, deadline=None, derandomize=True)
+@given(st.integers(1, 3), st.lists(ACTS, min_size=20, max_size=60))
+def test_a_timer_queue_is_a_sorted_dictionary_whatever_of_it_is_in_memory(
+    limit: int, acts: list[tuple[str, int, int]]
 ) -> None:
-    queue = TimerQueue()
-    model: dict[int, tuple[int, int]] = {}
-    for order, (act, name, due) in enumerate(acts):
-        key = (b"k%d" % name, "")
+    """Timers come in order and once, and the watermark never passes one, near or far."""
+    holds, shelf = Holds(), Shelf()
+    release: list[int] = []
+    queue = TimerQueue(limit, holds, release)
+    model: dict[TimerName, Pending] = {}
+
+    def page_in(before: int) -> None:
+        while queue.lacks(before):
+            after = queue.begin_page()
+            rows = shelf.page(after, limit)
+            queue.add_page(after, rows, more=len(rows) == limit)
+
+    for act, number, due in acts:
+        name = (b"k%d" % number, "")
         if act == "put":
-            replaced = queue.put(key, due, due, "k", 0)
-            assert (replaced.due if replaced else None) == model.get(name, (None, 0))[0]
-            model[name] = (due, order)
+            model[name] = timer = Pending(due, due, "k", number % 3)
+            n = shelf.decide(name, timer)
+            queue.put(name, due, due, "k", number % 3, n)
         elif act == "cancel":
-            cancelled = queue.cancel(key)
-            assert (cancelled.due if cancelled else None) == model.pop(name, (None, 0))[0]
+            model.pop(name, None)
+            queue.cancel(name, shelf.decide(name, None))
+        elif act == "take":
+            page_in(due)
+            taken = queue.take_due(due, number)
+            ready = sorted((t.due, t.slot, *n) for n, t in model.items() if t.due < due)
+            places = [(t.due, t.slot, *n) for n, t in taken]
+            assert places == ready[: len(places)]
+            assert len(places) >= min(number, len(ready), 1)
+            for name, timer in taken:
+                del model[name]
+                release.append(timer.hold)
+                queue.cancel(name, shelf.decide(name, None))
+        elif act == "commit":
+            queue.durable = shelf.commit()
+        elif act == "next commit":
+            shelf.waiting.append({})
         else:
-            taken = [p.due for _, p in queue.take_due(due, 3)]
-            ready = sorted((d, o, n) for n, (d, o) in model.items() if d < due)[:3]
-            assert taken == [d for d, _, _ in ready]
-            for _, _, n in ready:
-                del model[n]
-        assert len(queue) == len(model)
-        assert queue.next_due() == min((d for d, _ in model.values()), default=None)
+            page_in(due)
+        for hold in release:
+            holds.remove(hold)
+        release.clear()
+        assert holds.least() <= min((t.hold for t in model.values()), default=MAX_TIME)
+        if queue.is_whole:
+            assert len(queue) == len(model)
+            assert queue.next_due() == min((t.due for t in model.values()), default=None)
+    page_in(MAX_TIME)
+    left = []
+    while taken := queue.take_due(MAX_TIME, 2):
+        left += taken
+        page_in(MAX_TIME)
+    assert dict(left) == model
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)

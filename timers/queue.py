@@ -1,14 +1,30 @@
-"""Pending timers of one interval and kind, in the order in which they are due."""
+"""Pending timers of one interval and kind, in the order in which they are due.
+
+Only the soonest are here. The rest is *far*: it stands in the store alone, and is read page by
+page as time gets there, so that a million timers neither sit in memory nor delay a claim. One
+place in the order of time divides the two; the far ones together hold the low watermark there.
+
+A page shows what is durable. What was decided since, and may not be durable yet, is remembered
+by name and outweighs the page.
+"""
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from millwheel.model import Key
+from millwheel.timers.holds import Holds
 
 TimerName = tuple[bytes, str]
 """Key and tag."""
+
+Place = tuple[int, int, bytes, str]
+"""Where a timer stands in the order of time: due, slot, key, tag."""
+
+UNDECIDED = 1 << 62
+"""In place of a commit's number: the commit that takes a fired timer away is not known yet."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -19,54 +35,170 @@ class Pending:
     hold: int
     key: Key
     slot: int
-    order: int
 
 
 class TimerQueue:
-    """Timers by name, and by time: set, replace, cancel, take what is due (paper 4.6)."""
+    """Timers by name, and by time: set, replace, cancel, take what is due (paper 4.6).
 
-    def __init__(self) -> None:
+    Args:
+        limit: timers in memory; up to twice as many while they are being set.
+        holds: where each timer here counts; None for a kind that holds nothing.
+        release: where the holds of timers go that are taken away: the next commit that is put
+            together lets go of them.
+    """
+
+    def __init__(self, limit: int, holds: Holds | None, release: list[int]) -> None:
+        self._limit = limit
+        self._holds = holds
+        self._release = release
         self._pending: dict[TimerName, Pending] = {}
-        self._heap: list[tuple[int, int, TimerName]] = []
-        self._count = 0
+        self._heap: list[Place] = []
+        self._last: Place | None = None
+        """The last place that is here; None: nothing is far."""
+        self._recent: dict[TimerName, tuple[int, Pending | None]] = {}
+        """What the store may not show yet: the commit that carries it, and the timer or None."""
+        self._forget_at = limit
+        self.durable = 0
+        """The last commit known to be durable."""
 
-    def put(self, name: TimerName, due: int, hold: int, key: Key, slot: int) -> Pending | None:
-        """Set a timer; gives the one it replaces."""
-        replaced = self._pending.get(name)
-        self._count += 1
-        self._pending[name] = Pending(due, hold, key, slot, self._count)
-        heapq.heappush(self._heap, (due, self._count, name))
-        return replaced
+    def put(self, name: TimerName, due: int, hold: int, key: Key, slot: int, n: int) -> None:
+        """Set or replace a timer, in commit `n`."""
+        self._drop(name)
+        timer = Pending(due, hold, key, slot)
+        self._remember(name, n, timer)
+        if self._last is None or (due, slot, *name) <= self._last:
+            self._add(name, timer)
+            if len(self._pending) > 2 * self._limit:
+                self._send_away()
 
-    def get(self, name: TimerName) -> Pending | None:
-        """The timer of this name, if it is set."""
-        return self._pending.get(name)
+    def cancel(self, name: TimerName, n: int) -> None:
+        """Forget a timer, in commit `n`; it may have fired in it."""
+        self._drop(name)
+        self._remember(name, n, None)
 
-    def cancel(self, name: TimerName) -> Pending | None:
-        """Forget a timer; gives the one that was set."""
-        return self._pending.pop(name, None)
+    def take(self, name: TimerName, due: int) -> Pending | None:
+        """Remove and give a timer, if it is here and due then; its hold counts on."""
+        timer = self._pending.get(name)
+        if timer is None or timer.due != due:
+            return None
+        del self._pending[name]
+        self._recent[name] = (UNDECIDED, None)
+        return timer
 
     def next_due(self) -> int | None:
-        """When the next timer is due."""
-        heap = self._heap
+        """When the next timer is due, or a far one may be."""
+        heap, pending = self._heap, self._pending
         while heap:
-            due, order, name = heap[0]
-            pending = self._pending.get(name)
-            if pending is not None and pending.order == order:
+            due, _, key_text, tag = heap[0]
+            timer = pending.get((key_text, tag))
+            if timer is not None and timer.due == due:
                 return due
             heapq.heappop(heap)
-        return None
+        return None if self._last is None else self._last[0]
 
     def take_due(self, before: int, limit: int) -> list[tuple[TimerName, Pending]]:
-        """Remove and give up to `limit` timers due before the instant `before`, earliest first."""
+        """Remove and give up to `limit` timers due before the instant `before`, earliest first.
+
+        Their holds count on; who takes them lets go of these.
+        """
         taken: list[tuple[TimerName, Pending]] = []
-        while len(taken) < limit:
+        while self._pending and len(taken) < limit:
             due = self.next_due()
-            if due is None or due >= before:
+            if due is None or due >= before or not self._pending:
                 break
-            name = heapq.heappop(self._heap)[2]
+            _, _, key_text, tag = heapq.heappop(self._heap)
+            name = (key_text, tag)
             taken.append((name, self._pending.pop(name)))
+            self._recent[name] = (UNDECIDED, None)
         return taken
+
+    # -- what is far ----------------------------------------------------------------
+
+    def lacks(self, before: int) -> bool:
+        """Whether far timers may be due before `before`, or hold the watermark back below it,
+        and none that is here comes first."""
+        return not self._pending and self._last is not None and self._last[0] < before
+
+    def begin_page(self) -> Place | None:
+        """After which place to read on in the store; what is durable by now it will show."""
+        self._forget_durable()
+        return self._last
+
+    def add_page(
+        self, after: Place | None, rows: Iterable[tuple[TimerName, Pending]], *, more: bool
+    ) -> None:
+        """Take in what the store had next `after` a place; `more`: it has yet more."""
+        last, before = self._last, self._far_hold()
+        if last != after:
+            return  # so many were set meanwhile that the rest was sent away: it is read anew
+        found = list(rows)
+        self._last = None
+        if more:
+            name, timer = found[-1]
+            self._last = (timer.due, timer.slot, *name)
+        for name, timer in found:
+            if name not in self._recent and name not in self._pending:
+                self._add(name, timer)
+        for name, (_, recent) in self._recent.items():
+            if recent is None or name in self._pending:
+                continue
+            place = (recent.due, recent.slot, *name)
+            if (last is None or place > last) and (self._last is None or place <= self._last):
+                self._add(name, recent)
+        self._change_far_hold(before)
+
+    def _send_away(self) -> None:
+        """Leave what is due last to the store; memory is for the soonest."""
+        before = self._far_hold()
+        places = sorted((t.due, t.slot, *name) for name, t in self._pending.items())
+        self._last = places[self._limit - 1]
+        self._change_far_hold(before)
+        for _, _, key_text, tag in places[self._limit :]:
+            timer = self._pending.pop((key_text, tag))
+            if self._holds is not None:
+                self._holds.remove(timer.hold)
+        self._heap = places[: self._limit]
+
+    def _far_hold(self) -> int | None:
+        return None if self._last is None else self._last[0]
+
+    def _change_far_hold(self, before: int | None) -> None:
+        """The far ones hold the watermark where they begin."""
+        if self._holds is None:
+            return
+        now = self._far_hold()
+        if now is not None:
+            self._holds.add(now)
+        if before is not None:
+            self._holds.remove(before)
+
+    # -- names ------------------------------------------------------------------------
+
+    def _add(self, name: TimerName, timer: Pending) -> None:
+        self._pending[name] = timer
+        heapq.heappush(self._heap, (timer.due, timer.slot, *name))
+        if self._holds is not None:
+            self._holds.add(timer.hold)
+
+    def _drop(self, name: TimerName) -> None:
+        timer = self._pending.pop(name, None)
+        if timer is not None and self._holds is not None:
+            self._release.append(timer.hold)
+
+    def _remember(self, name: TimerName, n: int, timer: Pending | None) -> None:
+        self._recent[name] = (n, timer)
+        if len(self._recent) > self._forget_at:
+            self._forget_durable()
+            self._forget_at = max(self._limit, 2 * len(self._recent))
+
+    def _forget_durable(self) -> None:
+        durable = self.durable
+        self._recent = {name: kept for name, kept in self._recent.items() if kept[0] > durable}
 
     def __len__(self) -> int:
         return len(self._pending)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every timer is here."""
+        return self._last is None

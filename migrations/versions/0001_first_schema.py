@@ -267,7 +267,7 @@ def upgrade() -> None:
         sa.Column("slot", sa.Integer(), nullable=False, comment="hash of the key, 0 to 65535"),
         sa.Column("computation", sa.SmallInteger(), nullable=False, comment="computation.id"),
         sa.Column("key", sa.Text(collation="C"), nullable=False, comment="the key as compact JSON"),
-        sa.Column("kind", sa.Text(), nullable=False, comment="watermark or wall"),
+        sa.Column("kind", sa.Text(), nullable=False, comment="watermark, wall or hold"),
         sa.Column("tag", sa.Text(collation="C"), nullable=False),
         sa.Column("due", sa.BigInteger(), nullable=False, comment="microseconds"),
         sa.Column(
@@ -278,6 +278,13 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("slot", "computation", "key", "kind", "tag"),
         comment="Pending timers as of the last fold; the view timers adds what came after",
+        schema=schema,
+    )
+    op.create_index(
+        "timer_by_due",
+        "timer",
+        ["computation", "kind", "due", "slot", "key", "tag"],
+        unique=False,
         schema=schema,
     )
     op.create_table(

@@ -18,6 +18,7 @@ from millwheel.store.inspection import (
     END_OF_TIME,
     ComputationStatus,
     DeadLetterEntry,
+    Holder,
     PipelineStatus,
     inspect,
     select,
@@ -114,8 +115,13 @@ def _row(status: ComputationStatus) -> list[str]:
         *(f"{figure:,}" for figure in figures),
         _moment(status.input_watermark),
         _moment(status.low_watermark),
-        "" if holder is None or ended else f"{holder.kind}: {holder.what}",
+        "" if holder is None or ended else _holder(holder),
     ]
+
+
+def _holder(holder: Holder) -> str:
+    age = holder.age_seconds
+    return f"{holder.kind}: {holder.what}" + (f", {age:,.0f} s old" if age is not None else "")
 
 
 def _moment(text: str) -> str:

@@ -111,7 +111,8 @@ class Engine:
         by_name = {step.name: step for step in self.steps.values()}
         for step in self.steps.values():
             connect(by_name, step.node, step.routes)
-        claims = await self.store.claim(self.worker, [row.id for row in deployment.intervals])
+        ids = [row.id for row in deployment.intervals]
+        claims = await self.store.claim(self.worker, ids, timers=self.settings.timers_in_memory)
         await self.buckets.load()  # after the claim: nobody opens any behind our back now
         self.stamps.restore(max(claim.stamp for claim in claims))
         await self.buckets.ensure_current()
@@ -331,7 +332,11 @@ class Engine:
         ids = [interval.id for interval in lane.intervals]
         claims = {
             c.interval.id: c
-            for c in await self.patiently(lambda: self.store.claim(self.worker, ids, again=True))
+            for c in await self.patiently(
+                lambda: self.store.claim(
+                    self.worker, ids, again=True, timers=self.settings.timers_in_memory
+                )
+            )
         }
         sent_again = {log.id for interval in lane.intervals for log in interval.logs}
         for interval in lane.intervals:
@@ -376,17 +381,18 @@ class Engine:
         node = step.node
         assert node.layout is not None
         assert node.computation is not None
-        limit = self.settings.eager_entries
 
         async def fetch(state: KeyState, entry: str) -> tuple[bytes, int] | None:
             return await self.patiently(
                 lambda: self.store.load_entry(step.id, state.slot, state.key_text, entry)
             )
 
-        async def scan(state: KeyState, after: str, before: str) -> list[tuple[str, bytes, int]]:
+        async def scan(
+            state: KeyState, after: str, before: str, limit: int
+        ) -> list[tuple[str, bytes, int]]:
             return await self.patiently(
                 lambda: self.store.scan_entries(
-                    step.id, state.slot, state.key_text, after, before, max(limit, 1000)
+                    step.id, state.slot, state.key_text, after, before, limit
                 )
             )
 
@@ -477,6 +483,8 @@ class Engine:
 
     def watermark_stored(self, interval: Interval, watermark: int) -> None:
         """An interval's low watermark is durable: only now may its readers know (I5)."""
+        if interval.injector is not None:
+            self.excuse_idle()
         for computation in self.watermarks.advance(interval.id, watermark):
             moved = self.watermarks.input(computation)
             for reader in self.steps[computation].intervals:
@@ -485,6 +493,25 @@ class Engine:
                     self._lane_of[reader].wake.set()
                 elif reader.output_watermark() > reader.durable:
                     self.touch(reader, urgent=True)
+
+    def excuse_idle(self) -> None:
+        """Idle injectors go along with the least of those that are not."""
+        idle = [injector for injector in self.injectors if injector.idle]
+        if idle and len(idle) < len(self.injectors):
+            least = min(i.promised for i in self.injectors if i not in idle)
+            for injector in idle:
+                injector.go_along(least)
+
+    async def load_timers(self, interval: Interval, kind: str) -> None:
+        """Read the next page of an interval's stored timers."""
+        limit = self.settings.timers_in_memory
+        after = interval.timers[kind].begin_page()
+        changes = await self.patiently(
+            lambda: self.store.read_timers(interval.id, kind, after, limit)
+        )
+        interval.add_timers(kind, after, changes, more=len(changes) == limit)
+        if interval.output_watermark() > interval.durable:
+            self.touch(interval, urgent=True)
 
     def give_up_row(self, interval: Interval, offset: int, letter: DeadLetter) -> None:
         """Keep a bad row of a source, in its injector's next commit."""
@@ -542,5 +569,5 @@ class Engine:
             "backlog": sum(len(interval.intake) for interval in self.intervals),
             "unacked": sum(log.unacked for log, _ in self.logs.values()),
             "share": min((i.progress() for i in self.injectors), default=1.0),
-            "wall_timers": sum(len(i.wall_timers) for i in self.intervals),
+            "wall_timers": sum(i.next_wall_timer() is not None for i in self.intervals),
         }

@@ -60,6 +60,7 @@ class Housekeeping(Service):
         await self._engine.buckets.ensure_current()
         if any(node.named for node in self._engine.graph.nodes):
             await self._engine.buckets.ensure_named()
+        self._engine.excuse_idle()
         await self._fold_what_is_due(now)
         if now - self._last_collection >= self._settings.bucket_seconds / 8:
             await self.collect()

@@ -41,6 +41,10 @@ class Injector:
         self._injection = node.injection
         self._stream = node.writes[0]
         self._seen_of = node.injection.seen
+        self._word_of = node.injection.watermark
+        idle_after = node.injection.idle_after
+        self._idle_after = None if idle_after is None else idle_after.total_seconds()
+        self._last_row_at = engine.clock.monotonic()
         self._lateness = int(node.injection.lateness.total_seconds() * 1e6)
         self._reader: Reader | None = None
         self._seen = MIN_TIME
@@ -102,6 +106,11 @@ class Injector:
         """The log that the source is."""
         return self._interval.log
 
+    @property
+    def promised(self) -> int:
+        """The low watermark it has stored."""
+        return self._interval.durable
+
     def progress(self) -> float:
         """The share of the partition read, 0 to 1."""
         return 1.0 if self.ended else (self._reader.progress() if self._reader else 0.0)
@@ -143,6 +152,7 @@ class Injector:
             await engine.patiently(
                 lambda: engine.buckets.ensure_source(self.log.id, first, last)  # noqa: B023
             )
+            self._last_row_at = engine.clock.monotonic()
             self._send(rows)
             self.rows += len(rows)
             self._marks.append((rows[-1].offset + 1, self._seen))
@@ -166,6 +176,22 @@ class Injector:
             if interval.output_watermark() > interval.durable:
                 self._engine.touch(interval, urgent=True)
 
+    @property
+    def idle(self) -> bool:
+        """Whether it has waited for rows so long that it counts for nothing in the watermark."""
+        return (
+            self._idle_after is not None
+            and self.ended
+            and self._engine.clock.monotonic() - self._last_row_at >= self._idle_after
+        )
+
+    def go_along(self, watermark: int) -> None:
+        """Promise, while idle, what the others have promised."""
+        interval = self._interval
+        if watermark > interval.input_watermark and interval.log.drained:
+            interval.input_watermark = watermark
+            self._engine.touch(interval, urgent=True)
+
     def _send(self, rows: list[Row]) -> None:
         """Rows to every reader of the stream, as one batch; bad ones to the dead letters.
 
@@ -176,7 +202,7 @@ class Injector:
         route, stream = self._route, self._stream.name
         reader = self._only_reader
         seen, lateness, promised = self._seen, self._lateness, self._interval.promised
-        timestamp, seen_of = self._injection.timestamp, self._seen_of
+        timestamp, seen_of, word_of = self._injection.timestamp, self._seen_of, self._word_of
         mutable = route.codec.mutable
         receiver = reader.step.id if reader is not None else NOBODY
         least = MAX_TIME
@@ -195,7 +221,11 @@ class Injector:
                 continue
             try:
                 micros = to_micros(timestamp(value))
-                moment = micros if seen_of is None else to_micros(seen_of(value))
+                if word_of is not None:
+                    word = word_of(value)
+                    moment = MIN_TIME if word is None else to_micros(word)
+                else:
+                    moment = micros if seen_of is None else to_micros(seen_of(value))
                 if known and log.is_acknowledged(offset):
                     seen = max(seen, moment)
                     continue

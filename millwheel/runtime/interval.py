@@ -29,9 +29,9 @@ from millwheel.runtime.sent import SentLog
 from millwheel.runtime.states import StateCache
 from millwheel.runtime.step import Step
 from millwheel.settings import Settings
-from millwheel.store.port import Claim
+from millwheel.store.port import Claim, TimerChange, TimerPlace
 from millwheel.timers.holds import Holds
-from millwheel.timers.queue import TimerQueue
+from millwheel.timers.queue import Pending, TimerQueue
 
 if TYPE_CHECKING:
     from millwheel.runtime.injector import Injector
@@ -101,21 +101,24 @@ class Interval:
         self.holds = Holds()
         self.release: list[int] = []
         """Holds of timers that the next commit takes away."""
-        self.watermark_timers = TimerQueue()
-        self.wall_timers = TimerQueue()
+        self.state_holds = Holds()
+        """What user code holds the watermark at."""
+        self.state_release: list[int] = []
+        limit = self.settings.timers_in_memory
+        self.timers: dict[str, TimerQueue] = {
+            "watermark": TimerQueue(limit, self.holds, self.release),
+            "wall": TimerQueue(limit, None, []),
+            "hold": TimerQueue(limit, self.state_holds, self.state_release),
+        }
+        """Timers by kind; state holds are kept like timers that never fire."""
         self.firings = 0
         """Due timers taken from the queues that have not run yet."""
         self.taken: dict[tuple[bytes, str, str], Firing] = {}
         """Due timers that have not run yet; one that is replaced or cancelled leaves."""
-        for change in claim.timers:
-            assert change.due is not None
-            assert change.hold is not None
-            key = decode_key(change.key)
-            self._queue(change.kind).put(
-                (change.key, change.tag), change.due, change.hold, key, change.slot
-            )
-            if change.kind == "watermark":
-                self.holds.add(change.hold)
+        for kind, queue in self.timers.items():
+            queue.durable = claim.n
+            changes = [change for change in claim.timers if change.kind == kind]
+            self.add_timers(kind, None, changes, more=kind in claim.more_timers)
         self.logs: list[SentLog] = []
         for row in claim.logs:
             first, runs = claim.acked.get(row.id, (0, []))
@@ -167,10 +170,9 @@ class Interval:
                 taken.append(item)
                 continue
             name = (item.key_text, item.timer.kind, item.timer.tag)
-            queue = self._queue(item.timer.kind)
-            pending = queue.get((item.key_text, item.timer.tag))
-            if pending is not None and pending.due == item.timer.micros:
-                queue.cancel((item.key_text, item.timer.tag))
+            queue = self.timers[item.timer.kind]
+            pending = queue.take((item.key_text, item.timer.tag), item.timer.micros)
+            if pending is not None:
                 again = Firing(item.key, item.key_text, item.slot, item.timer, pending.hold)
                 self.taken[name] = again
                 self.firings += 1
@@ -190,25 +192,39 @@ class Interval:
 
     # -- timers -------------------------------------------------------------------
 
-    def _queue(self, kind: str) -> TimerQueue:
-        return self.watermark_timers if kind == "watermark" else self.wall_timers
+    def add_timers(
+        self, kind: str, after: TimerPlace | None, changes: list[TimerChange], *, more: bool
+    ) -> None:
+        """Take in a page of stored timers, those `after` a place."""
+        rows = []
+        for change in changes:
+            assert change.due is not None
+            assert change.hold is not None
+            timer = Pending(change.due, change.hold, decode_key(change.key), change.slot)
+            rows.append(((change.key, change.tag), timer))
+        self.timers[kind].add_page(after, rows, more=more)
+
+    def lacking_timers(self, now: int) -> list[str]:
+        """The kinds of which the store holds timers that may be due, and none is here."""
+        watermark = self.input_watermark
+        return [
+            kind
+            for kind, queue in self.timers.items()
+            if not queue.is_whole and queue.lacks(now + 1 if kind == "wall" else watermark)
+        ]
 
     def set_timer(self, name: TimerIdentity, timer: tuple[int, int, Key, int] | None) -> None:
         """Set, replace or (None) forget a timer; its old hold goes with the next commit."""
         key_text, kind, tag = name
-        queue = self._queue(kind)
         self.taken.pop(name, None)
+        n = self.n + 1
         if timer is None:
-            replaced = queue.cancel((key_text, tag))
-        else:
-            due, hold, key, slot = timer
-            replaced = queue.put((key_text, tag), due, hold, key, slot)
-            if kind == "watermark":
-                self.holds.add(hold)
-            if waiting := self.backlog.get(key_text):
-                self._put_off(waiting, kind, due)
-        if replaced is not None and kind == "watermark":
-            self.release.append(replaced.hold)
+            self.timers[kind].cancel((key_text, tag), n)
+            return
+        due, hold, key, slot = timer
+        self.timers[kind].put((key_text, tag), due, hold, key, slot, n)
+        if self.firings and (waiting := self.backlog.get(key_text)):
+            self._put_off(waiting, kind, due)
 
     def _put_off(self, waiting: list[Item], kind: str, due: int) -> None:
         """Due timers that wait behind their key fire after one that was just set for an
@@ -231,13 +247,12 @@ class Interval:
         """
         firings = [
             Firing(p.key, name[0], p.slot, Timer(name[1], "watermark", p.due), p.hold)
-            for name, p in self.watermark_timers.take_due(self.input_watermark, limit)
+            for name, p in self.timers["watermark"].take_due(self.input_watermark, limit)
         ]
-        if len(self.wall_timers):
-            firings += [
-                Firing(p.key, name[0], p.slot, Timer(name[1], "wall", p.due), p.hold)
-                for name, p in self.wall_timers.take_due(now + 1, limit - len(firings))
-            ]
+        firings += [
+            Firing(p.key, name[0], p.slot, Timer(name[1], "wall", p.due), p.hold)
+            for name, p in self.timers["wall"].take_due(now + 1, limit - len(firings))
+        ]
         self.firings += len(firings)
         for firing in firings:
             self.taken[(firing.key_text, firing.timer.kind, firing.timer.tag)] = firing
@@ -266,14 +281,14 @@ class Interval:
 
     def next_wall_timer(self) -> int | None:
         """When the clock will make a timer due."""
-        return self.wall_timers.next_due()
+        return self.timers["wall"].next_due()
 
     def has_due(self, now: int) -> bool:
         """Whether any timer is due."""
-        due = self.watermark_timers.next_due()
+        due = self.timers["watermark"].next_due()
         if due is not None and due < self.input_watermark:
             return True
-        due = self.wall_timers.next_due()
+        due = self.timers["wall"].next_due()
         return due is not None and due <= now
 
     # -- credits and watermarks ------------------------------------------------------
@@ -288,8 +303,20 @@ class Interval:
         )
 
     def output_watermark(self) -> int:
-        """What may be promised now: LW = min(IW, everything held), and never back."""
-        return max(self.promised, min(self.input_watermark, self.holds.least()))
+        """What may be promised now: LW = min(IW, everything held), and never back.
+
+        At the end of time nothing is left that could release what user code still holds.
+        """
+        least = min(self.input_watermark, self.holds.least())
+        if self.input_watermark < MAX_TIME:
+            least = min(least, self.state_holds.least())
+        return max(self.promised, least)
+
+    def settled(self, n: int) -> None:
+        """Commit `n` is durable."""
+        self.durable_n = n
+        for queue in self.timers.values():
+            queue.durable = n
 
     def floor(self, stamp: int) -> int:
         """Nothing produced before it is ever sent again (I9)."""
@@ -308,6 +335,16 @@ class Interval:
         """What is stored of ACKs: per live log."""
         runs = self.settings.max_acked_runs
         return msgspec.json.encode({str(log.id): log.state(runs) for log in self.logs})
+
+    def let_go(self) -> None:
+        """Take away the holds of timers that the commit being put together takes away."""
+        for holds, release in (
+            (self.holds, self.release),
+            (self.state_holds, self.state_release),
+        ):
+            for hold in release:
+                holds.remove(hold)
+            release.clear()
 
     def count(self, counters: dict[str, int]) -> None:
         """Add to the totals that go with the next commit, with what dedup counted."""

@@ -140,6 +140,7 @@ class Lane:
     async def _run(self) -> None:
         while True:
             self.wake.clear()
+            await self._page_in()
             taken = self._take()
             if taken is None:
                 self._wake_for_wall_timers()
@@ -150,6 +151,13 @@ class Lane:
             groups = await self._sort(interval, items)
             if groups:
                 await self._run_groups(interval, groups, watermark)
+
+    async def _page_in(self) -> None:
+        """Read on in the stored timers where those in memory have run out."""
+        now = self._engine.clock.now()
+        for interval in self.intervals:
+            for kind in interval.lacking_timers(now):
+                await self._engine.load_timers(interval, kind)
 
     def _wake_for_wall_timers(self) -> None:
         """Be awake when the clock reaches the next wall timer."""
@@ -457,9 +465,7 @@ class Lane:
         """The interval's next link in its chain, with everything that rides on it."""
         for offset in work.given_up:
             interval.log.acknowledge([offset])  # stored with the letter that keeps the row
-        for hold in interval.release:
-            interval.holds.remove(hold)
-        interval.release.clear()
+        interval.let_go()
         interval.dirty = False
         interval.n += 1
         work.n = interval.n
@@ -487,7 +493,7 @@ class Lane:
         acknowledged: list[Delivery[Any]] = []
         for interval, work in bundle.works.items():
             interval.durable = work.low_watermark
-            interval.durable_n = work.n
+            interval.settled(work.n)
             interval.last_bucket = commit.bucket
             if work.items:
                 acknowledged += interval.dedup.landed(

@@ -11,6 +11,7 @@ and whatever is not in memory stands in the current table (design, the store).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -25,11 +26,24 @@ ENTRY_OVERHEAD = 200
 TRIM_CELLS = 4096
 """Entries of one key from which clean ones are dropped one by one."""
 
+SCAN_ENTRIES = 1000
+"""Entries fetched at a time for a whole collection."""
+
+READ_AHEAD = 256
+"""Entries fetched at a time for a range: what is read by time goes on where it ended."""
+
+MAX_SPANS = 64
+"""Stretches of one collection that are known to be in memory; the oldest are forgotten."""
+
+AFTER = "\x01"
+"""Sorts a name behind itself: names are JSON, which writes control characters as escapes."""
+
 Change = tuple[str, bytes | None]
 """Entry and encoded value; None: removed."""
 
 EntryFetcher = Callable[["KeyState", str], Awaitable["tuple[bytes, int] | None"]]
-EntryScanner = Callable[["KeyState", str, str], Awaitable["list[tuple[str, bytes, int]]"]]
+EntryScanner = Callable[["KeyState", str, str, int], Awaitable["list[tuple[str, bytes, int]]"]]
+"""Key, after, before (both exclusive), how many at the most."""
 
 
 class Cell:
@@ -48,8 +62,8 @@ class Cell:
 class KeyState:
     """The entries of one key; what `Context.state` and its collections work on."""
 
-    __slots__ = ("_bound", "_cache", "_main", "_opened", "_state", "_touched", "_trimmed_at", "_version", "_whole", "cells",
-                 "complete", "key", "key_text", "loaded", "n", "size", "slot", "used")  # fmt: skip
+    __slots__ = ("_bound", "_cache", "_main", "_opened", "_order", "_spans", "_state", "_touched", "_trimmed_at", "_version",
+                 "_whole", "cells", "complete", "key", "key_text", "loaded", "n", "size", "slot", "used")  # fmt: skip
 
     def __init__(self, cache: StateCache, key: Key, key_text: bytes, slot: int) -> None:
         self._cache = cache
@@ -68,6 +82,11 @@ class KeyState:
         """The version of the code that wrote `_main` as it is encoded now."""
         self._whole: tuple[str, ...] = ()
         """Collections of which every entry is in memory; of all if `complete`."""
+        self._spans: dict[str, list[tuple[str, str]]] = {}
+        """Per collection, stretches [first, until) of which every entry is in memory."""
+        self._order: dict[str, list[str]] = {}
+        """Per collection that is read by range, the names of its entries in memory, sorted. What
+        was removed and captured is left out: else a queue would be read past all it ever held."""
         self._state: Any = UNKNOWN
         self._bound: Any = None
         """The collections of the state object that are bound to this key."""
@@ -146,7 +165,11 @@ class KeyState:
 
     def _knows(self, entry: str) -> bool:
         """Whether an entry that is not in memory is not stored either."""
-        return self.complete or entry.startswith(self._whole)
+        if self.complete or entry.startswith(self._whole):
+            return True
+        return bool(self._spans) and any(
+            first <= entry < until for spans in self._spans.values() for first, until in spans
+        )
 
     def lookup(self, entry: str, codec: Codec[Any]) -> Any:
         cell = self.cells.get(entry)
@@ -179,12 +202,30 @@ class KeyState:
         """
         cell = self.cells[entry] = Cell(encoded, n)
         self._grow(len(encoded or b"") + ENTRY_OVERHEAD)
+        if self._order:
+            self._put_in_order(entry)
         return cell
+
+    def _put_in_order(self, entry: str) -> None:
+        for prefix, names in self._order.items():
+            if entry.startswith(prefix):
+                place = bisect_left(names, entry)
+                if place == len(names) or names[place] != entry:
+                    names.insert(place, entry)
+
+    def _take_out_of_order(self, entry: str) -> None:
+        for prefix, names in self._order.items():
+            if entry.startswith(prefix):
+                place = bisect_left(names, entry)
+                if place < len(names) and names[place] == entry:
+                    del names[place]
 
     def store(self, entry: str, codec: Codec[Any], value: Any) -> None:
         cell = self.cells.get(entry)
         if cell is None:
             cell = self._add(entry, None)
+        elif cell.encoded is None and self._order:
+            self._put_in_order(entry)
         cell.codec = codec
         cell.value = value
         self._touched.add(entry)
@@ -204,10 +245,69 @@ class KeyState:
                 if value is not ABSENT:
                     yield entry, value
 
+    async def span(
+        self, prefix: str, first: str, until: str, codec: Codec[Any]
+    ) -> AsyncIterator[tuple[str, Any]]:
+        reached = first
+        while reached < until:
+            end = self._in_memory_until(prefix, reached, until)
+            if end <= reached:
+                await self._load_ahead(prefix, reached)
+                continue
+            names = self._names(prefix)
+            for entry in names[bisect_left(names, reached) : bisect_left(names, end)]:
+                cell = self.cells.get(entry)
+                if cell is not None:
+                    value = self._value(entry, cell, codec)
+                    if value is not ABSENT:
+                        yield entry, value
+            reached = end
+
+    def _in_memory_until(self, prefix: str, first: str, until: str) -> str:
+        """How far, from `first` on, every entry of a collection is in memory."""
+        if self.complete or prefix in self._whole:
+            return until
+        for start, end in self._spans.get(prefix, ()):
+            if start <= first < end:
+                return min(end, until)
+        return first
+
+    def _names(self, prefix: str) -> list[str]:
+        """The sorted names of a collection's entries in memory."""
+        names = self._order.get(prefix)
+        if names is None:
+            names = self._order[prefix] = sorted(
+                entry
+                for entry, cell in self.cells.items()
+                if entry.startswith(prefix)
+                and not (cell.encoded is None and (cell.value is UNKNOWN or cell.value is ABSENT))
+            )
+        return names
+
+    async def _load_ahead(self, prefix: str, first: str) -> None:
+        """Fetch entries from `first` on, up to where they are in memory again.
+
+        Not only as far as they were asked for: the next range mostly begins in this one and
+        ends a little later, and should not need the store again.
+        """
+        spans = self._spans.get(prefix, [])
+        until = min((start for start, _ in spans if start > first), default=_end_of(prefix))
+        page = await self._cache.scan_entries(self, first, until, READ_AHEAD)
+        for entry, encoded, _ in page:
+            if entry not in self.cells:
+                self._add(entry, encoded)
+        if len(page) == READ_AHEAD:
+            until = page[-1][0] + AFTER
+        apart = [span for span in spans if span[1] < first or span[0] > until]
+        joined = [span for span in spans if span not in apart]
+        begin = min([first, *(span[0] for span in joined)])
+        end = max([until, *(span[1] for span in joined)])
+        self._spans[prefix] = [*apart, (begin, end)][-MAX_SPANS:]
+
     async def _load_all(self, prefix: str) -> None:
-        after, before = prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)
+        after, before = prefix, _end_of(prefix)
         while True:
-            page = await self._cache.scan_entries(self, after, before)
+            page = await self._cache.scan_entries(self, after, before, SCAN_ENTRIES)
             for entry, encoded, _ in page:
                 if entry not in self.cells:
                     self._add(entry, encoded)
@@ -273,6 +373,8 @@ class KeyState:
                 cell.encoded = value
                 cell.n = n
                 changes.append((entry, value))
+                if value is None and self._order:
+                    self._take_out_of_order(entry)
         if changes:
             self.n = n
         self._touched.clear()
@@ -312,6 +414,7 @@ class KeyState:
             if cell.n == -1:
                 del self.cells[entry]
                 self._grow(-len(cell.encoded or b"") - ENTRY_OVERHEAD)
+                self._forget_whole()  # what the store holds under this name was not fetched
         self._touched.clear()
 
     def _trim(self) -> None:
@@ -321,11 +424,22 @@ class KeyState:
             cell = self.cells.pop(entry)
             self._grow(-len(cell.encoded or b"") - ENTRY_OVERHEAD)
         self.complete = False
+        self._forget_whole()
+
+    def _forget_whole(self) -> None:
+        """Nothing is known any more of entries that are not in memory, but by `complete`."""
         self._whole = ()
+        self._spans.clear()
+        self._order.clear()
 
     def _grow(self, by: int) -> None:
         self.size += by
         self._cache.size += by
+
+
+def _end_of(prefix: str) -> str:
+    """The first name behind all that start with `prefix`."""
+    return prefix[:-1] + chr(ord(prefix[-1]) + 1)
 
 
 class StateCache:

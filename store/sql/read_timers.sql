@@ -1,16 +1,29 @@
--- Pending timers of an interval: the folded ones overlaid by what came after.
+-- The next pending timers of an interval and kind after a place in the order of time: the folded
+-- ones overlaid by what came after.
 WITH tail AS (
-    SELECT DISTINCT ON (slot, computation, key, kind, tag) slot, key, kind, tag, due, hold
+    SELECT DISTINCT ON (slot, computation, key, kind, tag) slot, key, tag, due, hold
     FROM {timer_change}
-    WHERE interval_id = %(interval_id)s AND n > %(after)s
+    WHERE interval_id = %(interval_id)s AND kind = %(kind)s
+      AND n > (SELECT f.through FROM {fold} AS f WHERE f.interval_id = %(interval_id)s)
     ORDER BY slot, computation, key, kind, tag, n DESC
+), folded AS (
+    SELECT t.key, t.slot, t.tag, t.due, t.hold
+    FROM {key_interval} AS k
+    JOIN {timer} AS t ON t.computation = k.computation
+    WHERE k.id = %(interval_id)s AND t.kind = %(kind)s
+      AND t.slot >= k.slot_from AND t.slot < k.slot_to
+      AND (t.due, t.slot, t.key, t.tag)
+          > (%(due)s::bigint, %(slot)s::integer, %(key)s::text, %(tag)s::text)
+      AND NOT EXISTS (
+          SELECT FROM tail AS x WHERE x.slot = t.slot AND x.key = t.key AND x.tag = t.tag
+      )
+    ORDER BY t.due, t.slot, t.key, t.tag
+    LIMIT %(limit)s
 )
-SELECT t.key, t.slot, t.kind, t.tag, t.due, t.hold
-FROM {timer} AS t
-WHERE t.computation = %(computation)s AND t.slot >= %(slot_from)s AND t.slot < %(slot_to)s
-  AND NOT EXISTS (
-      SELECT FROM tail AS x
-      WHERE x.slot = t.slot AND x.key = t.key AND x.kind = t.kind AND x.tag = t.tag
-  )
+SELECT key, slot, tag, due, hold FROM folded
 UNION ALL
-SELECT key, slot, kind, tag, due, hold FROM tail WHERE due IS NOT NULL
+SELECT key, slot, tag, due, hold FROM tail
+WHERE due IS NOT NULL
+  AND (due, slot, key, tag) > (%(due)s::bigint, %(slot)s::integer, %(key)s::text, %(tag)s::text)
+ORDER BY due, slot, key, tag
+LIMIT %(limit)s

@@ -1,2 +1,2 @@
 -- What keeps each computation's low watermark from moving on.
-SELECT computation, holder, what, key::text, held_at::text FROM {watermark_holders}
+SELECT computation, holder, what, key::text, held_at::text, extract(epoch FROM age)::float8 FROM {watermark_holders}

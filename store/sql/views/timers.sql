@@ -26,11 +26,12 @@ SELECT
     {micros_to_time}(m.due) AS due, {micros_to_time}(m.hold) AS hold
 FROM merged AS m
 JOIN {computation} AS c ON c.id = m.computation;
-COMMENT ON VIEW {timers} IS 'Timers set and not fired, exactly at this snapshot';
+COMMENT ON VIEW {timers} IS
+    'Timers set and not fired, and what user code holds the watermark at, exactly at this snapshot';
 COMMENT ON COLUMN {timers}.computation IS 'name of the computation';
 COMMENT ON COLUMN {timers}.slot IS 'hash of the key, 0 to 65535';
 COMMENT ON COLUMN {timers}.key IS 'the key as JSON';
-COMMENT ON COLUMN {timers}.kind IS 'watermark: fires as event time passes; wall: by the clock';
+COMMENT ON COLUMN {timers}.kind IS 'watermark: fires as event time passes; wall: by the clock; hold: never, it holds';
 COMMENT ON COLUMN {timers}.tag IS 'tag given by the computation';
-COMMENT ON COLUMN {timers}.due IS 'when it fires';
+COMMENT ON COLUMN {timers}.due IS 'when it fires; of a hold: where the watermark is held';
 COMMENT ON COLUMN {timers}.hold IS 'the low watermark cannot pass this while the timer is set'

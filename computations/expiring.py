@@ -1,0 +1,159 @@
+"""State with a time to live."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import timedelta
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
+
+from millwheel import Computation, Context, Input, ListState, MapState, Record, Timer
+from millwheel.computations.timeline import LAST, length, micros_of, moment_of
+from millwheel.errors import GraphError
+
+V = TypeVar("V")
+S = TypeVar("S")
+
+TAG = "state expires"
+"""The wrapper's own timer."""
+
+
+class Expiring(Computation[V, S], Generic[V, S]):
+    """A computation whose state for a key is forgotten when no record of the key came for a time.
+
+    ::
+
+        pipeline.add(Expiring(CountVisits(), after=timedelta(days=30)), VISITS.by(...))
+
+    ``time="event"``: once the low watermark, or the next record of the key, is more than `after`
+    past the key's newest record (a late one counts as of the low watermark). ``time="wall"``: once `after` has gone by since the key's
+    last record was processed. The next record then meets the empty state, and without one
+    nothing is left in the store: one timer per key sees to that. The computation's own timers
+    neither prolong its state nor are they cancelled with it; they then find it empty.
+
+    It stands in the graph under the computation's own name. Its state gets a field
+    ``expires_at`` (microseconds), so the state must be a msgspec.Struct or a dataclass that is
+    not frozen, and the computation changes it in place: a new one is ``type(ctx.state)()``.
+
+    Args:
+        computation: what is run.
+        after: the time to live.
+        time: by which clock.
+
+    Raises:
+        GraphError: `after` is zero or negative, or the computation's state cannot expire.
+    """
+
+    def __init__(
+        self,
+        computation: Computation[V, S],
+        *,
+        after: timedelta,
+        time: Literal["event", "wall"] = "event",
+    ) -> None:
+        if time not in ("event", "wall"):
+            raise GraphError(f"Expiring: time is 'event' or 'wall', not {time!r}")
+        self._inner = computation
+        self._after = length("Expiring: after", after)
+        self._kind: Literal["watermark", "wall"] = "watermark" if time == "event" else "wall"
+        self._state_type = _with_expiry(computation)
+        self.writes = computation.writes
+        # Of the instance: they are the wrapped computation's, whatever its class.
+        self.__dict__["version"] = computation.version
+        self.__dict__["migrations"] = computation.migrations
+
+    @property
+    def name(self) -> str:
+        """The computation's own."""
+        return self._inner.name
+
+    @property
+    def state_type(self) -> Any:
+        """The computation's, with the time at which it expires."""
+        return self._state_type
+
+    def check_inputs(self, inputs: tuple[Input[Any], ...]) -> None:
+        """As the computation does."""
+        self._inner.check_inputs(inputs)
+
+    async def process_record(self, record: Record[V], ctx: Context[S]) -> None:
+        newest = self._clock(ctx)
+        if self._kind == "watermark":
+            # By the record's own time as well: how far the watermark is when it is processed
+            # depends on what was bundled with it.
+            newest = max(newest, record.micros)
+        await self._forget_if_expired(ctx, newest)
+        await self._inner.process_record(record, ctx)
+        state: Any = ctx.state
+        if state.expires_at == 0:
+            self._set_timer(ctx, newest + self._after)
+        # The timer stays where it is: it looks again when it fires. Setting it anew for each
+        # record would write a row for each.
+        state.expires_at = max(state.expires_at, newest + self._after)
+
+    async def process_timer(self, timer: Timer, ctx: Context[S]) -> None:
+        if timer.tag != TAG:
+            await self._inner.process_timer(timer, ctx)
+            return
+        state: Any = ctx.state
+        if state.expires_at != 0 and not await self._forget_if_expired(ctx, self._clock(ctx)):
+            self._set_timer(ctx, state.expires_at)
+
+    def _clock(self, ctx: Context[S]) -> int:
+        return micros_of(ctx.now if self._kind == "wall" else ctx.low_watermark)
+
+    def _set_timer(self, ctx: Context[S], at: int) -> None:
+        ctx.set_timer(moment_of(at), TAG, self._kind)
+
+    async def _forget_if_expired(self, ctx: Context[S], clock: int) -> bool:
+        state: Any = ctx.state
+        # A watermark timer fires behind its time, a wall timer at it.
+        at = state.expires_at + (self._kind == "watermark")
+        if state.expires_at == 0 or (clock < at and clock <= LAST):
+            return False
+        for name in _fields(type(state)):
+            value = getattr(state, name)
+            if isinstance(value, (MapState, ListState)):
+                await value.clear()
+        ctx.state = type(state)()
+        return True
+
+
+def _with_expiry(computation: Computation[Any, Any]) -> Any:
+    """The computation's state type with one more field."""
+    inner = computation.state_type
+    what = f"Expiring: the state of {type(computation).__name__}"
+    if inner in (None, type(None)):
+        raise GraphError(f"{what} is None: there is nothing that could expire")
+    if isinstance(inner, type) and "expires_at" in _fields(inner):
+        raise GraphError(f"{what} has a field expires_at already; rename it")
+    if _is_open_struct(inner):
+        return msgspec.defstruct(inner.__name__, [("expires_at", int, 0)], bases=(inner,))
+    if _is_open_dataclass(inner):
+        field = ("expires_at", int, dataclasses.field(default=0))
+        return dataclasses.make_dataclass(inner.__name__, [field], bases=(inner,))
+    raise GraphError(
+        f"{what} must be a msgspec.Struct or a dataclass that is not frozen, not {inner!r}"
+    )
+
+
+def _is_open_struct(kind: Any) -> bool:
+    return (
+        isinstance(kind, type)
+        and issubclass(kind, msgspec.Struct)
+        and not kind.__struct_config__.frozen
+    )
+
+
+def _is_open_dataclass(kind: Any) -> bool:
+    parameters = getattr(kind, "__dataclass_params__", None)
+    return isinstance(kind, type) and parameters is not None and not parameters.frozen
+
+
+def _fields(kind: type) -> list[str]:
+    if issubclass(kind, msgspec.Struct):
+        return list(kind.__struct_fields__)
+    return (
+        [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
+    )

@@ -1,0 +1,83 @@
+"""The records of each key in order of time."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from millwheel import Computation, Context, MapState, Record, Stream, Timer
+from millwheel.computations.timeline import (
+    BATCH,
+    FIRST,
+    Waking,
+    between,
+    first_instant,
+    hold,
+    micros_of,
+    moment_of,
+    passed_by,
+    set_aside,
+    wake,
+    wake_for_next,
+    waking_state,
+    written,
+)
+
+V = TypeVar("V")
+
+
+class Queue(Waking):
+    """The records of a key that wait for the low watermark: instant -> value."""
+
+    values: MapState[str, Any] = msgspec.field(default_factory=MapState)
+
+
+class InOrder(Computation[V, Queue], Generic[V]):
+    """Passes the records of each key on in the order of their timestamps: each is held until
+    the low watermark has passed it, so that no earlier one can follow. Records of one instant
+    keep the order in which they came.
+
+    ::
+
+        pipeline.add(InOrder(to=SORTED), EVENTS.by(lambda event: event.account))
+
+    A reader of `to` that chooses the same key gets the records of a key in order; for another
+    key there is no order. Timestamps stay what they are.
+
+    A late record (older than the low watermark) is dropped, or sent to `late`, and counted
+    (``late_dropped``, ``late_sent``).
+
+    Args:
+        to: the stream of the same records in order.
+        late: the stream for late records. None: they are dropped.
+    """
+
+    def __init__(self, *, to: Stream[V], late: Stream[V] | None = None) -> None:
+        self._to = to
+        self._late = late
+        self.writes = written(to, late)
+
+    @property
+    def name(self) -> str:
+        """Called after the stream it makes."""
+        return f"make_{self._to.name}"
+
+    @property
+    def state_type(self) -> Any:
+        """Values of the stream's type."""
+        return waking_state("Queue", values=self._to.value_type)
+
+    async def process_record(self, record: Record[V], ctx: Context[Queue]) -> None:
+        if record.micros < micros_of(ctx.low_watermark):
+            set_aside(record, ctx, self._late)
+            return
+        hold(ctx, ctx.state.values, record.micros, record.value)
+        wake(ctx, record.micros)
+
+    async def process_timer(self, timer: Timer, ctx: Context[Queue]) -> None:
+        values = ctx.state.values
+        async for entry, micros, value in between(values, FIRST, passed_by(ctx), limit=BATCH):
+            ctx.produce(self._to, value, moment_of(micros))
+            values.remove(entry)
+        wake_for_next(ctx, await first_instant(values))

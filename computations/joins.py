@@ -1,0 +1,385 @@
+"""Joins of two streams: each record waits for its partners as long as any may still come.
+
+What a record meets of the other side is joined at once; the record itself is held until
+the low watermark proves that no partner on time can follow. Each side is a map ordered by
+time, so that a record reads and writes what it matches, however much is held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Generic, TypeVar, cast
+
+import msgspec
+
+from millwheel import Computation, Context, Input, MapState, Record, Stream, Timer
+from millwheel.computations.timeline import (
+    BATCH,
+    FIRST,
+    LAST,
+    Waking,
+    between,
+    first_instant,
+    hold,
+    length,
+    micros_of,
+    moment_of,
+    passed_by,
+    set_aside,
+    wake,
+    wake_for_next,
+    waking_state,
+    written,
+)
+from millwheel.errors import GraphError
+from millwheel.windows import Tumbling
+
+V = TypeVar("V")
+L = TypeVar("L")
+R = TypeVar("R")
+O = TypeVar("O")  # noqa: E741 - what comes out, beside L and R
+
+
+class Held(msgspec.Struct, Generic[V], omit_defaults=True):
+    """A record that waits for partners."""
+
+    value: V
+    matched: bool = False
+    """Whether it met one; kept only where a record without any has an output of its own."""
+
+
+class JoinState(Waking):
+    """The records of a key that may still meet partners: instant -> record."""
+
+    left: MapState[str, Held[Any]] = msgspec.field(default_factory=MapState)
+    right: MapState[str, Held[Any]] = msgspec.field(default_factory=MapState)
+
+
+class Side(Generic[V, O]):
+    """One of the two streams."""
+
+    def __init__(
+        self, stream: Stream[V], unmatched: Callable[[V], O] | None, late: Stream[V] | None
+    ) -> None:
+        self.stream = stream
+        self.unmatched = unmatched
+        self.late = late
+
+
+def check_pair(
+    join: Computation[Any, Any], inputs: tuple[Input[Any], ...], *streams: Stream[Any]
+) -> None:
+    """Whether a join reads its two streams, by keys that can be equal.
+
+    Raises:
+        GraphError: it does not.
+    """
+    what = type(join).__name__
+    first, second = (stream.name for stream in streams)
+    if sorted(i.stream.name for i in inputs) != sorted([first, second]):
+        read = " and ".join(repr(i.stream.name) for i in inputs)
+        raise GraphError(
+            f"{what} joins {first!r} and {second!r}, but is added to read {read}: give it "
+            f"{first}.by(...) and {second}.by(...)"
+        )
+    kinds = {i.stream.name: i.key_type for i in inputs}
+    if None not in kinds.values() and kinds[first] != kinds[second]:
+        raise GraphError(
+            f"{what} would never find a partner: {first!r} is read by keys of type "
+            f"{kinds[first]}, {second!r} by keys of type {kinds[second]}, and keys of different "
+            "types are never equal (1 is not '1'). Give both key extractors the same type"
+        )
+
+
+def check_apart(what: str, first: Stream[Any], second: Stream[Any]) -> None:
+    """Whether two streams can be told apart.
+
+    Raises:
+        GraphError: they are one stream.
+    """
+    if first.name == second.name:
+        raise GraphError(
+            f"{what} joins two streams, but both are {first.name!r}; to join a stream with "
+            "itself, send one side through a FlatMap to a stream of another name"
+        )
+
+
+class _Join(Computation[L | R, JoinState], Generic[L, R, O]):
+    """What interval and window join share."""
+
+    def __init__(
+        self,
+        left: Side[L, O],
+        right: Side[R, O],
+        to: Stream[O],
+        combine: Callable[[L, R], O],
+    ) -> None:
+        check_apart(type(self).__name__, left.stream, right.stream)
+        self._left = left
+        self._right = right
+        self._to = to
+        self._combine = combine
+        self.writes = written(to, left.late, right.late)
+
+    @property
+    def name(self) -> str:
+        """Called after the stream it makes."""
+        return f"make_{self._to.name}"
+
+    @property
+    def state_type(self) -> Any:
+        """Buffers of the two streams' types."""
+        return waking_state(
+            "JoinState",
+            left=Held[self._left.stream.value_type],  # type: ignore[name-defined]
+            right=Held[self._right.stream.value_type],  # type: ignore[name-defined]
+        )
+
+    def check_inputs(self, inputs: tuple[Input[Any], ...]) -> None:
+        """It reads the two streams it joins, by keys of one type."""
+        check_pair(self, inputs, self._left.stream, self._right.stream)
+
+    # -- what the kinds of join differ in: instants in microseconds --------------------
+
+    def _partners(self, micros: int, *, of_left: bool) -> tuple[int, int]:
+        """The first and last instant at which a record's partners may stand."""
+        raise NotImplementedError
+
+    def _due(self, micros: int, *, of_left: bool) -> int:
+        """The last instant of a partner that is still to come."""
+        raise NotImplementedError
+
+    def _settled(self, ctx: Context[JoinState], *, of_left: bool) -> int:
+        """The last instant whose records can have no more partners."""
+        raise NotImplementedError
+
+    def _is_late(self, micros: int, watermark: int) -> bool:
+        """Whether some of a record's partners may be gone already."""
+        raise NotImplementedError
+
+    def _meeting(self, one: int, other: int) -> int:
+        """The timestamp of what comes of two records."""
+        raise NotImplementedError
+
+    # -- what they share -----------------------------------------------------------------
+
+    async def process_record(self, record: Record[L | R], ctx: Context[JoinState]) -> None:
+        of_left = record.stream == self._left.stream.name
+        own: Side[Any, O] = self._left if of_left else self._right
+        other: Side[Any, O] = self._right if of_left else self._left
+        if self._is_late(record.micros, micros_of(ctx.low_watermark)):
+            set_aside(record, ctx, own.late)
+            return
+        state = ctx.state
+        held, partners = (state.left, state.right) if of_left else (state.right, state.left)
+        value = record.value
+        matched = False
+        first, last = self._partners(record.micros, of_left=of_left)
+        async for _, micros, partner in between(partners, first, last):
+            pair = (
+                self._combine(cast(L, value), partner.value)
+                if of_left
+                else self._combine(partner.value, cast(R, value))
+            )
+            ctx.produce(self._to, pair, moment_of(self._meeting(record.micros, micros)))
+            matched = True
+            if other.unmatched is not None:
+                partner.matched = True
+        hold(ctx, held, record.micros, Held(value, matched=matched and own.unmatched is not None))
+        wake(ctx, self._due(record.micros, of_left=of_left))
+
+    async def process_timer(self, timer: Timer, ctx: Context[JoinState]) -> None:
+        state = ctx.state
+        await self._let_go(state.left, self._left, ctx, of_left=True)
+        await self._let_go(state.right, self._right, ctx, of_left=False)
+        left, right = await first_instant(state.left), await first_instant(state.right)
+        wake_for_next(
+            ctx,
+            None if left is None else self._due(left, of_left=True),
+            None if right is None else self._due(right, of_left=False),
+        )
+
+    async def _let_go(
+        self,
+        held: MapState[str, Held[Any]],
+        side: Side[Any, O],
+        ctx: Context[JoinState],
+        *,
+        of_left: bool,
+    ) -> None:
+        """Forget what can have no more partners, and tell of what had none."""
+        settled = self._settled(ctx, of_left=of_left)
+        async for entry, micros, item in between(held, FIRST, settled, limit=BATCH):
+            if side.unmatched is not None and not item.matched:
+                due = moment_of(self._due(micros, of_left=of_left))
+                ctx.produce(self._to, side.unmatched(item.value), due)
+            held.remove(entry)
+
+
+class IntervalJoin(_Join[L, R, O]):
+    """Joins each record of `left` with the records of `right` of the same key that come at
+    most `before` earlier and at most `after` later, in event time, both bounds included.
+
+    ::
+
+        join = IntervalJoin(
+            VIEWS, CLICKS, after=timedelta(minutes=10), to=SEEN,
+            combine=lambda view, click: Seen(view.page, click.at),
+            unmatched_left=lambda view: Seen(view.page, None),
+        )
+        pipeline.add(join, VIEWS.by(lambda view: view.user), CLICKS.by(lambda click: click.user))
+
+    A pair is sent when its second record comes, with the later of the two timestamps. With
+    `unmatched_left` it is a left join, with `unmatched_right` a right one, with both an outer
+    join: a record without a partner is sent once the low watermark proves that none can come,
+    with the last instant at which one could have as its timestamp.
+
+    A record is late when it is older than the low watermark, since partners of it may have
+    gone. It is not joined: it is dropped, or sent to the stream given for its side, and
+    counted (``late_dropped``, ``late_sent``).
+
+    Held per key: the records of `left` until the watermark is `after` behind them, those of
+    `right` until it is `before` behind them.
+
+    Args:
+        left: one stream.
+        right: the other.
+        before: how much earlier than the left record a right one may be. Left out: not at all.
+        after: how much later it may be. Left out: not at all.
+        to: the stream of results.
+        combine: what comes of a pair.
+        unmatched_left: what comes of a left record without a partner. None: nothing.
+        unmatched_right: the same of a right record.
+        late_left: the stream for late left records. None: they are dropped.
+        late_right: the same for right records.
+
+    Raises:
+        GraphError: a bound is zero or negative, or both are left out; the streams are one.
+    """
+
+    def __init__(
+        self,
+        left: Stream[L],
+        right: Stream[R],
+        *,
+        before: timedelta | None = None,
+        after: timedelta | None = None,
+        to: Stream[O],
+        combine: Callable[[L, R], O],
+        unmatched_left: Callable[[L], O] | None = None,
+        unmatched_right: Callable[[R], O] | None = None,
+        late_left: Stream[L] | None = None,
+        late_right: Stream[R] | None = None,
+    ) -> None:
+        if before is None and after is None:
+            raise GraphError(
+                "IntervalJoin needs before=..., after=... or both: how far apart two records may be"
+            )
+        self._before = 0 if before is None else _bound("before", before)
+        self._after = 0 if after is None else _bound("after", after)
+        super().__init__(
+            Side(left, unmatched_left, late_left),
+            Side(right, unmatched_right, late_right),
+            to,
+            combine,
+        )
+
+    def _partners(self, micros: int, *, of_left: bool) -> tuple[int, int]:
+        if of_left:
+            return micros - self._before, micros + self._after
+        return micros - self._after, micros + self._before
+
+    def _due(self, micros: int, *, of_left: bool) -> int:
+        return micros + (self._after if of_left else self._before)
+
+    def _settled(self, ctx: Context[JoinState], *, of_left: bool) -> int:
+        return passed_by(ctx, self._after if of_left else self._before)
+
+    def _is_late(self, micros: int, watermark: int) -> bool:
+        return micros < watermark
+
+    def _meeting(self, one: int, other: int) -> int:
+        return max(one, other)
+
+
+def _bound(name: str, duration: timedelta) -> int:
+    if duration == timedelta(0):
+        raise GraphError(
+            f"IntervalJoin: {name} must be above zero; leave it out if a right record may not be "
+            f"{'earlier' if name == 'before' else 'later'} than its left one"
+        )
+    return length(f"IntervalJoin: {name}", duration)
+
+
+class WindowJoin(_Join[L, R, O]):
+    """Joins each record of `left` with the records of `right` of the same key and window.
+
+    ::
+
+        join = WindowJoin(
+            BIDS, ASKS, Tumbling(minutes=1), to=TRADES, combine=Trade
+        )
+        pipeline.add(join, BIDS.by(lambda bid: bid.stock), ASKS.by(lambda ask: ask.stock))
+
+    A pair is sent when its second record comes; a record without a partner, if there is a
+    function for its side, once the low watermark closes the window. All carry the window's
+    last microsecond as their timestamp, as a pane does.
+
+    A record is late when its window's last microsecond is behind the low watermark. It is
+    not joined: it is dropped, or sent to the stream given for its side, and counted
+    (``late_dropped``, ``late_sent``).
+
+    Args:
+        left: one stream.
+        right: the other.
+        windows: which window a record belongs to.
+        to: the stream of results.
+        combine: what comes of a pair.
+        unmatched_left: what comes of a left record without a partner. None: nothing.
+        unmatched_right: the same of a right record.
+        late_left: the stream for late left records. None: they are dropped.
+        late_right: the same for right records.
+
+    Raises:
+        GraphError: the streams are one.
+    """
+
+    def __init__(
+        self,
+        left: Stream[L],
+        right: Stream[R],
+        windows: Tumbling,
+        *,
+        to: Stream[O],
+        combine: Callable[[L, R], O],
+        unmatched_left: Callable[[L], O] | None = None,
+        unmatched_right: Callable[[R], O] | None = None,
+        late_left: Stream[L] | None = None,
+        late_right: Stream[R] | None = None,
+    ) -> None:
+        self._windows = windows
+        super().__init__(
+            Side(left, unmatched_left, late_left),
+            Side(right, unmatched_right, late_right),
+            to,
+            combine,
+        )
+
+    def _partners(self, micros: int, *, of_left: bool) -> tuple[int, int]:
+        span = self._windows.of(micros)
+        return span.start, span.last
+
+    def _due(self, micros: int, *, of_left: bool) -> int:
+        return self._windows.of(micros).last
+
+    def _settled(self, ctx: Context[JoinState], *, of_left: bool) -> int:
+        passed = passed_by(ctx)
+        span = self._windows.of(passed)
+        return passed if passed == span.last or passed == LAST else span.start - 1
+
+    def _is_late(self, micros: int, watermark: int) -> bool:
+        return self._windows.of(micros).last < watermark
+
+    def _meeting(self, one: int, other: int) -> int:
+        return self._windows.of(one).last

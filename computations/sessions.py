@@ -1,0 +1,180 @@
+"""Session windows: records of a key that follow each other within a gap.
+
+Sessions are found by *places*, stretches of time as long as the gap. Two records of one place
+are less than the gap apart, so that a place belongs to one session at the most, and a record's
+neighbours stand in its own place and the two beside it: three look-ups, however many sessions
+the key has and however long they are. A record writes its session's entry, and its place's
+if it is the first one there.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from millwheel import Context, MapState, Record, Timer
+from millwheel.computations.panes import Panes, WindowState
+from millwheel.windows import Session, Span, instant, micros_of
+
+V = TypeVar("V")
+A = TypeVar("A")
+R = TypeVar("R")
+
+
+class SessionState(WindowState[A], Generic[A]):
+    """One session: the times of its first and last record."""
+
+    first: int = 0
+    last: int = 0
+
+
+Named = tuple[int, SessionState[A]]
+"""A session and its name: the timestamp of the record that made it, which it always holds."""
+
+
+class Sessions(Generic[V, A, R]):
+    """Timers: ``NAME`` closes a session, ``expire NAME`` forgets it, ``early NAME``.
+
+    A session that grows does not move its timer, which would be a write per record: a timer
+    that fires too early looks where the session ends by now, and is set anew.
+    """
+
+    def __init__(self, windows: Session, panes: Panes[V, A, R]) -> None:
+        self._gap = windows.gap
+        self._panes = panes
+
+    @property
+    def state_type(self) -> Any:
+        """Name -> session; place -> name."""
+        session = SessionState[self._panes.fold.accumulator]  # type: ignore[name-defined]
+        return msgspec.defstruct(
+            "Sessions",
+            [
+                ("open", MapState[int, session], msgspec.field(default_factory=MapState)),
+                ("places", MapState[int, int], msgspec.field(default_factory=MapState)),
+            ],
+        )
+
+    def _span(self, session: SessionState[A]) -> Span:
+        return Span(session.first, session.last + self._gap)
+
+    def _takes(self, span: Span, watermark: int) -> bool:
+        return span.last >= watermark or self._panes.may_amend(span.end, watermark)
+
+    async def process_record(self, record: Record[V], ctx: Context[Any]) -> None:
+        panes = self._panes
+        at = record.micros
+        watermark = micros_of(ctx.low_watermark)
+        joined = await self._neighbours(at, watermark, ctx)
+        first = min([at, *(session.first for _, session in joined)])
+        last = max([at, *(session.last for _, session in joined)])
+        span = Span(first, last + self._gap)
+        if not self._takes(span, watermark):
+            panes.leave_out(record, ctx)
+            return
+        late = span.last < watermark
+        name, session = at, SessionState(panes.fold.init(), first=at, last=at)
+        was_open = False
+        if joined:
+            name, session = max(joined, key=lambda named: named[1].last - named[1].first)
+            was_open = self._span(session).last >= watermark
+            session = await self._join(joined, name, first, late, ctx)
+        session.first, session.last = first, last
+        panes.add(session, record)
+        ctx.state.places.put(at // self._gap, name)
+        if late:
+            ctx.count("late_amended")
+            panes.send_late(span, session, ctx)
+            if not joined:
+                panes.set_expiry(name, span.end, ctx)
+        else:
+            if not was_open:
+                ctx.set_timer(instant(span.last), tag=str(name))
+                ctx.cancel_timer(f"expire {name}")  # if it had closed; it will close again
+            panes.send_early_if_due(name, span, session, record, ctx)
+        ctx.state.open.put(name, session)
+
+    async def _neighbours(self, at: int, watermark: int, ctx: Context[Any]) -> list[Named[A]]:
+        """The sessions that a record at `at` belongs to, earliest first; more than one only if
+        it joins them."""
+        place = at // self._gap
+        names = [await ctx.state.places.get(place + step) for step in (-1, 0, 1)]
+        found: list[Named[A]] = []
+        for name in dict.fromkeys(names):
+            session = None if name is None else await ctx.state.open.get(name)
+            if session is not None:
+                span = self._span(session)
+                near = span.start < at + self._gap and at < span.end
+                if near and self._takes(span, watermark):
+                    found.append((name, session))
+        return sorted(found, key=lambda named: named[1].first)
+
+    async def _join(
+        self, joined: list[Named[A]], name: int, first: int, late: bool, ctx: Context[Any]
+    ) -> SessionState[A]:
+        """Make the sessions `joined` one, called `name`, which starts at `first`.
+
+        Panes of a session that started elsewhere are taken back: whoever keeps them by key
+        and start would keep them for ever.
+        """
+        panes = self._panes
+        assert panes.fold.merge is not None
+        for _, session in joined:
+            if session.first != first:
+                accumulator, fresh = session.accumulator, session.fresh
+                panes.retract(self._span(session), session, ctx, late=late)
+                session.accumulator, session.fresh = accumulator, fresh
+        whole: SessionState[A] = SessionState(
+            reduce(panes.fold.merge, [session.accumulator for _, session in joined]),
+            max(session.panes for _, session in joined),
+            sum(session.fresh for _, session in joined),
+        )
+        for other, session in joined:
+            if other != name:
+                await self._forget(other, session, ctx, successor=name)
+                ctx.cancel_timer(str(other))
+                ctx.cancel_timer(f"expire {other}")
+                panes.cancel_early(other, ctx)
+        return whole
+
+    async def _forget(
+        self, name: int, session: SessionState[A], ctx: Context[Any], successor: int | None = None
+    ) -> None:
+        """Remove a session, and give its places to `successor`, if there is one."""
+        ctx.state.open.remove(name)
+        places: MapState[int, int] = ctx.state.places
+        for place in range(session.first // self._gap, session.last // self._gap + 1):
+            if await places.get(place) == name:
+                if successor is None:
+                    places.remove(place)
+                else:
+                    places.put(place, successor)
+
+    async def process_timer(self, timer: Timer, ctx: Context[Any]) -> None:
+        panes = self._panes
+        watermark = micros_of(ctx.low_watermark)
+        what, _, text = timer.tag.rpartition(" ")
+        name = int(text)
+        session: SessionState[A] | None = await ctx.state.open.get(name)
+        if session is None:
+            return
+        span = self._span(session)
+        if what == "early":
+            panes.send_early(span, session, ctx)
+            ctx.state.open.put(name, session)
+        elif what == "expire":
+            if panes.may_amend(span.end, watermark):
+                panes.set_expiry(name, span.end, ctx)
+            else:
+                await self._forget(name, session, ctx)
+        elif span.last >= watermark:
+            ctx.set_timer(instant(span.last), tag=timer.tag)
+        else:
+            panes.send_on_time(name, span, session, ctx)
+            if panes.amends:
+                ctx.state.open.put(name, session)
+                panes.set_expiry(name, span.end, ctx)
+            else:
+                await self._forget(name, session, ctx)

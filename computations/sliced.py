@@ -1,0 +1,167 @@
+"""Sliding windows by slices: a record writes one entry, however many windows hold it.
+
+There is an accumulator for each `slide` of time that has records, and a window's pane is the
+merge of its slices, made when the window closes. Of the windows themselves nothing is kept,
+unless late records may amend them: then how many panes each has sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from millwheel import Context, MapState, Record, Timer
+from millwheel.computations.panes import Panes, WindowState
+from millwheel.windows import Sliding, Span, instant, micros_of
+
+V = TypeVar("V")
+A = TypeVar("A")
+R = TypeVar("R")
+
+FEW_SLICES = 64
+"""Up to so many are asked for one by one; else all of the key's are looked through."""
+
+
+class Slice(msgspec.Struct, Generic[A]):
+    """What the records of one slice came to."""
+
+    accumulator: A
+
+
+class Sliced(Generic[V, A, R]):
+    """Timers: ``START`` closes the window that starts there, ``expire START`` forgets it.
+
+    The first slice of a row sets the timer of the first open window that holds it; that
+    window's closing sets the timer of the next one, as long as the row goes on. A slice goes
+    with the last window that holds it: the one that starts where it starts.
+    """
+
+    def __init__(self, windows: Sliding, panes: Panes[V, A, R]) -> None:
+        self._windows = windows
+        self._slices = windows.slices
+        self._panes = panes
+
+    @property
+    def state_type(self) -> Any:
+        """Start of the slice -> accumulator; start of the window -> panes sent."""
+        piece = Slice[self._panes.fold.accumulator]  # type: ignore[name-defined]
+        return msgspec.defstruct(
+            "Slices",
+            [
+                ("slices", MapState[int, piece], msgspec.field(default_factory=MapState)),
+                ("sent", MapState[int, int], msgspec.field(default_factory=MapState)),
+            ],
+        )
+
+    async def process_record(self, record: Record[V], ctx: Context[Any]) -> None:
+        panes = self._panes
+        watermark = micros_of(ctx.low_watermark)
+        place = self._slices.of(record.micros)
+        newest = self._windows.at(place.start)
+        """The last window that holds the record: if that takes it no more, none does."""
+        is_open = newest.last >= watermark
+        if not is_open and not panes.may_amend(newest.end, watermark):
+            panes.leave_out(record, ctx)
+            return
+        piece: Slice[A] | None = await ctx.state.slices.get(place.start)
+        is_new = piece is None
+        if piece is None:
+            piece = Slice(panes.fold.init())
+        piece.accumulator = panes.fold.add(piece.accumulator, record.value)
+        ctx.state.slices.put(place.start, piece)
+        if is_new and is_open:
+            last = place if place.last >= watermark else self._slices.of(watermark)
+            window = self._windows.ending(last)
+            before = self._slices.of(place.start - 1).start
+            # The windows of the slice before come by here, one closing after the other.
+            if before < window.start or not await ctx.state.slices.contains(before):
+                ctx.set_timer(instant(window.last), tag=str(window.start))
+        if place.last < watermark and panes.amends:
+            await self._amend(place, newest, watermark, ctx)
+
+    async def _amend(self, place: Span, newest: Span, watermark: int, ctx: Context[Any]) -> None:
+        """Send the closed windows that hold the slice `place` again, from the first on that
+        still takes records."""
+        panes = self._panes
+        least = panes.amendable_from(watermark)
+        last = place if least is None or place.end >= least else self._slices.of(least - 1)
+        window = self._windows.ending(last)
+        amended = False
+        while window.last < watermark and window.start <= newest.start:
+            amended = True
+            found = [piece async for _, piece in self._in(window, ctx)]
+            sent = await ctx.state.sent.get(window.start)
+            state = WindowState(self._merged(found), sent or 0)
+            panes.send_late(window, state, ctx)
+            ctx.state.sent.put(window.start, state.panes)
+            if sent is None:
+                panes.set_expiry(window.start, window.end, ctx)
+            window = self._windows.at(self._slices.of(window.start).end)
+        if amended:
+            ctx.count("late_amended")
+
+    async def process_timer(self, timer: Timer, ctx: Context[Any]) -> None:
+        what, _, start = timer.tag.rpartition(" ")
+        window = self._windows.at(int(start))
+        if what == "expire":
+            ctx.state.slices.remove(window.start)
+            ctx.state.sent.remove(window.start)
+            return
+        await self._close(window, ctx)
+
+    async def _close(self, window: Span, ctx: Context[Any]) -> None:
+        """Send the pane of a window, and of those after it that have closed as well.
+
+        At once, not by a timer each: a late record that came between would be counted in
+        windows that it is too late for.
+        """
+        panes = self._panes
+        watermark = micros_of(ctx.low_watermark)
+        while True:
+            found = [(at, piece) async for at, piece in self._in(window, ctx)]
+            if not found:
+                return
+            sent = await ctx.state.sent.get(window.start) if panes.amends else None
+            state = WindowState(self._merged([piece for _, piece in found]), sent or 0)
+            panes.send_on_time(window.start, window, state, ctx)
+            if panes.amends:
+                ctx.state.sent.put(window.start, state.panes)
+                panes.set_expiry(window.start, window.end, ctx)
+            else:
+                ctx.state.slices.remove(window.start)
+            if found[-1][0] == window.start:
+                return
+            window = self._windows.at(self._slices.of(window.start).end)
+            if window.last >= watermark:
+                ctx.set_timer(instant(window.last), tag=str(window.start))
+                return
+            ctx.cancel_timer(str(window.start))  # of a row that has become part of this one
+
+    async def _in(self, window: Span, ctx: Context[Any]) -> AsyncIterator[tuple[int, Slice[A]]]:
+        """The slices of a window that have records, earliest first."""
+        slices: MapState[int, Slice[A]] = ctx.state.slices
+        if self._windows.number > FEW_SLICES:
+            inside = [
+                (start, piece)
+                async for start, piece in slices.items()
+                if window.start <= start < window.end
+            ]
+            for found in sorted(inside, key=lambda found: found[0]):
+                yield found
+            return
+        start = window.start
+        while start < window.end:
+            piece = await slices.get(start)
+            if piece is not None:
+                yield start, piece
+            start = self._slices.of(start).end
+
+    def _merged(self, pieces: list[Slice[A]]) -> A:
+        merge = self._panes.fold.merge
+        assert merge is not None
+        merged = pieces[0].accumulator
+        for piece in pieces[1:]:
+            merged = merge(merged, piece.accumulator)
+        return merged

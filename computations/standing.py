@@ -1,0 +1,91 @@
+"""Windows that stand where they stand: tumbling, calendar, global, and of a user's own.
+
+An entry per window, named by its start. A record writes the entries of its windows.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from millwheel import Context, MapState, Record, Timer
+from millwheel.computations.panes import Panes, WindowState
+from millwheel.windows import Assigner, Span, instant, micros_of
+
+V = TypeVar("V")
+A = TypeVar("A")
+R = TypeVar("R")
+
+
+class Standing(Generic[V, A, R]):
+    """Timers: ``START`` closes a window, ``expire START`` forgets it, ``early START``."""
+
+    def __init__(self, windows: Assigner, panes: Panes[V, A, R]) -> None:
+        self._windows = windows
+        self._panes = panes
+
+    @property
+    def state_type(self) -> Any:
+        """The windows of a key: start in microseconds -> state."""
+        window = WindowState[self._panes.fold.accumulator]  # type: ignore[name-defined]
+        return msgspec.defstruct(
+            "Windows",
+            [("open", MapState[int, window], msgspec.field(default_factory=MapState))],
+        )
+
+    async def process_record(self, record: Record[V], ctx: Context[Any]) -> None:
+        watermark = micros_of(ctx.low_watermark)
+        taken = amended = False
+        for span in self._windows.spans(record.micros):
+            if span.last >= watermark:
+                taken = True
+                await self._take(span, record, ctx)
+            elif self._panes.may_amend(span.end, watermark):
+                amended = True
+                await self._amend(span, record, ctx)
+        if amended:
+            ctx.count("late_amended")
+        elif not taken:
+            self._panes.leave_out(record, ctx)
+
+    async def _take(self, span: Span, record: Record[V], ctx: Context[Any]) -> None:
+        panes = self._panes
+        name = span.start
+        window: WindowState[A] | None = await ctx.state.open.get(name)
+        if window is None:
+            window = WindowState(panes.fold.init())
+            ctx.set_timer(instant(span.last), tag=str(name))
+        panes.add(window, record)
+        panes.send_early_if_due(name, span, window, record, ctx)
+        ctx.state.open.put(name, window)
+
+    async def _amend(self, span: Span, record: Record[V], ctx: Context[Any]) -> None:
+        panes = self._panes
+        window: WindowState[A] | None = await ctx.state.open.get(span.start)
+        if window is None:
+            window = WindowState(panes.fold.init())
+            panes.set_expiry(span.start, span.end, ctx)
+        panes.add(window, record)
+        panes.send_late(span, window, ctx)
+        ctx.state.open.put(span.start, window)
+
+    async def process_timer(self, timer: Timer, ctx: Context[Any]) -> None:
+        panes = self._panes
+        what, _, start = timer.tag.rpartition(" ")
+        span = self._windows.at(int(start))
+        window: WindowState[A] | None = await ctx.state.open.get(span.start)
+        if window is None:
+            return
+        if what == "early":
+            panes.send_early(span, window, ctx)
+            ctx.state.open.put(span.start, window)
+        elif what == "expire":
+            ctx.state.open.remove(span.start)
+        else:
+            panes.send_on_time(span.start, span, window, ctx)
+            if panes.amends:
+                ctx.state.open.put(span.start, window)
+                panes.set_expiry(span.start, span.end, ctx)
+            else:
+                ctx.state.open.remove(span.start)

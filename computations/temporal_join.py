@@ -1,0 +1,172 @@
+"""Each record with a table's row as it was at the record's time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, cast
+
+import msgspec
+
+from millwheel import Computation, Context, Input, MapState, Record, Stream, Timer
+from millwheel.computations.joins import check_apart, check_pair
+from millwheel.computations.timeline import (
+    BATCH,
+    FIRST,
+    Waking,
+    between,
+    first_instant,
+    hold,
+    micros_of,
+    moment_of,
+    passed_by,
+    set_aside,
+    stamp,
+    wake,
+    wake_for_next,
+    waking_state,
+    written,
+)
+
+L = TypeVar("L")
+T = TypeVar("T")
+O = TypeVar("O")  # noqa: E741 - what comes out
+
+
+class TableState(Waking):
+    """One row of the table, by time, and the records that wait for it to be certain."""
+
+    versions: MapState[str, Any] = msgspec.field(default_factory=MapState)
+    waiting: MapState[str, Any] = msgspec.field(default_factory=MapState)
+
+
+class TemporalJoin(Computation[L | T, TableState], Generic[L, T, O]):
+    """Joins each record with the version of its key's row that held at the record's time:
+    the newest one that is not younger than the record.
+
+    ::
+
+        join = TemporalJoin(ORDERS, RATES, to=PRICED, combine=lambda order, rate: ...)
+        pipeline.add(join, ORDERS.by(lambda order: order.currency),
+                     RATES.by(lambda rate: rate.currency))
+
+    A record waits until the low watermark, the lesser of both inputs', has passed its time:
+    then its version is certain. With ``wait=False`` it is joined at once with what is there, so that
+    the result depends on which of the two inputs was faster. Either way the result
+    carries the record's timestamp.
+
+    A late record (older than the low watermark) is dropped, or sent to `late`, and counted
+    (``late_dropped``, ``late_sent``). A late version counts from now on, unless a newer one is
+    behind the low watermark as well; results that were sent are not corrected
+    (``late_versions``, ``late_versions_dropped``).
+
+    Held per key: the newest version behind the low watermark, for ever, and all younger ones.
+    Of two versions of one instant the one that came last holds.
+
+    Args:
+        records: the stream to be joined.
+        table: versions of rows; a record's timestamp is when the version begins to hold.
+        to: the stream of results.
+        combine: what comes of a record and a version.
+        unmatched: what comes of a record older than every version. None: it is dropped, and
+            counted (``unmatched``).
+        wait: until the version is certain.
+        late: the stream for late records. None: they are dropped.
+
+    Raises:
+        GraphError: the streams are one.
+    """
+
+    def __init__(
+        self,
+        records: Stream[L],
+        table: Stream[T],
+        *,
+        to: Stream[O],
+        combine: Callable[[L, T], O],
+        unmatched: Callable[[L], O] | None = None,
+        wait: bool = True,
+        late: Stream[L] | None = None,
+    ) -> None:
+        check_apart("TemporalJoin", records, table)
+        self._records = records
+        self._table = table
+        self._to = to
+        self._combine = combine
+        self._unmatched = unmatched
+        self._wait = wait
+        self._late = late
+        self.writes = written(to, late)
+
+    @property
+    def name(self) -> str:
+        """Called after the stream it makes."""
+        return f"make_{self._to.name}"
+
+    @property
+    def state_type(self) -> Any:
+        """Versions and records of the streams' types."""
+        return waking_state(
+            "TableState", versions=self._table.value_type, waiting=self._records.value_type
+        )
+
+    def check_inputs(self, inputs: tuple[Input[Any], ...]) -> None:
+        """It reads its two streams, by keys of one type."""
+        check_pair(self, inputs, self._records, self._table)
+
+    async def process_record(self, record: Record[L | T], ctx: Context[TableState]) -> None:
+        if record.stream == self._table.name:
+            await self._take_version(record, ctx)
+        elif record.micros < micros_of(ctx.low_watermark):
+            set_aside(record, ctx, self._late)
+        elif self._wait:
+            hold(ctx, ctx.state.waiting, record.micros, record.value)
+            wake(ctx, record.micros)
+        else:
+            version = None
+            async for _, _, row in between(ctx.state.versions, FIRST, record.micros):
+                version = (row,)
+            self._send(cast(L, record.value), version, record.micros, ctx)
+
+    async def _take_version(self, record: Record[L | T], ctx: Context[TableState]) -> None:
+        versions = ctx.state.versions
+        watermark = micros_of(ctx.low_watermark)
+        if record.micros < watermark:
+            newer = await first_instant(versions, since=record.micros + 1)
+            if newer is not None and newer < watermark:
+                ctx.count("late_versions_dropped")
+                return
+            ctx.count("late_versions")
+        versions.put(stamp(record.micros), record.value)
+        wake(ctx, record.micros)  # then the versions before it can go
+
+    async def process_timer(self, timer: Timer, ctx: Context[TableState]) -> None:
+        state = ctx.state
+        passed = passed_by(ctx)
+        versions = [found async for found in between(state.versions, FIRST, passed)]
+        holds = -1  # which of the versions holds at the time of the record looked at
+        records = 0
+        async for entry, micros, value in between(state.waiting, FIRST, passed, limit=BATCH):
+            while holds + 1 < len(versions) and versions[holds + 1][1] <= micros:
+                holds += 1
+            self._send(value, (versions[holds][2],) if holds >= 0 else None, micros, ctx)
+            state.waiting.remove(entry)
+            records += 1
+        if records < BATCH:
+            holds = len(versions) - 1  # of all that were passed, only the newest holds still
+        for entry, _, _ in versions[: max(holds, 0)]:
+            state.versions.remove(entry)
+        wake_for_next(
+            ctx,
+            await first_instant(state.waiting),
+            await first_instant(state.versions, since=passed + 1),
+        )
+
+    def _send(
+        self, value: L, version: tuple[T] | None, micros: int, ctx: Context[TableState]
+    ) -> None:
+        if version is not None:
+            ctx.produce(self._to, self._combine(value, version[0]), moment_of(micros))
+        elif self._unmatched is not None:
+            ctx.produce(self._to, self._unmatched(value), moment_of(micros))
+        else:
+            ctx.count("unmatched")

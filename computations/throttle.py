@@ -1,0 +1,93 @@
+"""At most so many records of a key in a stretch of time."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Generic, TypeVar
+
+import msgspec
+
+from millwheel import Computation, Context, MapState, Record, Stream, Timer
+from millwheel.computations.timeline import length, micros_of, moment_of, set_aside, written
+from millwheel.errors import GraphError
+from millwheel.windows import Tumbling
+
+V = TypeVar("V")
+
+
+class Counts(msgspec.Struct):
+    """How many records of a key passed: start of the window in microseconds -> number."""
+
+    passed: MapState[int, int] = msgspec.field(default_factory=MapState)
+
+
+class Throttle(Computation[V, Counts], Generic[V]):
+    """Passes the first `at_most` records of a key in each window of event time of length `per`
+    (aligned to the epoch, as `Tumbling` is), in the order in which they come.
+
+    ::
+
+        pipeline.add(Throttle(to=ALERTS, at_most=3, per=timedelta(hours=1)),
+                     SPIKES.by(lambda spike: spike.word))
+
+    The rest is dropped, or sent to `rest`, and counted (``throttled``).
+
+    A record is late when its window's last microsecond is behind the low watermark, so that
+    its count is gone. It is dropped, or sent to `late`, and counted (``late_dropped``,
+    ``late_sent``).
+
+    Args:
+        to: the stream of what passes.
+        at_most: how many records of a key pass in a window.
+        per: the window's length.
+        rest: the stream of what does not. None: it is dropped.
+        late: the stream for late records. None: they are dropped.
+
+    Raises:
+        GraphError: `at_most` is below 1, or `per` zero or negative.
+    """
+
+    def __init__(
+        self,
+        *,
+        to: Stream[V],
+        at_most: int,
+        per: timedelta,
+        rest: Stream[V] | None = None,
+        late: Stream[V] | None = None,
+    ) -> None:
+        if at_most < 1:
+            raise GraphError(f"Throttle: at_most must be 1 or more, not {at_most!r}")
+        length("Throttle: per", per)
+        self._at_most = at_most
+        self._windows = Tumbling(per)
+        self._to = to
+        self._rest = rest
+        self._late = late
+        self.writes = written(to, rest, late)
+
+    @property
+    def name(self) -> str:
+        """Called after the stream it makes."""
+        return f"make_{self._to.name}"
+
+    async def process_record(self, record: Record[V], ctx: Context[Counts]) -> None:
+        span = self._windows.of(record.micros)
+        if span.last < micros_of(ctx.low_watermark):
+            set_aside(record, ctx, self._late)
+            return
+        counts = ctx.state.passed
+        passed = await counts.get(span.start)
+        if passed is None:
+            passed = 0
+            ctx.set_timer(moment_of(span.last), tag=str(span.start))
+        if passed < self._at_most:
+            counts.put(span.start, passed + 1)
+            ctx.produce(self._to, record.value)
+            return
+        ctx.count("throttled")
+        if self._rest is not None:
+            ctx.produce(self._rest, record.value)
+
+    async def process_timer(self, timer: Timer, ctx: Context[Counts]) -> None:
+        ctx.state.passed.remove(int(timer.tag))

@@ -1,0 +1,162 @@
+"""Values held in order of time, and the one timer that wakes a key when the next is due.
+
+Joins, `Debounce`, `InOrder` and others hold records until the low watermark has passed
+them by some time. Each keeps them in a ``MapState`` whose keys begin with the instant as
+text, so that a record reads the stretch of time that concerns it and no more, and so that
+SQL can read it too. One timer per key is enough: it stands at the first value's due time,
+takes what is due by the low watermark, and is set for the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+import msgspec
+
+from millwheel import Context, MapState, Record, Stream
+from millwheel.errors import GraphError
+
+V = TypeVar("V")
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+FIRST = (datetime(1, 1, 2, tzinfo=UTC) - EPOCH) // MICROSECOND
+LAST = (datetime(9999, 12, 29, tzinfo=UTC) - EPOCH) // MICROSECOND
+"""What instants are kept between, so that adding to one never leaves the calendar."""
+
+BATCH = 1000
+"""Values one firing takes; the timer fires again for the rest, so that a bundle stays small."""
+
+_BEHIND_ALL = "~"
+"""Sorts behind every instant."""
+
+
+class Waking(msgspec.Struct):
+    """State that is woken by a timer: what all states here begin with."""
+
+    added: int = 0
+    """How many values were added: tells values of one instant apart, in their order."""
+    wakes_at: int | None = None
+    """What the timer is set for, in microseconds."""
+
+
+S = TypeVar("S", bound=Waking)
+
+
+def waking_state(name: str, **collections: Any) -> Any:
+    """A state type: `Waking`, and for each collection a map from instants to the given type."""
+    return msgspec.defstruct(
+        name,
+        [
+            (field, MapState[str, kind], msgspec.field(default_factory=MapState))  # type: ignore[valid-type]
+            for field, kind in collections.items()
+        ],
+        bases=(Waking,),
+    )
+
+
+# -- instants ----------------------------------------------------------------------------------
+
+
+def micros_of(moment: datetime) -> int:
+    """Microseconds since the epoch."""
+    return (moment - EPOCH) // MICROSECOND
+
+
+def moment_of(micros: int) -> datetime:
+    """The instant, kept within the calendar."""
+    return EPOCH + timedelta(microseconds=min(max(micros, FIRST), LAST))
+
+
+def stamp(micros: int) -> str:
+    """An instant as text that sorts by time: ``2024-01-01T00:00:05.000000``."""
+    return moment_of(micros).isoformat(timespec="microseconds")[:26]
+
+
+def instant_in(entry: str) -> int:
+    """The instant that an entry's key begins with, in microseconds."""
+    return micros_of(datetime.fromisoformat(entry[:26]).replace(tzinfo=UTC))
+
+
+def length(what: str, duration: timedelta) -> int:
+    """A duration in microseconds.
+
+    Raises:
+        GraphError: it is not above zero.
+    """
+    if not isinstance(duration, timedelta) or duration < MICROSECOND:
+        raise GraphError(
+            f"{what} must be a timedelta above zero, for example timedelta(minutes=10), "
+            f"not {duration!r}"
+        )
+    return duration // MICROSECOND
+
+
+# -- values in order of time -------------------------------------------------------------------
+
+
+def hold(ctx: Context[S], held: MapState[str, V], micros: int, value: V) -> None:
+    """Hold one more value, behind those of the same instant."""
+    held.put(f"{stamp(micros)}/{ctx.state.added:012d}", value)
+    ctx.state.added += 1
+
+
+async def between(
+    held: MapState[str, V], first: int, last: int, *, limit: int | None = None
+) -> AsyncIterator[tuple[str, int, V]]:
+    """Values of the instants from `first` to `last`, both included: (entry, micros, value)."""
+    until = _BEHIND_ALL if last >= LAST else stamp(last + 1)
+    async for entry, value in held.range(stamp(first), until, limit=limit):
+        yield entry, instant_in(entry), value
+
+
+async def first_instant(held: MapState[str, Any], since: int = FIRST) -> int | None:
+    """The instant of the earliest value at or after `since`."""
+    found = [micros async for _, micros, _ in between(held, since, LAST, limit=1)]
+    return found[0] if found else None
+
+
+# -- the timer ---------------------------------------------------------------------------------
+
+
+def passed_by(ctx: Context[Any], delay: int = 0) -> int:
+    """The last instant that the low watermark has passed by more than `delay`."""
+    watermark = micros_of(ctx.low_watermark)
+    return LAST if watermark > LAST else watermark - delay - 1
+
+
+def wake(ctx: Context[S], due: int) -> None:
+    """See that the timer fires when the low watermark has passed `due`, if not before."""
+    state = ctx.state
+    if state.wakes_at is None or due < state.wakes_at:
+        state.wakes_at = due
+        ctx.set_timer(moment_of(due))
+
+
+def wake_for_next(ctx: Context[S], *dues: int | None) -> None:
+    """Set the timer, which has just fired, for the first of what is held still."""
+    ctx.state.wakes_at = None
+    left = [due for due in dues if due is not None]
+    if left:
+        wake(ctx, min(left))
+    else:
+        ctx.state.added = 0  # nothing is left to be told apart, and an empty state takes no row
+
+
+# -- streams, and late records -----------------------------------------------------------------
+
+
+def written(*streams: Stream[Any] | None) -> tuple[Stream[Any], ...]:
+    """The streams that are given, each once: one may serve for several purposes."""
+    return tuple({stream.name: stream for stream in streams if stream is not None}.values())
+
+
+def set_aside(record: Record[Any], ctx: Context[Any], late: Stream[Any] | None) -> None:
+    """What becomes of a late record: it is sent to `late`, or dropped; it is counted."""
+    if late is None:
+        ctx.count("late_dropped")
+    else:
+        ctx.count("late_sent")
+        ctx.produce(late, record.value)

@@ -1,0 +1,245 @@
+"""Two-phase aggregation, for a key with too much traffic (paper section 8.4).
+
+A key belongs to one interval, and so to one core. If most records have the same key, spread
+it over a number of partial keys, aggregate each of them, and bring the partial results
+together under the real key::
+
+    MINUTE = Tumbling(minutes=1)
+    PARTIALS = Stream("partials", Partial[int])
+
+    pipeline.add(PreAggregate(MINUTE, count, to=PARTIALS), VIEWS.by(Spread(page_of, ways=8)))
+    pipeline.add(Windowed(MINUTE, merged(count, operator.add), to=COUNTS), PARTIALS.by(real_key))
+
+A partial result carries the last microsecond of its window as timestamp. So it belongs to the
+same window in the second phase; the first phase's timer at that instant holds its low
+watermark there until the last partial is on its way; and the second phase's window closes
+when it has come: on-time panes are those that one phase alone would send, with the same
+timestamps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Generic, TypeVar
+from zlib import crc32
+
+import msgspec
+
+from millwheel import Computation, Context, Input, Key, MapState, Record, Stream, Timer
+from millwheel.computations.folds import Fold
+from millwheel.computations.timeline import MICROSECOND, length, micros_of
+from millwheel.errors import GraphError
+from millwheel.windows import Span, Tumbling, instant
+
+V = TypeVar("V")
+A = TypeVar("A")
+R = TypeVar("R")
+
+_encode = msgspec.json.Encoder().encode
+
+_OF_TUPLE = "tuple"
+"""Tells the partial keys of ``("a",)`` from those of ``"a"``."""
+
+_ALL = "flush"
+"""The tag of the wall timer."""
+
+
+class Partial(msgspec.Struct, Generic[A], frozen=True, gc=False):
+    """What some records of one key and window come to.
+
+    Attributes:
+        key: the real key.
+        value: their accumulator.
+        records: how many they are.
+    """
+
+    key: str | int | tuple[str | int, ...]
+    value: A
+    records: int
+
+
+def real_key(partial: Partial[Any]) -> Key:
+    """The key of the second phase."""
+    return partial.key
+
+
+class Spread(Generic[V]):
+    """A key extractor that spreads each key over `ways` partial keys.
+
+    Which one a record gets follows from its value alone, so that a record that is read again
+    goes the same way.
+
+    Args:
+        key: the real key's extractor.
+        ways: over how many partial keys; at least as many as there are cores to use.
+        by: what to choose the way by, if the whole value is too much to encode per record.
+
+    Raises:
+        GraphError: `ways` is below 2.
+    """
+
+    def __init__(
+        self, key: Callable[[V], Key], *, ways: int, by: Callable[[V], Key] | None = None
+    ) -> None:
+        if ways < 2:
+            raise GraphError(f"Spread: ways must be 2 or more, not {ways!r}")
+        self._key = key
+        self._ways = ways
+        self._by = by
+        name = getattr(key, "__qualname__", type(key).__name__)
+        self.__qualname__ = f"{name}, spread"
+
+    def __call__(self, value: V) -> tuple[str | int, ...]:
+        """(way, key)."""
+        key = self._key(value)
+        way = crc32(_encode(value if self._by is None else self._by(value))) % self._ways
+        if type(key) is tuple:
+            return (way, _OF_TUPLE, *key)
+        return (way, key)  # type: ignore[return-value]
+
+
+def _real_key(partial_key: Any) -> Key:
+    if len(partial_key) == 2:
+        key: Key = partial_key[1]
+        return key
+    return tuple(partial_key[2:])
+
+
+def merged(fold: Fold[V, A, R], merge: Callable[[A, A], A]) -> Fold[Partial[A], A, R]:
+    """The fold of the second phase.
+
+    Args:
+        fold: that of the first phase.
+        merge: one accumulator out of two, in whatever order they come.
+    """
+
+    def add(accumulator: A, partial: Partial[A]) -> A:
+        return merge(accumulator, partial.value)
+
+    return Fold(fold.init, add, fold.result, fold.accumulator)
+
+
+class Part(msgspec.Struct, Generic[A]):
+    """What is not sent yet of one window of a partial key."""
+
+    accumulator: A
+    records: int = 0
+
+
+class Parts(msgspec.Struct):
+    """The windows of a partial key: start in microseconds -> part."""
+
+    open: MapState[int, Part[Any]] = msgspec.field(default_factory=MapState)
+    flush_set: bool = False
+    """Whether the wall timer is set."""
+
+
+class PreAggregate(Computation[V, Parts], Generic[V, A]):
+    """The first phase: folds the records of each partial key and window, and sends what they
+    come to when the low watermark closes the window.
+
+    With `flush_records` or `flush_every` it sends before that, and then begins anew, so that
+    the second phase is never far behind; each partial result counts its own records only. So
+    the second phase receives at most one record per partial key, window and flush.
+
+    A late record (its window's last microsecond is behind the low watermark) is sent on at
+    once as a partial result of its own, as late as it is (``late_passed_on``): what becomes of
+    it is for the second phase to say.
+
+    Args:
+        windows: which window a record belongs to; the same as in the second phase.
+        fold: how values become an accumulator.
+        to: the stream of partial results.
+        flush_records: send after so many records of a window.
+        flush_every: send so long after the first record that was not sent, in wall time.
+
+    Raises:
+        GraphError: `flush_records` is below 1, or `flush_every` zero or negative; it is added
+            to an input that is not read by `Spread`.
+    """
+
+    def __init__(
+        self,
+        windows: Tumbling,
+        fold: Fold[V, A, Any],
+        *,
+        to: Stream[Partial[A]],
+        flush_records: int | None = None,
+        flush_every: timedelta | None = None,
+    ) -> None:
+        if flush_records is not None and flush_records < 1:
+            raise GraphError(
+                f"PreAggregate: flush_records must be 1 or more, not {flush_records!r}"
+            )
+        every = None if flush_every is None else length("PreAggregate: flush_every", flush_every)
+        self._windows = windows
+        self._fold = fold
+        self._to = to
+        self._flush_records = flush_records
+        self._flush_every = None if every is None else every * MICROSECOND
+        self.writes = (to,)
+
+    @property
+    def name(self) -> str:
+        """Called after the stream it makes."""
+        return f"make_{self._to.name}"
+
+    @property
+    def state_type(self) -> Any:
+        """Parts whose accumulators have the fold's type."""
+        part = Part[self._fold.accumulator]  # type: ignore[name-defined]
+        return msgspec.defstruct(
+            "Parts",
+            [
+                ("open", MapState[int, part], msgspec.field(default_factory=MapState)),
+                ("flush_set", bool, False),
+            ],
+        )
+
+    def check_inputs(self, inputs: tuple[Input[Any], ...]) -> None:
+        """It reads partial keys."""
+        for input_ in inputs:
+            if not isinstance(input_.extractor, Spread):
+                raise GraphError(
+                    f"PreAggregate reads {input_.stream.name!r} by {input_.extractor_name}; it "
+                    f"needs partial keys: {input_.stream.name}.by(Spread(..., ways=8))"
+                )
+
+    async def process_record(self, record: Record[V], ctx: Context[Parts]) -> None:
+        span = self._windows.of(record.micros)
+        if span.last < micros_of(ctx.low_watermark):
+            ctx.count("late_passed_on")
+            alone = self._fold.add(self._fold.init(), record.value)
+            ctx.produce(self._to, Partial(_real_key(ctx.key), alone, 1))
+            return
+        state = ctx.state
+        part = await state.open.get(span.start)
+        if part is None:
+            part = Part(self._fold.init())
+            state.open.put(span.start, part)
+            ctx.set_timer(instant(span.last), tag=str(span.start))
+            if self._flush_every is not None and not state.flush_set:
+                state.flush_set = True
+                ctx.set_timer(ctx.now + self._flush_every, _ALL, "wall")
+        part.accumulator = self._fold.add(part.accumulator, record.value)
+        part.records += 1
+        if part.records == self._flush_records:
+            self._send(span, part, ctx)
+
+    async def process_timer(self, timer: Timer, ctx: Context[Parts]) -> None:
+        opened = ctx.state.open
+        if timer.kind == "watermark":
+            start = int(timer.tag)
+            part = await opened.get(start)
+            if part is not None:  # else it was flushed, and nothing has come since
+                self._send(self._windows.at(start), part, ctx)
+            return
+        ctx.state.flush_set = False
+        async for start, part in opened.items():
+            self._send(self._windows.at(start), part, ctx)
+
+    def _send(self, span: Span, part: Part[A], ctx: Context[Parts]) -> None:
+        found = Partial(_real_key(ctx.key), part.accumulator, part.records)
+        ctx.produce(self._to, found, instant(span.last))
+        ctx.state.open.remove(span.start)

@@ -1,0 +1,71 @@
+"""What an online auction is made of: people, auctions and bids. Prices are in cents."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
+
+import msgspec
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+ONE_MILLISECOND = timedelta(milliseconds=1)
+
+
+class Person(msgspec.Struct, frozen=True, gc=False):
+    """Somebody who registered, and may open auctions and bid."""
+
+    id: int
+    name: str
+    email: str
+    credit_card: str
+    city: str
+    state: str
+    date_time: datetime
+    extra: str = ""
+
+
+class Auction(msgspec.Struct, frozen=True, gc=False):
+    """Something for sale."""
+
+    id: int
+    item_name: str
+    description: str
+    initial_bid: int
+    reserve: int
+    """The least price at which it is sold."""
+    date_time: datetime
+    expires: datetime
+    seller: int
+    """The id of a person, who may register later."""
+    category: int
+    extra: str = ""
+
+
+class Bid(msgspec.Struct, frozen=True, gc=False):
+    """A price that somebody offers. Bids have no id: two may be alike in every field."""
+
+    auction: int
+    """The id of an auction, which may be opened later, or be closed already."""
+    bidder: int
+    """The id of a person, who may register later."""
+    price: int
+    date_time: datetime
+    extra: str = ""
+
+
+Event: TypeAlias = "Person | Auction | Bid"
+
+
+def time_of(event: Event) -> datetime:
+    """When it happened."""
+    return event.date_time
+
+
+def from_milliseconds(milliseconds: int) -> datetime:
+    """The aware UTC ``datetime`` of milliseconds since the epoch."""
+    return EPOCH + timedelta(milliseconds=milliseconds)
+
+
+def to_milliseconds(moment: datetime) -> int:
+    """Whole milliseconds since the epoch of an aware ``datetime``."""
+    return (moment - EPOCH) // ONE_MILLISECOND

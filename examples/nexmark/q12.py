@@ -1,0 +1,85 @@
+"""Q12, processing time windows: how many bids of each bidder came in 10 s of *wall* time.
+
+The only query whose answer depends on when it is run: a bid counts in the window in which it is
+processed, whatever its own time, and a window is told when the clock has passed it, or at the end
+of bounded input: a run does not wait for the clock then.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import msgspec
+
+from examples.nexmark.model import Bid
+from examples.nexmark.options import Options
+from examples.nexmark.q11 import by_bidder
+from examples.nexmark.sources import BIDS, inject
+from examples.nexmark.windows import SIZE, start_of
+from millwheel import Computation, Context, MapState, Pipeline, Record, Stream, Table, Timer
+
+END_OF_INPUT = datetime(9999, 12, 30, tzinfo=UTC)
+"""The watermark is there only when no bid can follow."""
+
+
+class BidderCount(msgspec.Struct, frozen=True):
+    """A row of `q12`."""
+
+    bidder: int
+    window_start: datetime
+    window_end: datetime
+    bids: int
+
+
+class Arrivals(msgspec.Struct):
+    """Bids by the start of their window (ISO); two are open at most, unless timers lag."""
+
+    bids: MapState[str, int] = msgspec.field(default_factory=MapState)
+
+
+BIDDER_COUNTS = Stream("bidder_counts", BidderCount)
+
+
+class CountArrivals(Computation[Bid, Arrivals]):
+    """Counts by the clock, and tells when the clock says so."""
+
+    writes = (BIDDER_COUNTS,)
+
+    async def process_record(self, record: Record[Bid], ctx: Context[Arrivals]) -> None:
+        start = start_of(ctx.now)
+        window = start.isoformat()
+        before = await ctx.state.bids.get(window) or 0
+        ctx.state.bids.put(window, before + 1)
+        if not before:
+            ctx.set_timer(start + SIZE, tag=window, kind="wall")
+            ctx.set_timer(END_OF_INPUT)
+
+    async def process_timer(self, timer: Timer, ctx: Context[Arrivals]) -> None:
+        windows = [timer.tag]
+        if timer.kind == "watermark":
+            windows = [window async for window, _ in ctx.state.bids.items()]
+        for window in windows:
+            await self._tell(window, ctx)
+
+    async def _tell(self, window: str, ctx: Context[Arrivals]) -> None:
+        assert isinstance(ctx.key, int)
+        bids = await ctx.state.bids.get(window)
+        if bids is not None:
+            start = datetime.fromisoformat(window)
+            ctx.produce(BIDDER_COUNTS, BidderCount(ctx.key, start, start + SIZE, bids))
+            ctx.state.bids.remove(window)
+            ctx.cancel_timer(tag=window, kind="wall")
+
+
+def build(options: Options) -> Pipeline:
+    """Bids by the clock into the table ``q12``."""
+    pipeline = Pipeline("nexmark_q12")
+    inject(pipeline, options, BIDS)
+    pipeline.add(CountArrivals(), BIDS.by(by_bidder))
+    pipeline.sink(BIDDER_COUNTS, Table("q12", BidderCount))
+    return pipeline
+
+
+def pipeline() -> Pipeline:
+    """Q12 with options from the environment."""
+    return build(Options.from_environment())
