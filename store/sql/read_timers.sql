@@ -1,5 +1,6 @@
 -- The next pending timers of an interval and kind after a place in the order of time: the folded
--- ones overlaid by what came after.
+-- ones overlaid by what came after. Written so that the index timer_by_due gives the order and a
+-- long tail is looked up by a hash, whatever the planner believes of their sizes.
 WITH tail AS (
     SELECT DISTINCT ON (slot, computation, key, kind, tag) slot, key, tag, due, hold
     FROM {timer_change}
@@ -8,15 +9,14 @@ WITH tail AS (
     ORDER BY slot, computation, key, kind, tag, n DESC
 ), folded AS (
     SELECT t.key, t.slot, t.tag, t.due, t.hold
-    FROM {key_interval} AS k
-    JOIN {timer} AS t ON t.computation = k.computation
-    WHERE k.id = %(interval_id)s AND t.kind = %(kind)s
-      AND t.slot >= k.slot_from AND t.slot < k.slot_to
+    FROM {timer} AS t
+    WHERE t.computation = (SELECT k.computation FROM {key_interval} AS k WHERE k.id = %(interval_id)s)
+      AND t.kind = %(kind)s
+      AND t.slot >= (SELECT k.slot_from FROM {key_interval} AS k WHERE k.id = %(interval_id)s)
+      AND t.slot < (SELECT k.slot_to FROM {key_interval} AS k WHERE k.id = %(interval_id)s)
       AND (t.due, t.slot, t.key, t.tag)
           > (%(due)s::bigint, %(slot)s::integer, %(key)s::text, %(tag)s::text)
-      AND NOT EXISTS (
-          SELECT FROM tail AS x WHERE x.slot = t.slot AND x.key = t.key AND x.tag = t.tag
-      )
+      AND (t.slot, t.key, t.tag) NOT IN (SELECT x.slot, x.key, x.tag FROM tail AS x)
     ORDER BY t.due, t.slot, t.key, t.tag
     LIMIT %(limit)s
 )
