@@ -209,6 +209,32 @@ async def test_timers_that_are_not_in_memory_fire_all_the_same(kind: Any, limit:
     assert world.store.timers() == []
 
 
+async def test_far_timers_that_come_due_are_read_before_anything_else_is_taken() -> None:
+    """Also when they come due between the look at the store and the taking."""
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        for number in range(10, 20):
+            ctx.set_timer(at(number), str(number))
+
+    limits = replace(QUICK, timers_in_memory=1)
+    source = script(ITEMS, [Item("a", 1)])
+    world = World(doing(source, do, ring, settings=limits))
+    await world.run()
+    engine = await world.start()
+    await world.until(engine.done.is_set)
+    interval, (lane,) = world.interval("do"), engine.lanes
+    far = interval.timers["watermark"]
+    assert far.take((b'"a"', "10"), int(at(10).timestamp() * 1e6)) is not None
+    interval.input_watermark = int(at(100).timestamp() * 1e6)
+    assert interval.lacking_timers(world.clock.now()) == ["watermark"]
+    lane.wake.clear()
+    assert lane._take() is None
+    assert lane.wake.is_set()
+    await world.until(lambda: len(world.rows()) == 9)
+    assert world.numbers() == list(range(11, 20))
+    await world.close()
+
+
 # -- order -------------------------------------------------------------------------------------
 
 

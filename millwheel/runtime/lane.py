@@ -156,8 +156,11 @@ class Lane:
         """Read on in the stored timers where those in memory have run out."""
         now = self._engine.clock.now()
         for interval in self.intervals:
-            for kind in interval.lacking_timers(now):
-                await self._engine.load_timers(interval, kind)
+            while kinds := interval.lacking_timers(
+                now
+            ):  # a page may hold nothing but cancelled ones
+                for kind in kinds:
+                    await self._engine.load_timers(interval, kind)
 
     def _wake_for_wall_timers(self) -> None:
         """Be awake when the clock reaches the next wall timer."""
@@ -194,7 +197,11 @@ class Lane:
             if not (has_due or interval.intake) or not interval.may_send():
                 continue
             if has_due:
-                return interval, list(interval.due_timers(now, settings.chunk_records))
+                firings = interval.due_timers(now, settings.chunk_records)
+                if firings:
+                    return interval, list(firings)
+                self.wake.set()  # far ones have come due since: they are read before records run
+                continue
             intake = interval.intake
             count = min(len(intake), settings.chunk_records)
             return interval, [intake.popleft() for _ in range(count)]
