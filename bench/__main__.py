@@ -1,4 +1,4 @@
-"""``python -m bench [rate latency snapshot memory timers hot] [--quick]``: measure, print, keep as JSON."""
+"""``python -m bench [rate latency snapshot memory timers hot lag] [--quick]``: measure, print, keep as JSON."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 
 import psycopg
 
-from bench import hot, latency, memory, rate, snapshot, timers
+from bench import hot, lag, latency, memory, rate, snapshot, timers
 from bench.server import server
 from millwheel.services import loop
 
-PARTS = ("rate", "latency", "snapshot", "memory", "timers", "hot")
+PARTS = ("rate", "latency", "snapshot", "memory", "timers", "hot", "lag")
 OUT = Path(__file__).parent / "out"
 
 
@@ -59,6 +59,13 @@ async def run(parts: list[str], *, quick: bool) -> dict[str, Any]:
         if "hot" in parts:
             results["hot"] = await hot.measure(
                 url, directory, pairs=3 if quick else 7, records=50_000 if quick else 300_000
+            )
+        if "lag" in parts:
+            results["lag"] = await lag.measure(
+                url,
+                directory,
+                samples=30 if quick else 300,
+                records=5_000 if quick else 30_000,
             )
     return results
 

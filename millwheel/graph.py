@@ -60,6 +60,10 @@ class Node:
     layout: StateLayout[Any] | None = None
     on_error: OnError = "fail"
     retries: int = 0
+    percentile: float | None = None
+    """Its timers fire by this percentile low watermark; None: by the exact one."""
+    percentiles: tuple[float, ...] = ()
+    """Those that it, or a step that hears of it, goes by."""
     named: bool = False
     """Its input's key is the record's user-supplied id."""
     sinks: dict[str, list[SinkUse]] = field(default_factory=dict)
@@ -87,6 +91,8 @@ class Node:
             description["class"] = type(self.computation).__name__
         if self.named:
             description["named"] = True
+        if self.percentile is not None:
+            description["low_watermark_percentile"] = self.percentile
         return description
 
 
@@ -163,6 +169,7 @@ class Graph:
         self._check_tables(found)
         self.nodes = self._ordered(found)
         self.by_name = {node.name: node for node in self.nodes}
+        self._spread_percentiles()
 
     @staticmethod
     def _collect_streams(nodes: list[Node]) -> dict[str, Stream[Any]]:
@@ -195,6 +202,16 @@ class Graph:
                     f"two different tables are called {table.name!r}: {_table_text(known)}, and "
                     f"{_table_text(table)}; rename one, or give both the same columns and key"
                 )
+
+    def _spread_percentiles(self) -> None:
+        """Whoever sends to a step keeps the percentile low watermark that it goes by."""
+        wanted: dict[str, set[float]] = {node.name: set() for node in self.nodes}
+        for node in reversed(self.nodes):
+            if node.percentile is not None:
+                wanted[node.name].add(node.percentile)
+            node.percentiles = tuple(sorted(wanted[node.name]))
+            for sender in self.upstream(node):
+                wanted[sender.name] |= wanted[node.name]
 
     def writers(self, stream: str) -> list[Node]:
         """The nodes that write a stream."""

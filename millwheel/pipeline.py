@@ -119,6 +119,7 @@ class Pipeline:
         name: str | None = None,
         productions: Literal["strong", "weak"] = "strong",
         exactly_once: bool = True,
+        low_watermark_percentile: float | None = None,
         on_error: OnError = "fail",
         retries: int = 0,
     ) -> None:
@@ -127,6 +128,11 @@ class Pipeline:
         Args:
             productions: ``"strong"``: outputs are durable before they are sent.
             exactly_once: drop records already seen.
+            low_watermark_percentile: for early and approximate answers: timers fire, and
+                `Context.low_watermark` goes, by the time behind which only the rest of a hundred
+                records come, judged by the last few thousand of each source (99, say). What
+                comes behind it is late here, though its source had promised it: amend it, or
+                leave it out. What is promised downstream stays exact (paper 7.2).
             on_error: when user code fails on a record: stop, or keep the record as a dead letter.
             retries: how often user code is tried again before that.
 
@@ -148,6 +154,11 @@ class Pipeline:
             raise GraphError(f"{label!r} reads one stream twice ({', '.join(names)}); read it once")
         if on_error not in ("fail", "dead_letter") or retries < 0:
             raise GraphError(f"{label!r}: on_error is 'fail' or 'dead_letter', retries 0 or more")
+        if low_watermark_percentile is not None and not 0 < low_watermark_percentile < 100:
+            raise GraphError(
+                f"{label!r}: low_watermark_percentile is between 0 and 100, 99 for example, not "
+                f"{low_watermark_percentile!r}; leave it out for the exact low watermark"
+            )
         computation.check_inputs(inputs)
         self._add(
             Node(
@@ -156,6 +167,7 @@ class Pipeline:
                 inputs=inputs,
                 writes=tuple(computation.writes),
                 computation=computation,
+                percentile=low_watermark_percentile,
                 on_error=on_error,
                 retries=retries,
             )

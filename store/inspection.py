@@ -34,6 +34,9 @@ LOOK_SECONDS = 60
 """How long one of our own statements may take."""
 
 END_OF_TIME = "infinity"
+LATE = "late_"
+"""Begins the names of the counters of late records; the rest says what became of them."""
+
 BEGIN_OF_TIME = "-infinity"
 
 
@@ -62,7 +65,11 @@ class Holder(msgspec.Struct, frozen=True):
     at: str
     """The time it holds the watermark at."""
     age_seconds: float | None = None
-    """Of a record: how long ago it was produced."""
+    """Of the root: since a timer or hold was set, a record produced, a row read."""
+    path: list[str] = msgspec.field(default_factory=list)
+    """The computations from this one upstream to the one that holds them all."""
+    root: str = ""
+    """What holds the last of the path."""
 
 
 class ComputationStatus(msgspec.Struct):
@@ -173,8 +180,8 @@ class Inspection:
             found[name].backlog = backlog
         for name, kept in self._rows("status_dead_letters", pipeline):
             found[name].dead_letters_kept = kept
-        for name, kind, what, key, at, age in self._rows("status_holders", pipeline):
-            found[name].holder = Holder(kind, what, _json(key), _iso(at) or BEGIN_OF_TIME, age)
+        for name, kind, what, key, at, *rest in self._rows("status_holders", pipeline):
+            found[name].holder = Holder(kind, what, _json(key), _iso(at) or BEGIN_OF_TIME, *rest)
         status.computations = list(found.values())
         return status
 
@@ -454,7 +461,7 @@ def _computation(name: str, kind: str, intervals: list[Any]) -> ComputationStatu
         processed=totals["processed"],
         duplicates_dropped=totals["duplicates_dropped"],
         bloom_maybes=totals["bloom_maybes"],
-        late=sum(total for counter, total in totals.items() if counter.startswith("late_")),
+        late=sum(total for counter, total in totals.items() if counter.startswith(LATE)),
         dead_letters=totals["dead_letters"] + totals["bad_rows"],
         input_watermark=time_text(min(row.input_watermark for row in intervals)),
         low_watermark=time_text(min(row.low_watermark for row in intervals)),

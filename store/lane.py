@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
+import msgspec
 import psycopg
 from psycopg import AsyncConnection, sql
 from psycopg.conninfo import make_conninfo
@@ -242,6 +243,10 @@ class PostgresLane:
                         None if p.position is None else p.position.decode() for p in parts
                     ],
                     "counters": [p.counters.decode() for p in parts],
+                    "percentiles": [
+                        msgspec.json.encode(p.percentiles).decode() if p.percentiles else None
+                        for p in parts
+                    ],
                 },
                 prepare=True,
             )
@@ -252,7 +257,7 @@ class PostgresLane:
                 connection,
                 "insert_timers",
                 f"timer_change_{commit.bucket}",
-                rows.timer_arrays(commit.timers),
+                {**rows.timer_arrays(commit.timers), "set_at": commit.stamp},
             )
         if commit.dead_letters:
             letters = commit.dead_letters

@@ -402,6 +402,7 @@ class MemoryStore:
             stamp=last.stamp,
             input_watermark=link.input_watermark,
             low_watermark=link.low_watermark,
+            percentiles=dict(link.percentiles),
             acked={
                 int(log): (first, [(a, b) for a, b in runs])
                 for log, (first, runs) in msgspec.json.decode(link.acked).items()

@@ -102,6 +102,8 @@ class IntervalCommit:
     acked: bytes
     position: bytes | None
     counters: bytes
+    percentiles: dict[float, int] = field(default_factory=dict)
+    """Percentile low watermarks promised beside the exact one."""
 
 
 @dataclass(slots=True)
@@ -150,6 +152,7 @@ class Claim:
     stamp: int
     input_watermark: int
     low_watermark: int
+    percentiles: dict[float, int]
     acked: dict[int, tuple[int, list[tuple[int, int]]]]
     position: dict[str, Any] | None
     counters: dict[str, int]

@@ -303,7 +303,8 @@ class PostgresStore:
                 live_logs.setdefault(interval_id, []).append(LogRow(id_, source))
         claims = []
         for (
-            id_, n, table, stamp, input_watermark, low_watermark, acked, position, counters, folded,
+            id_, n, table, stamp, input_watermark, low_watermark, percentiles, acked, position,
+            counters, folded,
         ) in await rows("read_last_commits", interval_ids=interval_ids):  # fmt: skip
             interval = intervals[id_]
             where = {"interval_id": id_, "after": folded}
@@ -333,6 +334,7 @@ class PostgresStore:
                     stamp=stamp,
                     input_watermark=input_watermark,
                     low_watermark=low_watermark,
+                    percentiles={float(p): micros for p, micros in (percentiles or {}).items()},
                     acked={
                         int(log): (first, [(a, b) for a, b in runs])
                         for log, (first, runs) in msgspec.json.decode(acked).items()

@@ -181,6 +181,7 @@ timer = Table(
         nullable=False,
         comment="what it counts for in the low watermark; microseconds",
     ),
+    Column("set_at", BigInteger, nullable=False, comment="stamp of the commit; microseconds"),
     PrimaryKeyConstraint("slot", "computation", "key", "kind", "tag"),
     Index("timer_by_due", "computation", "kind", "due", "slot", "key", "tag"),
     comment="Pending timers as of the last fold; the view timers adds what came after",
@@ -231,6 +232,7 @@ commit_record = Table(
     ),
     Column("position", JSONB, comment="of an injector: where to read on; of files: their length"),
     Column("counters", JSONB, nullable=False, comment="totals since deploy"),
+    Column("percentiles", JSONB, comment="percentile low watermarks promised; microseconds"),
     comment="One row per interval and commit: the chain that makes commits ordered",
 )
 
@@ -260,6 +262,7 @@ timer_change = Table(
     Column("tag", KEY_TEXT, nullable=False),
     Column("due", BigInteger, comment="NULL: fired or cancelled"),
     Column("hold", BigInteger),
+    Column("set_at", BigInteger, nullable=False, comment="stamp of the commit; microseconds"),
     comment="Timers as set, fired and cancelled by each commit",
 )
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table, Timer
 from millwheel.errors import GraphError, UserCodeError
 from millwheel.model import MAX_TIME, MIN_TIME, from_micros, record_id, to_micros
+from millwheel.sources import Partition
 from millwheel.store.port import Commit
 from millwheel.testing import Harness, advance, inject
 from millwheel.testing.script import Script
@@ -555,6 +556,44 @@ async def test_all_idle_stands_still() -> None:
     await world.turns(300, tick=0.1)
     assert world.interval("tally").durable == int(at(1).timestamp() * 1e6)
     await world.finish(engine)
+
+
+class Parts:
+    """A source of several partitions, all of them expected from the beginning."""
+
+    def __init__(self, *scripts: Script) -> None:
+        self.scripts = scripts
+
+    def partitions(self) -> list[Partition]:
+        return list(self.scripts)
+
+    def describe(self) -> dict[str, Any]:
+        return {"parts": [script.identity for script in self.scripts]}
+
+
+async def test_a_partition_that_is_silent_holds_the_watermark_at_its_last_value() -> None:
+    parts = [script(ITEMS, [], name) for name in "abc"]
+    pipeline = Pipeline("parts", settings=QUICK)
+    pipeline.inject(ITEMS, Parts(*parts), timestamp=time_of)
+    pipeline.add(Tally(), ITEMS.by(key_of))
+    pipeline.sink(TALLY, Table("out", Counted, numbered=True))
+    world = World(pipeline)
+
+    async def grow(*seconds: int | None) -> Any:
+        """Each partition gets one more item, or None; gives the consumer's low watermark."""
+        for number, (part, second) in enumerate(zip(parts, seconds, strict=True)):
+            if second is not None:
+                part.append(inject(ITEMS, Item(part.identity[-1], 1000 * number + second, second)))
+        await world.run()
+        stored = world.interval("tally").durable
+        return None if stored == MIN_TIME else (from_micros(stored) - at(0)).total_seconds()
+
+    assert await grow(10, 20, None) is None, "nothing is known of the third"
+    assert await grow(30, 40, 15) == 15
+    assert await grow(50, 60, None) == 15, "it stands where the third was, over restarts too"
+    assert await grow(None, None, None) == 15
+    assert await grow(None, None, 55) == 50, "the first is the least now"
+    assert len(world.rows()) == 8
 
 
 async def test_records_may_say_themselves_how_far_time_is() -> None:

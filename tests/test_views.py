@@ -212,6 +212,23 @@ async def test_watermarks_are_the_least_of_the_intervals(postgres: PostgresSite)
     ]
 
 
+async def test_percentile_watermarks_are_shown_beside_the_exact_one(
+    postgres: PostgresSite,
+) -> None:
+    owner = await Owner.take(postgres.store)
+    await owner.write(
+        owner.commit(percentiles={99.0: START + 70 * SECOND, 50.0: START + 90 * SECOND})
+    )
+    rows = await postgres.query(
+        "SELECT (percentiles ->> '99.0')::timestamptz, (percentiles ->> '50.0')::timestamptz "
+        "FROM {w} WHERE computation = 'count'",
+        w="watermarks",
+    )
+    assert rows == [(from_micros(START + 70 * SECOND), from_micros(START + 90 * SECOND))]
+    (claim, *_) = await owner.claim(*owner.intervals)
+    assert claim.percentiles == {99.0: START + 70 * SECOND, 50.0: START + 90 * SECOND}
+
+
 async def _holder(site: PostgresSite, computation: str) -> tuple[Any, ...]:
     rows = await site.query(
         "SELECT holder, what, key, CASE WHEN isfinite(held_at) THEN held_at END, held_at::text "
@@ -254,6 +271,29 @@ async def test_what_holds_a_watermark_is_named(postgres: PostgresSite) -> None:
     await owner.write(owner.commit(owner.injector, position=b'{"held_by": 17}', **everything))
     holder, what, *_ = await _holder(postgres, "lines")
     assert (holder, what) == ("source", "row 17 of file lines.txt, not acknowledged")
+
+
+async def test_who_only_waits_is_followed_to_what_it_waits_for(postgres: PostgresSite) -> None:
+    owner = await Owner.take(postgres.store)
+    everything = {"input_watermark": START + 100 * SECOND, "low_watermark": START + 50 * SECOND}
+    position = f'{{"held_by": 17, "since": {START}}}'.encode()
+    await owner.write(owner.commit(owner.injector, position=position, **everything))
+    await owner.write(owner.commit(**everything))
+    rows = await postgres.query(
+        "SELECT what, path, root, extract(epoch FROM age)::float8 > 1000000 FROM {h} "
+        "WHERE computation = 'count'",
+        h="watermark_holders",
+    )
+    root = "row 17 of file lines.txt, not acknowledged"
+    assert rows == [("waits for lines", ["count", "lines"], root, True)]
+    commit = owner.commit(**everything)
+    commit.timers = [owner.timer("late", START + 40 * SECOND - 1, "close")]
+    await owner.write(commit)
+    rows = await postgres.query(
+        "SELECT path, root = what, age > interval '0' FROM {h} WHERE computation = 'count'",
+        h="watermark_holders",
+    )
+    assert rows == [(["count"], True, True)], "its own timer, and since when it is set"
 
 
 @pytest.mark.parametrize(("due", "shown"), [(MIN_TIME - 1, "-infinity"), (MAX_TIME, "infinity")])

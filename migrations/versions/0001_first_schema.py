@@ -72,6 +72,12 @@ def upgrade() -> None:
             nullable=False,
             comment="totals since deploy",
         ),
+        sa.Column(
+            "percentiles",
+            postgresql.JSONB(astext_type=sa.Text()),
+            nullable=True,
+            comment="percentile low watermarks promised; microseconds",
+        ),
         comment="One row per interval and commit: the chain that makes commits ordered",
         schema=schema,
     )
@@ -276,6 +282,12 @@ def upgrade() -> None:
             nullable=False,
             comment="what it counts for in the low watermark; microseconds",
         ),
+        sa.Column(
+            "set_at",
+            sa.BigInteger(),
+            nullable=False,
+            comment="stamp of the commit; microseconds",
+        ),
         sa.PrimaryKeyConstraint("slot", "computation", "key", "kind", "tag"),
         comment="Pending timers as of the last fold; the view timers adds what came after",
         schema=schema,
@@ -298,6 +310,12 @@ def upgrade() -> None:
         sa.Column("tag", sa.Text(collation="C"), nullable=False),
         sa.Column("due", sa.BigInteger(), nullable=True, comment="NULL: fired or cancelled"),
         sa.Column("hold", sa.BigInteger(), nullable=True),
+        sa.Column(
+            "set_at",
+            sa.BigInteger(),
+            nullable=False,
+            comment="stamp of the commit; microseconds",
+        ),
         comment="Timers as set, fired and cancelled by each commit",
         schema=schema,
     )

@@ -16,6 +16,7 @@ from millwheel.store.address import StoreAddress
 from millwheel.store.inspection import (
     BEGIN_OF_TIME,
     END_OF_TIME,
+    LATE,
     ComputationStatus,
     DeadLetterEntry,
     Holder,
@@ -107,21 +108,34 @@ def _row(status: ComputationStatus) -> list[str]:
         status.backlog,
         status.duplicates_dropped,
         status.bloom_maybes,
-        status.late,
-        status.dead_letters,
     )
     return [
         status.name,
         *(f"{figure:,}" for figure in figures),
+        _late(status),
+        f"{status.dead_letters:,}",
         _moment(status.input_watermark),
         _moment(status.low_watermark),
         "" if holder is None or ended else _holder(holder),
     ]
 
 
+def _late(status: ComputationStatus) -> str:
+    """How many were late, and what became of them."""
+    outcomes = [
+        f"{total:,} {counter.removeprefix(LATE).replace('_', ' ')}"
+        for counter, total in status.counters.items()
+        if counter.startswith(LATE)
+    ]
+    return ", ".join(outcomes) or "0"
+
+
 def _holder(holder: Holder) -> str:
     age = holder.age_seconds
-    return f"{holder.kind}: {holder.what}" + (f", {age:,.0f} s old" if age is not None else "")
+    what = f"{holder.kind}: {holder.what}"
+    if len(holder.path) > 1:
+        what = f"{' < '.join(holder.path[1:])}: {holder.root}"
+    return what + (f", {age:,.0f} s old" if age is not None else "")
 
 
 def _moment(text: str) -> str:

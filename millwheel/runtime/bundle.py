@@ -17,7 +17,7 @@ Item = Delivery[Any] | Firing
 class IntervalWork:
     """One interval's part of a bundle."""
 
-    __slots__ = ("effects", "given_up", "items", "low_watermark", "n", "states")
+    __slots__ = ("effects", "given_up", "items", "low_watermark", "n", "percentiles", "states")
 
     def __init__(self) -> None:
         self.items: list[Item] = []
@@ -27,6 +27,7 @@ class IntervalWork:
         self.given_up: list[int] = []
         """Offsets of an injector's rows that could not be read."""
         self.low_watermark = 0
+        self.percentiles: dict[float, int] = {}
         self.n = 0
 
 

@@ -73,6 +73,7 @@ class Engine:
         self.stamps = Stamps(self.clock)
         self.buckets = Buckets(store, self.settings, self.stamps, self.clock)
         self.watermarks = Watermarks()
+        self.percentiles = {p: Watermarks() for n in self.graph.nodes for p in n.percentiles}
         self.steps: dict[int, Step] = {}
         self.logs: dict[int, tuple[SentLog, Interval]] = {}
         self.source_logs: frozenset[int] = frozenset()
@@ -129,7 +130,7 @@ class Engine:
         for lane in self.lanes:
             lane.start()
         for interval in self.intervals:
-            self.touch(interval, urgent=interval.output_watermark() > interval.durable)
+            self.touch(interval, urgent=interval.has_news())
         for injector in self.injectors:
             injector.start()
         self.spawn(self._housekeeping.run(), "housekeeping")
@@ -318,14 +319,27 @@ class Engine:
         for step in self.steps.values():
             if step.node.kind != "injector":
                 upstream = [by_name[node.name] for node in self.graph.upstream(step.node)]
-                self.watermarks.add_reader(step.id, [i.id for s in upstream for i in s.intervals])
+                senders = [i.id for s in upstream for i in s.intervals]
+                self.watermarks.add_reader(step.id, senders)
+                for percentile in step.node.percentiles:
+                    self.percentiles[percentile].add_reader(step.id, senders)
 
     def _restore_watermarks(self) -> None:
         self.watermarks.restore({interval.id: interval.durable for interval in self.intervals})
+        for percentile, watermarks in self.percentiles.items():
+            watermarks.restore(
+                {
+                    interval.id: interval.percentiles[percentile].durable
+                    for interval in self.intervals
+                    if percentile in interval.percentiles
+                }
+            )
         for interval in self.intervals:
             if interval.injector is None:
-                stored = self.watermarks.input(interval.step.id)
-                interval.input_watermark = max(interval.input_watermark, stored)
+                interval.hear(self.watermarks.input(interval.step.id))
+                for percentile in interval.percentiles:
+                    told = self.percentiles[percentile].input(interval.step.id)
+                    interval.hear_percentile(percentile, told)
 
     async def restore(self, lane: Lane) -> None:
         """Claim a lane's intervals again and start them over from what is durable."""
@@ -357,8 +371,8 @@ class Engine:
             elif interval.part_file is not None:
                 interval.part_file.restore((interval.stored_position or {}).get("length", 0))
         for interval in self.intervals:  # what turned out to be stored may concern any lane
-            if interval in lane.intervals or interval.output_watermark() > interval.durable:
-                self.touch(interval, urgent=interval.output_watermark() > interval.durable)
+            if interval in lane.intervals or interval.has_news():
+                self.touch(interval, urgent=interval.has_news())
         self.wake_all()
 
     async def _restore_interval(self, interval: Interval, claim: Claim) -> None:
@@ -417,7 +431,7 @@ class Engine:
                 value = apply_migrations(
                     value, row.version, stream.version, stream.migrations, f"stream {row.stream!r}"
                 )
-            log.sent(row.seq + 1, row.hold, len(value), row.stamp)
+            log.sent(row.seq + 1, row.hold, len(value), row.stamp, [row.hold])
             if row.receiver == NOBODY:
                 log.acknowledge([row.seq])
                 continue
@@ -469,7 +483,7 @@ class Engine:
             sent.acknowledge(seqs, self._reader_bit(owner, receiver) if sent.source else 0)
             owners.add(owner)
         for owner in owners:
-            self.touch(owner, urgent=owner.output_watermark() > owner.durable)
+            self.touch(owner, urgent=owner.has_news())
             self._lane_of[owner].wake.set()
             if owner.injector is not None:
                 owner.injector.credit.set()
@@ -488,19 +502,32 @@ class Engine:
         for computation in self.watermarks.advance(interval.id, watermark):
             moved = self.watermarks.input(computation)
             for reader in self.steps[computation].intervals:
-                reader.input_watermark = max(reader.input_watermark, moved)
-                if reader.has_due(self.clock.now()):
-                    self._lane_of[reader].wake.set()
-                elif reader.output_watermark() > reader.durable:
-                    self.touch(reader, urgent=True)
+                reader.hear(moved)
+                self._consider(reader)
+
+    def percentile_stored(self, interval: Interval, percentile: float, watermark: int) -> None:
+        """A percentile low watermark of an interval is durable: its readers may know."""
+        percentile_watermarks = self.percentiles[percentile]
+        for computation in percentile_watermarks.advance(interval.id, watermark):
+            moved = percentile_watermarks.input(computation)
+            for reader in self.steps[computation].intervals:
+                reader.hear_percentile(percentile, moved)
+                self._consider(reader)
+
+    def _consider(self, interval: Interval) -> None:
+        """What came in has moved on in time: timers may be due, or more may be promised."""
+        if interval.has_due(self.clock.now()):
+            self._lane_of[interval].wake.set()
+        elif interval.has_news():
+            self.touch(interval, urgent=True)
 
     def excuse_idle(self) -> None:
         """Idle injectors go along with the least of those that are not."""
         idle = [injector for injector in self.injectors if injector.idle]
         if idle and len(idle) < len(self.injectors):
-            least = min(i.promised for i in self.injectors if i not in idle)
+            others = [injector for injector in self.injectors if injector not in idle]
             for injector in idle:
-                injector.go_along(least)
+                injector.go_along(others)
 
     async def load_timers(self, interval: Interval, kind: str) -> None:
         """Read the next page of an interval's stored timers."""
@@ -510,7 +537,7 @@ class Engine:
             lambda: self.store.read_timers(interval.id, kind, after, limit)
         )
         interval.add_timers(kind, after, changes, more=len(changes) == limit)
-        if interval.output_watermark() > interval.durable:
+        if interval.has_news():
             self.touch(interval, urgent=True)
 
     def give_up_row(self, interval: Interval, offset: int, letter: DeadLetter) -> None:

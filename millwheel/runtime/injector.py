@@ -21,6 +21,7 @@ from millwheel.runtime.step import Reader as StreamReader
 from millwheel.runtime.tasks import end
 from millwheel.sources import Partition, Reader, Row
 from millwheel.store.port import DeadLetter
+from millwheel.timers.percentile import Disorder
 
 if TYPE_CHECKING:
     from millwheel.runtime.engine import Engine
@@ -48,8 +49,10 @@ class Injector:
         self._lateness = int(node.injection.lateness.total_seconds() * 1e6)
         self._reader: Reader | None = None
         self._seen = MIN_TIME
-        self._marks: deque[tuple[int, int]] = deque()
-        """How far in time the source was, by row: (rows before it, newest seen time)."""
+        self._disorder = Disorder()
+        self._marks: deque[tuple[int, int, int]] = deque()
+        """How far in time the source was, by row: (rows before it, newest seen time, when the
+        last of them was read)."""
         self._task: asyncio.Task[None] | None = None
         self.credit = asyncio.Event()
         self.ended = False
@@ -72,10 +75,11 @@ class Injector:
         self._only_reader = readers[0] if simple and not readers[0].step.node.named else None
         # Rows past the stored position hold the watermark once they are read again; until
         # then nothing beyond what was promised may be.
-        self._interval.input_watermark = self._interval.durable
+        self._interval.exact_watermark = self._interval.durable
         self._seen = stored["seen"] if stored else MIN_TIME
         self._marks.clear()
-        self._marks.append((self.log.first, self._seen))
+        read_at = stored.get("since") if stored else None
+        self._marks.append((self.log.first, self._seen, read_at or self._engine.clock.now()))
         self.ended = False
         if reading:
             self._read_on()
@@ -111,6 +115,11 @@ class Injector:
         """The low watermark it has stored."""
         return self._interval.durable
 
+    def promised_percentile(self, percentile: float) -> int:
+        """The percentile low watermark it has stored; the exact one, if it keeps none."""
+        kept = self._interval.percentiles.get(percentile)
+        return self.promised if kept is None else kept.durable
+
     def progress(self) -> float:
         """The share of the partition read, 0 to 1."""
         return 1.0 if self.ended else (self._reader.progress() if self._reader else 0.0)
@@ -119,7 +128,7 @@ class Injector:
         """What is stored of it: where to read on, and which row holds the watermark."""
         first = self.log.first
         held = (
-            first < self.log.next_seq and self._interval.promised < self._interval.input_watermark
+            first < self.log.next_seq and self._interval.promised < self._interval.exact_watermark
         )
         reader = (
             self._reader.position(first)
@@ -129,13 +138,20 @@ class Injector:
         marks = self._marks
         while len(marks) > 1 and marks[1][0] <= first:
             marks.popleft()
-        seen = marks[0][1] if marks else MIN_TIME
         return {
             "reader": reader,
-            "seen": seen,
+            "seen": marks[0][1] if marks else MIN_TIME,
             "held_by": first if held else None,
+            "since": self._held_since(held=held),
             "ended": self.ended,
         }
+
+    def _held_since(self, *, held: bool) -> int | None:
+        """When the row that holds the watermark was read; without one, when the newest was."""
+        marks = self._marks
+        if not marks:
+            return (self._interval.stored_position or {}).get("since")
+        return marks[1 if held and len(marks) > 1 else -1][2]
 
     async def _run(self) -> None:
         engine = self._engine
@@ -155,13 +171,13 @@ class Injector:
             self._last_row_at = engine.clock.monotonic()
             self._send(rows)
             self.rows += len(rows)
-            self._marks.append((rows[-1].offset + 1, self._seen))
+            self._marks.append((rows[-1].offset + 1, self._seen, engine.clock.now()))
             engine.wake_all()
             self._advance()
             await asyncio.sleep(0)
         self.ended = True
         if engine.close_at_end:
-            self._interval.input_watermark = MAX_TIME
+            self._interval.hear(MAX_TIME)
         engine.touch(self._interval, urgent=True)
         engine.check_finished()
 
@@ -169,12 +185,12 @@ class Injector:
         """Move the source's own watermark: the newest seen time less the lateness."""
         if self._seen == MIN_TIME:
             return
-        watermark = clamp_time(self._seen - self._lateness)
         interval = self._interval
-        if watermark > interval.input_watermark:
-            interval.input_watermark = watermark
-            if interval.output_watermark() > interval.durable:
-                self._engine.touch(interval, urgent=True)
+        interval.hear(clamp_time(self._seen - self._lateness))
+        for percentile in interval.percentiles:
+            interval.hear_percentile(percentile, self._disorder.watermark(percentile))
+        if interval.has_news():
+            self._engine.touch(interval, urgent=True)
 
     @property
     def idle(self) -> bool:
@@ -185,11 +201,16 @@ class Injector:
             and self._engine.clock.monotonic() - self._last_row_at >= self._idle_after
         )
 
-    def go_along(self, watermark: int) -> None:
-        """Promise, while idle, what the others have promised."""
+    def go_along(self, others: list[Injector]) -> None:
+        """Promise, while idle, what all the others have promised."""
         interval = self._interval
-        if watermark > interval.input_watermark and interval.log.drained:
-            interval.input_watermark = watermark
+        if not interval.log.drained:
+            return
+        interval.hear(min(other.promised for other in others))
+        for percentile in interval.percentiles:
+            promises = (other.promised_percentile(percentile) for other in others)
+            interval.hear_percentile(percentile, min(promises))
+        if interval.has_news():
             self._engine.touch(interval, urgent=True)
 
     def _send(self, rows: list[Row]) -> None:
@@ -208,6 +229,9 @@ class Injector:
         least = MAX_TIME
         known = rows[0].offset < log.known_end
         done: list[int] = []
+        disorder = self._disorder if self._interval.percentiles else None
+        holds: list[int] = []
+        """Of each row, if percentile low watermarks are kept."""
         for row in rows:
             offset, value = row.offset, row.value
             if row.error is not None:
@@ -216,7 +240,7 @@ class Injector:
                 continue
             if row.watermark is not None:
                 seen = max(seen, row.watermark + lateness)
-                self._marks.append((offset + 1, seen))
+                self._marks.append((offset + 1, seen, self._engine.clock.now()))
                 done.append(offset)
                 continue
             try:
@@ -230,6 +254,9 @@ class Injector:
                     seen = max(seen, moment)
                     continue
                 hold = max(micros, promised, seen - lateness)
+                if disorder is not None:
+                    disorder.see(micros)
+                    holds.append(hold)
                 if reader is None:
                     self._send_to_all(row, micros, hold)
                 else:
@@ -253,7 +280,8 @@ class Injector:
             if moment > seen:
                 seen = moment
         self._seen = seen
-        log.sent(rows[-1].offset + 1, max(least, promised), ASSUMED_ROW_BYTES * len(rows))
+        size = ASSUMED_ROW_BYTES * len(rows)
+        log.sent(rows[-1].offset + 1, max(least, promised), size, holds=holds)
         if done or known:
             log.acknowledge(done)
             self._engine.touch(self._interval, urgent=False)

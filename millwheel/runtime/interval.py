@@ -21,8 +21,8 @@ import msgspec
 from millwheel.codec import decode_key
 from millwheel.context import BLOOM_MAYBES, DUPLICATES_DROPPED, TimerIdentity
 from millwheel.errors import InvariantBroken
-from millwheel.model import MAX_TIME, Delivery, Firing, Key, Timer
-from millwheel.runtime.bundle import Item
+from millwheel.model import MAX_TIME, MIN_TIME, Delivery, Firing, Key, Timer
+from millwheel.runtime.bundle import IntervalWork, Item
 from millwheel.runtime.dedup import Dedup
 from millwheel.runtime.part_file import PartFile
 from millwheel.runtime.sent import SentLog
@@ -31,6 +31,7 @@ from millwheel.runtime.step import Step
 from millwheel.settings import Settings
 from millwheel.store.port import Claim, TimerChange, TimerPlace
 from millwheel.timers.holds import Holds
+from millwheel.timers.percentile import Percentile
 from millwheel.timers.queue import Pending, TimerQueue
 
 if TYPE_CHECKING:
@@ -74,7 +75,6 @@ class Interval:
         self.backlog: dict[bytes, list[Item] | None] = {}
         """Keys that are running, or waiting in user code, with what came for them meanwhile."""
         self.dirty = False
-        self.input_watermark = claim.input_watermark
         self.states: StateCache = None  # type: ignore[assignment]
         self.dedup: Dedup = None  # type: ignore[assignment]
         self.part_file: PartFile | None = None
@@ -93,6 +93,10 @@ class Interval:
         self.folded = claim.folded
         self.changed_since_fold = len(claim.states)
         self.input_watermark = claim.input_watermark
+        """Its timers fire by it and its code goes by it."""
+        self.exact_watermark = claim.low_watermark
+        """No record that is on time comes with an older timestamp; `input_watermark` is ahead of
+        it where the computation goes by a percentile."""
         self.promised = claim.low_watermark
         """The low watermark of the last commit put together: the next one follows it or fails."""
         self.durable = claim.low_watermark
@@ -104,6 +108,12 @@ class Interval:
         self.state_holds = Holds()
         """What user code holds the watermark at."""
         self.state_release: list[int] = []
+        self.percentiles = {
+            percentile: Percentile(
+                claim.percentiles.get(percentile, MIN_TIME), self.holds, self.state_holds
+            )
+            for percentile in self.step.node.percentiles
+        }
         limit = self.settings.timers_in_memory
         self.timers: dict[str, TimerQueue] = {
             "watermark": TimerQueue(limit, self.holds, self.release),
@@ -120,13 +130,21 @@ class Interval:
             changes = [change for change in claim.timers if change.kind == kind]
             self.add_timers(kind, None, changes, more=kind in claim.more_timers)
         self.logs: list[SentLog] = []
+        percentiles = tuple(self.percentiles.values())
         for row in claim.logs:
             first, runs = claim.acked.get(row.id, (0, []))
             self.logs.append(
-                SentLog(row.id, self.holds, source=row.source is not None, first=first, runs=runs)
+                SentLog(
+                    row.id,
+                    self.holds,
+                    percentiles=percentiles,
+                    source=row.source is not None,
+                    first=first,
+                    runs=runs,
+                )
             )
         if claim.new_log:
-            self.logs.append(SentLog(claim.new_log, self.holds))
+            self.logs.append(SentLog(claim.new_log, self.holds, percentiles=percentiles))
         self.log = self.logs[-1]
         self.rows_written = 0
         self.encoded_counters = msgspec.json.encode(self.counters)
@@ -302,21 +320,49 @@ class Interval:
             for log in self.logs
         )
 
+    def hear(self, watermark: int) -> None:
+        """Nothing on time comes in any more that is older than `watermark`."""
+        self.exact_watermark = max(self.exact_watermark, watermark)
+        self.input_watermark = max(self.input_watermark, watermark)
+
+    def hear_percentile(self, percentile: float, watermark: int) -> None:
+        """Little comes in any more that is older than `watermark`."""
+        kept = self.percentiles[percentile]
+        kept.input = max(kept.input, watermark)
+        if self.step.node.percentile == percentile:
+            self.input_watermark = max(self.input_watermark, watermark)
+
     def output_watermark(self) -> int:
         """What may be promised now: LW = min(IW, everything held), and never back.
 
         At the end of time nothing is left that could release what user code still holds.
         """
-        least = min(self.input_watermark, self.holds.least())
-        if self.input_watermark < MAX_TIME:
+        least = min(self.exact_watermark, self.holds.least())
+        if self.exact_watermark < MAX_TIME:
             least = min(least, self.state_holds.least())
         return max(self.promised, least)
 
-    def settled(self, n: int) -> None:
-        """Commit `n` is durable."""
-        self.durable_n = n
+    def promise_percentiles(self) -> dict[float, int]:
+        """Promise, beside `promised`, what may be of the percentile low watermarks."""
+        for kept in self.percentiles.values():
+            kept.promised = kept.output(self.promised)
+        return {percentile: kept.promised for percentile, kept in self.percentiles.items()}
+
+    def has_news(self) -> bool:
+        """Whether more may be promised than is stored."""
+        exact = self.output_watermark()
+        return exact > self.durable or any(
+            kept.output(exact) > kept.durable for kept in self.percentiles.values()
+        )
+
+    def settled(self, work: IntervalWork) -> None:
+        """A commit is durable, with what it promised."""
+        self.durable = work.low_watermark
+        for percentile, watermark in work.percentiles.items():
+            self.percentiles[percentile].durable = watermark
+        self.durable_n = work.n
         for queue in self.timers.values():
-            queue.durable = n
+            queue.durable = work.n
 
     def floor(self, stamp: int) -> int:
         """Nothing produced before it is ever sent again (I9)."""

@@ -67,6 +67,8 @@ class Lane:
         self._runner: asyncio.Task[None] | None = None
         self._hands: set[asyncio.Task[None]] = set()
         self._ran = asyncio.Event()
+        self._looked = asyncio.Event()
+        """The runner has taken some work and run it, has found none, or waits for the store."""
         self._turn = 0
         self._alarm: asyncio.Task[None] | None = None
         self._alarm_at = 0
@@ -92,6 +94,7 @@ class Lane:
         await end(task for task in (self._runner, *self._hands) if task is not None)
         self._hands.clear()
         self._runner = None
+        self._looked.set()
 
     async def drain(self) -> None:
         """Commit what is finished, and nothing more."""
@@ -144,6 +147,7 @@ class Lane:
             taken = self._take()
             if taken is None:
                 self._wake_for_wall_timers()
+                self._looked.set()
                 await self.wake.wait()
                 continue
             interval, items = taken
@@ -151,6 +155,7 @@ class Lane:
             groups = await self._sort(interval, items)
             if groups:
                 await self._run_groups(interval, groups, watermark)
+            self._looked.set()
 
     async def _page_in(self) -> None:
         """Read on in the stored timers where those in memory have run out."""
@@ -159,6 +164,7 @@ class Lane:
             while kinds := interval.lacking_timers(
                 now
             ):  # a page may hold nothing but cancelled ones
+                self._looked.set()
                 for kind in kinds:
                     await self._engine.load_timers(interval, kind)
 
@@ -241,6 +247,7 @@ class Lane:
         if seen:
             self._drop(interval, seen)
         if maybe:
+            self._looked.set()
             found = await self._engine.patiently(lambda: dedup.look_up(maybe))
             if found:
                 self._drop(interval, dedup.landed(found))
@@ -254,6 +261,7 @@ class Lane:
 
     async def _load(self, interval: Interval, states: list[KeyState]) -> None:
         limit = self._settings.eager_entries
+        self._looked.set()
         rows = await self._engine.patiently(
             lambda: self._engine.store.load_keys(
                 interval.step.id, [(s.slot, s.key_text) for s in states], limit
@@ -350,6 +358,7 @@ class Lane:
             await self._commit_wanted.wait()
             self._commit_wanted.clear()
             while self._has_something_to_store():
+                await self._let_records_join()
                 await self._have_bucket()
                 bundle = self._close_bundle()
                 if bundle is None:
@@ -365,6 +374,19 @@ class Lane:
 
     def _has_something_to_store(self) -> bool:
         return bool(self._open.works) or any(interval.dirty for interval in self.intervals)
+
+    async def _let_records_join(self) -> None:
+        """Before ACKs and watermarks are committed alone: run what the last commit has sent here.
+
+        Otherwise a record and the watermark that follows it take turns on the way through the
+        stages, and each waits for the other's commits.
+        """
+        if self._open.works or self._runner is None:
+            return
+        if any(interval.intake for interval in self.intervals):
+            self._looked.clear()
+            self.wake.set()
+            await self._looked.wait()
 
     async def _have_bucket(self) -> None:
         """Have the bucket of the next commit's stamp."""
@@ -449,7 +471,10 @@ class Lane:
                 if hold < least:
                     least = hold
             seq += 1
-        log.sent(seq, least, size, stamp)
+        holds = (
+            [p.hold for p in productions if p.receiver != NOBODY] if interval.percentiles else ()
+        )
+        log.sent(seq, least, size, stamp, holds)
         if unread:
             log.acknowledge(unread)
 
@@ -477,6 +502,7 @@ class Lane:
         interval.n += 1
         work.n = interval.n
         interval.promised = work.low_watermark = interval.output_watermark()
+        work.percentiles = interval.promise_percentiles()
         counters = work.effects.counters
         if work.items:
             counters[PROCESSED] = len(work.items)
@@ -492,6 +518,7 @@ class Lane:
             acked=interval.acked_state(),
             position=interval.encoded_position(work.effects.lines),
             counters=interval.encoded_counters,
+            percentiles=work.percentiles,
         )
 
     def _settle(self, bundle: Bundle, commit: Commit) -> None:
@@ -499,8 +526,7 @@ class Lane:
         engine = self._engine
         acknowledged: list[Delivery[Any]] = []
         for interval, work in bundle.works.items():
-            interval.durable = work.low_watermark
-            interval.settled(work.n)
+            interval.settled(work)
             interval.last_bucket = commit.bucket
             if work.items:
                 acknowledged += interval.dedup.landed(
@@ -511,6 +537,8 @@ class Lane:
         engine.send(commit.productions)
         for interval, work in bundle.works.items():
             engine.watermark_stored(interval, work.low_watermark)
+            for percentile, watermark in work.percentiles.items():
+                engine.percentile_stored(interval, percentile, watermark)
         engine.shrink(self.intervals)
 
     # -- recovery ---------------------------------------------------------------------

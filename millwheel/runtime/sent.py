@@ -13,10 +13,12 @@ everything before it are acknowledged.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from millwheel.model import MAX_TIME
 from millwheel.timers.holds import Holds
+from millwheel.timers.percentile import Percentile
 
 MAX_SCATTERED = 512
 """ACKs beyond the prefix up to which their runs are stored at all."""
@@ -30,6 +32,8 @@ class Batch(NamedTuple):
     size: int
     stamp: int
     """When they were produced; 0 for rows of a source."""
+    percentile_holds: tuple[int, ...]
+    """What it holds each percentile low watermark at; the end of time: all of it is behind."""
 
 
 class SentLog:
@@ -44,6 +48,7 @@ class SentLog:
         "_batches",
         "_beyond",
         "_holds",
+        "_percentiles",
         "_several",
         "changed",
         "complete",
@@ -60,6 +65,7 @@ class SentLog:
         log: int,
         holds: Holds,
         *,
+        percentiles: tuple[Percentile, ...] = (),
         source: bool = False,
         first: int = 0,
         runs: Iterable[tuple[int, int]] = (),
@@ -75,6 +81,7 @@ class SentLog:
         self.complete = True
         """False while an inherited log is being sent again: more may be un-ACKed."""
         self._holds = holds
+        self._percentiles = percentiles
         self._batches: deque[Batch] = deque()
         self._beyond: set[int] = set()
         self.known_end = first
@@ -84,18 +91,25 @@ class SentLog:
             self.known_end = max(self.known_end, high + 1)
         self._several: dict[int, int] = {}
 
-    def sent(self, end: int, hold: int, size: int, stamp: int = 0) -> None:
+    def sent(
+        self, end: int, hold: int, size: int, stamp: int = 0, holds: Sequence[int] = ()
+    ) -> None:
         """Records from `next_seq` up to `end` are on their way, as one batch.
 
         Args:
             hold: the least of their holds; it counts from here on.
             size: bytes they take of the credits.
             stamp: when they were produced.
+            holds: of each record, where percentile low watermarks are kept.
         """
         self.next_seq = end
         self.unacked_bytes += size
         self._holds.add(hold)
-        self._batches.append(Batch(end, hold, size, stamp))
+        aside = tuple(percentile.hold_of(holds) for percentile in self._percentiles)
+        for percentile, least in zip(self._percentiles, aside, strict=True):
+            if least < MAX_TIME:
+                percentile.batches.add(least)
+        self._batches.append(Batch(end, hold, size, stamp, aside))
 
     def skip(self, end: int) -> None:
         """Records up to `end` need not be sent: they are acknowledged."""
@@ -125,6 +139,9 @@ class SentLog:
             done = batches.popleft()
             self.unacked_bytes -= done.size
             self._holds.remove(done.hold)
+            for percentile, least in zip(self._percentiles, done.percentile_holds, strict=True):
+                if least < MAX_TIME:
+                    percentile.batches.remove(least)
 
     def _is_last_reader(self, seq: int, reader: int) -> bool:
         waiting = self._several.get(seq)

@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 
 from millwheel.clock import VirtualClock
 from millwheel.codec import encode_key
-from millwheel.errors import GraphError
+from millwheel.errors import GraphError, UsageError
 from millwheel.model import Key, from_micros, to_micros
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine
@@ -59,6 +59,8 @@ class Harness:
         await self.store.close()
 
     async def _settle(self) -> None:
+        if not self._engine.intervals:
+            raise UsageError("a Harness works inside its block: async with Harness(...) as harness")
         await self._engine.run()
 
     async def inject(self, stream: Stream[V], *values: V) -> None:

@@ -4,7 +4,8 @@
 -- A check that finds nothing yields NULL, and NULL into a NOT NULL column raises: in
 -- pipeline mode COMMIT is already on the wire, so the server itself must abort (design, I3).
 INSERT INTO {current} (
-    interval_id, n, sequencer, stamp, input_watermark, low_watermark, floor, acked, position, counters
+    interval_id, n, sequencer, stamp, input_watermark, low_watermark, floor, acked, position,
+    counters, percentiles
 )
 SELECT
     x.interval_id,
@@ -27,11 +28,13 @@ SELECT
     x.floor,
     x.acked::jsonb,
     x.position::jsonb,
-    x.counters::jsonb
+    x.counters::jsonb,
+    x.percentiles::jsonb
 FROM unnest(
     %(interval_id)s::bigint[], %(n)s::bigint[], %(sequencer)s::bigint[],
     %(input_watermark)s::bigint[], %(low_watermark)s::bigint[], %(floor)s::bigint[],
-    %(acked)s::text[], %(position)s::text[], %(counters)s::text[]
+    %(acked)s::text[], %(position)s::text[], %(counters)s::text[], %(percentiles)s::text[]
 ) AS x (
-    interval_id, n, sequencer, input_watermark, low_watermark, floor, acked, position, counters
+    interval_id, n, sequencer, input_watermark, low_watermark, floor, acked, position, counters,
+    percentiles
 )

@@ -1,7 +1,7 @@
 -- Folds the last word on each timer into the current table.
 WITH latest AS (
     SELECT DISTINCT ON (slot, computation, key, kind, tag)
-        slot, computation, key, kind, tag, due, hold
+        slot, computation, key, kind, tag, due, hold, set_at
     FROM {timer_change}
     WHERE interval_id = %(interval_id)s AND n > %(after)s AND n <= %(through)s
     ORDER BY slot, computation, key, kind, tag, n DESC
@@ -11,7 +11,7 @@ WITH latest AS (
       AND t.slot = l.slot AND t.computation = l.computation AND t.key = l.key
       AND t.kind = l.kind AND t.tag = l.tag
 )
-INSERT INTO {timer} AS t (slot, computation, key, kind, tag, due, hold)
-SELECT slot, computation, key, kind, tag, due, hold FROM latest WHERE due IS NOT NULL
+INSERT INTO {timer} AS t (slot, computation, key, kind, tag, due, hold, set_at)
+SELECT slot, computation, key, kind, tag, due, hold, set_at FROM latest WHERE due IS NOT NULL
 ON CONFLICT (slot, computation, key, kind, tag)
-DO UPDATE SET due = excluded.due, hold = excluded.hold
+DO UPDATE SET due = excluded.due, hold = excluded.hold, set_at = excluded.set_at

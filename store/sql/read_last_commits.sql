@@ -1,6 +1,6 @@
 -- The last commit of each interval, with the bucket table it stands in.
 SELECT k.id, c.n, c.bucket_table, c.stamp, c.input_watermark, c.low_watermark,
-       c.acked::text, c.position::text, c.counters::text, f.through
+       c.percentiles, c.acked::text, c.position::text, c.counters::text, f.through
 FROM {key_interval} AS k
 JOIN {fold} AS f ON f.interval_id = k.id
 CROSS JOIN LATERAL (

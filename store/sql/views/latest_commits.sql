@@ -1,7 +1,8 @@
 CREATE VIEW {latest_commits} AS
 SELECT
     k.id AS interval_id, c.name AS computation, c.kind, k.slot_from, k.slot_to, k.owner,
-    r.n, r.stamp, r.input_watermark, r.low_watermark, r.floor, r.acked, r.position, r.counters
+    r.n, r.stamp, r.input_watermark, r.low_watermark, r.floor, r.acked, r.position, r.counters,
+    r.percentiles
 FROM {key_interval} AS k
 JOIN {computation} AS c ON c.id = k.computation
 CROSS JOIN LATERAL (
@@ -21,4 +22,5 @@ COMMENT ON COLUMN {latest_commits}.low_watermark IS 'low watermark promised down
 COMMENT ON COLUMN {latest_commits}.floor IS 'nothing produced before it is sent again, microseconds';
 COMMENT ON COLUMN {latest_commits}.acked IS 'per log: first not acknowledged, runs beyond it';
 COMMENT ON COLUMN {latest_commits}.position IS 'where an injector reads on; length of a part file';
-COMMENT ON COLUMN {latest_commits}.counters IS 'totals since deploy'
+COMMENT ON COLUMN {latest_commits}.counters IS 'totals since deploy';
+COMMENT ON COLUMN {latest_commits}.percentiles IS 'percentile low watermarks promised downstream, microseconds'

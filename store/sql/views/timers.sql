@@ -1,7 +1,7 @@
 CREATE VIEW {timers} AS
 WITH tail AS (
     SELECT DISTINCT ON (x.slot, x.computation, x.key, x.kind, x.tag)
-        x.slot, x.computation, x.key, x.kind, x.tag, x.due, x.hold
+        x.slot, x.computation, x.key, x.kind, x.tag, x.due, x.hold, x.set_at
     FROM {fold} AS f
     CROSS JOIN LATERAL (
         -- The upper bound and OFFSET 0 tell the planner that the tail is short: by index.
@@ -11,7 +11,7 @@ WITH tail AS (
     ) AS x
     ORDER BY x.slot, x.computation, x.key, x.kind, x.tag, x.n DESC
 ), merged AS (
-    SELECT s.slot, s.computation, s.key, s.kind, s.tag, s.due, s.hold
+    SELECT s.slot, s.computation, s.key, s.kind, s.tag, s.due, s.hold, s.set_at
     FROM {timer} AS s
     WHERE NOT EXISTS (
         SELECT FROM tail AS t
@@ -19,11 +19,12 @@ WITH tail AS (
           AND t.kind = s.kind AND t.tag = s.tag
     )
     UNION ALL
-    SELECT slot, computation, key, kind, tag, due, hold FROM tail WHERE due IS NOT NULL
+    SELECT slot, computation, key, kind, tag, due, hold, set_at FROM tail WHERE due IS NOT NULL
 )
 SELECT
     c.name AS computation, m.slot, m.key::jsonb AS key, m.kind, m.tag,
-    {micros_to_time}(m.due) AS due, {micros_to_time}(m.hold) AS hold
+    {micros_to_time}(m.due) AS due, {micros_to_time}(m.hold) AS hold,
+    {micros_to_time}(m.set_at) AS set_at
 FROM merged AS m
 JOIN {computation} AS c ON c.id = m.computation;
 COMMENT ON VIEW {timers} IS
@@ -34,4 +35,5 @@ COMMENT ON COLUMN {timers}.key IS 'the key as JSON';
 COMMENT ON COLUMN {timers}.kind IS 'watermark: fires as event time passes; wall: by the clock; hold: never, it holds';
 COMMENT ON COLUMN {timers}.tag IS 'tag given by the computation';
 COMMENT ON COLUMN {timers}.due IS 'when it fires; of a hold: where the watermark is held';
-COMMENT ON COLUMN {timers}.hold IS 'the low watermark cannot pass this while the timer is set'
+COMMENT ON COLUMN {timers}.hold IS 'the low watermark cannot pass this while the timer is set';
+COMMENT ON COLUMN {timers}.set_at IS 'logical time of the commit that set it'

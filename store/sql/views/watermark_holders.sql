@@ -1,6 +1,8 @@
+-- The least of what holds each computation; a computation that only waits for another is followed
+-- upstream to the one that does not.
 CREATE VIEW {watermark_holders} AS
-WITH low AS (
-    SELECT computation, kind, min(low_watermark) AS low_watermark, min(input_watermark) AS input_watermark
+WITH RECURSIVE low AS (
+    SELECT computation, kind, min(low_watermark) AS low_watermark
     FROM {latest_commits} GROUP BY computation, kind
 ), candidates AS (
     SELECT computation, 1 AS preference, CASE kind WHEN 'hold' THEN 'state' ELSE 'timer' END AS holder,
@@ -8,7 +10,7 @@ WITH low AS (
                WHEN 'hold' THEN format('hold %s of key %s, at %s', tag, key, due)
                ELSE format('timer %s of key %s, due %s', tag, key, due)
            END AS what,
-           key, extract(epoch FROM hold) * 1000000 AS hold, NULL::timestamptz AS since
+           key, extract(epoch FROM hold) * 1000000 AS hold, set_at AS since, NULL::text AS sender
     FROM (
         SELECT DISTINCT ON (computation) * FROM {timers} WHERE kind IN ('watermark', 'hold')
         ORDER BY computation, hold, key
@@ -16,12 +18,13 @@ WITH low AS (
     UNION ALL
     SELECT sender, 2, 'record',
            format('record %s of stream %s for %s, key %s, not acknowledged', id, stream, receiver, key),
-           key, extract(epoch FROM hold) * 1000000, produced_at
+           key, extract(epoch FROM hold) * 1000000, produced_at, NULL
     FROM (
         SELECT DISTINCT ON (sender) * FROM {pending_productions} ORDER BY sender, hold, seq
     ) AS p
     UNION ALL
-    SELECT low.computation, 3, 'input', format('waits for %s', u.name), NULL, w.low_watermark, NULL
+    SELECT low.computation, 3, 'input', format('waits for %s', u.name), NULL, w.low_watermark,
+           NULL, u.name
     FROM low
     JOIN {computation} AS c ON c.name = low.computation
     CROSS JOIN LATERAL jsonb_array_elements_text(c.upstream) AS u (name)
@@ -33,26 +36,40 @@ WITH low AS (
                THEN format('row %s of %s, not acknowledged', l.position ->> 'held_by', g.source)
                ELSE format('%s: newest seen time less the lateness', g.source)
            END,
-           NULL, l.low_watermark, NULL
+           NULL, l.low_watermark, {micros_to_time}((l.position ->> 'since')::bigint), NULL
     FROM {latest_commits} AS l
     JOIN {log} AS g ON g.interval_id = l.interval_id AND g.source IS NOT NULL
     WHERE l.kind = 'injector'
+), holders AS (
+    SELECT DISTINCT ON (low.computation) low.low_watermark, c.*
+    FROM low
+    JOIN candidates AS c ON c.computation = low.computation
+    ORDER BY low.computation, c.hold, c.preference
+), path AS (
+    SELECT computation AS waiting, computation AS reached, ARRAY[computation] AS along FROM holders
+    UNION ALL
+    SELECT p.waiting, h.sender, p.along || h.sender
+    FROM path AS p
+    JOIN holders AS h ON h.computation = p.reached
+    WHERE h.sender IS NOT NULL
 )
-SELECT DISTINCT ON (low.computation)
-    low.computation,
-    {micros_to_time}(low.low_watermark) AS low_watermark,
-    c.holder,
-    c.what,
-    c.key,
+SELECT
+    h.computation,
+    {micros_to_time}(h.low_watermark) AS low_watermark,
+    h.holder,
+    h.what,
+    h.key,
     CASE
-        WHEN c.hold > 253402128000000000 - 1 THEN 'infinity'::timestamptz
-        WHEN c.hold < -62135510400000000 THEN '-infinity'::timestamptz
-        ELSE {micros_to_time}(c.hold::bigint)
+        WHEN h.hold > 253402128000000000 - 1 THEN 'infinity'::timestamptz
+        WHEN h.hold < -62135510400000000 THEN '-infinity'::timestamptz
+        ELSE {micros_to_time}(h.hold::bigint)
     END AS held_at,
-    clock_timestamp() - c.since AS age
-FROM low
-JOIN candidates AS c ON c.computation = low.computation
-ORDER BY low.computation, c.hold, c.preference;
+    clock_timestamp() - root.since AS age,
+    p.along AS path,
+    root.what AS root
+FROM holders AS h
+JOIN path AS p ON p.waiting = h.computation
+JOIN holders AS root ON root.computation = p.reached AND root.sender IS NULL;
 COMMENT ON VIEW {watermark_holders} IS 'What keeps each computation''s low watermark from moving on';
 COMMENT ON COLUMN {watermark_holders}.computation IS 'name of the computation';
 COMMENT ON COLUMN {watermark_holders}.low_watermark IS 'its low watermark as stored';
@@ -60,4 +77,8 @@ COMMENT ON COLUMN {watermark_holders}.holder IS 'timer, state, record, input or 
 COMMENT ON COLUMN {watermark_holders}.what IS 'the holder in words';
 COMMENT ON COLUMN {watermark_holders}.key IS 'the holder''s key as JSON, if it has one';
 COMMENT ON COLUMN {watermark_holders}.held_at IS 'the time it holds the watermark at';
-COMMENT ON COLUMN {watermark_holders}.age IS 'of a record: how long ago it was produced'
+COMMENT ON COLUMN {watermark_holders}.age IS
+    'of the root: since a timer or hold was set, a record produced, a row read';
+COMMENT ON COLUMN {watermark_holders}.path IS
+    'the computations from this one upstream to the one that holds them all';
+COMMENT ON COLUMN {watermark_holders}.root IS 'what holds the last of the path'

@@ -1,0 +1,201 @@
+"""How far behind the injector's low watermark is that of the last of ten stages (paper 8.2).
+
+Every stage stores its low watermark before the next one hears of it. So on an idle engine the lag
+is measured by commits: by ten raw one-record commits of the same run. Under load a stage waits
+for the bundle that is on its way: by the median duration of the run's bundles, from being closed
+to being durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from bisect import bisect_left
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from bench.latency import raw_latency
+from bench.server import fresh_store
+from bench.workload import PAYMENTS, Payment, payments, payments_file
+from millwheel import Computation, Context, Discard, Pipeline, Record, Stream
+from millwheel.model import MIN_TIME, to_micros
+from millwheel.runtime.engine import Engine
+from millwheel.sources import Source
+from millwheel.store.port import Commit, StoreLane
+from millwheel.store.postgres import PostgresStore
+from millwheel.testing.script import Script, inject
+
+STAGES = 10
+HOPS = [Stream(f"hop_{number}", Payment) for number in range(1, STAGES + 1)]
+
+
+class Hop(Computation[Payment, None]):
+    """Passes a payment on."""
+
+    def __init__(self, to: Stream[Payment]) -> None:
+        self.writes = (to,)
+        self._to = to
+
+    async def process_record(self, record: Record[Payment], ctx: Context[None]) -> None:
+        ctx.produce(self._to, record.value)
+
+
+def account_of(payment: Payment) -> int:
+    return payment.account
+
+
+def chain(name: str, source: Source, lateness: timedelta) -> Pipeline:
+    """Ten stages, one after the other."""
+    pipeline = Pipeline(name)
+    pipeline.inject(PAYMENTS, source, timestamp=lambda payment: payment.at, lateness=lateness)
+    for before, to in zip([PAYMENTS, *HOPS], HOPS, strict=False):
+        pipeline.add(Hop(to), before.by(account_of), name=to.name)
+    pipeline.sink(HOPS[-1], Discard())
+    return pipeline
+
+
+class Tracking:
+    """When which interval had stored which low watermark."""
+
+    def __init__(self) -> None:
+        self.stored: dict[int, tuple[list[int], list[float]]] = {}
+        """Interval -> its low watermarks, and since when each was durable."""
+        self.bundles: list[float] = []
+        """Seconds of each commit that carried records."""
+        self.moved = asyncio.Event()
+
+    def note(self, commit: Commit, began: float, ended: float) -> None:
+        if commit.seen:
+            self.bundles.append(ended - began)
+        for link in commit.intervals:
+            lows, times = self.stored.setdefault(link.interval_id, ([MIN_TIME], [0.0]))
+            if link.low_watermark > lows[-1]:
+                lows.append(link.low_watermark)
+                times.append(ended)
+        self.moved.set()
+
+    def reached(self, interval: int, watermark: int) -> float | None:
+        """When an interval had stored `watermark` or a later one."""
+        lows, times = self.stored.get(interval, ([], []))
+        place = bisect_left(lows, watermark)
+        return times[place] if place < len(lows) else None
+
+
+class TrackedLane:
+    """A lane that tells what its commits stored, and when."""
+
+    def __init__(self, lane: StoreLane, tracking: Tracking) -> None:
+        self._lane = lane
+        self._tracking = tracking
+
+    async def commit(self, commit: Commit) -> None:
+        began = time.perf_counter()
+        await self._lane.commit(commit)
+        self._tracking.note(commit, began, time.perf_counter())
+
+    async def close(self) -> None:
+        await self._lane.close()
+
+
+class TrackedStore(PostgresStore):
+    """A store whose lanes tell what their commits stored, and when."""
+
+    def __init__(self, url: str, schema: str, tracking: Tracking) -> None:
+        super().__init__(url, schema)
+        self._tracking = tracking
+
+    async def open_lane(self) -> TrackedLane:  # type: ignore[override]
+        return TrackedLane(await super().open_lane(), self._tracking)
+
+
+def stages(engine: Engine) -> list[list[int]]:
+    """The intervals of the injector and of each stage, in the order of the chain."""
+    by_name: dict[str, list[int]] = {}
+    for interval in engine.intervals:
+        by_name.setdefault(interval.step.name, []).append(interval.id)
+    return [by_name["payments_injector"], *(by_name[hop.name] for hop in HOPS)]
+
+
+def arrivals(tracking: Tracking, chain: list[list[int]], watermark: int) -> list[float] | None:
+    """When each stage as a whole had stored `watermark`; None: some have not."""
+    found = []
+    for intervals in chain:
+        times = [tracking.reached(interval, watermark) for interval in intervals]
+        if None in times:
+            return None
+        found.append(max(t for t in times if t is not None))
+    return found
+
+
+async def idle(url: str, samples: int) -> list[float]:
+    """Seconds from a record's arrival until the last stage has stored its time."""
+    tracking = Tracking()
+    await (await fresh_store(url, "bench_lag_idle")).close()
+    store = await TrackedStore(url, "bench_lag_idle", tracking).open()
+    script = Script("payments")
+    engine = Engine(chain("bench_lag_idle", script, timedelta(0)), store, close_at_end=False)
+    await engine.start()
+    await engine.run()
+    order, found = stages(engine), []
+    for payment in payments(samples):
+        watermark = to_micros(payment.at)
+        script.append(inject(PAYMENTS, payment))
+        start = time.perf_counter()
+        engine.read_on()
+        while (times := arrivals(tracking, order, watermark)) is None:
+            tracking.moved.clear()
+            await tracking.moved.wait()
+        found.append(times[-1] - start)
+        await engine.run()
+    await engine.stop()
+    await store.close()
+    return found
+
+
+async def loaded(url: str, directory: Path, records: int) -> tuple[list[list[float]], list[float]]:
+    """Seconds of lag that each stage adds, for each step of the injector's watermark; and of each
+    bundle."""
+    tracking = Tracking()
+    await (await fresh_store(url, "bench_lag")).close()
+    store = await TrackedStore(url, "bench_lag", tracking).open()
+    source = payments_file(directory, records)
+    engine = Engine(chain("bench_lag", source, timedelta(0)), store, close_at_end=False)
+    await engine.start()
+    order = stages(engine)
+    await engine.run()
+    await engine.stop()
+    await store.close()
+    steps = tracking.stored[order[0][0]][0][1:]
+    times = [found for step in steps if (found := arrivals(tracking, order, step)) is not None]
+    lags = [[t[n] - t[n - 1] for t in times] for n in range(1, STAGES + 1)]
+    return lags, tracking.bundles
+
+
+async def measure(url: str, directory: Path, *, samples: int, records: int) -> dict[str, Any]:
+    """Both lags, each beside its yardstick of the same run."""
+    raw = statistics.median((await raw_latency(url, 300))[10:])
+    alone = statistics.median((await idle(url, samples))[5:])
+    lags, bundles = await loaded(url, directory, records)
+    bundle = statistics.median(bundles)
+    per_stage = [statistics.median(lag) for lag in lags]
+    result = {
+        "raw_commit_ms": raw * 1000,
+        "idle_ms": alone * 1000,
+        "idle_ratio": alone / (STAGES * raw),
+        "bundle_ms": bundle * 1000,
+        "stage_ms": [lag * 1000 for lag in per_stage],
+        "stage_ratio": max(per_stage) / bundle,
+        "steps": len(lags[0]),
+    }
+    print(
+        f"watermark lag over {STAGES} stages, idle: p50 {alone * 1000:.1f} ms; ten raw commits "
+        f"{STAGES * raw * 1000:.1f} ms; ratio {result['idle_ratio']:.2f}"
+    )
+    print(
+        f"  loaded: p50 of the slowest stage {max(per_stage) * 1000:.1f} ms (all: "
+        f"{', '.join(f'{lag * 1000:.1f}' for lag in per_stage)}); bundle {bundle * 1000:.1f} ms; "
+        f"ratio {result['stage_ratio']:.2f}"
+    )
+    return result
