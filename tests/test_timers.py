@@ -295,6 +295,34 @@ async def test_a_timer_set_by_a_waiting_record_fires_before_a_later_one_in_its_b
     assert world.numbers() == [15, 20]
 
 
+async def test_any_number_of_timers_in_a_backlog_fire_after_an_earlier_one() -> None:
+    """As with windows of one key that all close at once; a thousand were too many."""
+    gate, many = Gate(), range(100, 1400)
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        if record.value.number == 1:
+            for number in many:
+                ctx.set_timer(at(number), tag=str(number))
+        else:
+            await gate.wait()
+            ctx.set_timer(at(50), tag="50")
+
+    source = script(ITEMS, [Item("a", 1, 1), advance(ITEMS, at(40))])
+    world = World(doing(source, do, ring))
+    engine = await world.start()
+    await world.until(engine.done.is_set)
+    source.append(inject(ITEMS, Item("a", 2, 1)))
+    engine.read_on()
+    await world.until(lambda: gate.reached)
+    interval = world.interval("do")
+    interval.input_watermark = int(at(2000).timestamp() * 1e6)
+    engine.wake_all()
+    await world.turns()
+    gate.open()
+    await world.finish(engine)
+    assert world.numbers() == [50, *many]
+
+
 # -- set, replace, cancel --------------------------------------------------------------------------
 
 

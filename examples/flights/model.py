@@ -25,7 +25,7 @@ MEMORY = 0.05
 
 
 class HourTotals(msgspec.Struct, frozen=True):
-    """Departures planned for one hour at one airport."""
+    """Departures planned for one hour, or another stretch of time, at one airport."""
 
     flights: int = 0
     cancelled: int = 0
@@ -51,8 +51,18 @@ def add_flight(totals: HourTotals, flight: Flight) -> HourTotals:
     )
 
 
+def add_totals(one: HourTotals, other: HourTotals) -> HourTotals:
+    """The totals of both."""
+    return HourTotals(
+        one.flights + other.flights,
+        one.cancelled + other.cancelled,
+        one.delay_minutes + other.delay_minutes,
+        one.delayed_15 + other.delayed_15,
+    )
+
+
 departures: Fold[Flight, HourTotals, HourTotals] = Fold(
-    HourTotals, add_flight, lambda totals: totals, HourTotals
+    HourTotals, add_flight, lambda totals: totals, HourTotals, add_totals
 )
 
 

@@ -13,6 +13,8 @@ order             by ``seen_at``, and by row number in the table where two were 
 So the stream is out of order in event time by as much as flights were late (up to 1,301
 minutes) and early (43 minutes).
 
+The package's hourly weather at the airports becomes such a stream as well (`prepare_weather`).
+
 ``python -m examples.flights.replay`` writes the file and says where it is.
 """
 
@@ -24,6 +26,7 @@ import io
 import os
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from functools import cache
@@ -58,6 +61,23 @@ class Flight(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     cancelled: bool = False
 
 
+class Observation(msgspec.Struct, frozen=True, gc=False):
+    """The weather at one airport; None where nothing was recorded."""
+
+    observed_at: datetime
+    """The full hour, from the column ``time_hour``. The columns ``month``, ``day`` and ``hour``
+    are New York's clock: they have 01:00 of 3 November 2013 twice."""
+    origin: str
+    temp: float | None
+    """Degrees Fahrenheit."""
+    wind_speed: float | None
+    """Miles per hour."""
+    precip: float | None
+    """Inches."""
+    visib: float | None
+    """Miles."""
+
+
 def prepare(directory: Path | None = None) -> Path:
     """The replay file (JSON Lines of `Flight`), written on the first call: 2 s, 60 MB.
 
@@ -77,6 +97,17 @@ def repeat(times: int, directory: Path | None = None) -> Path:
         raise UsageError(f"the year cannot be repeated {times} times")
     year = prepare(directory)
     return _once(year.with_name(f"{year.stem}-x{times}.jsonl"), lambda: _copies(year, times))
+
+
+def prepare_weather(directory: Path | None = None) -> Path:
+    """The weather of the year (JSON Lines of `Observation`), written on the first call: 3 MB.
+
+    In the order of time: the package has one airport after the other, and read like that the
+    second one's year would be late as a whole.
+    """
+    checksum = zlib.crc32(weather_csv().read_bytes())
+    name = f"weather-v{FORMAT}-{checksum:08x}.jsonl"
+    return _once((directory or DIRECTORY) / name, _sorted_observations)
 
 
 def weather_csv() -> Path:
@@ -134,6 +165,28 @@ def _flights() -> Iterator[Flight]:
                 dep_delay=dep_delay,
                 cancelled=cancelled,
             )
+
+
+def _sorted_observations() -> Iterator[bytes]:
+    encode = msgspec.json.Encoder().encode
+    with weather_csv().open(encoding="utf-8", newline="") as table:
+        observations = [
+            Observation(
+                observed_at=_hour(fields["time_hour"]),
+                origin=fields["origin"],
+                temp=_number(fields["temp"]),
+                wind_speed=_number(fields["wind_speed"]),
+                precip=_number(fields["precip"]),
+                visib=_number(fields["visib"]),
+            )
+            for fields in csv.DictReader(table)
+        ]
+    observations.sort(key=lambda found: (found.observed_at, found.origin))
+    return map(encode, observations)
+
+
+def _number(text: str) -> float | None:
+    return None if text == "NA" else float(text)
 
 
 @cache  # 6,936 different ones in 336,776 rows

@@ -254,8 +254,13 @@ class Interval:
                 and item.timer.micros > due
                 and self.still_due(item)
             ):
-                name = (item.key_text, kind, item.timer.tag)
-                self.set_timer(name, (item.timer.micros, item.hold, item.key, item.slot))
+                # Not by `set_timer`, which would put off in turn what is later than this one:
+                # that waits here as well, and there may be thousands.
+                name = (item.key_text, item.timer.tag)
+                del self.taken[(item.key_text, kind, item.timer.tag)]
+                self.timers[kind].put(
+                    name, item.timer.micros, item.hold, item.key, item.slot, self.n + 1
+                )
 
     def due_timers(self, now: int, limit: int) -> list[Firing]:
         """Take up to `limit` timers that are due, in order of time.
