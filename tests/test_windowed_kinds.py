@@ -7,7 +7,7 @@ record is known; the answers to compare with are searched for by the words of th
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -22,10 +22,11 @@ from hypothesis import strategies as st
 from millwheel import Computation, Context, Pipeline, Record, Stream, Table
 from millwheel.computations import Fold, Windowed, collect, count, total
 from millwheel.errors import GraphError
-from millwheel.model import MAX_TIME, to_micros
+from millwheel.model import MAX_TIME, MIN_TIME, to_micros
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
 from millwheel.testing.script import Step
 from millwheel.windows import (
+    LAST_INSTANT,
     Count,
     Early,
     Global,
@@ -588,6 +589,65 @@ async def test_a_global_window_tells_early_and_at_the_end_of_time() -> None:
         assert harness.state("make_sums", "a") == {}
 
 
+# -- the ends of time -------------------------------------------------------------------------
+
+DAY = timedelta(days=1)
+LONG: list[Any] = [
+    Tumbling(7 * DAY),
+    Tumbling(7 * DAY, zone="Europe/Berlin"),
+    Tumbling(DAY, zone="America/New_York"),
+    Tumbling(DAY, zone="Pacific/Auckland"),
+    Tumbling(timedelta.max),
+    Months(5),
+    Months(zone="Pacific/Auckland"),
+    Months(10**6),
+    Sliding(7 * DAY, DAY),
+    Sliding(7 * DAY, DAY, zone="Europe/Berlin"),
+    Session(30 * DAY),
+    Session(timedelta.max),
+]
+
+
+@pytest.mark.parametrize("windows", LONG, ids=repr)
+@pytest.mark.parametrize("late", ["drop", "amend"])
+async def test_windows_that_reach_beyond_the_calendar_are_told(windows: Any, late: Any) -> None:
+    """At both ends of it. Their bounds stop there; all of them are over when the input has ended."""
+    ends = {0: MIN_TIME, 1: MIN_TIME + 1, 2: LAST_INSTANT - 20 * 86_400_000_000, 3: LAST_INSTANT}
+    pipeline = Pipeline("kinds", settings=QUICK)
+    values = [Item("ab"[number // 2], number) for number in ends]
+    pipeline.inject(
+        ITEMS, script(ITEMS, values), timestamp=lambda item: instant(ends[item.number]),
+        lateness=timedelta.max,
+    )  # fmt: skip
+    options = {"late": late, "allowed_lateness": 40 * DAY} if late == "amend" else {}
+    pipeline.add(Windowed(windows, numbers, to=LISTS, **options), ITEMS.by(key_of))
+    pipeline.add(Check2(), LISTS.by(lambda pane: pane.key))
+    pipeline.sink(LISTS, Table("told", Told), row=told_of)
+    world = World(pipeline)
+    await world.run(close_at_end=True)
+    times = windows.number if isinstance(windows, Sliding) else 1
+    told = [(tuple(numbers), start < end) for start, end, numbers in world.rows("told")]
+    assert all(right for _, right in told)
+    assert Counter(number for numbers, _ in told for number in numbers) == dict.fromkeys(
+        ends, times
+    )
+    assert len(world.commits) < 100
+    assert world.store.states() == []
+    assert world.store.timers() == []
+
+
+class Told(msgspec.Struct):
+    """A pane by its bounds."""
+
+    start: datetime
+    end: datetime
+    numbers: list[int]
+
+
+def told_of(pane: Pane[list[int]]) -> Told:
+    return Told(pane.start, pane.end, pane.value)
+
+
 # -- local time -----------------------------------------------------------------------------
 
 
@@ -800,7 +860,30 @@ async def test_each_kind_holds_through_every_mode_of_the_kit(
         (lambda: pipeline_of(Global()), "a global window.*early=Early"),
         (lambda: pipeline_of(Count(3), late="amend"), "count windows.*none is late"),
         (lambda: pipeline_of(Count(3), late=LATE), "count windows.*none is late"),
-        (lambda: pipeline_of(Tumbling(SECOND), late="amen"), "not 'amen'"),
+        (lambda: pipeline_of(Tumbling(SECOND), late="amen"), "'lists'.*not 'amen'"),
+        (lambda: pipeline_of(Tumbling(SECOND), late=None), "'lists'.*not None"),
+        (lambda: pipeline_of(SECOND), "'lists': windows are Tumbling.*not datetime.timedelta"),
+        (lambda: pipeline_of(Session), "'lists': windows are Tumbling.*not <class"),
+        (lambda: pipeline_of(Tumbling), "'lists': windows are Tumbling.*not <class"),
+        (lambda: pipeline_of(Tumbling(SECOND), len), "'lists': the fold is a Fold.*not <built-in"),
+        (lambda: pipeline_of(Tumbling(SECOND), total), "'lists': the fold is a Fold.*total"),
+        (lambda: pipeline_of(Tumbling(SECOND), early=5), "'lists': early is Early.*not 5"),
+        (
+            lambda: pipeline_of(Tumbling(SECOND), late="amend", allowed_lateness=5),
+            "'lists': allowed_lateness must be a timedelta.*not 5",
+        ),
+        (
+            lambda: pipeline_of(Tumbling(SECOND), late="amend", allowed_lateness=-SECOND),
+            "'lists': allowed_lateness must be a timedelta of zero or more.*not -0:00:01",
+        ),
+        (
+            lambda: pipeline_of(Tumbling(SECOND), allowed_lateness=SECOND),
+            "'lists': allowed_lateness.*late records are dropped; give it together with late=",
+        ),
+        (
+            lambda: pipeline_of(Tumbling(SECOND), late=Stream("words", str)),
+            "late records of stream 'items' are of type Item, but stream 'words'.* of type str",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(
@@ -808,6 +891,22 @@ def test_what_cannot_be_is_refused_with_the_reason(
 ) -> None:
     with pytest.raises(GraphError, match=reason):
         make()
+
+
+def test_late_records_of_several_streams_go_to_a_stream_of_both_types() -> None:
+    others = Stream("others", int)
+    both: Stream[Any] = Stream("both", Item | int)  # type: ignore[arg-type]
+    Pipeline("p").add(
+        Windowed(Tumbling(SECOND), count, to=SUMS, late=both),
+        ITEMS.by(key_of),
+        others.by(lambda number: str(number)),
+    )
+    with pytest.raises(GraphError, match="late records of stream 'others' are of type int"):
+        Pipeline("p").add(
+            Windowed(Tumbling(SECOND), count, to=SUMS, late=LATE),
+            ITEMS.by(key_of),
+            others.by(lambda number: str(number)),
+        )
 
 
 async def test_within_what_is_allowed_amended_then_to_the_stream() -> None:
