@@ -95,7 +95,8 @@ class Sessions(Generic[V, A, R]):
         else:
             if not was_open:
                 ctx.set_timer(instant(span.last), tag=str(name))
-                ctx.cancel_timer(f"expire {name}")  # if it had closed; it will close again
+                if joined:  # it had closed, and will close again
+                    ctx.cancel_timer(f"expire {name}")
             panes.send_early_if_due(name, span, session, record, ctx)
         ctx.state.open.put(name, session)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -38,7 +38,7 @@ from millwheel.windows import (
     Tumbling,
     instant,
 )
-from tests.test_runtime_world import ITEMS, QUICK, Item, World, at, key_of, script, time_of
+from tests.test_runtime_world import ITEMS, QUICK, Gate, Item, World, at, key_of, script, time_of
 
 LISTS = Stream("lists", Pane[list[int]])
 SUMS = Stream("sums", Pane[int])
@@ -423,6 +423,129 @@ async def test_panes_of_what_is_new_add_up_over_sessions_that_join() -> None:
         assert not any(pane.retracted for pane in panes)
 
 
+async def test_a_session_that_has_grown_is_kept_until_its_new_expiry() -> None:
+    """The timer that would forget it stands where it was set when the session first closed."""
+    pipeline = pipeline_of(Session(10 * SECOND), late="amend", allowed_lateness=20 * SECOND)
+    steps: Script = [Item("a", 1, 0), 19.0, Item("a", 2, 8), 31.0, Item("a", 3, 17), 500.0]
+    async with Harness(pipeline) as harness:
+        await play(harness, steps)
+        assert final_panes(harness.produced(LISTS)) == {("a", 0, 27): [1, 2, 3]}
+        assert harness.state("make_lists", "a") == {}
+
+
+@pytest.mark.parametrize("told", [False, True])
+async def test_sessions_that_join_leave_the_timers_of_one(told: bool) -> None:
+    pipeline = pipeline_of(
+        Session(10 * SECOND), late="amend", allowed_lateness=60 * SECOND, early=Early(seconds=5)
+    )
+    async with Harness(pipeline, start=at(0)) as harness:
+        await play(harness, [Item("a", 1, 0), Item("a", 2, 15)])
+        assert len(harness.store.timers()) == 4
+        await play(harness, [*([40.0] if told else []), Item("a", 3, 8)])
+        assert len(harness.store.timers()) == (1 if told else 2)
+
+
+async def test_a_session_that_grows_does_not_write_its_timer_again() -> None:
+    source = script(ITEMS, [Item("a", number, number) for number in range(20)])
+    pipeline = Pipeline("kinds", settings=replace(QUICK, chunk_records=1, bundle_records=1))
+    pipeline.inject(ITEMS, source, timestamp=time_of, lateness=timedelta(seconds=FAR))
+    pipeline.add(Windowed(Session(10 * SECOND), count, to=SUMS), ITEMS.by(key_of))
+    world = World(pipeline)
+    await world.run()
+    assert len(world.commits) >= 20
+    assert sum(len(commit.timers) for commit in world.commits) == 1
+
+
+class Waiting(Windowed[Item, Any, Any]):
+    """Waits with the item 0."""
+
+    gate = Gate()
+
+    def process_record(self, record: Record[Item], ctx: Context[Any]) -> Coroutine[Any, Any, None]:
+        return self._wait(record, ctx)
+
+    async def _wait(self, record: Record[Item], ctx: Context[Any]) -> None:
+        if record.value.number == 0:
+            await self.gate.wait()
+        await super().process_record(record, ctx)
+
+
+async def told_behind_a_far_item(
+    windows: Any,
+    first: list[Item],
+    second: float,
+    then: list[Item],
+    after: list[Item],
+    timers_first: bool = False,
+) -> list[Any]:
+    """The panes of three lots of items. The second one is processed when the watermark is at `second`
+    already, but no timer that is due by it has fired, or only those that had been set before: all
+    wait behind a far item of their key."""
+    waiting = Waiting(windows, numbers, to=LISTS)
+    waiting.gate = gate = Gate()
+    source = script(ITEMS, first)
+    pipeline = Pipeline("kinds", settings=QUICK)
+    pipeline.inject(ITEMS, source, timestamp=time_of, lateness=timedelta(seconds=FAR))
+    pipeline.add(waiting, ITEMS.by(key_of))
+    pipeline.sink(LISTS, Table("told", Told), row=told_of)
+    world = World(pipeline)
+    engine = await world.start()
+    await world.until(lambda: world.counter("make_lists", "processed") == len(first))
+    await world.turns()
+    source.append(inject(ITEMS, Item("a", 0, 300)))
+    engine.read_on()
+    await world.until(lambda: gate.reached == 1)
+    source.append(advance(ITEMS, at(second)))
+    if timers_first:
+        engine.read_on()
+        await world.turns()
+    for item in then:
+        source.append(inject(ITEMS, item))
+    engine.read_on()
+    await world.until(lambda: world.interval("make_lists").input_watermark == to_micros(at(second)))
+    await world.turns()
+    gate.open()
+    await world.turns()
+    for item in after:
+        source.append(inject(ITEMS, item))
+    engine.read_on()
+    await world.turns()
+    source.append(advance(ITEMS, at(500)))
+    engine.read_on()
+    await world.turns()
+    await world.close()
+    assert world.store.timers() == []
+    return sorted(
+        ((start - at(0)) / SECOND, (end - at(0)) / SECOND, found)
+        for start, end, found in world.rows("told")
+        if found != [0]
+    )
+
+
+async def test_a_session_is_over_when_the_watermark_says_so_not_when_its_timer_fires() -> None:
+    """What is near it then begins one of its own, which keeps its place when the other is forgotten."""
+    one, two, three = Item("a", 1, 0), Item("a", 2, 9), Item("a", 3, 16)
+    told = await told_behind_a_far_item(Session(10 * SECOND), [one], 15, [two], [three])
+    assert told == [(0, 10, [1]), (9, 26, [2, 3])]
+
+
+async def test_windows_that_have_closed_together_are_told_together() -> None:
+    """The first one's timer tells the next one too: what comes then is too late for both."""
+    windows, one, two = Sliding(20 * SECOND, 10 * SECOND), Item("a", 1, 12), Item("a", 2, 25)
+    told = await told_behind_a_far_item(windows, [one], 35, [two], [], timers_first=True)
+    assert told == [(0, 20, [1]), (10, 30, [1]), (20, 40, [2])]
+
+
+async def test_a_late_slice_sets_no_timer_but_those_that_forget_it() -> None:
+    pipeline = pipeline_of(
+        Sliding(20 * SECOND, 10 * SECOND), late="amend", allowed_lateness=100 * SECOND
+    )
+    async with Harness(pipeline) as harness:
+        await play(harness, [50.0, Item("a", 1, 5)])
+        assert [pane.value for pane in harness.produced(LISTS)] == [[1], [1]]
+        assert len(harness.store.timers()) == 2
+
+
 # -- early panes, and panes of what is new ---------------------------------------------------
 
 
@@ -692,7 +815,7 @@ def check_local_days(zone: str, day: datetime, hours: Any, seconds: list[int]) -
     } == counts
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@many(500)
 @given(
     st.sampled_from(
         [
@@ -794,6 +917,29 @@ async def test_two_rows_of_slices_that_became_one_close_once(late: Any) -> None:
             list(range(max(0, n - 3), min(n, 6) + 1)) for n in range(10)
         ]
         assert harness.store.timers() == []
+
+
+@pytest.mark.parametrize("base", [0, -(10**10)])
+@pytest.mark.parametrize("slide", [1, 25])
+async def test_slices_are_merged_in_order_of_time_however_many_there_are(
+    slide: int, base: int
+) -> None:
+    """A hundred slices are looked for in another way than four; before 1970 as after."""
+    in_order = replace(numbers, result=lambda kept: kept)
+    windows = Sliding(100 * SECOND, slide * SECOND)
+    items = [Item("a", n, base + s) for n, s in enumerate((50, 10, 120, 99))]
+    async with Harness(pipeline_of(windows, in_order)) as harness:
+        await play(harness, [*items, base + 500.0])
+        expected = {
+            ("a", start, start + 100): [
+                item.number
+                for item in sorted(items, key=lambda item: item.second)
+                if start <= item.second < start + 100
+            ]
+            for start in range(base - 100, base + 150, slide)
+        }
+        assert final_panes(harness.produced(LISTS)) == {k: v for k, v in expected.items() if v}
+        assert harness.state("make_lists", "a") == {}
 
 
 async def test_a_fold_that_cannot_merge_says_what_it_costs() -> None:
