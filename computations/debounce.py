@@ -14,7 +14,6 @@ from millwheel.computations.timeline import (
     Waking,
     between,
     first_instant,
-    length,
     micros_of,
     moment_of,
     passed_by,
@@ -25,6 +24,7 @@ from millwheel.computations.timeline import (
     waking_state,
     written,
 )
+from millwheel.windows import length
 
 V = TypeVar("V")
 

@@ -14,7 +14,6 @@ from millwheel.computations.timeline import (
     Waking,
     between,
     first_instant,
-    length,
     micros_of,
     passed_by,
     set_aside,
@@ -23,6 +22,7 @@ from millwheel.computations.timeline import (
     wake_for_next,
     written,
 )
+from millwheel.windows import length
 
 V = TypeVar("V")
 

@@ -9,8 +9,9 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from millwheel import Computation, Context, Input, ListState, MapState, Record, Timer
-from millwheel.computations.timeline import LAST, length, micros_of, moment_of
+from millwheel.computations.timeline import LAST, micros_of, moment_of
 from millwheel.errors import GraphError
+from millwheel.windows import length
 
 V = TypeVar("V")
 S = TypeVar("S")

@@ -105,12 +105,25 @@ def minimum(of: Callable[[V], T], kind: type[T]) -> Fold[V, T | None, T]:
     Args:
         kind: its type, which must be storable as JSON and have an order.
     """
-    return _best(of, kind, lambda new, old: new < old)  # type: ignore[operator]
+    return _best(_ordered("minimum", of), kind, lambda new, old: new < old)  # type: ignore[operator]
 
 
 def maximum(of: Callable[[V], T], kind: type[T]) -> Fold[V, T | None, T]:
     """The greatest of what is taken from each value; `kind` as with `minimum`."""
-    return _best(of, kind, lambda new, old: new > old)  # type: ignore[operator]
+    return _best(_ordered("maximum", of), kind, lambda new, old: new > old)  # type: ignore[operator]
+
+
+def _ordered(fold: str, of: Callable[[V], T]) -> Callable[[V], T]:
+    """`of`, with an error for NaN: it is neither less nor greater than anything, so that what
+    comes out would depend on the order of the records."""
+
+    def taken(value: V) -> T:
+        found = of(value)
+        if found != found:
+            raise ValueError(f"{fold} was given {found!r}, which has no place in any order")
+        return found
+
+    return taken
 
 
 def _best(
@@ -185,6 +198,8 @@ def top(k: int, by: Callable[[V], float], kind: type[V]) -> Fold[V, list[Scored[
     if not isinstance(k, int) or k < 1:
         raise GraphError(f"top needs a whole number of values above zero, not {k!r}")
 
+    score_of = _ordered("top", by)
+
     def rank(scored: Scored[V]) -> tuple[float, bytes]:
         return -scored.score, msgspec.json.encode(scored.value)
 
@@ -192,7 +207,7 @@ def top(k: int, by: Callable[[V], float], kind: type[V]) -> Fold[V, list[Scored[
         return sorted(one + other, key=rank)[:k]
 
     def add(kept: list[Scored[V]], value: V) -> list[Scored[V]]:
-        score = by(value)
+        score = score_of(value)
         if len(kept) == k and score < kept[-1].score:
             return kept
         return merge(kept, [Scored(score, value)])
@@ -291,10 +306,14 @@ def quantiles(
     Raises:
         GraphError: a quantile outside 0 … 1; ``millwheel[sketches]`` is not installed.
     """
-    ranks = list(at)
-    if not ranks or not all(0 <= rank <= 1 for rank in ranks):
-        raise GraphError(f"quantiles stand between 0 and 1, for example 0.5; not {list(at)}")
+    ranks = list(at) if isinstance(at, Sequence) else [at]
+    if not ranks or not all(isinstance(rank, (int, float)) and 0 <= rank <= 1 for rank in ranks):
+        raise GraphError(
+            "quantiles takes a list of numbers between 0 and 1, for example (0.5, 0.99), "
+            f"not {at!r}"
+        )
     library = _library("quantiles")
+    number_of = _ordered("quantiles", of)
 
     def read(kept: Sketch) -> Any:
         kind = library.kll_doubles_sketch
@@ -302,7 +321,7 @@ def quantiles(
 
     def add(kept: Sketch, value: V) -> Sketch:
         sketch = read(kept)
-        sketch.update(of(value))
+        sketch.update(number_of(value))
         return Sketch(sketch.serialize())
 
     def merge(one: Sketch, other: Sketch) -> Sketch:

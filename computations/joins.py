@@ -22,7 +22,6 @@ from millwheel.computations.timeline import (
     between,
     first_instant,
     hold,
-    length,
     micros_of,
     moment_of,
     passed_by,
@@ -33,7 +32,7 @@ from millwheel.computations.timeline import (
     written,
 )
 from millwheel.errors import GraphError
-from millwheel.windows import Tumbling
+from millwheel.windows import Tumbling, length
 
 V = TypeVar("V")
 L = TypeVar("L")
@@ -342,7 +341,7 @@ class WindowJoin(_Join[L, R, O]):
         late_right: the same for right records.
 
     Raises:
-        GraphError: the streams are one.
+        GraphError: the streams are one; windows that are not `Tumbling`.
     """
 
     def __init__(
@@ -358,6 +357,12 @@ class WindowJoin(_Join[L, R, O]):
         late_left: Stream[L] | None = None,
         late_right: Stream[R] | None = None,
     ) -> None:
+        if not isinstance(windows, Tumbling):
+            raise GraphError(
+                f"WindowJoin takes Tumbling windows, not {windows!r}: each record must belong to "
+                "one window, known from its time alone. For records that are near each other, "
+                "take IntervalJoin"
+            )
         self._windows = windows
         super().__init__(
             Side(left, unmatched_left, late_left),

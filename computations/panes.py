@@ -9,7 +9,7 @@ import msgspec
 
 from millwheel import Context, Record, Stream
 from millwheel.computations.folds import Fold
-from millwheel.windows import Early, Pane, Span, instant
+from millwheel.windows import LAST_INSTANT, Early, Pane, Span, instant
 
 V = TypeVar("V")
 A = TypeVar("A")
@@ -60,7 +60,9 @@ class Panes(Generic[V, A, R]):
 
     def may_amend(self, end: int, watermark: int) -> bool:
         """Whether a closed window that ends there still takes records."""
-        return self.amends and (self._allowed is None or end + self._allowed >= watermark)
+        if not self.amends or self._allowed is None:
+            return self.amends
+        return min(end + self._allowed, LAST_INSTANT) >= watermark
 
     def amendable_from(self, watermark: int) -> int | None:
         """The least end of a window that still takes records; None: there is none."""

@@ -16,7 +16,7 @@ import msgspec
 
 from millwheel import Context, MapState, Record, Timer
 from millwheel.computations.panes import Panes, WindowState
-from millwheel.windows import Session, Span, instant, micros_of
+from millwheel.windows import LAST_INSTANT, Session, Span, instant, micros_of
 
 V = TypeVar("V")
 A = TypeVar("A")
@@ -58,7 +58,10 @@ class Sessions(Generic[V, A, R]):
         )
 
     def _span(self, session: SessionState[A]) -> Span:
-        return Span(session.first, session.last + self._gap)
+        return self._bounds(session.first, session.last)
+
+    def _bounds(self, first: int, last: int) -> Span:
+        return Span(first, min(last + self._gap, LAST_INSTANT + 1))
 
     def _takes(self, span: Span, watermark: int) -> bool:
         return span.last >= watermark or self._panes.may_amend(span.end, watermark)
@@ -70,7 +73,7 @@ class Sessions(Generic[V, A, R]):
         joined = await self._neighbours(at, watermark, ctx)
         first = min([at, *(session.first for _, session in joined)])
         last = max([at, *(session.last for _, session in joined)])
-        span = Span(first, last + self._gap)
+        span = self._bounds(first, last)
         if not self._takes(span, watermark):
             panes.leave_out(record, ctx)
             return
@@ -92,7 +95,8 @@ class Sessions(Generic[V, A, R]):
         else:
             if not was_open:
                 ctx.set_timer(instant(span.last), tag=str(name))
-                ctx.cancel_timer(f"expire {name}")  # if it had closed; it will close again
+                if joined:  # it had closed, and will close again
+                    ctx.cancel_timer(f"expire {name}")
             panes.send_early_if_due(name, span, session, record, ctx)
         ctx.state.open.put(name, session)
 

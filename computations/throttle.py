@@ -8,9 +8,9 @@ from typing import Generic, TypeVar
 import msgspec
 
 from millwheel import Computation, Context, MapState, Record, Stream, Timer
-from millwheel.computations.timeline import length, micros_of, moment_of, set_aside, written
+from millwheel.computations.timeline import micros_of, moment_of, set_aside, written
 from millwheel.errors import GraphError
-from millwheel.windows import Tumbling
+from millwheel.windows import Tumbling, length
 
 V = TypeVar("V")
 
@@ -56,8 +56,10 @@ class Throttle(Computation[V, Counts], Generic[V]):
         rest: Stream[V] | None = None,
         late: Stream[V] | None = None,
     ) -> None:
-        if at_most < 1:
-            raise GraphError(f"Throttle: at_most must be 1 or more, not {at_most!r}")
+        if not isinstance(at_most, int) or at_most < 1:
+            raise GraphError(
+                f"Throttle: at_most must be a whole number, 1 or more, not {at_most!r}"
+            )
         length("Throttle: per", per)
         self._at_most = at_most
         self._windows = Tumbling(per)

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from millwheel import Context, MapState, Record, Stream
-from millwheel.errors import GraphError
 
 V = TypeVar("V")
 
@@ -78,20 +77,6 @@ def stamp(micros: int) -> str:
 def instant_in(entry: str) -> int:
     """The instant that an entry's key begins with, in microseconds."""
     return micros_of(datetime.fromisoformat(entry[:26]).replace(tzinfo=UTC))
-
-
-def length(what: str, duration: timedelta) -> int:
-    """A duration in microseconds.
-
-    Raises:
-        GraphError: it is not above zero.
-    """
-    if not isinstance(duration, timedelta) or duration < MICROSECOND:
-        raise GraphError(
-            f"{what} must be a timedelta above zero, for example timedelta(minutes=10), "
-            f"not {duration!r}"
-        )
-    return duration // MICROSECOND
 
 
 # -- values in order of time -------------------------------------------------------------------

@@ -28,9 +28,9 @@ import msgspec
 
 from millwheel import Computation, Context, Input, Key, MapState, Record, Stream, Timer
 from millwheel.computations.folds import Fold
-from millwheel.computations.timeline import MICROSECOND, length, micros_of
+from millwheel.computations.timeline import MICROSECOND, micros_of
 from millwheel.errors import GraphError
-from millwheel.windows import Span, Tumbling, instant
+from millwheel.windows import Span, Tumbling, instant, length
 
 V = TypeVar("V")
 A = TypeVar("A")
@@ -82,8 +82,8 @@ class Spread(Generic[V]):
     def __init__(
         self, key: Callable[[V], Key], *, ways: int, by: Callable[[V], Key] | None = None
     ) -> None:
-        if ways < 2:
-            raise GraphError(f"Spread: ways must be 2 or more, not {ways!r}")
+        if not isinstance(ways, int) or ways < 2:
+            raise GraphError(f"Spread: ways must be a whole number, 2 or more, not {ways!r}")
         self._key = key
         self._ways = ways
         self._by = by
@@ -155,8 +155,8 @@ class PreAggregate(Computation[V, Parts], Generic[V, A]):
         flush_every: send so long after the first record that was not sent, in wall time.
 
     Raises:
-        GraphError: `flush_records` is below 1, or `flush_every` zero or negative; it is added
-            to an input that is not read by `Spread`.
+        GraphError: windows that are not `Tumbling`; `flush_records` is below 1, or `flush_every`
+            zero or negative; it is added to an input that is not read by `Spread`.
     """
 
     def __init__(
@@ -168,9 +168,16 @@ class PreAggregate(Computation[V, Parts], Generic[V, A]):
         flush_records: int | None = None,
         flush_every: timedelta | None = None,
     ) -> None:
-        if flush_records is not None and flush_records < 1:
+        if not isinstance(windows, Tumbling):
             raise GraphError(
-                f"PreAggregate: flush_records must be 1 or more, not {flush_records!r}"
+                f"PreAggregate takes Tumbling windows, not {windows!r}: a partial result carries "
+                "its window's last microsecond, which says to which window it belongs in the second "
+                "phase only if there is one for each record"
+            )
+        if flush_records is not None and (not isinstance(flush_records, int) or flush_records < 1):
+            raise GraphError(
+                "PreAggregate: flush_records must be a whole number, 1 or more, "
+                f"not {flush_records!r}"
             )
         every = None if flush_every is None else length("PreAggregate: flush_every", flush_every)
         self._windows = windows

@@ -5,17 +5,18 @@ from __future__ import annotations
 import warnings
 from collections.abc import Coroutine
 from datetime import timedelta
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, get_args
 
-from millwheel import Computation, Context, Record, Stream, Timer
+from millwheel import Computation, Context, Input, Record, Stream, Timer
 from millwheel.computations.counted import Counted
 from millwheel.computations.folds import Fold
 from millwheel.computations.panes import Late, Panes
 from millwheel.computations.sessions import Sessions
 from millwheel.computations.sliced import Sliced
 from millwheel.computations.standing import Standing
+from millwheel.computations.timeline import written
 from millwheel.errors import GraphError
-from millwheel.windows import Assigner, Count, Early, Global, Pane, Session, Sliding
+from millwheel.windows import Assigner, Count, Early, Global, Pane, Session, Sliding, shown
 
 V = TypeVar("V")
 A = TypeVar("A")
@@ -61,8 +62,8 @@ class Windowed(Computation[V, Any], Generic[V, A, R]):
 
     Raises:
         GraphError: what cannot work: sessions of a fold without ``merge``, a global window
-            that would never send, lateness for count windows.
-        ValueError: an `allowed_lateness` that is negative, or with ``late="drop"``.
+            that would never send, lateness for count windows, an `allowed_lateness` that is
+            negative or goes with ``late="drop"``, a stream of another type for late records.
     """
 
     def __init__(
@@ -76,16 +77,23 @@ class Windowed(Computation[V, Any], Generic[V, A, R]):
         early: Early | None = None,
         accumulate: bool = True,
     ) -> None:
-        if allowed_lateness is not None and (late == "drop" or allowed_lateness < timedelta(0)):
-            raise ValueError(
-                'allowed_lateness is a time of zero or more, and goes with late="amend" or a stream'
+        what = f"windows of stream {to.name!r}"
+        if not isinstance(late, Stream) and late not in ("drop", "amend"):
+            raise GraphError(f'{what}: late is "drop", "amend" or a stream, not {late!r}')
+        if allowed_lateness is not None:
+            _check_lateness(what, allowed_lateness, late)
+        if not isinstance(fold, Fold):
+            raise GraphError(
+                f"{what}: the fold is a Fold, like count or total(lambda value: value.price), "
+                f"not {fold!r}"
             )
-        if isinstance(late, str) and late not in ("drop", "amend"):
-            raise GraphError(f'late is "drop", "amend" or a stream, not {late!r}')
+        if early is not None and not isinstance(early, Early):
+            raise GraphError(f"{what}: early is Early(records=...) or the like, not {early!r}")
         self._to = to
-        self.writes = (to, late) if isinstance(late, Stream) else (to,)
+        self._late = late
+        self.writes = written(to, late if isinstance(late, Stream) else None)
         panes = Panes(fold, to, late, allowed_lateness, early, accumulate)
-        self._keeping = self._keep(windows, panes, f"windows of stream {to.name!r}", late)
+        self._keeping = self._keep(windows, panes, what, late)
 
     @staticmethod
     def _keep(
@@ -105,6 +113,11 @@ class Windowed(Computation[V, Any], Generic[V, A, R]):
                     "leave out late and allowed_lateness"
                 )
             return Counted(windows, panes)
+        if isinstance(windows, type) or not (hasattr(windows, "spans") and hasattr(windows, "at")):
+            raise GraphError(
+                f"{what}: windows are Tumbling(minutes=1), Session(timedelta(minutes=5)) or the "
+                f"like, not {windows!r}"
+            )
         if isinstance(windows, Global) and panes.early is None:
             raise GraphError(
                 f"{what}: a global window closes at the end of time, and would send nothing "
@@ -131,6 +144,20 @@ class Windowed(Computation[V, Any], Generic[V, A, R]):
         """Windows whose accumulators have the fold's type."""
         return self._keeping.state_type
 
+    def check_inputs(self, inputs: tuple[Input[Any], ...]) -> None:
+        """Late values fit the stream that is given for them."""
+        late = self._late
+        if not isinstance(late, Stream):
+            return
+        for stream in (input_.stream for input_ in inputs):
+            kinds = get_args(late.value_type) or (late.value_type,)
+            if stream.value_type not in (late.value_type, *kinds):
+                raise GraphError(
+                    f"windows of stream {self._to.name!r}: late records of stream {stream.name!r} "
+                    f"are of type {_name(stream.value_type)}, but stream {late.name!r}, which is to "
+                    f"take them, is of type {_name(late.value_type)}; give both one type"
+                )
+
     # Not `async`: a coroutine that only awaits another one would cost each record some 100 ns.
 
     def process_record(self, record: Record[V], ctx: Context[Any]) -> Coroutine[Any, Any, None]:
@@ -138,3 +165,20 @@ class Windowed(Computation[V, Any], Generic[V, A, R]):
 
     def process_timer(self, timer: Timer, ctx: Context[Any]) -> Coroutine[Any, Any, None]:
         return self._keeping.process_timer(timer, ctx)
+
+
+def _check_lateness(what: str, allowed: timedelta, late: Late[Any]) -> None:
+    if not isinstance(allowed, timedelta) or allowed < timedelta(0):
+        raise GraphError(
+            f"{what}: allowed_lateness must be a timedelta of zero or more, for example "
+            f"timedelta(minutes=1), not {shown(allowed)}"
+        )
+    if late == "drop":
+        raise GraphError(
+            f"{what}: allowed_lateness says how long windows are amended, but late records are "
+            'dropped; give it together with late="amend" or late=STREAM'
+        )
+
+
+def _name(kind: Any) -> str:
+    return str(getattr(kind, "__name__", kind))

@@ -13,7 +13,15 @@ from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
 
 from millwheel.errors import UserCodeError
-from millwheel.model import MAX_TIME, Delivery, Key, TimerKind, from_micros, to_micros
+from millwheel.model import (
+    MAX_TIME,
+    MIN_TIME,
+    Delivery,
+    Key,
+    TimerKind,
+    from_micros,
+    to_micros,
+)
 from millwheel.streams import Stream
 
 S = TypeVar("S")
@@ -258,6 +266,12 @@ class Context(Generic[S]):
             micros = self._micros
         else:
             micros = to_micros(timestamp)
+            if not MIN_TIME <= micros <= MAX_TIME:
+                raise UserCodeError(
+                    f"{self._name}, key {self.key!r}: an output of stream {stream.name!r} has the "
+                    f"timestamp {timestamp.isoformat()}, outside of time as it is kept here, from "
+                    f"{from_micros(MIN_TIME).date()} up to {from_micros(MAX_TIME).date()}"
+                )
             if micros < self._micros and micros < self._promised:
                 raise UserCodeError(
                     f"{self._name}, key {self.key!r}: an output of stream {stream.name!r} has the "

@@ -51,6 +51,22 @@ def from_micros(micros: int) -> datetime:
     return EPOCH + timedelta(microseconds=micros)
 
 
+def event_micros(moment: datetime) -> int:
+    """Microseconds since the epoch of a record's timestamp.
+
+    Raises:
+        ValueError: `moment` is naive, or so near to the ends of the calendar that nothing can be
+            before or after it; ``0001-01-01`` and ``9999-12-31`` mostly stand for "not known".
+    """
+    micros = to_micros(moment)
+    if not MIN_TIME <= micros < MAX_TIME:
+        raise ValueError(
+            f"the timestamp {moment.isoformat()} is outside of time as it is kept here, from "
+            f"{from_micros(MIN_TIME).date()} up to {from_micros(MAX_TIME).date()}"
+        )
+    return micros
+
+
 def clamp_time(micros: int) -> int:
     """`micros`, kept between `MIN_TIME` and `MAX_TIME`."""
     return max(MIN_TIME, min(MAX_TIME, micros))

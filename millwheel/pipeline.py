@@ -75,9 +75,15 @@ class Pipeline:
                 ``Settings.id_retention_seconds``).
             on_error: what to do with a row that cannot be read: stop, or keep it as a dead letter.
         """
+        for option, duration in (("lateness", lateness), ("idle_after", idle_after)):
+            if duration is not None and not isinstance(duration, timedelta):
+                raise GraphError(
+                    f"inject into {stream.name!r}: {option} must be a timedelta, for example "
+                    f"timedelta(seconds=10), not {duration!r}"
+                )
         if lateness < timedelta(0):
             raise GraphError(
-                f"inject into {stream.name!r}: lateness may not be negative: {lateness}"
+                f"inject into {stream.name!r}: lateness may not be negative: -{-lateness}"
             )
         if watermark is not None and (seen is not None or lateness):
             raise GraphError(

@@ -26,12 +26,26 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 
 from millwheel.errors import GraphError
-from millwheel.model import EPOCH, MAX_TIME, MIN_TIME, ONE_MICROSECOND, to_micros
+from millwheel.model import (
+    EPOCH,
+    MAX_TIME,
+    MIN_TIME,
+    ONE_MICROSECOND,
+    clamp_time,
+    from_micros,
+    to_micros,
+)
 
 R = TypeVar("R")
 
 Zone = str | ZoneInfo
 """A name of the IANA database ("Europe/Berlin"), or what `zoneinfo` made of one."""
+
+LAST_YEAR = 9999
+LAST_INSTANT = MAX_TIME - 1
+"""Of a record or timer: at the end of time, when the input has ended, every window is over."""
+LONGEST_SECONDS = 10**10
+"""Some three hundred years: what is longer would leave the calendar."""
 
 
 class Pane(msgspec.Struct, Generic[R], frozen=True, gc=False):
@@ -89,8 +103,12 @@ class Early:
             raise GraphError("Early needs records=... or seconds=...; else it sends nothing")
         if self.records is not None and (not isinstance(self.records, int) or self.records < 1):
             raise GraphError(f"Early(records=...) is a whole number above zero, not {self.records}")
-        if self.seconds is not None and not 0 < self.seconds < float("inf"):
-            raise GraphError(f"Early(seconds=...) is a time above zero, not {self.seconds}")
+        if self.seconds is not None and not (
+            isinstance(self.seconds, (int, float)) and 0 < self.seconds <= LONGEST_SECONDS
+        ):
+            raise GraphError(
+                f"Early(seconds=...) is a number of seconds above zero, not {self.seconds}"
+            )
 
 
 class Assigner(Protocol):
@@ -122,7 +140,8 @@ class Tumbling:
             hours into local days.
 
     Raises:
-        GraphError: no size above zero, a naive `origin`, a zone that is not known.
+        GraphError: no size above zero, an `offset` as long as the size, a naive `origin`, a zone
+            that is not known.
     """
 
     def __init__(
@@ -137,15 +156,22 @@ class Tumbling:
         origin: datetime | None = None,
         zone: Zone | None = None,
     ) -> None:
-        length = size if size is not None else timedelta()
-        length += timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
-        self.size = length // ONE_MICROSECOND
+        try:
+            whole = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise GraphError(
+                f"Tumbling cannot have this size: {error}; give it for example as minutes=1"
+            ) from error
+        if size is not None:
+            whole += _duration("Tumbling: size", size)
+        self.size = whole // ONE_MICROSECOND
         if self.size <= 0:
             raise GraphError(
-                f"Tumbling needs a size above zero, not {length}; for example Tumbling(minutes=1)"
+                f"Tumbling needs a size above zero, not {shown(whole)}; "
+                "for example Tumbling(minutes=1)"
             )
         self._clock = None if zone is None else LocalClock(zone)
-        moved = offset // ONE_MICROSECOND
+        moved = _offset("Tumbling", offset, whole) // ONE_MICROSECOND
         if origin is not None:
             if offset:
                 raise GraphError("Tumbling takes an offset or an origin, not both")
@@ -221,6 +247,9 @@ class Months:
 
     def _bound(self, months: int) -> int:
         """When the local calendar comes to the month `months` after January of year 1."""
+        beyond = months - 12 * LAST_YEAR
+        if beyond >= 0:  # after the calendar's end, where no record is
+            return MAX_TIME + 1 + beyond
         local = datetime(months // 12 + 1, months % 12 + 1, 1, tzinfo=UTC)
         return self._clock.first(to_micros(local))
 
@@ -246,7 +275,8 @@ class Sliding:
             ``Sliding(timedelta(days=7), timedelta(days=1), zone=...)`` is seven local days.
 
     Raises:
-        GraphError: a size or slide of zero or less, or a slide that does not divide the size.
+        GraphError: a size or slide of zero or less, a slide that does not divide the size, an
+            `offset` as long as the size, a naive `origin`, a zone that is not known.
     """
 
     def __init__(
@@ -258,15 +288,22 @@ class Sliding:
         origin: datetime | None = None,
         zone: Zone | None = None,
     ) -> None:
+        _duration("Sliding: size", size)
+        _duration("Sliding: slide", slide)
         if size <= timedelta(0) or slide <= timedelta(0):
-            raise GraphError(f"Sliding needs a size and a slide above zero, not {size} and {slide}")
+            raise GraphError(
+                "Sliding needs a size and a slide above zero, "
+                f"not {shown(size)} and {shown(slide)}; for example "
+                "Sliding(timedelta(minutes=10), timedelta(minutes=1))"
+            )
         if size % slide:
             raise GraphError(
                 f"a slide of {slide} does not divide the size of {size}: windows would not be "
                 f"made of whole slices; take a size of {size // slide * slide + slide}, or a "
                 "slide that divides"
             )
-        self.slices = Tumbling(slide, offset=offset, origin=origin, zone=zone)
+        moved = _offset("Sliding", offset, size) % slide
+        self.slices = Tumbling(slide, offset=moved, origin=origin, zone=zone)
         """The stretches that windows are made of: as many as `number` in a row."""
         self.number = size // slide
         self._recent: Span | None = None
@@ -315,11 +352,11 @@ class Session:
     """
 
     def __init__(self, gap: timedelta) -> None:
-        self.gap = gap // ONE_MICROSECOND
+        self.gap = _duration("Session: gap", gap) // ONE_MICROSECOND
         if self.gap <= 0:
             raise GraphError(
-                f"Session needs a gap above zero, not {gap}: with none no two records would "
-                "belong together"
+                f"Session needs a gap above zero, not {shown(gap)}: with none no two records would "
+                "belong together; for example Session(timedelta(minutes=30))"
             )
 
     def of(self, micros: int) -> Span:
@@ -384,21 +421,33 @@ class LocalClock:
     """
 
     def __init__(self, zone: Zone) -> None:
+        if not isinstance(zone, (str, ZoneInfo)):
+            raise GraphError(
+                f"there is no time zone {zone!r}: give a name like 'Europe/Berlin' or 'UTC', or "
+                "a zoneinfo.ZoneInfo"
+            )
         try:
             self.zone = zone if isinstance(zone, ZoneInfo) else ZoneInfo(zone)
-        except (ZoneInfoNotFoundError, ValueError, TypeError, OSError) as error:
+        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
             raise GraphError(
-                f"there is no time zone {zone!r}: {error}. Give a name like 'Europe/Berlin'; on a "
-                "system without a time zone database, pip install tzdata"
+                f"there is no time zone {zone!r} ({error.args[0]}). Give a name like "
+                "'Europe/Berlin'; on a system without a time zone database, pip install tzdata"
             ) from error
+        self._least, self._greatest = self.reading(MIN_TIME), self.reading(MAX_TIME)
 
     def reading(self, micros: int) -> int:
-        """What the clock shows at the instant `micros`."""
-        local = instant(micros).astimezone(self.zone)
-        return to_micros(local.replace(tzinfo=UTC))
+        """What the clock shows at the instant `micros`; outside of the calendar it goes on as it
+        does at its ends."""
+        inside = clamp_time(micros)
+        local = from_micros(inside).astimezone(self.zone)
+        return to_micros(local.replace(tzinfo=UTC)) + micros - inside
 
     def first(self, reading: int) -> int:
         """The first instant at which the clock shows `reading`, or has jumped over it."""
+        if reading <= self._least:
+            return MIN_TIME + reading - self._least
+        if reading >= self._greatest:
+            return MAX_TIME + reading - self._greatest
         local = (EPOCH + timedelta(microseconds=reading)).replace(tzinfo=self.zone)
         found = to_micros(local)  # fold=0: the first of two
         if self.reading(found) == reading:
@@ -416,8 +465,8 @@ class LocalClock:
 
 
 def instant(micros: int) -> datetime:
-    """The aware UTC ``datetime`` of a window's bound; the end of time for what is beyond it."""
-    return EPOCH + timedelta(microseconds=min(micros, MAX_TIME))
+    """The aware UTC ``datetime`` of a window's bound; the ends of time for what is beyond them."""
+    return from_micros(clamp_time(micros))
 
 
 micros_of = to_micros
@@ -425,6 +474,44 @@ micros_of = to_micros
 
 Raises ValueError if it is naive.
 """
+
+
+def length(what: str, duration: timedelta) -> int:
+    """A duration in microseconds.
+
+    Raises:
+        GraphError: it is not above zero.
+    """
+    if not isinstance(duration, timedelta) or duration < ONE_MICROSECOND:
+        raise GraphError(
+            f"{what} must be a timedelta above zero, for example timedelta(minutes=10), "
+            f"not {shown(duration)}"
+        )
+    return duration // ONE_MICROSECOND
+
+
+def _duration(what: str, duration: timedelta) -> timedelta:
+    if not isinstance(duration, timedelta):
+        raise GraphError(
+            f"{what} must be a timedelta, for example timedelta(minutes=1), not {duration!r}"
+        )
+    return duration
+
+
+def _offset(what: str, offset: timedelta, size: timedelta) -> timedelta:
+    if abs(_duration(f"{what}: offset", offset)) >= size:
+        raise GraphError(
+            f"{what}: an offset of {shown(offset)} is not below the size of {size}, after which "
+            f"windows repeat: an offset of {offset % size} would mean the same. Is the size too small?"
+        )
+    return offset
+
+
+def shown(duration: object) -> str:
+    """A duration for people, who would not know -1 second by "-1 day, 23:59:59"."""
+    if not isinstance(duration, timedelta):
+        return repr(duration)
+    return str(duration) if duration >= timedelta(0) else f"-{-duration}"
 
 
 def _aware(moment: datetime, what: str) -> int:

@@ -33,6 +33,7 @@ from millwheel.computations import (
     top,
     total,
 )
+from millwheel.computations.folds import Sketch
 from millwheel.errors import GraphError, UserCodeError
 from millwheel.testing import Harness
 from millwheel.windows import Pane, Session, Sliding, Tumbling
@@ -144,6 +145,38 @@ async def test_a_naive_time_in_a_pipeline_is_told_with_its_key() -> None:
             await harness.inject(ITEMS, Item("a", 1))
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda of: minimum(of, float),
+        lambda of: maximum(of, float),
+        lambda of: top(1, of, Item),
+        lambda of: quantiles(of),
+    ],
+    ids=["minimum", "maximum", "top", "quantiles"],
+)
+def test_what_has_no_order_fails_its_record(make: Any, order: tuple[int, int]) -> None:
+    """Whether it comes first or last; else it would win, or be lost, by that."""
+    if make(number_of).accumulator is Sketch:
+        pytest.importorskip("datasketches")
+    fold = make(lambda item: [1.0, math.nan][item.number])
+    with pytest.raises(ValueError, match=r"was given nan, which has no place in any order"):
+        run(fold, [[Item("a", number) for number in order]])
+
+
+async def test_sums_that_are_no_number_fail_their_record() -> None:
+    stream = Stream("sums", Pane[float])
+    folds: list[Any] = [total(lambda _: math.nan, 0.0), mean(lambda _: 1e308)]
+    for fold in folds:
+        pipeline = Pipeline("folds", settings=QUICK)
+        pipeline.inject(ITEMS, script(ITEMS, []), timestamp=time_of)
+        pipeline.add(Windowed(Tumbling(minutes=1), fold, to=stream), ITEMS.by(key_of))
+        with pytest.raises(UserCodeError, match=r"key 'a'.*JSON cannot hold (nan|inf)"):
+            async with Harness(pipeline) as harness:
+                await harness.inject(ITEMS, Item("a", 1), Item("a", 2))
+
+
 async def test_a_fold_of_your_own() -> None:
     """Its four functions and a type: here, how far values range."""
 
@@ -186,6 +219,11 @@ async def test_a_fold_of_your_own() -> None:
         (lambda: quantiles(reading_of, ()), "between 0 and 1"),
         (lambda: quantiles(reading_of, (0.5, 1.1)), "between 0 and 1"),
         (lambda: quantiles(reading_of, (float("nan"),)), "between 0 and 1"),
+        (lambda: quantiles(reading_of, (-0.1,)), "between 0 and 1"),
+        (lambda: quantiles(reading_of, (50,)), r"between 0 and 1.*not \(50,\)"),
+        (lambda: quantiles(reading_of, 50), "a list of numbers between 0 and 1.*not 50"),  # type: ignore[arg-type]
+        (lambda: quantiles(reading_of, ("a",)), "a list of numbers"),  # type: ignore[arg-type]
+        (lambda: top(1.5, number_of, Item), "whole number"),  # type: ignore[arg-type]
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(make: Any, reason: str) -> None:

@@ -225,7 +225,9 @@ def test_stretches_of_time_are_above_zero(seconds: float) -> None:
             make(seconds * SECOND)
 
 
-@pytest.mark.parametrize("at_most", [0, -1])
-def test_a_throttle_lets_something_through(at_most: int) -> None:
-    with pytest.raises(GraphError, match="at_most must be 1 or more"):
+@pytest.mark.parametrize("at_most", [0, -1, 1.5])
+def test_a_throttle_lets_something_through(at_most: Any) -> None:
+    with pytest.raises(
+        GraphError, match=f"at_most must be a whole number, 1 or more, not {at_most}"
+    ):
         Throttle(to=OUT, at_most=at_most, per=SECOND)

@@ -20,7 +20,7 @@ from millwheel.runtime.engine import Engine
 from millwheel.store.port import Commit
 from millwheel.testing import Harness, inject
 from millwheel.testing.script import Script
-from millwheel.windows import Tumbling
+from millwheel.windows import LAST_INSTANT, Months, Session, Sliding, Tumbling, instant
 from tests.joins_oracle import (
     LATE_LEFT,
     LATE_RIGHT,
@@ -333,6 +333,27 @@ def test_a_bound_is_a_duration_and_one_is_needed() -> None:
         IntervalJoin(LEFT, RIGHT, to=PAIRS, combine=pair)
     with pytest.raises(GraphError, match="must be a timedelta above zero"):
         IntervalJoin(LEFT, RIGHT, after=10, to=PAIRS, combine=pair)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "windows", [Sliding(2 * SECOND, SECOND), Session(SECOND), Months(), SECOND]
+)
+def test_a_window_join_takes_windows_side_by_side(windows: Any) -> None:
+    with pytest.raises(GraphError, match="WindowJoin takes Tumbling windows, not "):
+        WindowJoin(LEFT, RIGHT, windows, to=PAIRS, combine=pair)
+
+
+async def test_windows_of_a_local_month_join_to_the_end_of_time() -> None:
+    """The window that the end of time is in ends beyond the calendar."""
+    month = Tumbling(days=30, zone="America/New_York")
+    join = WindowJoin(LEFT, RIGHT, month, to=PAIRS, combine=pair)
+    async with Harness(joined(join)) as harness:
+        await harness.inject(LEFT, Item("a", 1, 0))
+        await harness.inject(RIGHT, Item("a", 2, 0))
+        for stream in (LEFT, RIGHT):
+            await harness.advance(stream, instant(LAST_INSTANT + 1))
+        assert harness.produced(PAIRS) == [Pair(1, 2)]
+        assert harness.store.states() == []
 
 
 def test_a_join_reads_its_two_streams() -> None:

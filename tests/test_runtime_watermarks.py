@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table, Timer
-from millwheel.errors import GraphError, UserCodeError
+from millwheel.errors import GraphError, InputError, UserCodeError
 from millwheel.model import MAX_TIME, MIN_TIME, from_micros, record_id, to_micros
 from millwheel.sources import Partition
 from millwheel.store.port import Commit
@@ -615,6 +615,58 @@ async def test_records_may_say_themselves_how_far_time_is() -> None:
     assert world.interval("tally").durable == int(at(20).timestamp() * 1e6)
 
 
+OUTSIDE: list[tuple[datetime, str]] = [
+    (datetime(2024, 1, 1), "has no time zone"),
+    (datetime(1, 1, 1, tzinfo=UTC), "0001-01-01T.*outside of time.*from 0001-01-02 up to 9999"),
+    (datetime(9999, 12, 31, tzinfo=UTC), "9999-12-31T.*outside of time"),
+    (from_micros(MAX_TIME), "9999-12-30T.*outside of time"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "reason"), OUTSIDE)
+@pytest.mark.parametrize("which", ["timestamp", "seen"])
+async def test_times_that_cannot_be_are_bad_rows(which: str, wrong: datetime, reason: str) -> None:
+    """Such a row says nothing of the watermark: those after it are not late."""
+    functions: dict[str, Any] = {"timestamp": time_of}
+    functions[which] = lambda item: wrong if item.number == 1 else time_of(item)
+    for on_error in ("fail", "dead_letter"):
+        pipeline = Pipeline("wrong", settings=QUICK)
+        source = script(ITEMS, items(0, 1, 2))
+        pipeline.inject(ITEMS, source, **functions, on_error=on_error)
+        pipeline.add(Tally(), ITEMS.by(key_of))
+        pipeline.sink(TALLY, Table("out", Counted, numbered=True))
+        world = World(pipeline)
+        if on_error == "fail":
+            with pytest.raises(
+                InputError, match=f"line 2: the timestamp of stream 'items'.*{reason}"
+            ):
+                await world.run(close_at_end=True)
+        else:
+            await world.run(close_at_end=True)
+            assert [row[1] for row in world.rows()] == [0, 2]
+            assert len(world.letters()) == 1
+
+
+async def test_the_first_and_the_last_instant_can_be() -> None:
+    pipeline = Pipeline("ends", settings=QUICK)
+    ends = {0: from_micros(MIN_TIME), 1: from_micros(MAX_TIME - 1)}
+    pipeline.inject(ITEMS, script(ITEMS, items(0, 1)), timestamp=lambda item: ends[item.number])
+    pipeline.add(Tally(), ITEMS.by(key_of))
+    pipeline.sink(TALLY, Table("out", Counted, numbered=True))
+    world = World(pipeline)
+    await world.run(close_at_end=True)
+    assert [row[1] for row in world.rows()] == [0, 1]
+
+
+@pytest.mark.parametrize(("wrong", "reason"), OUTSIDE[:3])
+async def test_outputs_stand_in_time(wrong: datetime, reason: str) -> None:
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        ctx.produce(TALLY, Counted("a", 1, 1), wrong)
+
+    with pytest.raises(UserCodeError, match=f"'do' failed.*key 'a'.*{reason}"):
+        await World(doing(items(1), do)).run()
+
+
 def test_injections_that_contradict_themselves_are_refused() -> None:
     pipeline = Pipeline("wrong")
     with pytest.raises(GraphError, match="give one or the other"):
@@ -622,5 +674,12 @@ def test_injections_that_contradict_themselves_are_refused() -> None:
             ITEMS, script(ITEMS, []), timestamp=time_of, watermark=lambda item: None,
             lateness=timedelta(seconds=1),
         )  # fmt: skip
+    wrong: Any
+    for wrong in ({"lateness": 10}, {"idle_after": 10}):
+        (option,) = wrong
+        with pytest.raises(GraphError, match=f"'items': {option} must be a timedelta.*not 10"):
+            pipeline.inject(ITEMS, script(ITEMS, []), timestamp=time_of, **wrong)
+    with pytest.raises(GraphError, match="lateness may not be negative: -0:00:01"):
+        pipeline.inject(ITEMS, script(ITEMS, []), timestamp=time_of, lateness=timedelta(seconds=-1))
     with pytest.raises(GraphError, match="idle_after must be above zero"):
         pipeline.inject(ITEMS, script(ITEMS, []), timestamp=time_of, idle_after=timedelta(0))

@@ -27,7 +27,7 @@ from millwheel.computations import (
 )
 from millwheel.errors import GraphError
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
-from millwheel.windows import Pane, Tumbling
+from millwheel.windows import Months, Pane, Session, Sliding, Tumbling
 from tests.test_exactly_once import FAULTS, Plan, run_plan
 from tests.test_runtime_world import ITEMS, QUICK, Item, World, at, key_of, script, time_of
 from tests.test_windowed import Row, batch, text_key
@@ -243,11 +243,18 @@ def test_a_sum_keeps_its_result_function() -> None:
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    for ways in (1, 0, -3):
-        with pytest.raises(GraphError, match="ways must be 2 or more"):
-            Spread(key_of, ways=ways)
-    with pytest.raises(GraphError, match="flush_records must be 1 or more"):
-        PreAggregate(MINUTE, count, to=PARTIALS, flush_records=0)
+    wrong: Any
+    for wrong in (1, 0, -3, 2.5):
+        with pytest.raises(
+            GraphError, match=f"ways must be a whole number, 2 or more, not {wrong}"
+        ):
+            Spread(key_of, ways=wrong)
+    for wrong in (0, 1.5):
+        with pytest.raises(GraphError, match="flush_records must be a whole number, 1 or more"):
+            PreAggregate(MINUTE, count, to=PARTIALS, flush_records=wrong)
+    for wrong in (Sliding(2 * SECOND, SECOND), Session(SECOND), Months()):
+        with pytest.raises(GraphError, match="PreAggregate takes Tumbling windows, not "):
+            PreAggregate(wrong, count, to=PARTIALS)
     for seconds in (0, -1):
         with pytest.raises(GraphError, match="flush_every must be a timedelta above zero"):
             PreAggregate(MINUTE, count, to=PARTIALS, flush_every=seconds * SECOND)

@@ -7,8 +7,8 @@ record is known; the answers to compare with are searched for by the words of th
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -22,10 +22,11 @@ from hypothesis import strategies as st
 from millwheel import Computation, Context, Pipeline, Record, Stream, Table
 from millwheel.computations import Fold, Windowed, collect, count, total
 from millwheel.errors import GraphError
-from millwheel.model import MAX_TIME, to_micros
+from millwheel.model import MAX_TIME, MIN_TIME, to_micros
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
 from millwheel.testing.script import Step
 from millwheel.windows import (
+    LAST_INSTANT,
     Count,
     Early,
     Global,
@@ -37,7 +38,7 @@ from millwheel.windows import (
     Tumbling,
     instant,
 )
-from tests.test_runtime_world import ITEMS, QUICK, Item, World, at, key_of, script, time_of
+from tests.test_runtime_world import ITEMS, QUICK, Gate, Item, World, at, key_of, script, time_of
 
 LISTS = Stream("lists", Pane[list[int]])
 SUMS = Stream("sums", Pane[int])
@@ -422,6 +423,129 @@ async def test_panes_of_what_is_new_add_up_over_sessions_that_join() -> None:
         assert not any(pane.retracted for pane in panes)
 
 
+async def test_a_session_that_has_grown_is_kept_until_its_new_expiry() -> None:
+    """The timer that would forget it stands where it was set when the session first closed."""
+    pipeline = pipeline_of(Session(10 * SECOND), late="amend", allowed_lateness=20 * SECOND)
+    steps: Script = [Item("a", 1, 0), 19.0, Item("a", 2, 8), 31.0, Item("a", 3, 17), 500.0]
+    async with Harness(pipeline) as harness:
+        await play(harness, steps)
+        assert final_panes(harness.produced(LISTS)) == {("a", 0, 27): [1, 2, 3]}
+        assert harness.state("make_lists", "a") == {}
+
+
+@pytest.mark.parametrize("told", [False, True])
+async def test_sessions_that_join_leave_the_timers_of_one(told: bool) -> None:
+    pipeline = pipeline_of(
+        Session(10 * SECOND), late="amend", allowed_lateness=60 * SECOND, early=Early(seconds=5)
+    )
+    async with Harness(pipeline, start=at(0)) as harness:
+        await play(harness, [Item("a", 1, 0), Item("a", 2, 15)])
+        assert len(harness.store.timers()) == 4
+        await play(harness, [*([40.0] if told else []), Item("a", 3, 8)])
+        assert len(harness.store.timers()) == (1 if told else 2)
+
+
+async def test_a_session_that_grows_does_not_write_its_timer_again() -> None:
+    source = script(ITEMS, [Item("a", number, number) for number in range(20)])
+    pipeline = Pipeline("kinds", settings=replace(QUICK, chunk_records=1, bundle_records=1))
+    pipeline.inject(ITEMS, source, timestamp=time_of, lateness=timedelta(seconds=FAR))
+    pipeline.add(Windowed(Session(10 * SECOND), count, to=SUMS), ITEMS.by(key_of))
+    world = World(pipeline)
+    await world.run()
+    assert len(world.commits) >= 20
+    assert sum(len(commit.timers) for commit in world.commits) == 1
+
+
+class Waiting(Windowed[Item, Any, Any]):
+    """Waits with the item 0."""
+
+    gate = Gate()
+
+    def process_record(self, record: Record[Item], ctx: Context[Any]) -> Coroutine[Any, Any, None]:
+        return self._wait(record, ctx)
+
+    async def _wait(self, record: Record[Item], ctx: Context[Any]) -> None:
+        if record.value.number == 0:
+            await self.gate.wait()
+        await super().process_record(record, ctx)
+
+
+async def told_behind_a_far_item(
+    windows: Any,
+    first: list[Item],
+    second: float,
+    then: list[Item],
+    after: list[Item],
+    timers_first: bool = False,
+) -> list[Any]:
+    """The panes of three lots of items. The second one is processed when the watermark is at `second`
+    already, but no timer that is due by it has fired, or only those that had been set before: all
+    wait behind a far item of their key."""
+    waiting = Waiting(windows, numbers, to=LISTS)
+    waiting.gate = gate = Gate()
+    source = script(ITEMS, first)
+    pipeline = Pipeline("kinds", settings=QUICK)
+    pipeline.inject(ITEMS, source, timestamp=time_of, lateness=timedelta(seconds=FAR))
+    pipeline.add(waiting, ITEMS.by(key_of))
+    pipeline.sink(LISTS, Table("told", Told), row=told_of)
+    world = World(pipeline)
+    engine = await world.start()
+    await world.until(lambda: world.counter("make_lists", "processed") == len(first))
+    await world.turns()
+    source.append(inject(ITEMS, Item("a", 0, 300)))
+    engine.read_on()
+    await world.until(lambda: gate.reached == 1)
+    source.append(advance(ITEMS, at(second)))
+    if timers_first:
+        engine.read_on()
+        await world.turns()
+    for item in then:
+        source.append(inject(ITEMS, item))
+    engine.read_on()
+    await world.until(lambda: world.interval("make_lists").input_watermark == to_micros(at(second)))
+    await world.turns()
+    gate.open()
+    await world.turns()
+    for item in after:
+        source.append(inject(ITEMS, item))
+    engine.read_on()
+    await world.turns()
+    source.append(advance(ITEMS, at(500)))
+    engine.read_on()
+    await world.turns()
+    await world.close()
+    assert world.store.timers() == []
+    return sorted(
+        ((start - at(0)) / SECOND, (end - at(0)) / SECOND, found)
+        for start, end, found in world.rows("told")
+        if found != [0]
+    )
+
+
+async def test_a_session_is_over_when_the_watermark_says_so_not_when_its_timer_fires() -> None:
+    """What is near it then begins one of its own, which keeps its place when the other is forgotten."""
+    one, two, three = Item("a", 1, 0), Item("a", 2, 9), Item("a", 3, 16)
+    told = await told_behind_a_far_item(Session(10 * SECOND), [one], 15, [two], [three])
+    assert told == [(0, 10, [1]), (9, 26, [2, 3])]
+
+
+async def test_windows_that_have_closed_together_are_told_together() -> None:
+    """The first one's timer tells the next one too: what comes then is too late for both."""
+    windows, one, two = Sliding(20 * SECOND, 10 * SECOND), Item("a", 1, 12), Item("a", 2, 25)
+    told = await told_behind_a_far_item(windows, [one], 35, [two], [], timers_first=True)
+    assert told == [(0, 20, [1]), (10, 30, [1]), (20, 40, [2])]
+
+
+async def test_a_late_slice_sets_no_timer_but_those_that_forget_it() -> None:
+    pipeline = pipeline_of(
+        Sliding(20 * SECOND, 10 * SECOND), late="amend", allowed_lateness=100 * SECOND
+    )
+    async with Harness(pipeline) as harness:
+        await play(harness, [50.0, Item("a", 1, 5)])
+        assert [pane.value for pane in harness.produced(LISTS)] == [[1], [1]]
+        assert len(harness.store.timers()) == 2
+
+
 # -- early panes, and panes of what is new ---------------------------------------------------
 
 
@@ -588,6 +712,65 @@ async def test_a_global_window_tells_early_and_at_the_end_of_time() -> None:
         assert harness.state("make_sums", "a") == {}
 
 
+# -- the ends of time -------------------------------------------------------------------------
+
+DAY = timedelta(days=1)
+LONG: list[Any] = [
+    Tumbling(7 * DAY),
+    Tumbling(7 * DAY, zone="Europe/Berlin"),
+    Tumbling(DAY, zone="America/New_York"),
+    Tumbling(DAY, zone="Pacific/Auckland"),
+    Tumbling(timedelta.max),
+    Months(5),
+    Months(zone="Pacific/Auckland"),
+    Months(10**6),
+    Sliding(7 * DAY, DAY),
+    Sliding(7 * DAY, DAY, zone="Europe/Berlin"),
+    Session(30 * DAY),
+    Session(timedelta.max),
+]
+
+
+@pytest.mark.parametrize("windows", LONG, ids=repr)
+@pytest.mark.parametrize("late", ["drop", "amend"])
+async def test_windows_that_reach_beyond_the_calendar_are_told(windows: Any, late: Any) -> None:
+    """At both ends of it. Their bounds stop there; all of them are over when the input has ended."""
+    ends = {0: MIN_TIME, 1: MIN_TIME + 1, 2: LAST_INSTANT - 20 * 86_400_000_000, 3: LAST_INSTANT}
+    pipeline = Pipeline("kinds", settings=QUICK)
+    values = [Item("ab"[number // 2], number) for number in ends]
+    pipeline.inject(
+        ITEMS, script(ITEMS, values), timestamp=lambda item: instant(ends[item.number]),
+        lateness=timedelta.max,
+    )  # fmt: skip
+    options = {"late": late, "allowed_lateness": 40 * DAY} if late == "amend" else {}
+    pipeline.add(Windowed(windows, numbers, to=LISTS, **options), ITEMS.by(key_of))
+    pipeline.add(Check2(), LISTS.by(lambda pane: pane.key))
+    pipeline.sink(LISTS, Table("told", Told), row=told_of)
+    world = World(pipeline)
+    await world.run(close_at_end=True)
+    times = windows.number if isinstance(windows, Sliding) else 1
+    told = [(tuple(numbers), start < end) for start, end, numbers in world.rows("told")]
+    assert all(right for _, right in told)
+    assert Counter(number for numbers, _ in told for number in numbers) == dict.fromkeys(
+        ends, times
+    )
+    assert len(world.commits) < 100
+    assert world.store.states() == []
+    assert world.store.timers() == []
+
+
+class Told(msgspec.Struct):
+    """A pane by its bounds."""
+
+    start: datetime
+    end: datetime
+    numbers: list[int]
+
+
+def told_of(pane: Pane[list[int]]) -> Told:
+    return Told(pane.start, pane.end, pane.value)
+
+
 # -- local time -----------------------------------------------------------------------------
 
 
@@ -632,7 +815,7 @@ def check_local_days(zone: str, day: datetime, hours: Any, seconds: list[int]) -
     } == counts
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@many(500)
 @given(
     st.sampled_from(
         [
@@ -736,6 +919,29 @@ async def test_two_rows_of_slices_that_became_one_close_once(late: Any) -> None:
         assert harness.store.timers() == []
 
 
+@pytest.mark.parametrize("base", [0, -(10**10)])
+@pytest.mark.parametrize("slide", [1, 25])
+async def test_slices_are_merged_in_order_of_time_however_many_there_are(
+    slide: int, base: int
+) -> None:
+    """A hundred slices are looked for in another way than four; before 1970 as after."""
+    in_order = replace(numbers, result=lambda kept: kept)
+    windows = Sliding(100 * SECOND, slide * SECOND)
+    items = [Item("a", n, base + s) for n, s in enumerate((50, 10, 120, 99))]
+    async with Harness(pipeline_of(windows, in_order)) as harness:
+        await play(harness, [*items, base + 500.0])
+        expected = {
+            ("a", start, start + 100): [
+                item.number
+                for item in sorted(items, key=lambda item: item.second)
+                if start <= item.second < start + 100
+            ]
+            for start in range(base - 100, base + 150, slide)
+        }
+        assert final_panes(harness.produced(LISTS)) == {k: v for k, v in expected.items() if v}
+        assert harness.state("make_lists", "a") == {}
+
+
 async def test_a_fold_that_cannot_merge_says_what_it_costs() -> None:
     windows = Sliding(60 * SECOND, 10 * SECOND)
     with pytest.warns(UserWarning, match="all the 6 windows.*give it merge="):
@@ -800,7 +1006,30 @@ async def test_each_kind_holds_through_every_mode_of_the_kit(
         (lambda: pipeline_of(Global()), "a global window.*early=Early"),
         (lambda: pipeline_of(Count(3), late="amend"), "count windows.*none is late"),
         (lambda: pipeline_of(Count(3), late=LATE), "count windows.*none is late"),
-        (lambda: pipeline_of(Tumbling(SECOND), late="amen"), "not 'amen'"),
+        (lambda: pipeline_of(Tumbling(SECOND), late="amen"), "'lists'.*not 'amen'"),
+        (lambda: pipeline_of(Tumbling(SECOND), late=None), "'lists'.*not None"),
+        (lambda: pipeline_of(SECOND), "'lists': windows are Tumbling.*not datetime.timedelta"),
+        (lambda: pipeline_of(Session), "'lists': windows are Tumbling.*not <class"),
+        (lambda: pipeline_of(Tumbling), "'lists': windows are Tumbling.*not <class"),
+        (lambda: pipeline_of(Tumbling(SECOND), len), "'lists': the fold is a Fold.*not <built-in"),
+        (lambda: pipeline_of(Tumbling(SECOND), total), "'lists': the fold is a Fold.*total"),
+        (lambda: pipeline_of(Tumbling(SECOND), early=5), "'lists': early is Early.*not 5"),
+        (
+            lambda: pipeline_of(Tumbling(SECOND), late="amend", allowed_lateness=5),
+            "'lists': allowed_lateness must be a timedelta.*not 5",
+        ),
+        (
+            lambda: pipeline_of(Tumbling(SECOND), late="amend", allowed_lateness=-SECOND),
+            "'lists': allowed_lateness must be a timedelta of zero or more.*not -0:00:01",
+        ),
+        (
+            lambda: pipeline_of(Tumbling(SECOND), allowed_lateness=SECOND),
+            "'lists': allowed_lateness.*late records are dropped; give it together with late=",
+        ),
+        (
+            lambda: pipeline_of(Tumbling(SECOND), late=Stream("words", str)),
+            "late records of stream 'items' are of type Item, but stream 'words'.* of type str",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(
@@ -808,6 +1037,22 @@ def test_what_cannot_be_is_refused_with_the_reason(
 ) -> None:
     with pytest.raises(GraphError, match=reason):
         make()
+
+
+def test_late_records_of_several_streams_go_to_a_stream_of_both_types() -> None:
+    others = Stream("others", int)
+    both: Stream[Any] = Stream("both", Item | int)  # type: ignore[arg-type]
+    Pipeline("p").add(
+        Windowed(Tumbling(SECOND), count, to=SUMS, late=both),
+        ITEMS.by(key_of),
+        others.by(lambda number: str(number)),
+    )
+    with pytest.raises(GraphError, match="late records of stream 'others' are of type int"):
+        Pipeline("p").add(
+            Windowed(Tumbling(SECOND), count, to=SUMS, late=LATE),
+            ITEMS.by(key_of),
+            others.by(lambda number: str(number)),
+        )
 
 
 async def test_within_what_is_allowed_amended_then_to_the_stream() -> None:

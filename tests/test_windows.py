@@ -238,7 +238,7 @@ def test_months() -> None:
 )
 def test_sliding_windows_equal_a_search(micros: int, slide: int, number: int, offset: int) -> None:
     size = slide * number
-    moved = timedelta(microseconds=offset)
+    moved = timedelta(microseconds=offset % size)
     windows = Sliding(timedelta(microseconds=size), timedelta(microseconds=slide), offset=moved)
     expected = [
         Span(start, start + size)
@@ -309,7 +309,17 @@ ZERO, SECOND = timedelta(0), timedelta(seconds=1)
     ("make", "reason"),
     [
         (lambda: Tumbling(), "Tumbling needs a size above zero, not 0:00:00"),
-        (lambda: Tumbling(-SECOND), "size above zero"),
+        (lambda: Tumbling(-SECOND), "size above zero, not -0:00:01; for example"),
+        (lambda: Tumbling(10), "Tumbling: size must be a timedelta.*not 10"),  # type: ignore[arg-type]
+        (lambda: Tumbling(minutes=float("nan")), "Tumbling cannot have this size: .*minutes=1"),
+        (lambda: Tumbling(days=1e12), "Tumbling cannot have this size"),
+        (
+            lambda: Tumbling(minutes=1, offset=90 * SECOND),
+            "Tumbling: an offset of 0:01:30 is not below the size of 0:01:00.* of 0:00:30 would mean",
+        ),
+        (lambda: Tumbling(SECOND, offset=-SECOND), "an offset of -0:00:01 is not below"),
+        (lambda: Tumbling(SECOND, offset=5), "offset must be a timedelta.*not 5"),  # type: ignore[arg-type]
+        (lambda: Tumbling(days=1, zone=UTC), "time zone datetime.*give a name"),  # type: ignore[arg-type]
         (lambda: Tumbling(days=1, zone="Mars/Olympus"), "no time zone 'Mars/Olympus'"),
         (lambda: Tumbling(days=1, zone="../etc/passwd"), "no time zone"),
         (lambda: Tumbling(days=1, zone=5), "no time zone 5"),  # type: ignore[arg-type]
@@ -321,21 +331,32 @@ ZERO, SECOND = timedelta(0), timedelta(seconds=1)
         ),
         (lambda: Sliding(ZERO, SECOND), "above zero, not 0:00:00 and 0:00:01"),
         (lambda: Sliding(SECOND, ZERO), "above zero"),
-        (lambda: Sliding(SECOND, -SECOND), "above zero"),
+        (lambda: Sliding(SECOND, -SECOND), "above zero, not 0:00:01 and -0:00:01"),
+        (lambda: Sliding(10, 5), "Sliding: size must be a timedelta.*not 10"),  # type: ignore[arg-type]
+        (lambda: Sliding(SECOND, 5), "Sliding: slide must be a timedelta"),  # type: ignore[arg-type]
+        (
+            lambda: Sliding(2 * SECOND, SECOND, offset=2 * SECOND),
+            "Sliding: an offset of 0:00:02 is not below the size of 0:00:02",
+        ),
         (lambda: Sliding(10 * SECOND, 3 * SECOND), "does not divide.*size of 0:00:12"),
         (lambda: Sliding(SECOND, 2 * SECOND), "does not divide"),
         (lambda: Sliding(SECOND, SECOND, origin=datetime(2024, 1, 1)), "has no time zone"),
         (lambda: Session(ZERO), "gap above zero, not 0:00:00"),
-        (lambda: Session(-SECOND), "gap above zero"),
+        (lambda: Session(-SECOND), "gap above zero, not -0:00:01"),
+        (lambda: Session(10), "Session: gap must be a timedelta"),  # type: ignore[arg-type]
         (lambda: Count(0), "above zero, not 0"),
         (lambda: Count(-1), "above zero"),
         (lambda: Count(1.5), "whole number"),  # type: ignore[arg-type]
         (lambda: Months(0), "above zero, not 0"),
+        (lambda: Months(1.5), "whole number"),  # type: ignore[arg-type]
         (lambda: Months(zone=""), "no time zone"),
+        (lambda: Months(zone="Mars/Olympus"), "no time zone 'Mars/Olympus'.*pip install tzdata"),
         (lambda: Early(), "sends nothing"),
         (lambda: Early(records=0), "above zero, not 0"),
         (lambda: Early(seconds=0), "above zero, not 0"),
         (lambda: Early(seconds=-1), "above zero"),
+        (lambda: Early(seconds=1e300), "number of seconds above zero, not 1e"),
+        (lambda: Early(seconds=SECOND), "a number of seconds.*not 0:00:01"),  # type: ignore[arg-type]
         (lambda: Early(seconds=float("nan")), "above zero"),
     ],
 )

@@ -18,6 +18,9 @@ pipeline ``nexmark_q5``, and writes its answer to the table ``q5``:
 ``q12``    bids of each bidder in windows of processing time
 =========  =====================================================================================
 
+What comes later than the watermark waits (``NEXMARK_LATENESS``) is left out of the answers that
+depend on time; it is in the tables ``late_people``, ``late_auctions`` and ``late_bids``, and counted.
+
 The events are made by a generator, the same ones in every run, or read from files:
 
 ======================  ========================================================================

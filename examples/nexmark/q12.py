@@ -2,7 +2,8 @@
 
 The only query whose answer depends on when it is run: a bid counts in the window in which it is
 processed, whatever its own time, and a window is told when the clock has passed it, or at the end
-of bounded input: a run does not wait for the clock then.
+of bounded input: a run does not wait for the clock then. `Windowed` goes by event time, so this is a
+computation of its own.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from examples.nexmark.model import Bid
 from examples.nexmark.options import Options
 from examples.nexmark.q11 import by_bidder
 from examples.nexmark.sources import BIDS, inject
-from examples.nexmark.windows import SIZE, start_of
 from millwheel import Computation, Context, MapState, Pipeline, Record, Stream, Table, Timer
+from millwheel.windows import Tumbling, instant, micros_of
+
+WINDOWS = Tumbling(seconds=10)
 
 END_OF_INPUT = datetime(9999, 12, 30, tzinfo=UTC)
 """The watermark is there only when no bid can follow."""
@@ -32,9 +35,9 @@ class BidderCount(msgspec.Struct, frozen=True):
 
 
 class Arrivals(msgspec.Struct):
-    """Bids by the start of their window (ISO); two are open at most, unless timers lag."""
+    """Bids by the start of their window (µs); two are open at most, unless timers lag."""
 
-    bids: MapState[str, int] = msgspec.field(default_factory=MapState)
+    bids: MapState[int, int] = msgspec.field(default_factory=MapState)
 
 
 BIDDER_COUNTS = Stream("bidder_counts", BidderCount)
@@ -46,29 +49,29 @@ class CountArrivals(Computation[Bid, Arrivals]):
     writes = (BIDDER_COUNTS,)
 
     async def process_record(self, record: Record[Bid], ctx: Context[Arrivals]) -> None:
-        start = start_of(ctx.now)
-        window = start.isoformat()
-        before = await ctx.state.bids.get(window) or 0
-        ctx.state.bids.put(window, before + 1)
+        window = WINDOWS.of(micros_of(ctx.now))
+        before = await ctx.state.bids.get(window.start) or 0
+        ctx.state.bids.put(window.start, before + 1)
         if not before:
-            ctx.set_timer(start + SIZE, tag=window, kind="wall")
+            ctx.set_timer(instant(window.end), tag=str(window.start), kind="wall")
             ctx.set_timer(END_OF_INPUT)
 
     async def process_timer(self, timer: Timer, ctx: Context[Arrivals]) -> None:
-        windows = [timer.tag]
-        if timer.kind == "watermark":
-            windows = [window async for window, _ in ctx.state.bids.items()]
-        for window in windows:
-            await self._tell(window, ctx)
+        if timer.kind == "wall":
+            starts = [int(timer.tag)]
+        else:
+            starts = [start async for start, _ in ctx.state.bids.items()]
+        for start in starts:
+            await self._tell(start, ctx)
 
-    async def _tell(self, window: str, ctx: Context[Arrivals]) -> None:
+    async def _tell(self, start: int, ctx: Context[Arrivals]) -> None:
         assert isinstance(ctx.key, int)
-        bids = await ctx.state.bids.get(window)
+        bids = await ctx.state.bids.get(start)
         if bids is not None:
-            start = datetime.fromisoformat(window)
-            ctx.produce(BIDDER_COUNTS, BidderCount(ctx.key, start, start + SIZE, bids))
-            ctx.state.bids.remove(window)
-            ctx.cancel_timer(tag=window, kind="wall")
+            end = WINDOWS.at(start).end
+            ctx.produce(BIDDER_COUNTS, BidderCount(ctx.key, instant(start), instant(end), bids))
+            ctx.state.bids.remove(start)
+            ctx.cancel_timer(tag=str(start), kind="wall")
 
 
 def build(options: Options) -> Pipeline:

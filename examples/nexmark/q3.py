@@ -3,6 +3,9 @@
 An incremental join on the person's id. A person is kept for ever. An auction may come
 before its seller does: it waits, and is given up 600 s of event time after the seller's last
 auction. No pair further apart than that need be found, whichever comes first.
+
+A computation of its own: no join of the library keeps one side for ever and lets the other wait. There
+is no lateness: what comes late is joined like anything else.
 """
 
 from __future__ import annotations

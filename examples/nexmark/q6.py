@@ -5,6 +5,9 @@ count in the order in which they close, and by their id where they close at once
 
 (A published SQL says ``ROWS BETWEEN 10 PRECEDING AND CURRENT ROW``, which is eleven rows. Here it
 is ten, as the query's own text says.)
+
+A computation of its own: windows of `Count` do not overlap, and `InOrder` leaves auctions that close at
+once in the order in which they came.
 """
 
 from __future__ import annotations

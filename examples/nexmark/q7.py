@@ -12,17 +12,17 @@ from datetime import datetime
 
 import msgspec
 
+from examples.nexmark.leading import leading
 from examples.nexmark.model import Bid
 from examples.nexmark.options import Options
 from examples.nexmark.q0 import by_auction
-from examples.nexmark.sources import BIDS, inject
-from examples.nexmark.windows import SIZE
+from examples.nexmark.q5 import together
+from examples.nexmark.sources import BIDS, LATE_BIDS, inject, keep_late
 from millwheel import Pipeline, Stream, Table
-from millwheel.computations import FlatMap, Fold, Windowed
+from millwheel.computations import FlatMap, Windowed
 from millwheel.windows import Pane, Tumbling
 
-Bids = tuple[Bid, ...]
-"""Bids of one price."""
+WINDOWS = Tumbling(seconds=10)
 
 
 class HighestBid(msgspec.Struct, frozen=True):
@@ -36,51 +36,33 @@ class HighestBid(msgspec.Struct, frozen=True):
     extra: str
 
 
-BEST_BIDS = Stream("best_bids", Pane[Bids])
-HIGHEST_BIDS = Stream("highest_bids", Pane[Bids])
+BEST_BIDS = Stream("best_bids", Pane[list[Bid]])
+HIGHEST_BIDS = Stream("highest_bids", Pane[list[Pane[list[Bid]]]])
 ROWS = Stream("rows", HighestBid)
 
-
-def higher(best: Bids, more: Bids) -> Bids:
-    """Those with the higher price, or all if it is the same."""
-    if not best or not more:
-        return best or more
-    if best[0].price == more[0].price:
-        return best + more
-    return max(best, more, key=lambda bids: bids[0].price)
+of_auction = leading(lambda bid: bid.price, Bid)
+of_all = leading(lambda best: best.value[0].price, Pane[list[Bid]])
 
 
-def _unchanged(best: Bids) -> Bids:
-    return best
-
-
-of_bids: Fold[Bid, Bids, Bids] = Fold(
-    tuple, lambda best, bid: higher(best, (bid,)), _unchanged, Bids
-)
-of_panes: Fold[Pane[Bids], Bids, Bids] = Fold(
-    tuple, lambda best, pane: higher(best, pane.value), _unchanged, Bids
-)
-
-
-def rows_of(pane: Pane[Bids]) -> Iterable[HighestBid]:
-    """Each of the window's highest bids."""
-    for bid in pane.value:
-        yield HighestBid(pane.start, bid.auction, bid.bidder, bid.price, bid.date_time, bid.extra)
-
-
-def together(pane: Pane[Bids]) -> str:
-    """One key: all auctions are compared."""
-    return "all"
+def rows_of(highest: Pane[list[Pane[list[Bid]]]]) -> Iterable[HighestBid]:
+    """Each of a window's highest bids."""
+    for best in highest.value:
+        for bid in best.value:
+            yield HighestBid(
+                best.start, bid.auction, bid.bidder, bid.price, bid.date_time, bid.extra
+            )
 
 
 def build(options: Options) -> Pipeline:
     """The highest bids into the table ``q7``."""
     pipeline = Pipeline("nexmark_q7")
     inject(pipeline, options, BIDS)
-    pipeline.add(Windowed(Tumbling(SIZE), of_bids, to=BEST_BIDS), BIDS.by(by_auction))
-    pipeline.add(Windowed(Tumbling(SIZE), of_panes, to=HIGHEST_BIDS), BEST_BIDS.by(together))
+    best = Windowed(WINDOWS, of_auction, to=BEST_BIDS, late=LATE_BIDS)
+    pipeline.add(best, BIDS.by(by_auction))
+    pipeline.add(Windowed(WINDOWS, of_all, to=HIGHEST_BIDS), BEST_BIDS.by(together))
     pipeline.add(FlatMap(rows_of, to=ROWS), HIGHEST_BIDS.by(together))
     pipeline.sink(ROWS, Table("q7", HighestBid))
+    keep_late(pipeline, LATE_BIDS)
     return pipeline
 
 

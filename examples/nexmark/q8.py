@@ -1,20 +1,32 @@
 """Q8, monitor new users: who registered and opened an auction in the same window of 10 s.
 
-One row for each such person, however many auctions; it is told as soon as both have happened. The
-key is the person and the window, so that what is kept goes when the window is over.
+One row for each such person, told as soon as both have happened. The join tells one for each auction;
+those of one person and window carry the same timestamp, and of them the first passes.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
-from examples.nexmark.model import Auction, Person, to_milliseconds
+from examples.nexmark.model import Auction, Person
 from examples.nexmark.options import Options
-from examples.nexmark.sources import AUCTIONS, PEOPLE, inject
-from examples.nexmark.windows import SIZE, last_of, start_of
-from millwheel import Computation, Context, Pipeline, Record, Stream, Table, Timer
+from examples.nexmark.q3 import by_id, by_seller
+from examples.nexmark.sources import (
+    AUCTIONS,
+    LATE_AUCTIONS,
+    LATE_PEOPLE,
+    PEOPLE,
+    inject,
+    keep_late,
+)
+from millwheel import Pipeline, Stream, Table
+from millwheel.computations import Deduplicate, WindowJoin
+from millwheel.windows import Tumbling, instant, micros_of
+
+SIZE = timedelta(seconds=10)
+WINDOWS = Tumbling(SIZE)
 
 
 class NewSeller(msgspec.Struct, frozen=True):
@@ -26,57 +38,38 @@ class NewSeller(msgspec.Struct, frozen=True):
     window_end: datetime
 
 
-class Newcomer(msgspec.Struct):
-    """What somebody has done in a window."""
-
-    name: str | None = None
-    """Set once the person has registered."""
-    opened: bool = False
-    told: bool = False
-
-
+OPENINGS = Stream("openings", NewSeller)
 NEW_SELLERS = Stream("new_sellers", NewSeller)
 
 
-class WatchNewcomers(Computation[Person | Auction, Newcomer]):
-    """Tells who has done both."""
-
-    writes = (NEW_SELLERS,)
-
-    async def process_record(
-        self, record: Record[Person | Auction], ctx: Context[Newcomer]
-    ) -> None:
-        state, start = ctx.state, start_of(record.value.date_time)
-        ctx.set_timer(last_of(start))
-        match record.value:
-            case Person(id=id_, name=name):
-                state.name = name
-            case Auction(seller=id_):
-                state.opened = True
-        if state.name is not None and state.opened and not state.told:
-            state.told = True
-            ctx.produce(NEW_SELLERS, NewSeller(id_, state.name, start, start + SIZE))
-
-    async def process_timer(self, timer: Timer, ctx: Context[Newcomer]) -> None:
-        ctx.state = Newcomer()
+def opening(person: Person, auction: Auction) -> NewSeller:
+    """A person who opened an auction, in the window of both."""
+    window = WINDOWS.of(micros_of(person.date_time))
+    return NewSeller(person.id, person.name, instant(window.start), instant(window.end))
 
 
-def by_person(person: Person) -> tuple[int, int]:
-    """The person, and the window of the registration."""
-    return person.id, to_milliseconds(start_of(person.date_time))
-
-
-def by_seller(auction: Auction) -> tuple[int, int]:
-    """The person, and the window of the opening."""
-    return auction.seller, to_milliseconds(start_of(auction.date_time))
+def by_person(seller: NewSeller) -> int:
+    """Told once for a person and window."""
+    return seller.id
 
 
 def build(options: Options) -> Pipeline:
     """New sellers into the table ``q8``."""
     pipeline = Pipeline("nexmark_q8")
     inject(pipeline, options, PEOPLE, AUCTIONS)
-    pipeline.add(WatchNewcomers(), PEOPLE.by(by_person), AUCTIONS.by(by_seller))
+    join = WindowJoin(
+        PEOPLE,
+        AUCTIONS,
+        WINDOWS,
+        to=OPENINGS,
+        combine=opening,
+        late_left=LATE_PEOPLE,
+        late_right=LATE_AUCTIONS,
+    )
+    pipeline.add(join, PEOPLE.by(by_id), AUCTIONS.by(by_seller))
+    pipeline.add(Deduplicate(to=NEW_SELLERS, horizon=SIZE), OPENINGS.by(by_person))
     pipeline.sink(NEW_SELLERS, Table("q8", NewSeller))
+    keep_late(pipeline, LATE_PEOPLE, LATE_AUCTIONS)
     return pipeline
 
 

@@ -8,7 +8,11 @@ for tells nothing.
 The generator lets people bid on auctions that are not opened yet. Such a bid counts; it waits for
 its auction for 600 s of event time. A closed auction is remembered for a minute, so
 that the bids it still gets need not wait. Half of all bids go to one auction at a time:
-besides that one's best bid nothing is kept of them.
+besides that one's best bid nothing is kept of them. A bid that would have counted, had it not come
+after the close, goes to `late_bids`.
+
+A computation of its own: no window of the library ends when a record says so, here the auction's
+``expires``.
 
 Q4 and Q6 begin with the same computation. It tells what Q4's SQL form asks for as well: the
 highest price bid from the auction's opening up to and including its expiry, reached or not.
@@ -22,7 +26,8 @@ import msgspec
 
 from examples.nexmark.model import Auction, Bid
 from examples.nexmark.options import Options
-from examples.nexmark.sources import AUCTIONS, BIDS, inject
+from examples.nexmark.q0 import by_auction
+from examples.nexmark.sources import AUCTIONS, BIDS, LATE_BIDS, inject, keep_late
 from millwheel import Computation, Context, ListState, Pipeline, Record, Stream, Table, Timer
 
 PATIENCE = timedelta(seconds=600)
@@ -85,7 +90,8 @@ class Lot(msgspec.Struct):
     terms: Terms | None = None
     best: Offer | None = None
     highest: int | None = None
-    closed: bool = False
+    closed: datetime | None = None
+    """When it expired, once that is decided."""
     waiting: ListState[Offer] = msgspec.field(default_factory=ListState)
     """Bids that came before the auction."""
     waits_until: datetime | None = None
@@ -99,20 +105,21 @@ class Lot(msgspec.Struct):
 
 
 WINNERS = Stream("winners", Winner)
+LATE_WINNERS = Stream("late_winners", Winner)
 HIGHEST = Stream("highest", HighestPrice)
 
 
 class CloseAuctions(Computation[Auction | Bid, Lot]):
     """Tells who won each auction when it expires, and the highest price bid while it was open."""
 
-    writes = (WINNERS, HIGHEST)
+    writes = (WINNERS, HIGHEST, LATE_BIDS)
 
     async def process_record(self, record: Record[Auction | Bid], ctx: Context[Lot]) -> None:
         match record.value:
             case Auction() as auction:
                 await self._open(auction, ctx)
             case Bid() as bid:
-                await self._take(Offer(bid.price, bid.date_time, bid.bidder), ctx)
+                await self._take(bid, ctx)
 
     async def _open(self, auction: Auction, ctx: Context[Lot]) -> None:
         lot = ctx.state
@@ -126,10 +133,13 @@ class CloseAuctions(Computation[Auction | Bid, Lot]):
         ctx.cancel_timer(FORGET)
         ctx.set_timer(terms.expires, CLOSE)
 
-    async def _take(self, offer: Offer, ctx: Context[Lot]) -> None:
-        lot = ctx.state
-        if lot.closed:
+    async def _take(self, bid: Bid, ctx: Context[Lot]) -> None:
+        lot, offer = ctx.state, Offer(bid.price, bid.date_time, bid.bidder)
+        if lot.closed is not None:
             ctx.count("bids_on_closed_auctions")
+            if offer.date_time <= lot.closed:
+                ctx.count("late_sent")
+                ctx.produce(LATE_BIDS, bid)
         elif lot.terms is not None:
             lot.take(lot.terms, offer)
         else:
@@ -142,7 +152,7 @@ class CloseAuctions(Computation[Auction | Bid, Lot]):
         lot = ctx.state
         if timer.tag == CLOSE:
             self._close(lot, ctx)
-            ctx.state = Lot(closed=True)
+            ctx.state = Lot(closed=timer.at)
             ctx.set_timer(timer.at + MEMORY, FORGET)
         else:
             await lot.waiting.clear()
@@ -173,16 +183,12 @@ def by_id(auction: Auction) -> int:
     return auction.id
 
 
-def by_auction(bid: Bid) -> int:
-    """The id of the auction that is bid on."""
-    return bid.auction
-
-
 def close_auctions(name: str, options: Options) -> Pipeline:
     """A pipeline that knows who won: the beginning of Q4, Q6 and Q9."""
     pipeline = Pipeline(name)
     inject(pipeline, options, AUCTIONS, BIDS)
     pipeline.add(CloseAuctions(), AUCTIONS.by(by_id), BIDS.by(by_auction))
+    keep_late(pipeline, LATE_BIDS)
     return pipeline
 
 

@@ -43,13 +43,16 @@ from examples.nexmark.model import (
     to_milliseconds,
 )
 from examples.nexmark.options import LONGEST_DELAY, STRIDE, Options
-from millwheel import JsonLines, Pipeline, Stream
+from millwheel import JsonLines, Pipeline, Stream, Table
 from millwheel.errors import InputError
 from millwheel.sources import Partition, Reader, Row
 
 PEOPLE = Stream("people", Person)
 AUCTIONS = Stream("auctions", Auction)
 BIDS = Stream("bids", Bid)
+LATE_PEOPLE = Stream("late_people", Person)
+LATE_AUCTIONS = Stream("late_auctions", Auction)
+LATE_BIDS = Stream("late_bids", Bid)
 
 FILES: dict[Kind, str] = {Person: "person.jsonl", Auction: "auction.jsonl", Bid: "bid.jsonl"}
 NOTHING_SEEN = datetime(1, 1, 2, tzinfo=UTC)
@@ -75,6 +78,12 @@ def inject(pipeline: Pipeline, options: Options, *streams: Stream[Any]) -> None:
                 timestamp=time_of,
                 seen=_nothing_seen,
             )
+
+
+def keep_late(pipeline: Pipeline, *streams: Stream[Any]) -> None:
+    """Let what came too late for an answer be seen, in tables called like the streams."""
+    for stream in streams:
+        pipeline.sink(stream, Table(stream.name, stream.value_type))
 
 
 def _nothing_seen(event: Event) -> datetime:

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from millwheel.codec import LETTER_CHARACTERS, encode_key, named_id, reason, shown, storable
 from millwheel.errors import InputError, MillwheelError
-from millwheel.model import MAX_TIME, MIN_TIME, Delivery, clamp_time, record_id, to_micros
+from millwheel.model import (
+    MAX_TIME,
+    MIN_TIME,
+    Delivery,
+    clamp_time,
+    event_micros,
+    record_id,
+    to_micros,
+)
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.sent import SentLog
 from millwheel.runtime.step import NOBODY
@@ -244,12 +252,12 @@ class Injector:
                 done.append(offset)
                 continue
             try:
-                micros = to_micros(timestamp(value))
+                micros = event_micros(timestamp(value))
                 if word_of is not None:
                     word = word_of(value)
                     moment = MIN_TIME if word is None else to_micros(word)
                 else:
-                    moment = micros if seen_of is None else to_micros(seen_of(value))
+                    moment = micros if seen_of is None else event_micros(seen_of(value))
                 if known and log.is_acknowledged(offset):
                     seen = max(seen, moment)
                     continue
