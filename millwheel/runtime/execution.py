@@ -17,11 +17,15 @@ import msgspec
 from millwheel.codec import LETTER_CHARACTERS, reason, shown, storable
 from millwheel.context import DEAD_LETTERS, Context, Effects, TimerIdentity
 from millwheel.errors import InvariantBroken, StoreError, UserCodeError
-from millwheel.model import Delivery, Firing
+from millwheel.model import Delivery, Firing, Timer
 from millwheel.runtime.bundle import Item
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.states import Change, KeyState
 from millwheel.store.port import DeadLetter
+
+
+SOONER_TIMERS = 256
+"""Timers set by timers that fire at once, between two due ones of a key."""
 
 
 class Execution:
@@ -58,6 +62,7 @@ class Execution:
                     context._micros = item.micros
                     await self._process(item, context)
                 else:
+                    await self._fire_sooner(item)  # type: ignore[arg-type]
                     await self._fire(item)  # type: ignore[arg-type]
             return state.capture(interval.n + 1)
         except (Exception, asyncio.CancelledError) as error:
@@ -67,6 +72,29 @@ class Execution:
                 raise
         return await self._run_carefully(state, items, watermark, now)
 
+    async def _fire_sooner(self, firing: Firing) -> None:
+        """Run the timers that this key has just set for an instant before a due one's (I6).
+
+        They need not be stored first: like anything else that was decided here, they are
+        decided again if this run comes to nothing. A key that goes on setting timers so gets
+        no further than `SOONER_TIMERS` a time; the others take the way through the queue.
+        """
+        context = self._context
+        timers = self.effects.timers
+        computation = self._node.computation
+        assert computation is not None
+        for _ in range(SOONER_TIMERS):
+            if not timers or not self._interval.still_due(firing):
+                return
+            sooner = _soonest_before(firing, timers)
+            if sooner is None:
+                return
+            due, name = sooner
+            _, kind, tag = name
+            context._micros = due
+            timers[name] = None
+            await computation.process_timer(Timer(tag, kind, due), context)
+
     async def _fire(self, firing: Firing) -> None:
         """Run a timer, unless it was replaced or cancelled before its turn came."""
         context = self._context
@@ -75,7 +103,7 @@ class Execution:
         timers = self.effects.timers
         if not self._interval.still_due(firing) or name in timers:
             return
-        if _is_overtaken(firing, timers):
+        if timers and _soonest_before(firing, timers) is not None:
             timers[name] = (timer.micros, firing.hold, firing.key, firing.slot)
             return
         context._micros = timer.micros
@@ -120,12 +148,19 @@ class Execution:
         return list(changes.items())
 
 
-def _is_overtaken(firing: Firing, timers: dict[TimerIdentity, Any]) -> bool:
-    """Whether its key has just set a timer for an earlier instant: that one fires first, and
-    this one is set anew to fire after it (I6)."""
-    return any(
-        timer is not None and timer[0] < firing.timer.micros and kind == firing.timer.kind
-        for (_, kind, _), timer in timers.items()
+def _soonest_before(
+    firing: Firing, timers: dict[TimerIdentity, Any]
+) -> tuple[int, TimerIdentity] | None:
+    """The soonest timer that its key has just set for an instant before a due one's: that one
+    fires first, and if it cannot here, the due one is set anew to fire after it (I6)."""
+    due, kind = firing.timer.micros, firing.timer.kind
+    return min(
+        (
+            (timer[0], name)
+            for name, timer in timers.items()
+            if timer is not None and timer[0] < due and name[1] == kind
+        ),
+        default=None,
     )
 
 
