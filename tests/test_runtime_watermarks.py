@@ -29,6 +29,7 @@ from tests.test_runtime_world import (
     TALLY,
     Count,
     Counted,
+    Do,
     Gate,
     Item,
     Kept,
@@ -574,6 +575,42 @@ async def test_records_may_say_themselves_how_far_time_is() -> None:
     source.append(inject(ITEMS, Item("a", 20, 20)))
     await world.run()
     assert world.interval("tally").durable == int(at(20).timestamp() * 1e6)
+
+
+async def test_user_code_never_sees_less_than_what_is_promised_already() -> None:
+    """A late record waits for its key's state while another source moves time on: what user
+    code takes for open must not be closed downstream."""
+    saw: list[tuple[datetime, datetime]] = []
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        saw.append((ctx.low_watermark, ctx.output_watermark))
+
+    sources = [
+        script(ITEMS, steps, name) for name, steps in (("a", [advance(ITEMS, at(9))]), ("b", []))
+    ]
+    pipeline = Pipeline("two", settings=QUICK)
+    for source in sources:
+        pipeline.inject(ITEMS, source, timestamp=time_of, name=source.identity[-1])
+    pipeline.add(Do(do), ITEMS.by(key_of))
+    world = World(pipeline)
+    engine = await world.start()
+    await world.until(engine.done.is_set)
+    gate = Gate()
+
+    async def slowly(name: str) -> None:
+        if name == "load_keys":
+            await gate.wait()
+
+    world.store.faults.before_call = slowly
+    sources[0].append(inject(ITEMS, Item("a", 1, 5)))
+    engine.read_on()
+    await world.until(lambda: gate.reached)
+    sources[1].append(advance(ITEMS, at(9)))
+    engine.read_on()
+    await world.until(lambda: low_of(world, "do") == at(9))
+    gate.open()
+    await world.finish(engine)
+    assert saw == [(at(9), at(9))]
 
 
 def test_injections_that_contradict_themselves_are_refused() -> None:

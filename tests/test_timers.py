@@ -172,6 +172,27 @@ async def test_a_hold_outlives_the_engine_and_ends_with_time() -> None:
     assert world.interval("do").durable == MAX_TIME
 
 
+async def test_a_hold_does_not_end_with_time_before_the_last_timer_has_fired() -> None:
+    """A timer that is to release it sends what was held with the timestamp that was held."""
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        ctx.hold_watermark(record.timestamp)
+        ctx.hold_watermark(record.timestamp, tag="never released")
+        ctx.set_timer(record.timestamp + timedelta(seconds=10), tag=str(record.value.number))
+
+    async def bell(timer: Timer, ctx: Context[Kept]) -> None:
+        number = int(timer.tag)
+        ctx.produce(TALLY, Counted("a", number, 0), timestamp=timer.at - timedelta(seconds=10))
+        ctx.release_watermark()
+
+    limits = replace(QUICK, chunk_records=1, bundle_records=1)
+    values = [Item(key, number, number) for number, key in enumerate("abc")]
+    world = World(doing(values, do, bell, settings=limits))
+    await world.run(close_at_end=True)
+    assert world.numbers() == [0, 1, 2]
+    assert world.interval("do").durable == MAX_TIME
+
+
 @pytest.mark.parametrize("kind", ["watermark", "wall"])
 @pytest.mark.parametrize("limit", [1, 3, 50])
 async def test_timers_that_are_not_in_memory_fire_all_the_same(kind: Any, limit: int) -> None:
