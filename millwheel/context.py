@@ -218,7 +218,7 @@ class Context(Generic[S]):
         For what the key's state owes its readers: an output with the timestamp `at` will not
         be late, however long it waits. A hold of the same tag is replaced. What is promised
         already cannot be taken back: a hold behind `output_watermark` holds that. At the end
-        of time all holds end.
+        of time, when the last watermark timer of the computation has fired, all holds end.
         """
         due = min(to_micros(at), MAX_TIME - 1)
         if tag != "":

@@ -233,7 +233,7 @@ def check_two_steps(world: World, plan: Plan) -> None:
 
 
 @settings(
-    max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=250, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 @given(plans())
 def test_effects_happen_once_and_in_order_through_any_faults(plan: Plan) -> None:
@@ -600,3 +600,40 @@ def test_ids_count_once_through_any_faults(
         assert sorted(row[1] for row in world.rows()) == sorted({n for _, n in arrivals})
 
     asyncio.run(go())
+
+
+async def test_a_log_that_is_retired_while_its_lane_starts_over_is_acknowledged_once_more() -> None:
+    """The commit that carries its last ACK fails while housekeeping retires it: it is sent again,
+    and must not hold the watermark for ever."""
+    values = [Item("a", n, n) for n in range(5)]
+    limits = replace(QUICK, housekeeping_seconds=0.05)
+    world = World(two_steps(values, limits))
+    first = await world.start()
+    world.on_durable = lambda commit: Gate().wait() if commit.productions else None
+    await world.until(lambda: any(commit.productions for commit in world.commits))
+    await first.kill()
+    world.on_durable = None
+    retiring, restored = asyncio.Event(), asyncio.Event()
+
+    def is_drained() -> bool:
+        inherited, *more = world.interval("pass").logs
+        return bool(more) and inherited.drained and not inherited.changed
+
+    async def refuse(commit: Commit) -> None:
+        if is_drained() and not restored.is_set():
+            await retiring.wait()
+            raise StoreUnavailable("away")
+
+    async def called(name: str) -> None:
+        if name == "retire_logs" and is_drained() and not retiring.is_set():
+            retiring.set()
+            await restored.wait()
+        elif name == "read_productions" and retiring.is_set():
+            restored.set()
+
+    engine = await world.start()
+    world.on_try = refuse
+    world.store.faults.before_call = called
+    await world.finish(engine)
+    assert restored.is_set()
+    check_two_steps(world, Plan(limits, values, {}))

@@ -820,3 +820,28 @@ async def test_errors_of_the_runtime_are_millwheel_errors() -> None:
     with pytest.raises(MillwheelError):
         await world.until(engine.done.is_set, tick=0.05)
     await world.close()
+
+
+async def test_rows_that_are_added_while_a_lane_starts_over_are_read_in_their_place() -> None:
+    """The source is opened anew at what is stored, and not read on from where it was."""
+    source = script(ITEMS, items(0))
+    world = World(tally_pipeline(source, replace(QUICK, max_unacked_records=2)))
+    engine = await world.start()
+
+    def refuse(commit: Commit) -> None:
+        if commit.seen:
+            world.on_try = None
+            world.store.faults.before_call = add
+            raise StoreUnavailable("away")
+
+    async def add(name: str) -> None:
+        if name == "read_productions":
+            world.store.faults.before_call = None
+            source.append(inject(ITEMS, items(1)[0]))
+            source.append(inject(ITEMS, items(2)[0]))
+            engine.read_on()
+            await world.turns(3)
+
+    world.on_try = refuse
+    await world.finish(engine)
+    assert world.tallied() == tally_of(items(0, 1, 2))

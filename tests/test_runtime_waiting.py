@@ -282,3 +282,26 @@ async def test_user_code_may_use_timeouts() -> None:
     world = World(doing(values, do))
     await world.run()
     assert world.tallied() == tally_of(values)
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+@pytest.mark.parametrize("pauses", [1, 2, 3])
+async def test_nothing_goes_on_with_keys_of_before_a_failed_commit(
+    pauses: int, number: int
+) -> None:
+    """A key gives way and another is to go on with the rest, just as the lane starts over: what
+    it would run is back in the queue."""
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        ctx.state.count += 1
+        count = ctx.state.count
+        for _ in range(pauses):
+            await asyncio.sleep(0)
+        produce(ctx, record.value.number, count)
+
+    values = [Item("abcde"[n % 5], n) for n in range(40)]
+    limits = replace(QUICK, chunk_records=10, bundle_records=20)
+    world = World(doing(values, do, settings=limits))
+    fail_once(world, number, StoreUnavailable("away"))
+    await world.run()
+    assert world.tallied() == tally_of(values)

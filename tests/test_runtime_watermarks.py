@@ -1,34 +1,27 @@
 """Low watermarks: never back, never ahead of pending work, told only once stored (I5, I7).
 
-The property test keeps books of its own: from the commits alone it knows what is pending
-and what was promised when it was sent, and holds every stored watermark against that.
+That they are so in any graph and through any faults: `test_random_graphs`.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter, defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table, Timer
+from millwheel import Context, Pipeline, Record, Table
 from millwheel.errors import GraphError, InputError, UserCodeError
-from millwheel.model import MAX_TIME, MIN_TIME, from_micros, record_id, to_micros
+from millwheel.model import MAX_TIME, MIN_TIME, from_micros, to_micros
 from millwheel.sources import Partition
 from millwheel.store.port import Commit
 from millwheel.testing import Harness, advance, inject
 from millwheel.testing.script import Script
-from tests.test_exactly_once import FAULTS, Plan, run_plan
 from tests.test_runtime_world import (
     ITEMS,
     QUICK,
     TALLY,
-    Count,
     Counted,
     Gate,
     Item,
@@ -43,287 +36,6 @@ from tests.test_runtime_world import (
     script,
     time_of,
 )
-
-STREAMS = [Stream(f"s{number}", Item) for number in range(8)]
-
-
-def outcome(hop: int, item: Item) -> tuple[list[Item], list[tuple[int, Item]]]:
-    """What a hop makes of an item: at once, and (second, item) by timers; of the value alone."""
-    chance = item.number * 7 + hop * 3
-    now, later = [], []
-    if chance % 4:
-        now.append(
-            Item("abcde"[chance % 5], item.number * 100 + hop * 10, item.second + chance % 5)
-        )
-    if chance % 3 == 0:
-        second = item.second + 1 + chance % 20
-        later.append((int(second), Item(item.key, item.number * 100 + hop * 10 + 1, second)))
-    return now, later
-
-
-class Hop(Computation[Item, Count]):
-    """Passes on, moves in time, sets timers; tells of records that are late without cause."""
-
-    def __init__(self, hop: int, to: Stream[Item]) -> None:
-        self.writes = (to,)
-        self._hop = hop
-        self._to = to
-
-    async def process_record(self, record: Record[Item], ctx: Context[Count]) -> None:
-        ctx.state.count += 1
-        now, later = outcome(self._hop, record.value)
-        for item in now:
-            ctx.produce(self._to, item, timestamp=max(record.timestamp, at(item.second)))
-        for second, item in later:
-            ctx.set_timer(at(second), tag=f"{item.number} {item.key}")
-        if record.timestamp < ctx.low_watermark:
-            ctx.count("late")
-
-    async def process_timer(self, timer: Timer, ctx: Context[Count]) -> None:
-        number, key = timer.tag.split(" ")
-        second = (timer.at - at(0)).total_seconds()
-        assert timer.at < ctx.low_watermark
-        ctx.produce(self._to, Item(key, int(number), second))
-
-
-@dataclass
-class Shape:
-    """A random graph: which streams each hop reads. Streams 0..sources-1 are injected."""
-
-    sources: int
-    reads: list[list[int]]
-    rows: list[list[Item | int]]
-    """Per source: items, and seconds that the source promises."""
-    lateness: int
-
-    def build(self, limits: Settings) -> Pipeline:
-        pipeline = Pipeline("graph", settings=limits)
-        for number in range(self.sources):
-            pipeline.inject(
-                STREAMS[number],
-                self.script(number),
-                timestamp=time_of,
-                lateness=timedelta(seconds=self.lateness),
-            )
-        for hop, reads in enumerate(self.reads):
-            to = STREAMS[self.sources + hop]
-            pipeline.add(
-                Hop(hop, to), *(STREAMS[n].by(key_of) for n in sorted(set(reads))), name=f"hop{hop}"
-            )
-            pipeline.sink(to, Table(f"t{hop}", Item))
-        return pipeline
-
-    def script(self, number: int) -> Script:
-        stream = STREAMS[number]
-        steps = [
-            advance(stream, at(row)) if isinstance(row, int) else inject(stream, row)
-            for row in self.rows[number]
-        ]
-        return Script(stream.name, steps)
-
-    def expected(self) -> dict[str, Counter[int]]:
-        """The numbers in each table, by running the hops over everything at once."""
-        streams: list[list[Item]] = [
-            [row for row in rows if isinstance(row, Item)] for rows in self.rows
-        ]
-        tables = {}
-        for hop, reads in enumerate(self.reads):
-            made = []
-            for number in set(reads):
-                for item in streams[number]:
-                    now, later = outcome(hop, item)
-                    # An item moves no further back than its record; its number tells them apart.
-                    made += now
-                    made += [replace_second(item_, second) for second, item_ in later]
-            streams.append(made)
-            tables[f"t{hop}"] = Counter(item.number for item in made)
-        return tables
-
-
-def replace_second(item: Item, second: float) -> Item:
-    return Item(item.key, item.number, second)
-
-
-@dataclass
-class Books:
-    """What is pending, by the commits alone."""
-
-    shape: Shape
-    stored: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Interval -> (input, low) watermark as last stored."""
-    productions: dict[bytes, tuple[int, int, int, int]] = field(default_factory=dict)
-    """Id -> (sender, receiver, slot, what it may hold the watermark at)."""
-    timers: dict[tuple[int, bytes, str], tuple[int, int]] = field(default_factory=dict)
-    seen: dict[tuple[int, bytes], int] = field(default_factory=lambda: defaultdict(int))
-    commits: int = 0
-
-    def check(self, world: World, commit: Commit) -> None:
-        self.commits += 1
-        store = world.store
-        computations = {known.id: name for name, known in store._computations.items()}
-        for receiver, id_ in (
-            (receiver, id_) for rows in commit.seen.values() for _, receiver, id_ in rows
-        ):
-            self.seen[receiver, id_] += 1
-            assert self.seen[receiver, id_] == 1, "processed twice"
-            found = self.productions.get(id_)
-            if found is not None and found[1] == receiver:
-                del self.productions[id_]
-        before = dict(self.stored)
-        for link in commit.intervals:
-            old_input, old_low = before.get(link.interval_id, (MIN_TIME, MIN_TIME))
-            assert link.low_watermark >= old_low, "a low watermark went back"
-            assert link.low_watermark <= link.input_watermark, "output ahead of input"
-            self.stored[link.interval_id] = (link.input_watermark, link.low_watermark)
-            del old_input
-        for production in commit.productions:
-            sender = store._logs[production.log].interval_id
-            promise = max(production.micros, before.get(sender, (0, MIN_TIME))[1])
-            assert production.hold == promise, "a hold is not what was promised"
-            if (production.receiver, production.id) not in self.seen:
-                self.productions[production.id] = (
-                    sender, production.receiver, production.slot, promise,
-                )  # fmt: skip
-        for change in commit.timers:
-            name = (change.computation, change.key, change.tag)
-            self.timers.pop(name, None)
-            if change.due is not None:
-                low = before.get(change.interval_id, (0, MIN_TIME))[1]
-                self.timers[name] = (change.interval_id, max(change.due, low))
-        self._check_pending(world, computations)
-
-    def _check_pending(self, world: World, computations: dict[int, str]) -> None:
-        low = {interval: stored[1] for interval, stored in self.stored.items()}
-        for sender, _, _, hold in self.productions.values():
-            assert low.get(sender, MIN_TIME) <= hold, "ahead of a production nobody has processed"
-        for interval, hold in self.timers.values():
-            assert low[interval] <= hold, "ahead of a pending timer"
-        by_name: dict[str, list[int]] = defaultdict(list)
-        for row in world.store._intervals.values():
-            by_name[computations[row.computation]].append(row.id)
-        ids = {name: id_ for id_, name in computations.items()}
-        for number in range(self.shape.sources):
-            (injector,) = by_name[f"s{number}_injector"]
-            self._check_rows(world, number, injector, low.get(injector, MIN_TIME), ids)
-        for hop, reads in enumerate(self.shape.reads):
-            senders = [
-                sender
-                for n in reads
-                for sender in by_name[
-                    f"s{n}_injector" if n < self.shape.sources else f"hop{n - self.shape.sources}"
-                ]
-            ]
-            least = min(low.get(sender, MIN_TIME) for sender in senders)
-            for interval in by_name[f"hop{hop}"]:
-                input_, _ = self.stored.get(interval, (MIN_TIME, MIN_TIME))
-                assert input_ <= least, "told before it was stored"
-
-    def _check_rows(
-        self, world: World, number: int, injector: int, low: int, ids: dict[str, int]
-    ) -> None:
-        """Rows not processed by all their readers, whether they were read yet or not."""
-        (log,) = [id_ for id_, log in world.store._logs.items() if log.interval_id == injector]
-        readers = [
-            ids[f"hop{hop}"] for hop, reads in enumerate(self.shape.reads) if number in reads
-        ]
-        lateness = self.shape.lateness * 1_000_000
-        promised = MIN_TIME
-        for offset, row in enumerate(self.shape.rows[number]):
-            if isinstance(row, int):
-                promised = max(promised, to_micros(at(row)))
-                continue
-            micros = to_micros(at(row.second))
-            if any((reader, record_id(log, offset)) not in self.seen for reader in readers):
-                assert low <= max(micros, promised), "ahead of a row nobody has processed"
-            promised = max(promised, micros - lateness)
-
-
-@st.composite
-def shapes(draw: st.DrawFn) -> Shape:
-    sources = draw(st.integers(1, 2))
-    hops = draw(st.integers(1, 5))
-    reads = [
-        draw(st.lists(st.integers(0, sources + hop - 1), min_size=1, max_size=2))
-        for hop in range(hops)
-    ]
-    for number in range(sources):  # every source has a reader
-        if not any(number in streams for streams in reads):
-            reads[draw(st.integers(0, hops - 1))].append(number)
-    row = st.one_of(st.tuples(st.sampled_from("abc"), st.integers(0, 60)), st.integers(0, 60))
-    rows: list[list[Item | int]] = []
-    for source in range(sources):
-        drawn = draw(st.lists(row, max_size=15))
-        rows.append(
-            [
-                r if isinstance(r, int) else Item(r[0], 1 + source + 2 * n, r[1])
-                for n, r in enumerate(drawn)
-            ]
-        )
-    return Shape(sources, reads, rows, draw(st.sampled_from([0, 5, 100])))
-
-
-@settings(
-    max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
-@given(
-    shape=shapes(),
-    faults=st.dictionaries(st.integers(0, 40), st.sampled_from(FAULTS[:5]), max_size=5),
-    lanes=st.integers(1, 3),
-    chunk=st.sampled_from([1, 2, 100]),
-    bundle=st.sampled_from([1, 3, 1000]),
-    unacked=st.sampled_from([1, 5, 1000]),
-    bucket_seconds=st.sampled_from([2.0, 120.0]),
-    copies=st.integers(1, 2),
-)
-def test_a_stored_watermark_never_goes_back_and_never_passes_pending_work(
-    shape: Shape,
-    faults: dict[int, str],
-    lanes: int,
-    chunk: int,
-    bundle: int,
-    unacked: int,
-    bucket_seconds: float,
-    copies: int,
-) -> None:
-    """Chains, fan-in, fan-out and diamonds with timers, any order of arrival, any faults."""
-    limits = replace(
-        QUICK,
-        lanes=lanes,
-        chunk_records=chunk,
-        bundle_records=bundle,
-        max_unacked_records=unacked,
-        bucket_seconds=bucket_seconds,
-        housekeeping_seconds=0.1,
-        fold_seconds=0.2,
-    )
-    books = Books(shape)
-
-    async def go() -> None:
-        world = await run_plan(
-            Plan(limits, [], dict(faults), copies, close_at_end=True),
-            lambda values, chosen: shape.build(chosen),
-            books.check,
-        )
-        for table, numbers in shape.expected().items():
-            assert Counter(row[1] for row in world.rows(table)) == numbers
-        assert books.productions == {}
-        assert books.timers == {}
-        assert {low for _, low in books.stored.values()} == {MAX_TIME}
-
-    asyncio.run(go())
-
-
-async def test_records_on_time_are_on_time_at_every_step() -> None:
-    """Within the declared lateness nothing is late anywhere, however slow a step is."""
-    values = [Item("abc"[n % 3], n + 1, (n * 7) % 20) for n in range(60)]
-    shape = Shape(1, [[0], [1], [0, 2], [2, 3]], [list(values)], 20)
-    for lanes in (1, 2):
-        limits = replace(QUICK, lanes=lanes, chunk_records=2, bundle_records=3)
-        world = World(shape.build(limits))
-        await world.run(close_at_end=True)
-        for hop in range(4):
-            assert world.counter(f"hop{hop}", "late") == 0
-            assert sum(shape.expected()[f"t{hop}"].values()) == len(world.rows(f"t{hop}"))
 
 
 def low_of(world: World, name: str) -> datetime:

@@ -1,24 +1,25 @@
-"""Timers: in order of time per key, once per set, through everything (I6)."""
+"""Timers: in order of time per key, once per set, through everything (I6).
+
+In any graph and through any faults: `test_random_graphs`.
+"""
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millwheel import Computation, Context, Pipeline, Record, Settings, Timer
+from millwheel import Computation, Context, Pipeline, Record, Timer
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.testing import Harness, advance, inject
 from millwheel.timers.holds import Holds
 from millwheel.timers.queue import Pending, Place, TimerName, TimerQueue
 from millwheel.timers.watermark import Watermarks
-from tests.test_exactly_once import FAULTS, Plan, run_plan
 from tests.test_runtime_world import (
     EPOCH,
     ITEMS,
@@ -169,6 +170,27 @@ async def test_a_hold_outlives_the_engine_and_ends_with_time() -> None:
     assert world.interval("do").durable == int(at(10).timestamp() * 1e6)
     await engine.stop()
     await world.run(close_at_end=True)
+    assert world.interval("do").durable == MAX_TIME
+
+
+async def test_a_hold_does_not_end_with_time_before_the_last_timer_has_fired() -> None:
+    """A timer that is to release it sends what was held with the timestamp that was held."""
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        ctx.hold_watermark(record.timestamp)
+        ctx.hold_watermark(record.timestamp, tag="never released")
+        ctx.set_timer(record.timestamp + timedelta(seconds=10), tag=str(record.value.number))
+
+    async def bell(timer: Timer, ctx: Context[Kept]) -> None:
+        number = int(timer.tag)
+        ctx.produce(TALLY, Counted("a", number, 0), timestamp=timer.at - timedelta(seconds=10))
+        ctx.release_watermark()
+
+    limits = replace(QUICK, chunk_records=1, bundle_records=1)
+    values = [Item(key, number, number) for number, key in enumerate("abc")]
+    world = World(doing(values, do, bell, settings=limits))
+    await world.run(close_at_end=True)
+    assert world.numbers() == [0, 1, 2]
     assert world.interval("do").durable == MAX_TIME
 
 
@@ -559,68 +581,6 @@ async def test_a_computation_without_process_timer_says_so() -> None:
     world = World(pipeline)
     await world.run()
     assert "sets timers but defines no process_timer" in world.letters()[0][1]
-
-
-# -- through crashes ------------------------------------------------------------------------------------
-
-
-def timers_pipeline(values: list[Item], limits: Settings) -> Pipeline:
-    """Each item sets, moves or cancels one of three timers of its key; the last word counts."""
-
-    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
-        item = record.value
-        tag = str(item.number % 3)
-        if item.number % 7 == 6:
-            ctx.cancel_timer(tag)
-        else:
-            ctx.set_timer(at(1000 + (item.number * 13) % 50), tag=tag)
-
-    async def bell(timer: Timer, ctx: Context[Kept]) -> None:
-        await ring(timer, ctx)
-        ctx.state.count += 1
-        if ctx.state.count <= 2:
-            ctx.set_timer(timer.at + timedelta(seconds=500), tag=timer.tag)
-
-    steps = [*values, advance(ITEMS, at(10_000))]
-    return doing(steps, do, bell, settings=limits)
-
-
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(
-    keys=st.lists(st.sampled_from("abc"), min_size=1, max_size=25),
-    faults=st.dictionaries(st.integers(0, 30), st.sampled_from(FAULTS[:5]), max_size=5),
-    lanes=st.integers(1, 2),
-    chunk=st.sampled_from([1, 3, 100]),
-    bundle=st.sampled_from([1, 4, 1000]),
-)
-def test_timers_fire_once_and_in_order_through_any_faults(
-    keys: list[str], faults: dict[int, str], lanes: int, chunk: int, bundle: int
-) -> None:
-    values = [Item(key, number, number) for number, key in enumerate(keys)]
-    limits = replace(QUICK, lanes=lanes, chunk_records=chunk, bundle_records=bundle)
-    pending: dict[tuple[str, str], int] = {}
-    for value in values:
-        name = (value.key, str(value.number % 3))
-        if value.number % 7 == 6:
-            pending.pop(name, None)
-        else:
-            pending[name] = 1000 + (value.number * 13) % 50
-    expected: dict[str, list[int]] = {}
-    for key in {k for k, _ in pending}:
-        rings = expected[key] = []
-        left = sorted(due for (k, _), due in pending.items() if k == key)
-        while left:
-            rings.append(left.pop(0))
-            if len(rings) <= 2:
-                left = sorted([*left, rings[-1] + 500])
-
-    async def go() -> None:
-        world = await run_plan(Plan(limits, values, dict(faults)), timers_pipeline)
-        found = {key: [n for n, _ in rows] for key, rows in world.tallied().items()}
-        assert found == expected
-        assert world.store.timers() == []
-
-    asyncio.run(go())
 
 
 # -- the pure parts ------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import asyncio
 from collections import Counter
 from dataclasses import replace
 from datetime import datetime, timedelta
-from itertools import pairwise
 from typing import Any, Literal
 
 import msgspec
@@ -19,7 +18,7 @@ from millwheel.computations import Fold, Windowed, count, total
 from millwheel.errors import GraphError
 from millwheel.model import to_micros
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
-from millwheel.windows import Pane, Session, Sliding, Tumbling
+from millwheel.windows import Pane, Tumbling
 from tests.test_exactly_once import FAULTS, Plan, run_plan
 from tests.test_runtime_world import ITEMS, QUICK, Item, World, at, key_of, script, time_of
 
@@ -388,85 +387,6 @@ def _build(late: Late, lateness: float) -> Any:
         return pipeline[0]
 
     return build
-
-
-class Spanned(msgspec.Struct):
-    """A pane as a table by key and start shows it."""
-
-    key: str
-    start: datetime
-    end: datetime
-    value: int
-    retracted: bool
-
-
-def spanned(found: Pane[int]) -> Spanned:
-    return Spanned(str(found.key), found.start, found.end, found.value, found.retracted)
-
-
-def brute(kind: str, values: list[Item]) -> set[tuple[str, datetime, datetime, int]]:
-    """Sliding windows of 30 s each 10 s, or sessions with a gap of 10 s, by search."""
-    spans: list[tuple[str, float, float]] = []
-    for key in {value.key for value in values}:
-        seconds = sorted(value.second for value in values if value.key == key)
-        if kind == "sliding":
-            spans += [(key, start, start + 30) for start in range(-30, 410, 10)]
-        else:
-            breaks = [b for a, b in pairwise(seconds) if b - a >= 10]
-            starts = [seconds[0], *breaks]
-            for start, following in zip(starts, [*breaks, float("inf")], strict=True):
-                last = max(second for second in seconds if start <= second < following)
-                spans.append((key, start, last + 10))
-    found = set()
-    for key, start, end in spans:
-        inside = sum(value.key == key and start <= value.second < end for value in values)
-        if inside:
-            found.add((key, at(start), at(end), inside))
-    return found
-
-
-@settings(
-    max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
-@given(
-    arrivals=st.lists(
-        st.tuples(st.sampled_from("ab"), st.integers(0, 120)), min_size=1, max_size=40
-    ),
-    kind=st.sampled_from(["sliding", "session"]),
-    lateness=st.sampled_from([20, 500]),
-    faults=st.dictionaries(st.integers(0, 30), st.sampled_from(FAULTS[:5]), max_size=4),
-    lanes=st.integers(1, 2),
-    chunk=st.sampled_from([1, 3, 100]),
-    copies=st.integers(1, 2),
-)
-def test_amended_windows_of_every_kind_equal_a_batch_answer_through_faults(
-    arrivals: list[tuple[str, int]],
-    kind: str,
-    lateness: int,
-    faults: dict[int, str],
-    lanes: int,
-    chunk: int,
-    copies: int,
-) -> None:
-    """Late records slide into closed windows and join closed sessions; in the end the table
-    shows what a batch would."""
-    values = [Item(key, number, second) for number, (key, second) in enumerate(arrivals)]
-    limits = replace(QUICK, lanes=lanes, chunk_records=chunk, bundle_records=5)
-    plan = Plan(limits, values, dict(faults), copies, close_at_end=True)
-    second = timedelta(seconds=1)
-    size: Any = Sliding(30 * second, 10 * second) if kind == "sliding" else Session(10 * second)
-
-    def build(steps: list[Item], limits: Settings) -> Pipeline:
-        pipeline = windows("amend", steps=list(steps), lateness=lateness, limits=limits, size=size)
-        pipeline.sink(PANES, Table("panes", Spanned, key=("key", "start")), row=spanned)
-        return pipeline
-
-    async def go() -> None:
-        world = await run_plan(plan, build)
-        found = {tuple(row[:4]) for row in world.rows("panes") if not row[4]}
-        assert found == brute(kind, values)
-
-    asyncio.run(go())
 
 
 async def test_windows_hold_through_every_mode_of_the_kit() -> None:

@@ -34,7 +34,7 @@ LATEST = timedelta(days=1)
 left more than 1,301 minutes late, so that none comes after it."""
 SETTINGS = Settings(bundle_records=50, chunk_records=50)
 """Small bundles: the watermark moves with each commit, and 50 departures are about an hour of
-the year. With the default of 1,000 a window would wait for a day to pass at full speed, and
+the year. With the default of 2,000 a window would wait for a day to pass at full speed, and
 hardly a flight would find it closed."""
 
 

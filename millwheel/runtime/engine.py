@@ -166,6 +166,7 @@ class Engine:
             await asyncio.wait((drained, failed), return_when=asyncio.FIRST_COMPLETED)
             drained.cancel()
             failed.cancel()
+            await asyncio.gather(drained, failed, return_exceptions=True)
         await self.kill()
         for interval in self.intervals:
             if interval.ownership is Ownership.HELD:

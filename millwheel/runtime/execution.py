@@ -23,7 +23,6 @@ from millwheel.runtime.interval import Interval
 from millwheel.runtime.states import Change, KeyState
 from millwheel.store.port import DeadLetter
 
-
 SOONER_TIMERS = 256
 """Timers set by timers that fire at once, between two due ones of a key."""
 
@@ -90,10 +89,9 @@ class Execution:
             if sooner is None:
                 return
             due, name = sooner
-            _, kind, tag = name
             context._micros = due
             timers[name] = None
-            await computation.process_timer(Timer(tag, kind, due), context)
+            await computation.process_timer(Timer(name[2], firing.timer.kind, due), context)
 
     async def _fire(self, firing: Firing) -> None:
         """Run a timer, unless it was replaced or cancelled before its turn came."""

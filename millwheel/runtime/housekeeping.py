@@ -143,6 +143,6 @@ class Housekeeping(Service):
         if retired:
             await engine.store.retire_logs([log.id for _, log in retired])
             for interval, log in retired:
-                if log in interval.logs:
-                    interval.logs.remove(log)
-                engine.logs.pop(log.id, None)
+                if log in interval.logs:  # else its lane has started over: what is there is sent
+                    interval.logs.remove(log)  # again, and retired when that is acknowledged
+                    engine.logs.pop(log.id, None)

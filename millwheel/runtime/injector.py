@@ -96,8 +96,11 @@ class Injector:
         self._task = self._engine.spawn(self._run(), f"injector {self._interval.name}")
 
     def read_on(self) -> None:
-        """Read what was added to the source since its end was met."""
-        if self.ended:
+        """Read what was added to the source since its end was met.
+
+        One that was stopped (its lane starts over) opens the source anew and finds it there.
+        """
+        if self.ended and self._task is not None:
             self.ended = False
             self._read_on()
 

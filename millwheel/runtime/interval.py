@@ -340,10 +340,11 @@ class Interval:
     def output_watermark(self) -> int:
         """What may be promised now: LW = min(IW, everything held), and never back.
 
-        At the end of time nothing is left that could release what user code still holds.
+        At the end of time, when the last timer has fired, nothing is left that could release what
+        user code still holds.
         """
         least = min(self.exact_watermark, self.holds.least())
-        if self.exact_watermark < MAX_TIME:
+        if least < MAX_TIME:
             least = min(least, self.state_holds.least())
         return max(self.promised, least)
 

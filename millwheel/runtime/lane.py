@@ -91,9 +91,11 @@ class Lane:
 
     async def stop_running(self) -> None:
         """Take no more work; what waits in user code is cancelled and will run again."""
-        await end(task for task in (self._runner, *self._hands) if task is not None)
+        runner, self._runner = self._runner, None  # first: from here on no hand starts another
+        if runner is not None:
+            await end([runner])
+        await end(self._hands)
         self._hands.clear()
-        self._runner = None
         self._looked.set()
 
     async def drain(self) -> None:
@@ -151,10 +153,9 @@ class Lane:
                 await self.wake.wait()
                 continue
             interval, items = taken
-            watermark = interval.input_watermark
             groups = await self._sort(interval, items)
             if groups:
-                await self._run_groups(interval, groups, watermark)
+                await self._run_groups(interval, groups)
             self._looked.set()
 
     async def _page_in(self) -> None:
@@ -270,30 +271,34 @@ class Lane:
         for state, entries in zip(states, rows, strict=True):
             state.fill(entries, complete=len(entries) < limit)
 
-    async def _run_groups(self, interval: Interval, groups: deque[Group], watermark: int) -> None:
+    async def _run_groups(self, interval: Interval, groups: deque[Group]) -> None:
         """Run all groups; one that waits for something goes on by itself, out of the way."""
         self._ran.clear()
-        self._start_hand(interval, groups, watermark)
+        self._start_hand(interval, groups)
         await self._ran.wait()
 
-    def _start_hand(self, interval: Interval, groups: deque[Group], watermark: int) -> None:
-        hand = asyncio.create_task(self._hand(interval, groups, watermark))
+    def _start_hand(self, interval: Interval, groups: deque[Group]) -> None:
+        hand = asyncio.create_task(self._hand(interval, groups))
         self._hands.add(hand)
         hand.add_done_callback(self._hand_ended)
 
-    async def _hand(self, interval: Interval, groups: deque[Group], watermark: int) -> None:
+    async def _hand(self, interval: Interval, groups: deque[Group]) -> None:
         """Runs groups until there are none, or until one waits: then another hand takes over.
 
         User code runs inside this task as a plain await, which costs nothing when it does
         not suspend. If it does, the callback below finds groups left and starts a new hand.
+
+        Each key sees the input watermark as it is when the key's turn comes: what is promised
+        may have moved since its records were taken, and what user code takes for open must
+        not be closed downstream already.
         """
-        asyncio.get_running_loop().call_soon(self._relieve, interval, groups, watermark)
+        asyncio.get_running_loop().call_soon(self._relieve, interval, groups)
         execution = Execution(interval)
         now = self._engine.clock.now()
         backlog = interval.backlog
         while groups:
             state, items = groups.popleft()
-            changes = await execution.run(state, items, watermark, now)
+            changes = await execution.run(state, items, interval.input_watermark, now)
             self._finish(interval, state, items, execution.effects, changes)
             while (waiting := backlog.pop(state.key_text)) is not None:
                 backlog[state.key_text] = None
@@ -301,9 +306,9 @@ class Lane:
                 changes = await execution.run(state, waiting, interval.input_watermark, now)
                 self._finish(interval, state, waiting, execution.effects, changes)
 
-    def _relieve(self, interval: Interval, groups: deque[Group], watermark: int) -> None:
+    def _relieve(self, interval: Interval, groups: deque[Group]) -> None:
         if groups and self._runner is not None:
-            self._start_hand(interval, groups, watermark)
+            self._start_hand(interval, groups)
         else:
             self._ran.set()
 
