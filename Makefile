@@ -15,7 +15,7 @@ demo: setup ## run the flights example and print its report
 	@$(VENV_PYTHON) -m examples.flights $(ARGS)
 
 test: setup ## run the tests
-	@$(VENV_PYTHON) -m pytest $(ARGS)
+	@$(VENV_PYTHON) -m pytest -n auto --maxprocesses=4 --dist loadgroup $(ARGS)
 
 lint: setup ## format, lint rules, types and layers, without changing anything
 	@$(VENV_PYTHON) -m ruff format --check

@@ -2,8 +2,8 @@
 
 Every stage stores its low watermark before the next one hears of it. So on an idle engine the lag
 is measured by commits: by ten raw one-record commits of the same run. Under load a stage waits
-for the bundle that is on its way: by the median duration of the run's bundles, from being closed
-to being durable.
+for the bundle that is on its way: by the median duration of the run's bundles, from being opened
+(when the one before is closed) to being durable.
 """
 
 from __future__ import annotations
@@ -63,12 +63,15 @@ class Tracking:
         self.stored: dict[int, tuple[list[int], list[float]]] = {}
         """Interval -> its low watermarks, and since when each was durable."""
         self.bundles: list[float] = []
-        """Seconds of each commit that carried records."""
+        """Seconds from the opening to the end of each bundle that carried records."""
+        self.commits: list[float] = []
+        """Seconds of their commits alone."""
         self.moved = asyncio.Event()
 
-    def note(self, commit: Commit, began: float, ended: float) -> None:
+    def note(self, commit: Commit, opened: float, closed: float, ended: float) -> None:
         if commit.seen:
-            self.bundles.append(ended - began)
+            self.bundles.append(ended - opened)
+            self.commits.append(ended - closed)
         for link in commit.intervals:
             lows, times = self.stored.setdefault(link.interval_id, ([MIN_TIME], [0.0]))
             if link.low_watermark > lows[-1]:
@@ -89,11 +92,13 @@ class TrackedLane:
     def __init__(self, lane: StoreLane, tracking: Tracking) -> None:
         self._lane = lane
         self._tracking = tracking
+        self._opened = time.perf_counter()
 
     async def commit(self, commit: Commit) -> None:
-        began = time.perf_counter()
+        opened, self._opened = self._opened, time.perf_counter()
+        closed = self._opened
         await self._lane.commit(commit)
-        self._tracking.note(commit, began, time.perf_counter())
+        self._tracking.note(commit, opened, closed, time.perf_counter())
 
     async def close(self) -> None:
         await self._lane.close()
@@ -154,9 +159,9 @@ async def idle(url: str, samples: int) -> list[float]:
     return found
 
 
-async def loaded(url: str, directory: Path, records: int) -> tuple[list[list[float]], list[float]]:
-    """Seconds of lag that each stage adds, for each step of the injector's watermark; and of each
-    bundle."""
+async def loaded(url: str, directory: Path, records: int) -> tuple[list[list[float]], Tracking]:
+    """Seconds of lag that each stage adds, for each step of the injector's watermark; and what the
+    bundles took."""
     tracking = Tracking()
     await (await fresh_store(url, "bench_lag")).close()
     store = await TrackedStore(url, "bench_lag", tracking).open()
@@ -170,21 +175,22 @@ async def loaded(url: str, directory: Path, records: int) -> tuple[list[list[flo
     steps = tracking.stored[order[0][0]][0][1:]
     times = [found for step in steps if (found := arrivals(tracking, order, step)) is not None]
     lags = [[t[n] - t[n - 1] for t in times] for n in range(1, STAGES + 1)]
-    return lags, tracking.bundles
+    return lags, tracking
 
 
 async def measure(url: str, directory: Path, *, samples: int, records: int) -> dict[str, Any]:
     """Both lags, each beside its yardstick of the same run."""
     raw = statistics.median((await raw_latency(url, 300))[10:])
     alone = statistics.median((await idle(url, samples))[5:])
-    lags, bundles = await loaded(url, directory, records)
-    bundle = statistics.median(bundles)
+    lags, tracking = await loaded(url, directory, records)
+    bundle = statistics.median(tracking.bundles)
     per_stage = [statistics.median(lag) for lag in lags]
     result = {
         "raw_commit_ms": raw * 1000,
         "idle_ms": alone * 1000,
         "idle_ratio": alone / (STAGES * raw),
         "bundle_ms": bundle * 1000,
+        "commit_ms": statistics.median(tracking.commits) * 1000,
         "stage_ms": [lag * 1000 for lag in per_stage],
         "stage_ratio": max(per_stage) / bundle,
         "steps": len(lags[0]),
@@ -195,7 +201,7 @@ async def measure(url: str, directory: Path, *, samples: int, records: int) -> d
     )
     print(
         f"  loaded: p50 of the slowest stage {max(per_stage) * 1000:.1f} ms (all: "
-        f"{', '.join(f'{lag * 1000:.1f}' for lag in per_stage)}); bundle {bundle * 1000:.1f} ms; "
-        f"ratio {result['stage_ratio']:.2f}"
+        f"{', '.join(f'{lag * 1000:.1f}' for lag in per_stage)}); bundle {bundle * 1000:.1f} ms, "
+        f"of that its commit {result['commit_ms']:.1f} ms; ratio {result['stage_ratio']:.2f}"
     )
     return result

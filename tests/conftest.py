@@ -52,6 +52,13 @@ def _quick_directory() -> Path:
     return Path("/tmp")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where tests run in several processes, all with Spark go to one: they share its session."""
+    for item in items:
+        if item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[Callable[[int], str]]:
     """Gives the URL of a throw-away server of a major version; skips where there is none."""

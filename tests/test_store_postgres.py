@@ -861,8 +861,11 @@ class Trial:
         except StoreUnavailable:
             assert killed not in (None, "answer")
         else:
-            # Less may be folded than a fold before this one did, whose answer was lost.
-            assert folded or killed is None or killed == "answer"
+            if not folded:  # a fold before this one went as far, and its answer was lost
+                ((stored,),) = await self.site.query(
+                    "SELECT through FROM {fold} WHERE interval_id = %s", row_.id, fold="fold"
+                )
+                assert stored >= through
             if folded and killed != "answer":
                 self.known[row_.id] = through
         finally:
@@ -1009,7 +1012,7 @@ async def _fill_tables(site: PostgresSite, owner: Owner) -> tuple[Bucket, Bucket
             "INSERT INTO {states} SELECT CASE WHEN n %% 2 = 0 THEN %s ELSE %s END, n, 2, "
             "n %% 65536, '\"k' || n || '\"', '', '1', 1 FROM " + numbers,
             "INSERT INTO {timers} SELECT CASE WHEN n %% 2 = 0 THEN %s ELSE %s END, n, 2, "
-            "n %% 65536, '\"k' || n || '\"', 'watermark', '', n, n FROM " + numbers,
+            "n %% 65536, '\"k' || n || '\"', 'watermark', '', n, n, n FROM " + numbers,
             "INSERT INTO {productions} SELECT n %% 5 + 100, n, 1, 2, n %% 65536, "
             "'\"k' || n || '\"', '1', 1, n, n, %s FROM " + numbers,
             "INSERT INTO {seen} SELECT n %% 65536, 2, gen_random_uuid() FROM " + numbers,
@@ -1033,7 +1036,7 @@ async def _fill_tables(site: PostgresSite, owner: Owner) -> tuple[Bucket, Bucket
         state="state",
     )
     await site.query(
-        "INSERT INTO {timer} SELECT n %% 65536, 2, '\"k' || n || '\"', 'watermark', '', n, %s "
+        "INSERT INTO {timer} SELECT n %% 65536, 2, '\"k' || n || '\"', 'watermark', '', n, %s, n "
         "FROM " + series,
         1,
         timer="timer",
@@ -1085,6 +1088,7 @@ PLANNED: list[tuple[str, dict[str, Any], dict[str, str]]] = [
             "acked": ["{}"],
             "position": [None],
             "counters": ["{}"],
+            "percentiles": [None],
         },
         {"current": "commit_record", "previous": "commit_record"},
     ),

@@ -298,6 +298,9 @@ class Engine:
             else:
                 self._equip(interval, claim)
         self.source_logs = frozenset(sources)
+        place = {node.name: number for number, node in enumerate(self.graph.nodes)}
+        for lane in self.lanes:
+            lane.downstream_first = sorted(lane.intervals, key=lambda i: -place[i.step.name])
 
     def _equip(self, interval: Interval, claim: Claim) -> None:
         """Give an interval its dedup and its part file."""

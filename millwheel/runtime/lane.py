@@ -44,6 +44,9 @@ Group = tuple[KeyState, list[Item]]
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 2.0
 
+FAIR_TURN = 8
+"""Every so many times the next interval in turn is asked for work first."""
+
 OUTAGE_GAP_SECONDS = 10.0
 """A lane that had nothing to commit for so long since it recovered meets a new outage."""
 
@@ -56,6 +59,8 @@ class Lane:
         self._settings = engine.settings
         self.number = number
         self.intervals: list[Interval] = []
+        self.downstream_first: list[Interval] = []
+        """The same, those nearest to the end of the graph first."""
         self.wake = asyncio.Event()
         """There may be something to run: records, due timers, credits, room in the bundle."""
         self._commit_wanted = asyncio.Event()
@@ -188,7 +193,7 @@ class Lane:
         self.wake.set()
 
     def _take(self) -> tuple[Interval, list[Item]] | None:
-        """Some work of the next interval that has any; due timers come before records."""
+        """Some work of an interval that has any; due timers come before records."""
         settings = self._settings
         if (
             self._open.count >= settings.bundle_records
@@ -197,9 +202,7 @@ class Lane:
         ):
             return None
         now = self._engine.clock.now()
-        for _ in self.intervals:
-            self._turn = (self._turn + 1) % len(self.intervals)
-            interval = self.intervals[self._turn]
+        for interval in self._in_turn():
             has_due = interval.has_due(now)
             if not (has_due or interval.intake) or not interval.may_send():
                 continue
@@ -213,6 +216,19 @@ class Lane:
             count = min(len(intake), settings.chunk_records)
             return interval, [intake.popleft() for _ in range(count)]
         return None
+
+    def _in_turn(self) -> list[Interval]:
+        """The intervals in the order in which they are asked for work.
+
+        Who is nearest to the end of the graph comes first: records leave before others come
+        in, so that they wait at the source and not between the stages. Now and then everybody
+        gets a turn, so that no branch waits for another's source to run dry.
+        """
+        self._turn += 1
+        if self._turn % FAIR_TURN:
+            return self.downstream_first
+        first = self._turn // FAIR_TURN % len(self.intervals)
+        return self.intervals[first:] + self.intervals[:first]
 
     async def _sort(self, interval: Interval, items: list[Item]) -> deque[Group]:
         """Drop what was seen, and put the rest in groups of one key, their state loaded."""
