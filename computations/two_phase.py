@@ -117,7 +117,7 @@ def merged(fold: Fold[V, A, R], merge: Callable[[A, A], A]) -> Fold[Partial[A], 
     def add(accumulator: A, partial: Partial[A]) -> A:
         return merge(accumulator, partial.value)
 
-    return Fold(fold.init, add, fold.result, fold.accumulator)
+    return Fold(fold.init, add, fold.result, fold.accumulator, merge)
 
 
 class Part(msgspec.Struct, Generic[A]):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +19,7 @@ from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.testing import Harness, advance, inject
 from millwheel.timers.holds import Holds
 from millwheel.timers.queue import Pending, Place, TimerName, TimerQueue
-from millwheel.timers.watermark import Watermarks
+from millwheel.timers.watermark import Report, SlotWatermarks, Watermarks
 from tests.test_runtime_world import (
     EPOCH,
     ITEMS,
@@ -699,15 +699,58 @@ def test_holds_know_their_least(acts: list[tuple[bool, int]]) -> None:
 
 def test_watermarks_are_the_least_of_all_senders_and_never_go_back() -> None:
     marks = Watermarks()
+    for sender in (1, 2):
+        marks.add_sender(sender, 100)
     marks.add_reader(9, [1, 2])
     marks.add_reader(8, [2])
-    marks.restore({1: 50})
+    assert marks.report(Report(1, 0, 100, 1, 50)) == []
     assert marks.input(9) == MIN_TIME, "a sender that told nothing yet counts"
-    assert marks.advance(2, 20) == [9, 8]
+    assert marks.report(Report(2, 0, 50, 2, 20)) == [], "of half of its slots nothing is known"
+    assert marks.report(Report(2, 50, 100, 3, 30)) == [9, 8]
     assert (marks.input(9), marks.input(8)) == (20, 20)
-    assert marks.advance(2, 10) == []
-    assert marks.advance(2, 80) == [9, 8]
+    assert marks.report(Report(2, 0, 50, 2, 10)) == [], "an old report"
+    assert marks.report(Report(2, 0, 50, 2, 80)) == [9, 8]
+    assert (marks.input(9), marks.input(8)) == (30, 30)
+    assert marks.report(Report(2, 50, 100, 4, 90)) == [9, 8]
     assert (marks.input(9), marks.input(8)) == (50, 80)
-    assert marks.advance(1, 60) == [9]
-    marks.restore({1: 10, 2: 10})
-    assert (marks.input(9), marks.input(8)) == (60, 80)
+    assert marks.report(Report(1, 0, 100, 1, 60)) == [9]
+    assert marks.report(Report(1, 0, 100, 5, 10)) == [], "a merge may tell less; time stands"
+    assert (marks.input(9), marks.least(1)) == (60, 10)
+
+
+def test_slots_that_nobody_reports_keep_their_last_value() -> None:
+    """A reader that has not heard of a split does not run ahead of the part new to him."""
+    of = SlotWatermarks(100)
+    of.report(0, 100, 1, 10)
+    of.report(0, 40, 2, 50)
+    assert of.least == 10, "the upper part has told nothing since"
+    of.report(0, 100, 1, 30)
+    assert of.least == 30, "the old owner's word still counts where nothing is newer"
+    of.report(40, 100, 3, 40)
+    of.report(0, 100, 1, 90)
+    assert of.least == 40, "and nowhere else"
+
+
+class Told(NamedTuple):
+    low: int
+    high: int
+    sequencer: int
+    watermark: int
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(
+    st.lists(
+        st.builds(
+            Told, st.integers(0, 11), st.integers(1, 12), st.integers(0, 6), st.integers(0, 50)
+        ).filter(lambda told: told.low < told.high)
+    )
+)
+def test_the_last_word_of_each_slot_counts(words: list[Told]) -> None:
+    of = SlotWatermarks(12)
+    slots = [(-1, MIN_TIME)] * 12
+    for told in words:
+        of.report(*told)
+        for slot in range(told.low, told.high):
+            slots[slot] = max(slots[slot], (told.sequencer, told.watermark))
+        assert of.least == min(watermark for _, watermark in slots)

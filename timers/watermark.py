@@ -3,61 +3,128 @@
 ``IW(A) = min(stored LW of every interval that sends to A)``: a record queued or running
 at A is un-ACKed at its sender, whose stored watermark it holds, so it need not be counted
 again here. A value is told only after it is stored, and never goes back (I5).
+
+What senders have stored is kept by slot, not by interval (paper 7.2): a report covers the
+slots of its interval, and counts unless something newer, by its sequencer, is known of them.
+Slots that nobody reports any more keep their last value. So whoever has not heard yet that an
+interval was split does not run ahead of the part that is new to him.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_right
+from typing import NamedTuple
 
 from millwheel.model import MAX_TIME, MIN_TIME
 
 
+class Report(NamedTuple):
+    """What the owner of an interval has stored as its low watermark."""
+
+    computation: int
+    slot_from: int
+    slot_to: int
+    sequencer: int
+    watermark: int
+
+
+class Stretch(NamedTuple):
+    """Slots of which the last word is the same."""
+
+    end: int
+    """One past the last; it begins where the one before ends."""
+    sequencer: int
+    watermark: int
+
+
+class SlotWatermarks:
+    """The stored low watermarks of one computation over its slots ``[0, slots)``."""
+
+    __slots__ = ("_starts", "_stretches", "least")
+
+    def __init__(self, slots: int) -> None:
+        self._starts = [0]
+        self._stretches = [Stretch(slots, -1, MIN_TIME)]
+        self.least = MIN_TIME
+
+    def report(self, slot_from: int, slot_to: int, sequencer: int, watermark: int) -> None:
+        """Take the word of an interval's owner; of the same owner, a lower one is an old one."""
+        starts, stretches = self._starts, self._stretches
+        place = bisect_right(starts, slot_from) - 1
+        known = stretches[place]
+        if starts[place] == slot_from and known.end == slot_to:
+            if (sequencer, watermark) > (known.sequencer, known.watermark):
+                stretches[place] = Stretch(slot_to, sequencer, watermark)
+        else:
+            self._cut(slot_from)
+            self._cut(slot_to)
+            self._overlay(slot_from, slot_to, sequencer, watermark)
+        self.least = min(stretch.watermark for stretch in self._stretches)
+
+    def _cut(self, slot: int) -> None:
+        """Let a stretch begin at `slot`."""
+        place = bisect_right(self._starts, slot) - 1
+        known = self._stretches[place]
+        if self._starts[place] < slot < known.end:
+            self._starts.insert(place + 1, slot)
+            self._stretches[place] = known._replace(end=slot)
+            self._stretches.insert(place + 1, known)
+
+    def _overlay(self, slot_from: int, slot_to: int, sequencer: int, watermark: int) -> None:
+        """Replace what is older in a range that begins and ends between stretches."""
+        starts: list[int] = []
+        stretches: list[Stretch] = []
+        for start, known in zip(self._starts, self._stretches, strict=True):
+            inside = slot_from <= start and known.end <= slot_to
+            if inside and (sequencer, watermark) > (known.sequencer, known.watermark):
+                known = Stretch(known.end, sequencer, watermark)
+            if stretches and stretches[-1][1:] == known[1:]:
+                stretches[-1] = known
+            else:
+                starts.append(start)
+                stretches.append(known)
+        self._starts, self._stretches = starts, stretches
+
+
 class Watermarks:
-    """The low watermarks that intervals have stored, and the minima their readers go by."""
+    """The low watermarks that senders have stored, and the minima their readers go by."""
 
     def __init__(self) -> None:
-        self._stored: dict[int, int] = {}
+        self._of: dict[int, SlotWatermarks] = {}
         self._senders: dict[int, list[int]] = {}
         self._readers: dict[int, list[int]] = {}
         self._input: dict[int, int] = {}
 
+    def add_sender(self, computation: int, slots: int) -> None:
+        """A computation of `slots` slots (an injector: partitions); nothing is known of it yet."""
+        self._of[computation] = SlotWatermarks(slots)
+
     def add_reader(self, computation: int, senders: list[int]) -> None:
-        """`computation` reads what the intervals `senders` write."""
+        """`computation` reads what the computations `senders` write."""
         self._senders[computation] = senders
-        self._input[computation] = MIN_TIME
+        self._input[computation] = MIN_TIME if senders else MAX_TIME
         for sender in senders:
             self._readers.setdefault(sender, []).append(computation)
 
-    def restore(self, stored: Mapping[int, int]) -> None:
-        """Start from what is stored; a sender that is missing counts as "nothing known"."""
-        self._stored.update(stored)
-        for computation in self._senders:
-            self._input[computation] = max(self._input[computation], self._least(computation))
-
-    def _least(self, computation: int) -> int:
-        stored = self._stored
-        return min(
-            (stored.get(sender, MIN_TIME) for sender in self._senders[computation]),
-            default=MAX_TIME,
-        )
-
-    def advance(self, sender: int, watermark: int) -> list[int]:
-        """`sender` has stored `watermark`; gives the computations whose input watermark moved."""
-        if watermark <= self._stored.get(sender, MIN_TIME):
+    def report(self, report: Report) -> list[int]:
+        """Take a report; gives the computations whose input watermark moved."""
+        of = self._of[report.computation]
+        before = of.least
+        of.report(report.slot_from, report.slot_to, report.sequencer, report.watermark)
+        if of.least == before:
             return []
-        self._stored[sender] = watermark
         moved = []
-        for computation in self._readers.get(sender, ()):
-            least = self._least(computation)
+        for computation in self._readers.get(report.computation, ()):
+            least = min(self._of[sender].least for sender in self._senders[computation])
             if least > self._input[computation]:
                 self._input[computation] = least
                 moved.append(computation)
         return moved
 
-    def stored(self, sender: int) -> int:
-        """What an interval has stored."""
-        return self._stored.get(sender, MIN_TIME)
-
     def input(self, computation: int) -> int:
         """The input low watermark of a computation."""
         return self._input[computation]
+
+    def least(self, computation: int) -> int:
+        """The least that is stored of a computation."""
+        return self._of[computation].least

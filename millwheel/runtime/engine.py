@@ -321,23 +321,19 @@ class Engine:
 
     def _connect_watermarks(self, by_name: dict[str, Step]) -> None:
         for step in self.steps.values():
+            for kept in (self.watermarks, *self.percentiles.values()):
+                kept.add_sender(step.id, step.slots)
             if step.node.kind != "injector":
-                upstream = [by_name[node.name] for node in self.graph.upstream(step.node)]
-                senders = [i.id for s in upstream for i in s.intervals]
+                senders = [by_name[node.name].id for node in self.graph.upstream(step.node)]
                 self.watermarks.add_reader(step.id, senders)
                 for percentile in step.node.percentiles:
                     self.percentiles[percentile].add_reader(step.id, senders)
 
     def _restore_watermarks(self) -> None:
-        self.watermarks.restore({interval.id: interval.durable for interval in self.intervals})
-        for percentile, watermarks in self.percentiles.items():
-            watermarks.restore(
-                {
-                    interval.id: interval.percentiles[percentile].durable
-                    for interval in self.intervals
-                    if percentile in interval.percentiles
-                }
-            )
+        for interval in self.intervals:
+            self.watermarks.report(interval.report(interval.durable))
+            for percentile, kept in interval.percentiles.items():
+                self.percentiles[percentile].report(interval.report(kept.durable))
         for interval in self.intervals:
             if interval.injector is None:
                 interval.hear(self.watermarks.input(interval.step.id))
@@ -503,7 +499,7 @@ class Engine:
         """An interval's low watermark is durable: only now may its readers know (I5)."""
         if interval.injector is not None:
             self.excuse_idle()
-        for computation in self.watermarks.advance(interval.id, watermark):
+        for computation in self.watermarks.report(interval.report(watermark)):
             moved = self.watermarks.input(computation)
             for reader in self.steps[computation].intervals:
                 reader.hear(moved)
@@ -511,9 +507,9 @@ class Engine:
 
     def percentile_stored(self, interval: Interval, percentile: float, watermark: int) -> None:
         """A percentile low watermark of an interval is durable: its readers may know."""
-        percentile_watermarks = self.percentiles[percentile]
-        for computation in percentile_watermarks.advance(interval.id, watermark):
-            moved = percentile_watermarks.input(computation)
+        kept = self.percentiles[percentile]
+        for computation in kept.report(interval.report(watermark)):
+            moved = kept.input(computation)
             for reader in self.steps[computation].intervals:
                 reader.hear_percentile(percentile, moved)
                 self._consider(reader)

@@ -33,6 +33,7 @@ from millwheel.store.port import Claim, TimerChange, TimerPlace
 from millwheel.timers.holds import Holds
 from millwheel.timers.percentile import Percentile
 from millwheel.timers.queue import Pending, TimerQueue
+from millwheel.timers.watermark import Report
 
 if TYPE_CHECKING:
     from millwheel.runtime.injector import Injector
@@ -353,6 +354,10 @@ class Interval:
         for kept in self.percentiles.values():
             kept.promised = kept.output(self.promised)
         return {percentile: kept.promised for percentile, kept in self.percentiles.items()}
+
+    def report(self, watermark: int) -> Report:
+        """What others are told of its low watermark."""
+        return Report(self.step.id, *self.slots, self.sequencer, watermark)
 
     def has_news(self) -> bool:
         """Whether more may be promised than is stored."""

@@ -14,7 +14,7 @@ from millwheel.codec import Codec, encode_key, reason, shown
 from millwheel.context import Effects, StateCell
 from millwheel.errors import UserCodeError
 from millwheel.graph import Node
-from millwheel.model import Delivery, Key
+from millwheel.model import SLOTS, Delivery, Key
 from millwheel.sinks import Console, JsonLinesFiles, SinkUse, Table
 from millwheel.streams import Input, Stream
 
@@ -39,6 +39,12 @@ class Step:
     def interval_of(self, slot: int) -> Interval:
         """The interval a key's slot belongs to."""
         return self.intervals[bisect_right(self.starts, slot) - 1]
+
+    @property
+    def slots(self) -> int:
+        """How many slots its keys have; of an injector, how many partitions there are."""
+        injection = self.node.injection
+        return SLOTS if injection is None else len(injection.source.partitions())
 
     @property
     def name(self) -> str:
