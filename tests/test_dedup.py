@@ -98,7 +98,8 @@ async def make(limits: Settings = QUICK) -> tuple[VirtualClock, Stamps, Buckets,
     buckets = Buckets(store, limits, stamps, clock)
     await buckets.load()
     await buckets.ensure_current()
-    return clock, stamps, buckets, Dedup(store, buckets, 1, (0, 65536), capacity=100)
+    dedup = Dedup(store, buckets, 1, (0, 65536), capacity=100, inherited=frozenset())
+    return clock, stamps, buckets, dedup
 
 
 def delivery(seq: int, stamp: int, log: int = 5) -> Delivery[int]:

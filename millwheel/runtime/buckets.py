@@ -56,23 +56,23 @@ class Buckets:
         self._sources: dict[tuple[int, int], Bucket] = {}
         self._source_floors: dict[int, int] = {}
         self._named: list[Bucket] = []
-        self.fresh: set[int] = set()
-        """Buckets opened by this worker: empty when they were opened."""
         self.gc_watermark = 0
         self.rows = 0
         """Records written since the last time bucket was opened."""
 
     async def load(self) -> None:
-        """Read the live buckets."""
-        for bucket in await self._store.live_buckets():
-            if bucket.family == "time":
-                self._add_time(bucket)
-            elif bucket.family == "named":
-                self._named.append(bucket)
-            else:
-                self._sources[(bucket.log, bucket.low)] = bucket
-                floor = self._source_floors.get(bucket.log, bucket.low)
-                self._source_floors[bucket.log] = min(floor, bucket.low)
+        """Read the live buckets; what others opened, closed and dropped meanwhile is seen."""
+        async with self._opening:
+            found = sorted(await self._store.live_buckets(), key=lambda bucket: bucket.low)
+            self._time = [bucket for bucket in found if bucket.family == "time"]
+            self._lows = [bucket.low for bucket in self._time]
+            self._named = [bucket for bucket in found if bucket.family == "named"]
+            self._sources = {(b.log, b.low): b for b in found if b.family == "source"}
+            first: dict[int, int] = {}
+            for log, low in self._sources:
+                first[log] = min(low, first.get(log, low))
+            for log, low in first.items():
+                self._source_floors[log] = max(low, self.source_floor(log))
 
     async def ensure_current(self) -> None:
         """Have a time bucket for stamps given from now on, opened ahead of need."""
@@ -87,7 +87,6 @@ class Buckets:
             high = max(low, now) + int(self._settings.bucket_seconds * 1e6)
             bucket = await self._store.open_bucket("time", 0, low, high)
             self._add_time(bucket)
-            self.fresh.add(bucket.id)
             self.rows = 0
 
     async def _close_early(self, now: int) -> None:
@@ -142,7 +141,6 @@ class Buckets:
             async with self._opening:
                 bucket = await self._store.open_bucket("source", log, low, low + rows)
                 self._sources[(log, low)] = bucket
-                self.fresh.add(bucket.id)
 
     async def ensure_named(self) -> None:
         """Have a bucket for user-supplied ids that arrive from now on."""
@@ -154,7 +152,6 @@ class Buckets:
             high = max(now, low) + int(self._settings.id_bucket_seconds * 1e6)
             bucket = await self._store.open_bucket("named", 0, low, high)
             self._named.append(bucket)
-            self.fresh.add(bucket.id)
 
     def named(self) -> list[int]:
         """All buckets of user-supplied ids, the current one last."""
@@ -180,7 +177,6 @@ class Buckets:
                 dropped.append(bucket.id)
             else:
                 self._named.insert(0, bucket)
-        self.fresh.difference_update(dropped)
         return dropped
 
     async def _collect_time(self) -> list[int]:

@@ -130,7 +130,11 @@ class Dedup:
         slots: tuple[int, int],
         *,
         capacity: int,
+        inherited: frozenset[int],
     ) -> None:
+        self.inherited = inherited
+        """Buckets that were there when the interval was claimed: others may have written ids of
+        its slots to them."""
         self._store = store
         self._buckets = buckets
         self._computation = computation
@@ -145,13 +149,13 @@ class Dedup:
         self.maybes = 0
 
     def filter_of(self, bucket: int) -> SeenFilter:
-        """The filter of a bucket; a bucket this worker did not open starts out not ready."""
+        """The filter of a bucket; an inherited one starts out not ready."""
         found = self._filters.get(bucket)
         if found is None:
             size = max((len(f) for f in self._filters.values()), default=0)
             found = self._filters[bucket] = SeenFilter(
                 max(self._capacity, int(size * 1.2)),
-                ready=bucket in self._buckets.fresh,
+                ready=bucket not in self.inherited,
             )
         return found
 

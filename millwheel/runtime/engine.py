@@ -16,24 +16,21 @@ from typing import Any, TypeVar
 import structlog
 
 from millwheel.clock import Clock, SystemClock
-from millwheel.codec import apply_migrations, decode_key
 from millwheel.errors import InvariantBroken, StoreUnavailable, UsageError
 from millwheel.graph import Node
-from millwheel.model import MAX_TIME, SLOTS, Delivery, record_id
+from millwheel.model import MAX_TIME, SLOTS, Delivery
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.buckets import Buckets, Stamps
-from millwheel.runtime.dedup import Dedup
+from millwheel.runtime.holdings import Holdings
 from millwheel.runtime.housekeeping import Housekeeping
 from millwheel.runtime.injector import Injector
 from millwheel.runtime.interval import Interval, Ownership
 from millwheel.runtime.lane import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Lane
-from millwheel.runtime.part_file import PartFile
 from millwheel.runtime.sent import SentLog
-from millwheel.runtime.states import KeyState, StateCache
 from millwheel.runtime.step import NOBODY, Step, StreamRoute, connect
 from millwheel.runtime.tasks import end
-from millwheel.sinks import JsonLinesFiles, Table
-from millwheel.store.port import Claim, DeadLetter, NodeDeploy, Store, StreamDeploy
+from millwheel.sinks import Table
+from millwheel.store.port import DeadLetter, NodeDeploy, Store, StreamDeploy
 from millwheel.store.state_shape import state_shape
 from millwheel.timers.watermark import Watermarks
 
@@ -77,9 +74,8 @@ class Engine:
         self.steps: dict[int, Step] = {}
         self.logs: dict[int, tuple[SentLog, Interval]] = {}
         self.source_logs: frozenset[int] = frozenset()
-        self.intervals: list[Interval] = []
+        self.holdings = Holdings(self)
         self.lanes = [Lane(self, number) for number in range(self.settings.lanes)]
-        self.injectors: list[Injector] = []
         self.processed = 0
         """Records and timers whose effects are durable, since this start."""
         self.done = asyncio.Event()
@@ -89,7 +85,7 @@ class Engine:
         self._failure: BaseException | None = None
         self._failed = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._housekeeping = Housekeeping(self)
+        self.housekeeping = Housekeeping(self)
         self._lane_of: dict[Interval, Lane] = {}
 
     # -- start and end ----------------------------------------------------------------
@@ -105,35 +101,20 @@ class Engine:
         deployment = await self._deploy()
         await self.store.register_worker(self.worker, self.settings.lease_seconds)
         await self._wait_for_others()
-        for node in self.graph.nodes:
+        for place, node in enumerate(self.graph.nodes):
             id_ = deployment.computations[node.name]
             routes = {s.name: StreamRoute(s, node.sinks.get(s.name, [])) for s in node.writes}
-            self.steps[id_] = Step(id_, node, routes, [], [])
+            self.steps[id_] = Step(id_, place, node, routes, [], [])
         by_name = {step.name: step for step in self.steps.values()}
         for step in self.steps.values():
             connect(by_name, step.node, step.routes)
-        ids = [row.id for row in deployment.intervals]
-        claims = await self.store.claim(self.worker, ids, timers=self.settings.timers_in_memory)
-        await self.buckets.load()  # after the claim: nobody opens any behind our back now
-        self.stamps.restore(max(claim.stamp for claim in claims))
-        await self.buckets.ensure_current()
-        if any(node.named for node in self.graph.nodes):
-            await self.buckets.ensure_named()
-        self._make_intervals(claims)
         self._connect_watermarks(by_name)
         for lane in self.lanes:
             await lane.connect()
-        for claim, interval in zip(claims, self.intervals, strict=True):
-            await self._restore_interval(interval, claim)
-        self._restore_watermarks()
-        await self._housekeeping.prepare()
+        await self.holdings.take([row.id for row in deployment.intervals])
         for lane in self.lanes:
             lane.start()
-        for interval in self.intervals:
-            self.touch(interval, urgent=interval.has_news())
-        for injector in self.injectors:
-            injector.start()
-        self.spawn(self._housekeeping.run(), "housekeeping")
+        self.spawn(self.housekeeping.run(), "housekeeping")
         self.log.info("started", intervals=len(self.intervals), lanes=len(self.lanes))
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
@@ -214,6 +195,16 @@ class Engine:
             self._failed.set()
 
     @property
+    def intervals(self) -> list[Interval]:
+        """The intervals this worker holds."""
+        return self.holdings.intervals
+
+    @property
+    def injectors(self) -> list[Injector]:
+        """The injectors of the partitions that it holds."""
+        return [i.injector for i in self.holdings.intervals if i.injector is not None]
+
+    @property
     def failure(self) -> BaseException | None:
         """What went wrong, if anything."""
         return self._failure
@@ -278,47 +269,6 @@ class Engine:
                 "renews it). Stop that one first, or wait for its lease to end"
             )
 
-    def _make_intervals(self, claims: list[Claim]) -> None:
-        sources: set[int] = set()
-        for claim in claims:
-            step = self.steps[claim.interval.computation]
-            interval = Interval(step, claim, self.settings)
-            self.intervals.append(interval)
-            step.intervals.append(interval)
-            step.starts.append(claim.interval.slot_from)
-            number = len(step.intervals) - 1
-            lane = self.lanes[number % len(self.lanes)]
-            lane.intervals.append(interval)
-            self._lane_of[interval] = lane
-            if step.node.injection is not None:
-                partitions = step.node.injection.source.partitions()
-                interval.injector = Injector(self, interval, partitions[number])
-                self.injectors.append(interval.injector)
-                sources.add(interval.log.id)
-            else:
-                self._equip(interval, claim)
-        self.source_logs = frozenset(sources)
-        place = {node.name: number for number, node in enumerate(self.graph.nodes)}
-        for lane in self.lanes:
-            lane.downstream_first = sorted(lane.intervals, key=lambda i: -place[i.step.name])
-
-    def _equip(self, interval: Interval, claim: Claim) -> None:
-        """Give an interval its dedup and its part file."""
-        settings = self.settings
-        interval.dedup = Dedup(
-            self.store,
-            self.buckets,
-            interval.step.id,
-            interval.slots,
-            capacity=settings.filter_capacity,
-        )
-        for uses in interval.step.node.sinks.values():
-            for use in uses:
-                if isinstance(use.sink, JsonLinesFiles):
-                    path = use.sink.path / f"part-{interval.slots[0]:05d}.jsonl"
-                    length = (claim.position or {}).get("length", 0)
-                    interval.part_file = PartFile(path, length)
-
     def _connect_watermarks(self, by_name: dict[str, Step]) -> None:
         for step in self.steps.values():
             for kept in (self.watermarks, *self.percentiles.values()):
@@ -329,7 +279,8 @@ class Engine:
                 for percentile in step.node.percentiles:
                     self.percentiles[percentile].add_reader(step.id, senders)
 
-    def _restore_watermarks(self) -> None:
+    def restore_watermarks(self) -> None:
+        """Start from what the intervals in hand have stored."""
         for interval in self.intervals:
             self.watermarks.report(interval.report(interval.durable))
             for percentile, kept in interval.percentiles.items():
@@ -341,112 +292,34 @@ class Engine:
                     told = self.percentiles[percentile].input(interval.step.id)
                     interval.hear_percentile(percentile, told)
 
-    async def restore(self, lane: Lane) -> None:
-        """Claim a lane's intervals again and start them over from what is durable."""
-        ids = [interval.id for interval in lane.intervals]
-        claims = {
-            c.interval.id: c
-            for c in await self.patiently(
-                lambda: self.store.claim(
-                    self.worker, ids, again=True, timers=self.settings.timers_in_memory
-                )
-            )
-        }
-        sent_again = {log.id for interval in lane.intervals for log in interval.logs}
-        for interval in lane.intervals:
-            if interval.injector is not None:
-                await interval.injector.stop()
-        for interval in self.intervals:
-            interval.forget_queued(sent_again)
-        for interval in lane.intervals:
-            claim = claims[interval.id]
-            for log in interval.logs:
-                self.logs.pop(log.id, None)
-            interval.restore(claim)
-            await self._restore_interval(interval, claim)
-        self._restore_watermarks()
-        for interval in lane.intervals:
-            if interval.injector is not None:
-                interval.injector.start(reading=not self.stopping)
-            elif interval.part_file is not None:
-                interval.part_file.restore((interval.stored_position or {}).get("length", 0))
-        for interval in self.intervals:  # what turned out to be stored may concern any lane
-            if interval in lane.intervals or interval.has_news():
-                self.touch(interval, urgent=interval.has_news())
-        self.wake_all()
-
-    async def _restore_interval(self, interval: Interval, claim: Claim) -> None:
-        """State, logs and what must be sent again, before anything new is sent."""
-        for log in interval.logs:
-            self.logs[log.id] = (log, interval)
-        if interval.injector is not None:
-            return
-        states = self._state_cache(interval)
-        interval.attach(states, interval.dedup, claim)
-        inherited = interval.logs[:-1]
-        for log in inherited:
-            log.complete = False
-        for log in inherited:
-            await self.patiently(lambda log=log: self._send_again(interval, log))  # type: ignore[misc]
-            log.complete = True
-
-    def _state_cache(self, interval: Interval) -> StateCache:
-        step = interval.step
-        node = step.node
-        assert node.layout is not None
-        assert node.computation is not None
-
-        async def fetch(state: KeyState, entry: str) -> tuple[bytes, int] | None:
-            return await self.patiently(
-                lambda: self.store.load_entry(step.id, state.slot, state.key_text, entry)
-            )
-
-        async def scan(
-            state: KeyState, after: str, before: str, limit: int
-        ) -> list[tuple[str, bytes, int]]:
-            return await self.patiently(
-                lambda: self.store.scan_entries(
-                    step.id, state.slot, state.key_text, after, before, limit
-                )
-            )
-
-        return StateCache(
-            node.layout,
-            what=f"state of {node.name!r}",
-            version=node.computation.version,
-            migrations=node.computation.migrations,
-            fetch_entry=fetch,
-            scan_entries=scan,
-        )
-
-    async def _send_again(self, interval: Interval, log: SentLog) -> None:
-        """Productions of an inherited log that nobody has acknowledged, in their order."""
-        async for row in self.store.read_productions(log.id, log.next_seq):
-            if log.is_acknowledged(row.seq):
-                log.skip(row.seq + 1)
-                continue
-            stream = self.graph.streams[row.stream]
-            value = row.value
-            if row.version != stream.version:
-                value = apply_migrations(
-                    value, row.version, stream.version, stream.migrations, f"stream {row.stream!r}"
-                )
-            log.sent(row.seq + 1, row.hold, len(value), row.stamp, [row.hold])
-            if row.receiver == NOBODY:
-                log.acknowledge([row.seq])
-                continue
-            delivery: Delivery[Any] = Delivery(
-                decode_key(row.key), stream.codec.decode(value), row.ts, row.stream, row.key,
-                row.slot, row.receiver, row.hold, len(value), value, log.id, row.seq, row.stamp,
-                record_id(log.id, row.seq),
-            )  # fmt: skip
-            self.steps[row.receiver].interval_of(row.slot).intake.append(delivery)
-
     # -- between lanes --------------------------------------------------------------------
 
+    def assign_lane(self, interval: Interval) -> None:
+        """Choose the lane of an interval: that with the fewest of its step, then of all."""
+        lane = min(
+            self.lanes,
+            key=lambda lane: (
+                sum(other.step is interval.step for other in lane.intervals),
+                len(lane.intervals),
+                lane.number,
+            ),
+        )
+        self._lane_of[interval] = lane
+        lane.add(interval)
+
     def touch(self, interval: Interval, *, urgent: bool) -> None:
-        """Something of an interval is to be stored."""
-        self._lane_of[interval].touch(interval, urgent=urgent)
+        """Something of an interval is to be stored; before it has a lane, later."""
+        lane = self._lane_of.get(interval)
+        if lane is None:
+            interval.dirty = True
+        else:
+            lane.touch(interval, urgent=urgent)
+
+    def wake(self, interval: Interval) -> None:
+        """There may be work for the lane of an interval, if it has one by now."""
+        lane = self._lane_of.get(interval)
+        if lane is not None:
+            lane.wake.set()
 
     def wake_all(self) -> None:
         """There may be work anywhere."""
@@ -484,7 +357,7 @@ class Engine:
             owners.add(owner)
         for owner in owners:
             self.touch(owner, urgent=owner.has_news())
-            self._lane_of[owner].wake.set()
+            self.wake(owner)
             if owner.injector is not None:
                 owner.injector.credit.set()
 
@@ -517,7 +390,7 @@ class Engine:
     def _consider(self, interval: Interval) -> None:
         """What came in has moved on in time: timers may be due, or more may be promised."""
         if interval.has_due(self.clock.now()):
-            self._lane_of[interval].wake.set()
+            self.wake(interval)
         elif interval.has_news():
             self.touch(interval, urgent=True)
 

@@ -30,18 +30,9 @@ class Housekeeping(Service):
         self._last_heartbeat = float("-inf")
         self._last_collection = float("-inf")
 
-    async def prepare(self) -> None:
-        """Before the lanes start: filters of inherited buckets are rebuilt beside them."""
-        for interval in self._engine.intervals:
-            if interval.dedup is None:
-                continue
-            for bucket in self._engine.buckets.live():
-                if bucket.id not in self._engine.buckets.fresh:
-                    self._engine.spawn(
-                        self._rebuild(interval, bucket.id), f"filter {bucket.id} of {interval.name}"
-                    )
+    async def rebuild(self, interval: Interval, bucket: int) -> None:
+        """Fill the filter of an inherited bucket, beside the lanes."""
 
-    async def _rebuild(self, interval: Interval, bucket: int) -> None:
         async def pause() -> None:
             await asyncio.sleep(0)
 

@@ -89,6 +89,11 @@ class Lane:
         """Open the lane's connection."""
         self._port = await self._engine.store.open_lane()
 
+    def add(self, interval: Interval) -> None:
+        """One more interval to work on."""
+        self.intervals.append(interval)
+        self.downstream_first = sorted(self.intervals, key=lambda i: -i.step.place)
+
     def start(self) -> None:
         """Begin to take work."""
         self._runner = self._engine.spawn(self._run(), f"lane {self.number} runner")
@@ -611,7 +616,7 @@ class Lane:
         for interval in self.intervals:
             interval.requeue(apart)
         await self._reconnect()
-        await self._engine.restore(self)
+        await self._engine.holdings.restore(self)
         self._recovered_at = self._engine.clock.monotonic()
 
     async def _reconnect(self) -> None:

@@ -31,10 +31,18 @@ class Step:
     """One node with its stored id and the intervals this worker holds of it."""
 
     id: int
+    place: int
+    """In the order of the graph, in which writers come before readers."""
     node: Node
     routes: dict[str, StreamRoute]
     intervals: list[Interval]
     starts: list[int]
+
+    def hold(self, interval: Interval) -> None:
+        """Take in an interval of this step."""
+        place = bisect_right(self.starts, interval.slots[0])
+        self.starts.insert(place, interval.slots[0])
+        self.intervals.insert(place, interval)
 
     def interval_of(self, slot: int) -> Interval:
         """The interval a key's slot belongs to."""

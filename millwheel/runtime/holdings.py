@@ -1,0 +1,222 @@
+"""The intervals this worker holds: taking them over, starting them anew, handing them over.
+
+An interval in hand is a claim: everything of it in memory is read from the store after its
+sequencer was raised (I4), and goes when it is given up or fenced. Taking over works one
+interval at a time while the lanes run:
+
+1. claim, and read what is stored (the store does both in that order);
+2. attach state, timers and dedup; send again what its logs hold un-ACKed;
+3. give it to a lane: from then on its records run.
+
+Giving up goes the other way: take no more, let what is running finish and be committed, fold,
+release. Records that wait here are not lost: their senders have not been told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from millwheel.codec import apply_migrations, decode_key
+from millwheel.model import Delivery, record_id
+from millwheel.runtime.dedup import Dedup
+from millwheel.runtime.injector import Injector
+from millwheel.runtime.interval import Interval
+from millwheel.runtime.part_file import PartFile
+from millwheel.runtime.sent import SentLog
+from millwheel.runtime.states import KeyState, StateCache
+from millwheel.runtime.step import NOBODY
+from millwheel.sinks import JsonLinesFiles
+from millwheel.store.port import Claim
+
+if TYPE_CHECKING:
+    from millwheel.runtime.engine import Engine
+    from millwheel.runtime.lane import Lane
+
+
+class Holdings:
+    """What this worker owns, interval by interval."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.intervals: list[Interval] = []
+
+    async def take(
+        self, interval_ids: list[int], sequencers: Mapping[int, int] | None = None
+    ) -> list[Interval]:
+        """Claim intervals and begin to work on them.
+
+        Args:
+            sequencers: as they were seen; an interval that moved on since is left alone. None:
+                all are claimed, whoever holds them.
+        """
+        engine = self._engine
+        claims = await engine.store.claim(
+            engine.worker, interval_ids, timers=engine.settings.timers_in_memory
+        )
+        # After the claim: nobody writes ids of these slots to any bucket behind our back now.
+        await engine.buckets.load()
+        engine.stamps.restore(max((claim.stamp for claim in claims), default=0))
+        inherited = frozenset(bucket.id for bucket in engine.buckets.live())
+        await engine.buckets.ensure_current()
+        if any(node.named for node in engine.graph.nodes):
+            await engine.buckets.ensure_named()
+        taken = [(claim, self._install(claim, inherited)) for claim in claims]
+        for claim, interval in taken:
+            await self._restore(interval, claim)
+        engine.restore_watermarks()
+        for _, interval in taken:
+            self._rebuild_filters(interval)
+            engine.assign_lane(interval)
+            engine.touch(interval, urgent=interval.has_news())
+        for _, interval in taken:
+            if interval.injector is not None:
+                interval.injector.start()
+        return [interval for _, interval in taken]
+
+    def _install(self, claim: Claim, inherited: frozenset[int]) -> Interval:
+        """An interval in its place among the others; it takes no records yet."""
+        engine = self._engine
+        step = engine.steps[claim.interval.computation]
+        interval = Interval(step, claim, engine.settings)
+        self.intervals.append(interval)
+        step.hold(interval)
+        if step.node.injection is not None:
+            partition = step.node.injection.source.partitions()[interval.slots[0]]
+            interval.injector = Injector(engine, interval, partition)
+            engine.source_logs |= {interval.log.id}
+        else:
+            self._equip(interval, claim, inherited)
+        return interval
+
+    def _equip(self, interval: Interval, claim: Claim, inherited: frozenset[int]) -> None:
+        """Give an interval its dedup and its part file."""
+        engine = self._engine
+        interval.dedup = Dedup(
+            engine.store,
+            engine.buckets,
+            interval.step.id,
+            interval.slots,
+            capacity=engine.settings.filter_capacity,
+            inherited=inherited,
+        )
+        for uses in interval.step.node.sinks.values():
+            for use in uses:
+                if isinstance(use.sink, JsonLinesFiles):
+                    path = use.sink.path / f"part-{interval.slots[0]:05d}.jsonl"
+                    length = (claim.position or {}).get("length", 0)
+                    interval.part_file = PartFile(path, length)
+
+    def _rebuild_filters(self, interval: Interval) -> None:
+        """Filters of the buckets that may hold ids of others before us, beside the lanes."""
+        engine = self._engine
+        if interval.dedup is not None:
+            for bucket in interval.dedup.inherited:
+                engine.spawn(
+                    engine.housekeeping.rebuild(interval, bucket),
+                    f"filter {bucket} of {interval.name}",
+                )
+
+    # -- starting over ----------------------------------------------------------------
+
+    async def restore(self, lane: Lane) -> None:
+        """Claim a lane's intervals again and start them over from what is durable."""
+        engine = self._engine
+        ids = [interval.id for interval in lane.intervals]
+        claims = {
+            c.interval.id: c
+            for c in await engine.patiently(
+                lambda: engine.store.claim(
+                    engine.worker, ids, again=True, timers=engine.settings.timers_in_memory
+                )
+            )
+        }
+        sent_again = {log.id for interval in lane.intervals for log in interval.logs}
+        for interval in lane.intervals:
+            if interval.injector is not None:
+                await interval.injector.stop()
+        for interval in self.intervals:
+            interval.forget_queued(sent_again)
+        for interval in lane.intervals:
+            claim = claims[interval.id]
+            for log in interval.logs:
+                engine.logs.pop(log.id, None)
+            interval.restore(claim)
+            await self._restore(interval, claim)
+        engine.restore_watermarks()
+        for interval in lane.intervals:
+            if interval.injector is not None:
+                interval.injector.start(reading=not engine.stopping)
+            elif interval.part_file is not None:
+                interval.part_file.restore((interval.stored_position or {}).get("length", 0))
+        for interval in self.intervals:  # what turned out to be stored may concern any lane
+            if interval in lane.intervals or interval.has_news():
+                engine.touch(interval, urgent=interval.has_news())
+        engine.wake_all()
+
+    async def _restore(self, interval: Interval, claim: Claim) -> None:
+        """State, logs and what must be sent again, before anything new is sent."""
+        for log in interval.logs:
+            self._engine.logs[log.id] = (log, interval)
+        if interval.injector is not None:
+            return
+        states = self._state_cache(interval)
+        interval.attach(states, interval.dedup, claim)
+        inherited = interval.logs[:-1]
+        for log in inherited:
+            log.complete = False
+        for log in inherited:
+            await self._engine.patiently(lambda log=log: self._send_again(interval, log))  # type: ignore[misc]
+            log.complete = True
+
+    def _state_cache(self, interval: Interval) -> StateCache:
+        step = interval.step
+        node = step.node
+        assert node.layout is not None
+        assert node.computation is not None
+
+        async def fetch(state: KeyState, entry: str) -> tuple[bytes, int] | None:
+            return await self._engine.patiently(
+                lambda: self._engine.store.load_entry(step.id, state.slot, state.key_text, entry)
+            )
+
+        async def scan(
+            state: KeyState, after: str, before: str, limit: int
+        ) -> list[tuple[str, bytes, int]]:
+            return await self._engine.patiently(
+                lambda: self._engine.store.scan_entries(
+                    step.id, state.slot, state.key_text, after, before, limit
+                )
+            )
+
+        return StateCache(
+            node.layout,
+            what=f"state of {node.name!r}",
+            version=node.computation.version,
+            migrations=node.computation.migrations,
+            fetch_entry=fetch,
+            scan_entries=scan,
+        )
+
+    async def _send_again(self, interval: Interval, log: SentLog) -> None:
+        """Productions of an inherited log that nobody has acknowledged, in their order."""
+        async for row in self._engine.store.read_productions(log.id, log.next_seq):
+            if log.is_acknowledged(row.seq):
+                log.skip(row.seq + 1)
+                continue
+            stream = self._engine.graph.streams[row.stream]
+            value = row.value
+            if row.version != stream.version:
+                value = apply_migrations(
+                    value, row.version, stream.version, stream.migrations, f"stream {row.stream!r}"
+                )
+            log.sent(row.seq + 1, row.hold, len(value), row.stamp, [row.hold])
+            if row.receiver == NOBODY:
+                log.acknowledge([row.seq])
+                continue
+            delivery: Delivery[Any] = Delivery(
+                decode_key(row.key), stream.codec.decode(value), row.ts, row.stream, row.key,
+                row.slot, row.receiver, row.hold, len(value), value, log.id, row.seq, row.stamp,
+                record_id(log.id, row.seq),
+            )  # fmt: skip
+            self._engine.steps[row.receiver].interval_of(row.slot).intake.append(delivery)
