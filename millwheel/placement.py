@@ -145,7 +145,7 @@ def plan(
         recent: ids of intervals that were moved, split (both parts) or merged less than
             `settings.placement_cooldown_seconds` ago.
     """
-    alive = sorted(workers, key=lambda worker: worker.id)
+    alive = list(workers)
     if not alive:
         return []
     planner = _Planner(alive, sorted(intervals, key=_place), settings, recent)
@@ -365,17 +365,24 @@ class _Planner:
 
     def _unequal(self, numbers: dict[str, int]) -> list[tuple[str, str]]:
         """(giver, taker), the most unequal first, as long as a move makes them less unequal."""
-        ordered = sorted(
-            numbers,
-            key=lambda worker: (numbers[worker], self._load[worker], worker),
-        )
         pairs = [
             (giver, taker)
-            for taker in ordered
-            for giver in reversed(ordered)
+            for taker in numbers
+            for giver in numbers
             if numbers[giver] - numbers[taker] >= 2
         ]
-        return sorted(pairs, key=lambda pair: numbers[pair[1]] - numbers[pair[0]])
+
+        def preference(pair: tuple[str, str]) -> tuple[int, int, float, str, str]:
+            giver, taker = pair
+            return (
+                numbers[taker] - numbers[giver],
+                self._total[taker] - self._total[giver],
+                self._load[taker] - self._load[giver],
+                giver,
+                taker,
+            )
+
+        return sorted(pairs, key=preference)
 
     def _lightest(
         self, candidates: list[IntervalLoad], giver: str, taker: str
@@ -469,7 +476,7 @@ def split_at(interval: IntervalLoad) -> int | None:
         below += load
         if interval.slot_from < border < interval.slot_to and max(below, total - below) < largest:
             best, largest = border, max(below, total - below)
-    if largest <= SPLIT_RELIEF * total:
+    if best > interval.slot_from and largest <= SPLIT_RELIEF * total:
         return best
     return _inside(interval, loads, total)
 
