@@ -29,7 +29,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from millwheel.store import embedded
+from millwheel.store import binaries, embedded
 
 COMMAND = (sys.executable, "-P", "-m", "millwheel.cli.main")  # -P: not the current directory
 SECONDS = 60
@@ -597,6 +597,36 @@ def test_a_pipeline_that_runs_is_seen_and_kept_from_harm(shell: Shell) -> None:
     code, stdout, _ = running.end()
     assert code == 0
     assert "complete" in stdout
+    assert shell.counts() == expected(rows)
+
+
+def test_a_dump_of_the_schema_is_a_savepoint(shell: Shell, tmp_path: Path) -> None:
+    """As docs/deploy says: taken while it runs, restored elsewhere, and it goes on from there."""
+    programs = binaries.packaged_directory()
+    if programs is None:
+        pytest.skip("pg_dump of the version that the tests run on is not there")
+    rows = [*lines(1999), {"at": lines(2000)[-1]["at"], "text": "gate"}, *lines(500, 2000)]
+    shell.write(rows)
+    running = shell.start("run", "wheel:pipeline", GATE=str(shell.gate))
+    running.until_processed(1000)
+    name, dump = shell.environment["NAME"], tmp_path / "dump.sql"
+    command = [str(programs / "pg_dump"), f"--schema={name}", f"--file={dump}", shell.url()]
+    subprocess.run(command, check=True)
+    assert running.process.poll() is None
+    shell.gate.touch()
+    assert running.end()[0] == 0  # what it does after the dump is not in it
+
+    shell("drop", name, "--yes")
+    command = [
+        str(programs / "psql"),
+        "-qX",
+        "--set=ON_ERROR_STOP=1",
+        f"--file={dump}",
+        shell.url(),
+    ]
+    subprocess.run(command, check=True)
+    assert shell.counts().total() < expected(rows).total()
+    assert "complete" in shell("run", "wheel:pipeline")
     assert shell.counts() == expected(rows)
 
 

@@ -115,7 +115,7 @@ class HttpService:
         Raises:
             UsageError: the address cannot be listened on.
         """
-        # Imported here, 50 ms: not everybody who works with this package answers requests.
+        # Imported here: only who answers requests needs the library.
         from millwheel.services.metrics import exposition
 
         answers = _Answers(self._observed, asyncio.get_running_loop(), exposition)
@@ -289,7 +289,6 @@ class _Server(ThreadingHTTPServer):
 
     daemon_threads = True
     block_on_close = False
-    allow_reuse_port = False  # a port in use is an error, not shared
 
     def __init__(
         self, family: socket.AddressFamily, address: tuple[str, int], answers: _Answers
@@ -300,7 +299,8 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
-        """Without asking a name server what this machine is called, as the library's does."""
+        """Without asking a name server what this machine is called, as the library's does, and
+        without sharing a port that is in use, as newer ones do."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
