@@ -96,3 +96,25 @@ class Settings:
 
     progress_seconds: float = 1.0
     """Period of progress lines when the output is no terminal."""
+
+    placement_moves: int = 4
+    """Intervals that are moved, split or merged at a time: each stands still meanwhile."""
+
+    placement_minimum_gain: float = 0.1
+    """CPU seconds per second that a move takes off the hotter one of two workers at the least."""
+
+    placement_imbalance: float = 0.2
+    """Part of the fair share that a worker may have above it before anything is moved by load."""
+
+    placement_quiet_load: float = 0.2
+    """CPU seconds per second below which a worker is never relieved."""
+
+    placement_cooldown_seconds: float = 30.0
+    """How long an interval is left alone after it was moved, split or merged: its new load has to
+    be measured first."""
+
+    placement_intervals_most: int = 64
+    """Intervals of one computation up to which hot ones are split."""
+
+    placement_intervals_least: int = 8
+    """Intervals of one computation that are never merged into fewer."""

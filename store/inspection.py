@@ -53,6 +53,7 @@ class Worker(msgspec.Struct, frozen=True):
     state: Literal["running", "silent", "dead"]
     """By its lease; dead: its process ran on this machine and is gone."""
     intervals: int
+    """That it owns."""
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -92,9 +93,30 @@ class ComputationStatus(msgspec.Struct):
     """Records sent to it and not known to be processed."""
     input_watermark: str = BEGIN_OF_TIME
     low_watermark: str = BEGIN_OF_TIME
+    lag_seconds: float | None = None
+    """How far the low watermark is behind the database's clock; None: not known, or ended."""
+    per_second: float | None = None
+    """Processed, since the look before; only while watched."""
     last_commit: str = BEGIN_OF_TIME
     holder: Holder | None = None
     counters: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+class IntervalStatus(msgspec.Struct, frozen=True):
+    """One range of slots of a computation, or one partition of an injector."""
+
+    id: int
+    computation: str
+    slot_from: int
+    slot_to: int
+    """One past the last."""
+    owner: str | None
+    """Id of a worker, alive or not."""
+    sequencer: int
+    commits: int
+    processed: int
+    input_watermark: str
+    low_watermark: str
 
 
 class SourceStatus(msgspec.Struct, frozen=True):
@@ -114,9 +136,12 @@ class PipelineStatus(msgspec.Struct):
     schema_version: str | None
     schema_current: bool
     """Whether this code can work with it; if not, nothing more is told."""
+    at: str = ""
+    """The moment of these figures, by the database's clock."""
     deployed: bool = False
     workers: list[Worker] = msgspec.field(default_factory=list)
     computations: list[ComputationStatus] = msgspec.field(default_factory=list)
+    intervals: list[IntervalStatus] = msgspec.field(default_factory=list)
     sources: list[SourceStatus] = msgspec.field(default_factory=list)
 
 
@@ -168,13 +193,16 @@ class Inspection:
         status = PipelineStatus(pipeline, version, version == HEAD)
         if not status.schema_current:
             return status
+        ((now,),) = self._rows("database_time")
+        status.at = time_text(now)
         status.deployed = bool(self._rows("deployed", pipeline))
         status.workers = [_worker(row) for row in self._rows("status_workers", pipeline)]
         intervals = self._rows("status_intervals", pipeline)
         found = {
-            name: _computation(name, kind, list(rows))
+            name: _computation(name, kind, list(rows), now)
             for (name, kind), rows in groupby(intervals, key=attrgetter("name", "kind"))
         }
+        status.intervals = [_interval(row) for row in intervals]
         status.sources = [_source(row) for row in intervals if row.source is not None]
         for name, backlog in self._rows("status_backlog", pipeline):
             found[name].backlog = backlog
@@ -449,11 +477,13 @@ def is_dead(host: str, pid: int, pid_started: str) -> bool:
     return host == host_identity() and process_started(pid) != pid_started
 
 
-def _computation(name: str, kind: str, intervals: list[Any]) -> ComputationStatus:
+def _computation(name: str, kind: str, intervals: list[Any], now: int) -> ComputationStatus:
     """A node, from the last commits of its intervals."""
     totals: Counter[str] = Counter()
     for row in intervals:
         totals.update(row.counters)
+    low_watermark = min(row.low_watermark for row in intervals)
+    known = MIN_TIME < low_watermark < MAX_TIME
     return ComputationStatus(
         name,
         kind,
@@ -464,9 +494,25 @@ def _computation(name: str, kind: str, intervals: list[Any]) -> ComputationStatu
         late=sum(total for counter, total in totals.items() if counter.startswith(LATE)),
         dead_letters=totals["dead_letters"] + totals["bad_rows"],
         input_watermark=time_text(min(row.input_watermark for row in intervals)),
-        low_watermark=time_text(min(row.low_watermark for row in intervals)),
+        low_watermark=time_text(low_watermark),
+        lag_seconds=(now - low_watermark) / 1e6 if known else None,
         last_commit=time_text(max(row.stamp for row in intervals)),
         counters={counter: totals[counter] for counter in sorted(totals)},
+    )
+
+
+def _interval(row: Any) -> IntervalStatus:
+    return IntervalStatus(
+        row.id,
+        row.name,
+        row.slot_from,
+        row.slot_to,
+        row.owner,
+        row.sequencer,
+        row.n,
+        row.counters.get("processed", 0),
+        time_text(row.input_watermark),
+        time_text(row.low_watermark),
     )
 
 

@@ -29,7 +29,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from millwheel.store import embedded
+from millwheel.store import binaries, embedded
 
 COMMAND = (sys.executable, "-P", "-m", "millwheel.cli.main")  # -P: not the current directory
 SECONDS = 60
@@ -600,6 +600,97 @@ def test_a_pipeline_that_runs_is_seen_and_kept_from_harm(shell: Shell) -> None:
     assert shell.counts() == expected(rows)
 
 
+def test_a_dump_of_the_schema_is_a_savepoint(shell: Shell, tmp_path: Path) -> None:
+    """As docs/deploy says: taken while it runs, restored elsewhere, and it goes on from there."""
+    programs = binaries.packaged_directory()
+    if programs is None:
+        pytest.skip("pg_dump of the version that the tests run on is not there")
+    rows = [*lines(1999), {"at": lines(2000)[-1]["at"], "text": "gate"}, *lines(500, 2000)]
+    shell.write(rows)
+    running = shell.start("run", "wheel:pipeline", GATE=str(shell.gate))
+    running.until_processed(1000)
+    name, dump = shell.environment["NAME"], tmp_path / "dump.sql"
+    command = [str(programs / "pg_dump"), f"--schema={name}", f"--file={dump}", shell.url()]
+    subprocess.run(command, check=True)
+    assert running.process.poll() is None
+    shell.gate.touch()
+    assert running.end()[0] == 0  # what it does after the dump is not in it
+
+    shell("drop", name, "--yes")
+    command = [
+        str(programs / "psql"),
+        "-qX",
+        "--set=ON_ERROR_STOP=1",
+        f"--file={dump}",
+        shell.url(),
+    ]
+    subprocess.run(command, check=True)
+    assert shell.counts().total() < expected(rows).total()
+    assert "complete" in shell("run", "wheel:pipeline")
+    assert shell.counts() == expected(rows)
+
+
+def test_status_is_watched_until_it_is_interrupted(shell: Shell) -> None:
+    rows = [*lines(1999), {"at": lines(2000)[-1]["at"], "text": "gate"}, *lines(500, 2000)]
+    shell.write(rows)
+    running = shell.start("run", "wheel:pipeline", GATE=str(shell.gate))
+    running.until_processed(1000)
+
+    watching = shell.start("status", "--watch", "--json", "--interval", "0.1")
+    assert watching.process.stdout is not None
+    name = shell.environment["NAME"]
+    looks = []
+    for line in watching.process.stdout:
+        (status,) = [p for p in json.loads(line)["pipelines"] if p["name"] == name]
+        looks.append(status)
+        if len(looks) == 3:
+            shell.gate.touch()
+        words = status["computations"][1]
+        if words["per_second"] and words["processed"] == 2500:
+            break
+    assert looks[0]["computations"][1]["per_second"] is None
+    assert looks[0]["computations"][1]["lag_seconds"] > 0
+    assert [look["at"] for look in looks] == sorted({look["at"] for look in looks})
+    owners = {interval["owner"] for interval in looks[0]["intervals"]}
+    assert owners == {worker["id"] for worker in looks[0]["workers"]}
+    for one in looks[0]["computations"]:
+        own = [i for i in looks[0]["intervals"] if i["computation"] == one["name"]]
+        assert len(own) == one["intervals"]
+        assert sum(interval["processed"] for interval in own) == one["processed"]
+    code, _, stderr = watching.end(signal.SIGINT)
+    assert (code, stderr) == (130, "interrupted\n")
+    assert running.end()[0] == 0
+
+    watching = shell.start("status", name, "--watch", "--interval", "0.1")
+    assert watching.process.stdout is not None
+    heads = []
+    for line in watching.process.stdout:
+        if line.startswith(f"pipeline {name} at "):
+            heads.append(next(watching.process.stdout))
+            if len(heads) == 2:
+                break
+    assert "records/s" not in heads[0]
+    assert "0 records/s" in heads[1]
+    code, _, stderr = watching.end(signal.SIGTERM)
+    assert (code, stderr) == (143, "")
+
+    assert "goes with --watch" in shell("status", "--interval", "2", code=2)
+    assert "has no pipeline 'nothing'" in shell("status", "nothing", "--watch", code=2)
+
+
+def test_a_terminal_is_drawn_on_again_and_again(shell: Shell) -> None:
+    shell.write(lines(10))
+    shell("run", "wheel:pipeline")
+    code, shown = on_a_terminal(
+        shell, "status", shell.environment["NAME"], "--watch", "--interval", "0.1",
+        until=lambda shown: shown.count(b"records/s \xc2\xb7") >= 2,
+    )  # fmt: skip
+    assert code == 130, shown
+    assert "\x1b[1A" in shown  # up again, to draw over what was there
+    assert shown.rstrip().endswith("interrupted")
+    assert "\x1b[?25h" in shown  # the cursor is back
+
+
 def test_the_server_is_ended_unless_it_was_there_and_survives_a_kill(
     own_shell: Shell, own_store: Path
 ) -> None:
@@ -645,8 +736,13 @@ def test_a_killed_postgres_is_started_again(own_shell: Shell, own_store: Path) -
     assert own_shell.counts() == expected(rows)
 
 
-def on_a_terminal(shell: Shell, *arguments: str, answer: str = "") -> tuple[int, str]:
-    """Run a command on a terminal; exit code and all it showed."""
+def on_a_terminal(
+    shell: Shell,
+    *arguments: str,
+    answer: str = "",
+    until: Callable[[bytes], bool] | None = None,
+) -> tuple[int, str]:
+    """Run a command on a terminal, or up to when it is interrupted; exit code and all it showed."""
     ours, theirs = pty.openpty()
     environment = {**shell.environment, "TERM": "xterm", "COLUMNS": "100"}
     process = subprocess.Popen(
@@ -666,6 +762,9 @@ def on_a_terminal(shell: Shell, *arguments: str, answer: str = "") -> tuple[int,
     try:
         while data := os.read(ours, 65536):
             shown += data
+            if until is not None and until(shown):
+                process.send_signal(signal.SIGINT)
+                until = None
     except OSError:  # the other end is closed
         pass
     os.close(ours)

@@ -151,10 +151,32 @@ def status(
         str | None, typer.Argument(help="One pipeline; else all.", show_default=False)
     ] = None,
     store: Store = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Again and again, with rates, until Ctrl-C.")
+    ] = False,
+    interval: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1,
+            max=3600,
+            metavar="SECONDS",
+            help="Between two looks of --watch. Else 1.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Show workers, watermarks and what holds them, backlog and counters."""
+    if watch:
+        from millwheel.cli.watch import watch as watch_status
+
+        watch_status(pipeline, store, seconds=interval or 1.0, as_json=as_json)
+        return
+    if interval is not None:
+        from millwheel.errors import UsageError
+
+        raise UsageError("--interval goes with --watch")
     from millwheel.cli.store import status
 
     status(pipeline, store, as_json=as_json)

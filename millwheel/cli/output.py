@@ -11,6 +11,12 @@ import typer
 from rich.cells import cell_len
 
 
+def print_json_line(value: Any) -> None:
+    """One line, at once: somebody may wait for it."""
+    sys.stdout.write(msgspec.json.encode(value, enc_hook=str).decode() + "\n")
+    sys.stdout.flush()
+
+
 def print_json(value: Any) -> None:
     """One line for machines, several for people."""
     data = msgspec.json.encode(value, enc_hook=str)
@@ -22,13 +28,13 @@ def print_json(value: Any) -> None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | None]]) -> int:
     """Print a table; gives the number of its rows."""
     count = -2  # the head
-    for line in _table(columns, rows):
+    for line in table(columns, rows):
         typer.echo(line)
         count += 1
     return count
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str | None]]) -> Iterator[str]:
+def table(columns: Sequence[str], rows: Iterable[Sequence[str | None]]) -> Iterator[str]:
     """The lines of a table, as psql draws them; numbers to the right."""
     lines = [[_cell(value) for value in row] for row in rows]
     widths = [

@@ -112,15 +112,15 @@ def _row(status: ComputationStatus) -> list[str]:
     return [
         status.name,
         *(f"{figure:,}" for figure in figures),
-        _late(status),
+        late(status),
         f"{status.dead_letters:,}",
-        _moment(status.input_watermark),
-        _moment(status.low_watermark),
-        "" if holder is None or ended else _holder(holder),
+        moment(status.input_watermark),
+        moment(status.low_watermark),
+        "" if holder is None or ended else held_by(holder),
     ]
 
 
-def _late(status: ComputationStatus) -> str:
+def late(status: ComputationStatus) -> str:
     """How many were late, and what became of them."""
     outcomes = [
         f"{total:,} {counter.removeprefix(LATE).replace('_', ' ')}"
@@ -130,7 +130,8 @@ def _late(status: ComputationStatus) -> str:
     return ", ".join(outcomes) or "0"
 
 
-def _holder(holder: Holder) -> str:
+def held_by(holder: Holder) -> str:
+    """What holds a watermark, over which computations, and since when."""
     age = holder.age_seconds
     what = f"{holder.kind}: {holder.what}"
     if len(holder.path) > 1:
@@ -138,7 +139,8 @@ def _holder(holder: Holder) -> str:
     return what + (f", {age:,.0f} s old" if age is not None else "")
 
 
-def _moment(text: str) -> str:
+def moment(text: str) -> str:
+    """A time of a status for people."""
     return {END_OF_TIME: "end of time", BEGIN_OF_TIME: "not known yet"}.get(text, text)
 
 

@@ -1,0 +1,205 @@
+"""``millwheel status --watch``: how the pipelines of a store are doing, again and again.
+
+On a terminal one view that is drawn anew, elsewhere a block of lines per look, or one JSON
+document a line. Each look is a transaction of its own; nothing is held open in between.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from millwheel.cli.output import print_json_line, table
+from millwheel.cli.store import held_by, moment
+from millwheel.errors import StoreUnavailable
+from millwheel.store.address import StoreAddress
+from millwheel.store.inspection import (
+    END_OF_TIME,
+    ComputationStatus,
+    IntervalStatus,
+    PipelineStatus,
+    Worker,
+    inspect,
+)
+from millwheel.store.migrate import HEAD
+from millwheel.store.presence import present
+
+Show = Callable[[list[str]], None]
+
+
+def watch(pipeline: str | None, store: str | None, *, seconds: float, as_json: bool) -> None:
+    """Look every so many seconds, until somebody interrupts it.
+
+    A store that cannot be reached any more is told and tried again; one that cannot be reached
+    at first is an error.
+    """
+    address = StoreAddress.parse(store)
+    rates = Rates()
+    with present(address) as presence, _showing() as show:
+        found = _look(presence.url, pipeline)
+        while True:
+            rates.fill(found)
+            if as_json:
+                print_json_line({"store": address.redacted(), "pipelines": found})
+            else:
+                show(lines(found) or [f"no pipeline in {address.redacted()} yet"])
+            time.sleep(seconds)
+            while True:
+                try:
+                    found = _look(presence.url, pipeline)
+                    break
+                except StoreUnavailable as error:
+                    if as_json:
+                        print_json_line({"store": address.redacted(), "error": str(error)})
+                    else:
+                        show([str(error)])
+                    time.sleep(seconds)
+
+
+def _look(url: str, pipeline: str | None) -> list[PipelineStatus]:
+    with inspect(url) as inspection:
+        names = [inspection.choose(pipeline)] if pipeline else inspection.pipelines()
+        return [inspection.status(name) for name in names]
+
+
+@contextmanager
+def _showing() -> Iterator[Show]:
+    """Somebody to give lines to: a view on a terminal, which stays as it is at the end."""
+    console = Console()
+    if not console.is_terminal:
+        yield _print
+        return
+    with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:
+
+        def show(shown: list[str]) -> None:
+            live.update(Text("\n".join(shown), no_wrap=True, overflow="ellipsis"), refresh=True)
+
+        yield show
+
+
+def _print(shown: list[str]) -> None:
+    for line in shown:
+        typer.echo(line)
+    typer.echo()
+    sys.stdout.flush()
+
+
+class Rates:
+    """Records per second, from the totals of two looks."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, tuple[float, dict[str, int]]] = {}
+
+    def fill(self, found: list[PipelineStatus]) -> None:
+        """Tell each computation's rate since the look before; None if there was none."""
+        for status in found:
+            if not status.at:
+                continue
+            now = datetime.fromisoformat(status.at).timestamp()
+            totals = {one.name: one.processed for one in status.computations}
+            then, before = self._before.get(status.name, (now, {}))
+            self._before[status.name] = now, totals
+            for one in status.computations:
+                counted = one.processed - before.get(one.name, one.processed + 1)
+                # Less than before: it was removed and made anew meanwhile.
+                one.per_second = counted / (now - then) if counted >= 0 and now > then else None
+
+
+def lines(found: list[PipelineStatus]) -> list[str]:
+    """The view, for people."""
+    shown: list[str] = []
+    for status in found:
+        if shown:
+            shown.append("")
+        shown += _pipeline(status)
+    return shown
+
+
+def _pipeline(status: PipelineStatus) -> list[str]:
+    if not status.schema_current:
+        return [
+            f"pipeline {status.name}: its schema is at version {status.schema_version}, and this "
+            f"code needs {HEAD}. Run: millwheel migrate {status.name}"
+        ]
+    if not status.deployed:
+        return [f"pipeline {status.name}: made, but never run"]
+    backlog = sum(one.backlog for one in status.computations)
+    rates = [one.per_second for one in status.computations if one.per_second is not None]
+    figures = [
+        _number(len(status.workers), "worker"),
+        _number(len(status.intervals), "interval"),
+        *([f"{sum(rates):,.0f} records/s"] if rates else []),
+        f"backlog {backlog:,}",
+    ]
+    at = status.at[:19].replace("T", " ")
+    shown = [f"pipeline {status.name} at {at} UTC", f"  {' · '.join(figures)}"]
+    if status.workers:
+        shown += table(
+            ["worker", "state", "process", "host", "lease", "intervals"],
+            [_worker(worker) for worker in status.workers],
+        )
+    shown += table(
+        ["computation", "records/s", "processed", "backlog", "low watermark", "lag", "owned by",
+         "held by"],
+        [_computation(one, status) for one in status.computations],
+    )  # fmt: skip
+    return shown
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _worker(worker: Worker) -> list[str]:
+    return [
+        worker.id[:8],
+        worker.state,
+        str(worker.pid),
+        worker.host,
+        f"{max(worker.lease_seconds, 0):.0f} s",
+        str(worker.intervals),
+    ]
+
+
+def _computation(one: ComputationStatus, status: PipelineStatus) -> list[str]:
+    ended = one.low_watermark == END_OF_TIME
+    return [
+        one.name,
+        "" if one.per_second is None else f"{one.per_second:,.0f}",
+        f"{one.processed:,}",
+        f"{one.backlog:,}",
+        moment(one.low_watermark[:19] if one.lag_seconds is not None else one.low_watermark),
+        "" if one.lag_seconds is None else lag(one.lag_seconds),
+        owners([i for i in status.intervals if i.computation == one.name], status.workers),
+        "" if one.holder is None or ended else held_by(one.holder),
+    ]
+
+
+def lag(seconds: float) -> str:
+    """A distance in time, by its two largest units."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = int(seconds)
+    units = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+    first = next(number for number, (_, size) in enumerate(units) if whole >= size)
+    return " ".join(
+        f"{whole % units[number - 1][1] // size if number > first else whole // size} {name}"
+        for number, (name, size) in list(enumerate(units))[first : first + 2]
+    )
+
+
+def owners(intervals: list[IntervalStatus], workers: list[Worker]) -> str:
+    """Who owns how many; those of workers that ended or died are nobody's."""
+    alive = [worker.id for worker in workers if worker.state == "running"]
+    found = Counter(i.owner if i.owner in alive else None for i in intervals)
+    parts = [f"{worker[:8]}: {found[worker]}" for worker in alive if found[worker]]
+    return ", ".join([*parts, *([f"nobody: {found[None]}"] if found[None] else [])])

@@ -1,0 +1,357 @@
+"""A worker's HTTP endpoint, asked over a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from email.message import Message
+from typing import Any
+
+import pytest
+import structlog
+from prometheus_client.parser import text_string_to_metric_families
+
+from millwheel.errors import UsageError
+from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.services import http
+from millwheel.services.figures import ComputationFigures, Durations, Figures, Tally
+from millwheel.services.http import HttpAddress, HttpService
+from millwheel.services.metrics import exposition
+
+NOW = 1_700_000_000_000_000
+
+
+def some_figures() -> Figures:
+    commits = Durations()
+    for seconds in (0.0005, 0.001, 0.02, 60.0):
+        commits.observe(seconds)
+    return Figures(
+        pipeline="shop",
+        worker="w1",
+        version="1.2.3",
+        now=NOW,
+        lease_seconds_left=9.5,
+        fenced=2,
+        commits=commits.distribution(),
+        computations=(
+            ComputationFigures(
+                name="lines",
+                intervals=1,
+                counters={"bad_rows": 3},
+                unacked=40,
+                input_watermark=MAX_TIME,
+                low_watermark=NOW - 2_500_000,
+            ),
+            ComputationFigures(
+                name="windows",
+                intervals=2,
+                counters={
+                    "processed": 1000,
+                    "duplicates_dropped": 7,
+                    "late_dropped": 4,
+                    "late_amended": 5,
+                    "dead_letters": 1,
+                    'odd "name"\n': 6,
+                },
+                backlog=12,
+                input_watermark=NOW - 3_000_000,
+                low_watermark=MIN_TIME,
+            ),
+        ),
+    )
+
+
+class Wheel:
+    """A worker that says what it is told to say."""
+
+    def __init__(self) -> None:
+        self.told = some_figures()
+        self.reason: str | None = None
+        self.wait = 0.0
+        self.failure: Exception | None = None
+        self.threads: set[threading.Thread] = set()
+
+    def figures(self) -> Figures:
+        self.threads.add(threading.current_thread())
+        if self.failure is not None:
+            raise self.failure
+        return self.told
+
+    async def why_not_ready(self) -> str | None:
+        await asyncio.sleep(self.wait)
+        return self.reason
+
+
+@pytest.fixture
+def wheel() -> Wheel:
+    return Wheel()
+
+
+@pytest.fixture
+async def service(wheel: Wheel) -> AsyncIterator[HttpService]:
+    async with HttpService(wheel, HttpAddress()) as service:
+        yield service
+
+
+def fetch(url: str, **headers: str) -> tuple[int, str, Message]:
+    try:
+        with urllib.request.urlopen(
+            urllib.request.Request(url, headers=headers), timeout=10
+        ) as answer:
+            return answer.status, answer.read().decode(), answer.headers
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode(), error.headers
+
+
+async def get(service: HttpService, path: str, **headers: str) -> tuple[int, str, Message]:
+    return await asyncio.to_thread(fetch, service.url + path, **headers)
+
+
+def samples(text: str) -> dict[tuple[str, tuple[str, ...]], float]:
+    return {
+        (sample.name, tuple(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+async def test_it_is_alive_and_ready(service: HttpService) -> None:
+    assert (await get(service, "/healthz"))[:2] == (200, "ok\n")
+    assert (await get(service, "/readyz"))[:2] == (200, "ready\n")
+    assert service.address.host == "127.0.0.1"
+    assert service.address.port > 0
+
+
+async def test_why_it_is_not_ready_is_told(service: HttpService, wheel: Wheel) -> None:
+    wheel.reason = "the lease ran out"
+    assert (await get(service, "/readyz"))[:2] == (503, "not ready: the lease ran out\n")
+    assert (await get(service, "/healthz"))[0] == 200
+
+
+async def test_a_store_that_does_not_answer_is_not_waited_for(
+    service: HttpService, wheel: Wheel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "ANSWER_SECONDS", 0.05)
+    wheel.wait = 60
+    status, text, _ = await get(service, "/readyz")
+    assert (status, "does the store answer?" in text) == (503, True)
+
+
+async def test_a_loop_that_is_held_up_is_told_meanwhile(
+    service: HttpService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "ANSWER_SECONDS", 0.05)
+    found: list[tuple[int, str]] = []
+    asked = threading.Event()
+
+    def ask() -> None:
+        found.append(fetch(service.url + "/healthz")[:2])
+        asked.set()
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    assert asked.wait(10)  # in the event loop's thread: nothing else runs in it meanwhile
+    asking.join()
+    ((status, text),) = found
+    assert status == 503
+    assert "the event loop has not answered" in text
+    monkeypatch.undo()
+    assert (await get(service, "/healthz"))[0] == 200
+
+
+async def test_the_figures_are_taken_in_the_event_loop(service: HttpService, wheel: Wheel) -> None:
+    for path in ("/metrics", "/status"):
+        assert (await get(service, path))[0] == 200
+    assert wheel.threads == {threading.current_thread()}
+
+
+async def test_metrics(service: HttpService) -> None:
+    status, text, headers = await get(service, "/metrics")
+    assert status == 200
+    assert headers["Content-Type"].startswith("text/plain; version=")
+    found = samples(text)
+    expected: dict[tuple[str, tuple[str, ...]], float] = {
+        ("millwheel_worker_info", ("shop", "1.2.3", "w1")): 1,
+        ("millwheel_records_processed_total", ("windows",)): 1000,
+        ("millwheel_records_processed_total", ("lines",)): 0,
+        ("millwheel_duplicates_dropped_total", ("windows",)): 7,
+        ("millwheel_bloom_maybes_total", ("windows",)): 0,
+        ("millwheel_dead_letters_total", ("windows",)): 1,
+        ("millwheel_bad_rows_total", ("lines",)): 3,
+        ("millwheel_late_total", ("windows", "dropped")): 4,
+        ("millwheel_late_total", ("windows", "amended")): 5,
+        ("millwheel_user_total", ("windows", 'odd "name"\n')): 6,
+        ("millwheel_backlog", ("windows",)): 12,
+        ("millwheel_unacked", ("lines",)): 40,
+        ("millwheel_intervals_owned", ("windows",)): 2,
+        ("millwheel_watermark_seconds", ("lines", "input")): float("inf"),
+        ("millwheel_watermark_lag_seconds", ("lines", "input")): 0,
+        ("millwheel_watermark_seconds", ("lines", "low")): NOW / 1e6 - 2.5,
+        ("millwheel_watermark_lag_seconds", ("lines", "low")): 2.5,
+        ("millwheel_watermark_lag_seconds", ("windows", "input")): 3,
+        ("millwheel_lease_seconds_left", ()): 9.5,
+        ("millwheel_fenced_total", ()): 2,
+        ("millwheel_commits_total", ()): 4,
+        ("millwheel_commit_seconds_count", ()): 4,
+        ("millwheel_commit_seconds_sum", ()): 60.0215,
+        ("millwheel_commit_seconds_bucket", ("0.001",)): 2,
+        ("millwheel_commit_seconds_bucket", ("0.01",)): 2,
+        ("millwheel_commit_seconds_bucket", ("0.025",)): 3,
+        ("millwheel_commit_seconds_bucket", ("10.0",)): 3,
+        ("millwheel_commit_seconds_bucket", ("+Inf",)): 4,
+    }
+    assert {name: found.get(name) for name in expected} == expected
+    assert not any(labels == ("windows", "low") for _, labels in found)  # not known yet
+
+
+async def test_metrics_in_the_form_that_is_asked_for(service: HttpService) -> None:
+    _, text, headers = await get(service, "/metrics", Accept="application/openmetrics-text")
+    assert headers["Content-Type"].startswith("application/openmetrics-text")
+    assert text.endswith("# EOF\n")
+
+
+def test_an_interval_that_is_not_here_has_no_watermark() -> None:
+    told = some_figures()
+    gone = replace(told.computations[0], intervals=0)
+    text, _ = exposition(replace(told, computations=(gone,)))
+    assert not any(name.startswith("millwheel_watermark") for name, _ in samples(text.decode()))
+
+
+async def test_status_is_json(service: HttpService) -> None:
+    status, text, headers = await get(service, "/status?pretty")
+    assert status == 200
+    assert headers["Content-Type"] == "application/json"
+    found = json.loads(text)
+    assert found["commits"]["count"] == 4
+    lines, windows = found["computations"]
+    assert lines["input_watermark"] == "infinity"
+    assert windows["low_watermark"] == "-infinity"
+    assert windows["input_watermark"] == "2023-11-14T22:13:17+00:00"
+    assert windows["counters"]["late_amended"] == 5
+
+
+async def test_other_paths_and_methods(service: HttpService) -> None:
+    status, text, _ = await get(service, "/")
+    assert status == 404
+    assert "/readyz" in text
+
+    def ask(method: str) -> str:
+        place = (service.address.host, service.address.port)
+        with socket.create_connection(place, timeout=10) as connection:
+            connection.sendall(f"{method} /healthz HTTP/1.0\r\n\r\n".encode())
+            with connection.makefile() as answer:
+                return answer.read()
+
+    told = await asyncio.to_thread(ask, "HEAD")
+    assert " 200 " in told
+    assert "Content-Length: 3" in told
+    assert told.endswith("\n\n")
+    assert " 501 " in await asyncio.to_thread(ask, "POST")
+
+
+async def test_a_bug_is_told_and_the_endpoint_goes_on(service: HttpService, wheel: Wheel) -> None:
+    wheel.failure = LookupError("no such lane")
+    with structlog.testing.capture_logs() as logged:
+        status, text, _ = await get(service, "/metrics")
+    assert (status, text) == (500, "this is a bug: LookupError: no such lane\n")
+    assert [entry["event"] for entry in logged] == ["http_failed"]
+    assert (await get(service, "/healthz"))[0] == 200
+
+
+async def test_it_listens_no_longer_once_it_is_stopped(wheel: Wheel) -> None:
+    service = HttpService(wheel, HttpAddress())
+    with structlog.testing.capture_logs() as logged:
+        await service.start()
+    url = service.url
+    assert logged[0] == {"event": "http_listening", "url": url, "log_level": "info"}
+    await service.stop()
+    with pytest.raises(urllib.error.URLError):
+        await asyncio.to_thread(fetch, url + "/healthz")
+    await service.stop()
+    assert not any(thread.name == "http" for thread in threading.enumerate())
+
+
+async def test_a_port_in_use_is_a_clear_error(service: HttpService, wheel: Wheel) -> None:
+    address = service.address
+    with pytest.raises(UsageError, match=f"cannot listen for HTTP on {address}: .*in use.*--http"):
+        await HttpService(wheel, address).start()
+
+
+async def test_a_host_that_is_not_there_is_a_clear_error(wheel: Wheel) -> None:
+    with pytest.raises(UsageError, match=r"cannot listen for HTTP on 192\.0\.2\.1:0"):
+        await HttpService(wheel, HttpAddress("192.0.2.1", 0)).start()
+
+
+async def test_those_who_ask_nothing_do_not_use_it_up(
+    wheel: Wheel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http._Handler, "timeout", 0.2)
+    async with HttpService(wheel, HttpAddress()) as service:
+        place = (service.address.host, service.address.port)
+        idle = [socket.create_connection(place, timeout=10) for _ in range(http.REQUESTS)]
+        one_more = socket.create_connection(place, timeout=10)
+        try:
+            assert await asyncio.to_thread(one_more.recv, 1) == b""  # hung up on
+            for connection in idle:
+                assert await asyncio.to_thread(connection.recv, 1) == b""  # in time
+        finally:
+            for connection in (*idle, one_more):
+                connection.close()
+        await until(lambda: fetch(service.url + "/healthz")[0] == 200)
+
+
+async def until(answers: Callable[[], Any]) -> None:
+    """The last thread has hung up, and is about to end."""
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        try:
+            if await asyncio.to_thread(answers):
+                return
+        except OSError:
+            await asyncio.sleep(0.01)
+    pytest.fail("it did not recover")
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("9464", HttpAddress("127.0.0.1", 9464)),
+        (":9464", HttpAddress("127.0.0.1", 9464)),
+        ("0", HttpAddress("127.0.0.1", 0)),
+        ("0.0.0.0:80", HttpAddress("0.0.0.0", 80)),
+        ("[::1]:80", HttpAddress("::1", 80)),
+        ("worker-1.internal:80", HttpAddress("worker-1.internal", 80)),
+    ],
+)
+def test_addresses(text: str, address: HttpAddress) -> None:
+    assert HttpAddress.parse(text) == address
+    assert HttpAddress.parse(str(address)) == address
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", "host:port", "host:65536", "::1:80", "h:-1"])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(UsageError, match=r"HOST:PORT|brackets"):
+        HttpAddress.parse(text)
+
+
+def test_counters_do_not_fall_when_an_interval_goes() -> None:
+    tally = Tally()
+    tally.claimed(1, {"processed": 100})
+    tally.claimed(2, {})
+    assert tally.counted([(1, "a", {"processed": 130}), (2, "b", {"processed": 5, "late": 1})]) == {
+        "a": Counter(processed=30),
+        "b": Counter(processed=5, late=1),
+    }
+    tally.released(1, "a", {"processed": 140})
+    assert tally.counted([])["a"]["processed"] == 40
+    tally.claimed(1, {"processed": 500})  # it comes back: others counted meanwhile
+    assert tally.counted([(1, "a", {"processed": 501})])["a"]["processed"] == 41
