@@ -435,7 +435,7 @@ async def test_an_ended_worker_loses_its_connections(postgres: PostgresSite) -> 
     owner = await Owner.take(store)
     await store.heartbeat(owner.worker, 60.0, {})
     (other,) = await postgres.store.other_workers(str(uuid.uuid4()))
-    assert [tuple(b) for b in other.backends] == [lane_of(owner).backend]
+    assert lane_of(owner).backend in [tuple(b) for b in other.backends]
     await postgres.store.end_worker(other)
     assert await _outcome(owner, owner.commit()) in (StoreUnavailable, CommitUnknown)
 
