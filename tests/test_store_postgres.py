@@ -1069,6 +1069,7 @@ PLANNED: list[tuple[str, dict[str, Any], dict[str, str]]] = [
     ("read_productions", {"log": 101, "first": MANY, "limit": 100}, {}),
     ("read_last_commits", {"interval_ids": [2, 3]}, {}),
     ("read_state_tail", {"interval_id": 2, "after": 2 * MANY - 50}, {}),
+    ("read_lineage", {"interval_ids": [2, 3]}, {}),
     ("stored_floor", {}, {}),
     ("source_acknowledged", {"log": 3}, {}),
     ("bucket_in_use", {}, {"table": "commit_record"}),
