@@ -6,7 +6,8 @@
     ├── UsageError            the program or command line is wrong; nothing was started
     │   ├── GraphError        streams, computations and sinks do not fit together
     │   ├── SchemaBehind      the store's schema is older than this code
-    │   └── DeployRefused     the stored pipeline and this code do not agree
+    │   ├── DeployRefused     the stored pipeline and this code do not agree
+    │   └── PlacementRefused  a key interval cannot be split or merged as it stands
     ├── UserCodeError         user code, or a value it made, failed on one record
     ├── InputError            an input file is not what it was, or a row in it is bad
     ├── StoreError
@@ -50,6 +51,10 @@ class DeployRefused(UsageError):
     """The stored pipeline and this code do not agree, and guessing would lose data."""
 
     exit_code = 4
+
+
+class PlacementRefused(UsageError):
+    """A key interval cannot be split or merged as it stands; nothing was changed."""
 
 
 class InputError(MillwheelError):

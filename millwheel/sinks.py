@@ -54,6 +54,8 @@ RESERVED_TABLES = frozenset(
         "log",
         "pending_productions",
         "pipeline",
+        "placement_event",
+        "placement_events",
         "production",
         "seen_record",
         "sequence_number",

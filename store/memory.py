@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import json
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from decimal import Decimal
@@ -30,6 +31,7 @@ from millwheel.errors import (
     DeployRefused,
     Fenced,
     InvariantBroken,
+    PlacementRefused,
     StatementError,
     StoreError,
     StoreUnavailable,
@@ -37,24 +39,33 @@ from millwheel.errors import (
 from millwheel.model import MIN_TIME
 from millwheel.sinks import Column, Table
 from millwheel.store.deployment import must_migrate, refuse_other_graph
+from millwheel.store.lineage import Line, merged, upper_part
+from millwheel.store.placement import KEEP_EVENTS, refuse
 from millwheel.store.port import (
+    EARLY_CLOSE_MICROS,
     TIMER_KINDS,
     TIMERS_A_PAGE,
     Bucket,
+    BucketView,
     Claim,
     Commit,
     DeadLetter,
     Deployment,
+    Heartbeat,
     IntervalCommit,
     IntervalRow,
     LogRow,
     NodeDeploy,
     OtherWorker,
+    PlacedInterval,
+    PlacedWorker,
+    Placement,
     StateChange,
     StoredProduction,
     StreamDeploy,
     TimerChange,
     TimerPlace,
+    Wish,
 )
 
 PAGE_ROWS = 2000
@@ -110,11 +121,26 @@ class ShownTimer(NamedTuple):
     hold: int
 
 
+class ShownEvent(NamedTuple):
+    """A row of the view `placement_events`, without its number and time."""
+
+    computation: str
+    interval_id: int
+    slot_from: int
+    slot_to: int
+    what: str
+    from_worker: str | None
+    to_worker: str | None
+    reason: str
+
+
 @dataclass(slots=True)
 class _Worker:
     number: int
     lease_until: float
     load: dict[str, Any]
+    address: str = ""
+    code: str = ""
     stopped: bool = False
 
 
@@ -181,7 +207,12 @@ class MemoryStore:
         self._computations: dict[str, _Named] = {}
         self._streams: dict[str, _Named] = {}
         self._intervals: dict[int, IntervalRow] = {}
+        self._last_interval = 0
         self._owners: dict[int, str] = {}
+        self._wanted: dict[int, str] = {}
+        self._events: deque[ShownEvent] = deque(maxlen=KEEP_EVENTS)
+        self._leader: tuple[MemoryStore, float] | None = None
+        """Which object leads, and until when it may be silent."""
         self._logs: dict[int, _Log] = {}
         self._workers: dict[str, _Worker] = {}
         self._buckets: dict[int, _Tables] = {}
@@ -195,8 +226,16 @@ class MemoryStore:
         self._sequence = 0
         self._last_bucket = 0
 
+    def another(self) -> MemoryStore:
+        """The same store, as another process sees it: only leadership is each object's own."""
+        twin = object.__new__(MemoryStore)
+        twin.__dict__ = self.__dict__
+        return twin
+
     async def close(self) -> None:
-        """Nothing to let go: other engines may still be using the store."""
+        """Let the leadership go, and nothing else: other engines may still be using the store."""
+        if self._leader is not None and self._leader[0] is self:
+            self._leader = None
 
     async def _called(self, name: str) -> None:
         """Let others run, as a round trip would, and fail if a test wants it."""
@@ -245,16 +284,12 @@ class MemoryStore:
             if table.name not in self._sinks:
                 self._sinks[table.name] = table
         if made:
-            newest = max(
-                (tables.row.low, id_)
-                for id_, tables in self._buckets.items()
-                if tables.row.family == "time"
-            )[1]
+            newest = self._newest_bucket()
             for row in made:
                 link = IntervalCommit(
                     row.id, row.sequencer, 0, 0, MIN_TIME, MIN_TIME, stamp, b"{}", None, b"{}"
                 )
-                self._buckets[newest].commits[row.id] = [_CommitRow(link, stamp)]
+                newest.commits[row.id] = [_CommitRow(link, stamp)]
         return Deployment(
             {name: known.id for name, known in self._computations.items()},
             {name: known.id for name, known in self._streams.items()},
@@ -268,14 +303,26 @@ class MemoryStore:
         for id_, node in enumerate(nodes, len(self._computations) + 1):
             self._computations[node.name] = _Named(id_, node.version, _plain(node.state))
             for number, (low, high) in enumerate(node.slots):
-                interval = len(self._intervals) + 1
-                row = IntervalRow(interval, id_, low, high, self._next())
-                self._intervals[interval] = row
+                row = self._make_interval(id_, low, high)
+                interval = row.id
                 made.append(row)
-                self._folded[interval] = 0
                 if node.sources:
                     self._logs[self._next()] = _Log(interval, node.sources[number])
         return made
+
+    def _make_interval(self, computation: int, low: int, high: int) -> IntervalRow:
+        self._last_interval += 1
+        row = IntervalRow(self._last_interval, computation, low, high, self._next())
+        self._intervals[row.id] = row
+        self._folded[row.id] = 0
+        return row
+
+    def _newest_bucket(self) -> _Tables:
+        """The time bucket that goes last."""
+        return max(
+            (tables for tables in self._buckets.values() if tables.row.family == "time"),
+            key=lambda tables: tables.row.low,
+        )
 
     def _moved(
         self, what: str, stored: dict[str, _Named], deployed: Sequence[StreamDeploy]
@@ -318,7 +365,9 @@ class MemoryStore:
 
     # -- workers ------------------------------------------------------------------
 
-    async def register_worker(self, worker: str, lease_seconds: float) -> None:
+    async def register_worker(
+        self, worker: str, lease_seconds: float, *, address: str = "", code: str = ""
+    ) -> None:
         await self._called("register_worker")
         now = self._clock.monotonic()
         self._workers = {
@@ -326,14 +375,19 @@ class MemoryStore:
             for id_, other in self._workers.items()
             if other.lease_until >= now - FORGET_WORKERS_SECONDS
         }
-        self._workers[worker] = _Worker(self._next(), now + lease_seconds, {})
+        self._workers[worker] = _Worker(self._next(), now + lease_seconds, {}, address, code)
 
-    async def heartbeat(self, worker: str, lease_seconds: float, load: dict[str, Any]) -> None:
+    async def heartbeat(self, worker: str, lease_seconds: float, load: dict[str, Any]) -> Heartbeat:
         await self._called("heartbeat")
         found = self._workers.get(worker)
-        if found is not None:
-            found.lease_until = self._clock.monotonic() + lease_seconds
-            found.load = _plain(load)
+        if found is None or found.stopped:
+            raise Fenced(
+                "somebody ended this worker, or it was silent for so long that it was forgotten; "
+                "it must let go of everything"
+            )
+        found.lease_until = self._clock.monotonic() + lease_seconds
+        found.load = _plain(load)
+        return Heartbeat(self._clock.now())
 
     async def stop_worker(self, worker: str) -> None:
         await self._called("stop_worker")
@@ -366,9 +420,26 @@ class MemoryStore:
         *,
         again: bool = False,
         timers: int = TIMERS_A_PAGE,
+        sequencers: Mapping[int, int] | None = None,
     ) -> list[Claim]:
+        assert not (again and sequencers is not None), "one's own need no comparison"
         await self._called("claim")
-        if again and any(self._owners.get(id_) != worker for id_ in interval_ids):
+        if sequencers is not None:
+            interval_ids = [
+                id_
+                for id_ in interval_ids
+                if self._is(id_, sequencers[id_])
+                and (self._owners.get(id_) in (None, worker) or self._is_lease_over(id_))
+            ]
+            for id_ in interval_ids:
+                before = self._owners.get(id_)
+                reason = "the lease of its owner is over"
+                if before is None or before == worker:
+                    reason = "it had no owner" if before is None else "it is its own"
+                self._note(id_, "claim", before, worker, reason)
+        elif any(id_ not in self._intervals for id_ in interval_ids) or (
+            again and any(self._owners.get(id_) != worker for id_ in interval_ids)
+        ):
             raise Fenced(
                 "another owner has claimed intervals of this worker meanwhile; it must let go of them"
             )
@@ -387,9 +458,175 @@ class MemoryStore:
             self._read_claim(id_, raised[id_], new_logs.get(id_, 0), timers) for id_ in interval_ids
         ]
 
+    def _is(self, interval_id: int, sequencer: int) -> bool:
+        """Whether the interval is there, with this sequencer."""
+        row = self._intervals.get(interval_id)
+        return row is not None and row.sequencer == sequencer
+
+    def _is_lease_over(self, interval_id: int) -> bool:
+        """Whether it has an owner who stopped, is unknown or let the lease run out."""
+        owner = self._owners.get(interval_id)
+        if owner is None:
+            return False
+        worker = self._workers.get(owner)
+        return worker is None or worker.stopped or worker.lease_until <= self._clock.monotonic()
+
+    def _note(
+        self, interval_id: int, what: str, before: str | None, after: str | None, reason: str
+    ) -> None:
+        row = self._intervals[interval_id]
+        names = {known.id: name for name, known in self._computations.items()}
+        self._events.append(
+            ShownEvent(
+                names[row.computation], row.id, row.slot_from, row.slot_to, what, before, after,
+                reason,
+            )
+        )  # fmt: skip
+
+    async def release(self, worker: str, sequencers: Mapping[int, int]) -> list[int]:
+        await self._called("release")
+        released = [
+            id_
+            for id_, sequencer in sorted(sequencers.items())
+            if self._is(id_, sequencer) and self._owners.get(id_) == worker
+        ]
+        for id_ in released:
+            del self._owners[id_]
+            self._note(id_, "release", worker, self._wanted.get(id_), "drained and folded")
+        return released
+
+    async def read_placement(self) -> Placement:
+        await self._called("read_placement")
+        now = self._clock.monotonic()
+        return Placement(
+            self._clock.now(),
+            [
+                PlacedInterval(
+                    row.id, row.computation, row.slot_from, row.slot_to, row.sequencer,
+                    self._owners.get(row.id), self._wanted.get(row.id), self._is_lease_over(row.id),
+                )
+                for row in self._in_order()
+            ],
+            [
+                PlacedWorker(
+                    id_, w.address, w.code, "memory", w.number, "", [],
+                    max(0.0, w.lease_until - now), _plain(w.load),
+                )
+                for id_, w in self._workers.items()
+                if not w.stopped
+            ],
+        )  # fmt: skip
+
+    async def wish(self, changes: list[Wish]) -> list[int]:
+        await self._called("wish")
+        changed = []
+        for id_, wish in sorted({wish.interval_id: wish for wish in changes}.items()):
+            if self._is(id_, wish.sequencer) and self._wanted.get(id_) != wish.worker:
+                self._want(id_, wish.worker)
+                self._note(id_, "wish", self._owners.get(id_), wish.worker, wish.reason)
+                changed.append(id_)
+        return changed
+
+    def _want(self, interval_id: int, worker: str | None) -> None:
+        self._wanted.pop(interval_id, None)
+        if worker is not None:
+            self._wanted[interval_id] = worker
+
+    async def try_lead(self, seconds: float) -> bool:
+        await self._called("try_lead")
+        now = self._clock.monotonic()
+        if self._leader is not None and self._leader[1] <= now:
+            lost, self._leader = self._leader[0], None
+            if lost is self:  # the session was ended: that is told once
+                return False
+        if self._leader is not None and self._leader[0] is not self:
+            return False
+        self._leader = self, now + seconds
+        return True
+
+    async def split(self, interval_id: int, sequencer: int, at: int, *, reason: str = "") -> int:
+        await self._called("split")
+        (parent,) = self._lines({interval_id: sequencer})
+        upper = upper_part(parent, at)
+        row = self._intervals[interval_id]
+        row.sequencer = self._next()
+        row.slot_to = at
+        made = self._begin(upper, self._wanted.get(interval_id))
+        why = f"cut off interval {interval_id}" + (f": {reason}" if reason else "")
+        self._note(made, "split", None, None, why)
+        return made
+
+    async def merge(
+        self, lower_id: int, upper_id: int, sequencers: Mapping[int, int], *, reason: str = ""
+    ) -> int:
+        if lower_id == upper_id:
+            raise PlacementRefused(f"interval {lower_id} cannot be merged with itself")
+        await self._called("merge")
+        parts = lower_id, upper_id
+        made = self._begin(
+            merged(*self._lines({id_: sequencers[id_] for id_ in parts})),
+            self._wanted.get(lower_id),
+        )
+        for log in self._logs.values():
+            if log.interval_id in parts:
+                log.interval_id = made
+        for id_ in parts:
+            del self._intervals[id_], self._folded[id_]
+            self._wanted.pop(id_, None)
+        why = f"was intervals {lower_id} and {upper_id}" + (f": {reason}" if reason else "")
+        self._note(made, "merge", None, None, why)
+        return made
+
+    def _lines(self, sequencers: dict[int, int]) -> list[Line]:
+        """Free intervals that are to be split or merged, with their last commits."""
+        found = {
+            id_: (self._intervals[id_].sequencer, self._owners.get(id_))
+            for id_ in sequencers
+            if id_ in self._intervals
+        }
+        refuse(sequencers, found)
+        sourced = {log.interval_id for log in self._logs.values() if log.source is not None}
+        lines = []
+        for id_ in sequencers:
+            row, (last, _) = self._intervals[id_], self._last_commit(id_)
+            link = last.link
+            lines.append(
+                Line(
+                    id=id_,
+                    computation=row.computation,
+                    slot_from=row.slot_from,
+                    slot_to=row.slot_to,
+                    is_source=id_ in sourced,
+                    n=link.n,
+                    folded=self._folded[id_],
+                    stamp=last.stamp,
+                    input_watermark=link.input_watermark,
+                    low_watermark=link.low_watermark,
+                    floor=link.floor,
+                    percentiles=link.percentiles,
+                    acked=msgspec.json.decode(link.acked),
+                    counters=msgspec.json.decode(link.counters),
+                )
+            )
+        return lines
+
+    def _begin(self, line: Line, wanted_by: str | None) -> int:
+        """Make an interval and the commit that its chain begins with; gives its id."""
+        row = self._make_interval(line.computation, line.slot_from, line.slot_to)
+        self._want(row.id, wanted_by)
+        link = IntervalCommit(
+            row.id, row.sequencer, 0, 0, line.input_watermark, line.low_watermark, line.floor,
+            msgspec.json.encode(line.acked), None, msgspec.json.encode(line.counters),
+            dict(line.percentiles),
+        )  # fmt: skip
+        self._newest_bucket().commits[row.id] = [_CommitRow(link, line.stamp)]
+        return row.id
+
     def _read_claim(self, interval_id: int, sequencer: int, new_log: int, limit: int) -> Claim:
         # What this claim raised it to: by now another one may have raised it again, and
         # whoever reported that one's sequencer as his own would pass its fence.
+        if interval_id not in self._intervals:
+            raise Fenced("intervals were claimed and merged by others as soon as they were claimed")
         interval = replace(self._intervals[interval_id], sequencer=sequencer)
         last, bucket = self._last_commit(interval_id)
         states, _ = self._tail(interval_id, self._folded[interval_id])
@@ -428,6 +665,8 @@ class MemoryStore:
         self, interval_id: int, kind: str, after: TimerPlace | None, limit: int
     ) -> list[TimerChange]:
         await self._called("read_timers")
+        if interval_id not in self._intervals:
+            return []
         return self._page(interval_id, kind, after, limit)
 
     def _page(
@@ -522,7 +761,7 @@ class MemoryStore:
             previous = self._tables(link.previous_bucket).commits.get(link.interval_id)
             here = self._tables(commit.bucket).commits.get(link.interval_id)
             if (
-                self._intervals[link.interval_id].sequencer != link.sequencer
+                not self._is(link.interval_id, link.sequencer)
                 or previous is None
                 or previous[-1].link.n != link.n - 1
                 or (here is not None and here[-1].link.n >= link.n)
@@ -647,8 +886,8 @@ class MemoryStore:
     async def fold(self, interval_id: int, sequencer: int, after: int, through: int) -> bool:
         await self._called("fold")
         if (
-            not after <= self._folded[interval_id] <= through
-            or self._intervals[interval_id].sequencer != sequencer
+            not self._is(interval_id, sequencer)
+            or not after <= self._folded[interval_id] <= through
         ):
             return False
         states, timers = self._tail(interval_id, after, through)
@@ -676,8 +915,15 @@ class MemoryStore:
 
     async def live_buckets(self) -> list[Bucket]:
         await self._called("live_buckets")
+        return self._live_buckets()
+
+    def _live_buckets(self) -> list[Bucket]:
         rows = [tables.row for tables in self._buckets.values()]
         return sorted(rows, key=lambda row: (row.family, row.log, row.low))
+
+    async def view_buckets(self) -> BucketView:
+        await self._called("view_buckets")
+        return BucketView(self._clock.now(), self._live_buckets())
 
     def _create_bucket(self, family: str, log: int, low: int, high: int) -> Bucket:
         self._last_bucket += 1
@@ -687,16 +933,26 @@ class MemoryStore:
 
     async def open_bucket(self, family: str, log: int, low: int, high: int) -> Bucket:
         await self._called("open_bucket")
-        for tables in self._buckets.values():
-            if (tables.row.family, tables.row.log, tables.row.low) == (family, log, low):
-                return tables.row
-        return self._create_bucket(family, log, low, high)
+        found = [b for b in self._live_buckets() if (b.family, b.log) == (family, log)]
+        for bucket in found:
+            if bucket.high > low and (family != "source" or bucket.low <= low):
+                return bucket
+        begin = found[-1].high if found and family != "source" else low
+        return self._create_bucket(family, log, begin, high)
 
-    async def close_bucket(self, bucket: int, high: int) -> None:
+    async def close_bucket(self, bucket: int, high: int) -> Bucket | None:
         await self._called("close_bucket")
         tables = self._buckets.get(bucket)
-        if tables is not None and tables.row.high > high:
-            tables.row = replace(tables.row, high=high)
+        if tables is None:
+            return None
+        row = tables.row
+        high = max(high, self._clock.now() + EARLY_CLOSE_MICROS)
+        newest = max(
+            b.low for b in self._live_buckets() if (b.family, b.log) == (row.family, row.log)
+        )
+        if row.low < high < row.high and row.low == newest:
+            tables.row = replace(row, high=high)
+        return tables.row
 
     async def advance_gc_watermark(self) -> int:
         await self._called("advance_gc_watermark")
@@ -727,6 +983,7 @@ class MemoryStore:
             commits[-1].link.n <= self._folded[id_]
             and self._last_commit(id_)[0].link.n > commits[-1].link.n
             for id_, commits in self._buckets[bucket.id].commits.items()
+            if id_ in self._intervals
         )
 
     # -- what is committed, as the views of the same names show it ----------------------
@@ -777,6 +1034,10 @@ class MemoryStore:
                 if row.seq >= first and not any(a <= row.seq <= b for a, b in runs)
             ]
         return pending
+
+    def placement_events(self) -> list[ShownEvent]:
+        """What was decided and done about who owns what, the oldest first."""
+        return list(self._events)
 
     def state(self, computation: str, key: bytes) -> dict[str, Any]:
         """The entries of one key, given in its canonical bytes: entry -> decoded value."""

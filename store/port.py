@@ -6,7 +6,7 @@ simulation (`millwheel.store.memory`), held to the same contract suite.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -28,6 +28,23 @@ class Bucket:
     log: int
     low: int
     high: int
+
+
+EARLY_CLOSE_MICROS = 5_000_000
+"""A bucket closed early ends at least so far ahead of the database's clock: what was read of
+the buckets is final for every stamp before the time of reading and this much."""
+
+
+@dataclass(frozen=True, slots=True)
+class BucketView:
+    """The live buckets as of one moment of the store's clock.
+
+    Whatever is opened or closed later, the bucket of a stamp before `now` plus
+    `EARLY_CLOSE_MICROS` stays the one found here.
+    """
+
+    now: int
+    buckets: list[Bucket]
 
 
 class StateChange(NamedTuple):
@@ -197,6 +214,72 @@ class OtherWorker:
     lease_left: float
 
 
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """The store's answer to a heartbeat."""
+
+    now: int
+    """The store's clock, microseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedInterval:
+    """An interval, who owns it and who should."""
+
+    id: int
+    computation: int
+    slot_from: int
+    slot_to: int
+    sequencer: int
+    owner: str | None
+    wanted_by: str | None
+    lease_over: bool
+    """It has an owner, who stopped, is unknown, or let the lease run out."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a claim with its sequencer would get it."""
+        return self.owner is None or self.lease_over
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedWorker:
+    """A worker that has not stopped."""
+
+    id: str
+    address: str
+    code: str
+    host: str
+    pid: int
+    pid_started: str
+    backends: list[tuple[int, str]]
+    lease_left: float
+    """Seconds; 0.0 when the lease is over."""
+    load: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Who owns what and who is there, at one moment."""
+
+    now: int
+    """The store's clock, microseconds."""
+    intervals: list[PlacedInterval]
+    """In the order of computations and slots."""
+    workers: list[PlacedWorker]
+    """In the order in which they registered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Who should own an interval, if its sequencer is still this one."""
+
+    interval_id: int
+    sequencer: int
+    worker: str | None
+    reason: str
+
+
 @dataclass(slots=True)
 class Deployment:
     """The ids that the stored graph gave to names."""
@@ -278,9 +361,24 @@ class Store(Protocol):
         """
         ...
 
-    async def register_worker(self, worker: str, lease_seconds: float) -> None: ...
+    async def register_worker(
+        self, worker: str, lease_seconds: float, *, address: str = "", code: str = ""
+    ) -> None:
+        """Say that a worker is there.
 
-    async def heartbeat(self, worker: str, lease_seconds: float, load: dict[str, Any]) -> None: ...
+        Args:
+            address: where others reach it.
+            code: a hash of what it runs.
+        """
+        ...
+
+    async def heartbeat(self, worker: str, lease_seconds: float, load: dict[str, Any]) -> Heartbeat:
+        """Renew the lease.
+
+        Raises:
+            Fenced: somebody ended this worker, or nobody remembers it.
+        """
+        ...
 
     async def stop_worker(self, worker: str) -> None: ...
 
@@ -301,17 +399,86 @@ class Store(Protocol):
         *,
         again: bool = False,
         timers: int = TIMERS_A_PAGE,
+        sequencers: Mapping[int, int] | None = None,
     ) -> list[Claim]:
         """Take intervals over: raise their sequencers, and only then read (I4).
 
-        Opens a log for each interval that is no partition of a source.
+        Opens a log for each interval that is no partition of a source. Sessions of the owner
+        before that stand in the way for longer than a moment are ended; nobody else's are.
 
         Args:
             again: they are one's own already; somebody else's are not taken.
             timers: how many of each kind to read at the most.
+            sequencers: per interval the sequencer that was read. Then only those are taken
+                where it is still the same and that are free: without an owner, one's own, or
+                of an owner who stopped, is unknown or let the lease run out, by the store's
+                clock. The answer has exactly those, perhaps none. Not together with `again`.
 
         Raises:
-            Fenced: with `again`, somebody has claimed one meanwhile; nothing was changed.
+            Fenced: without `sequencers`: one is gone, or with `again`, somebody has claimed
+                one meanwhile; nothing was changed.
+        """
+        ...
+
+    async def release(self, worker: str, sequencers: Mapping[int, int]) -> list[int]:
+        """Give intervals up that are drained and folded; who is wanted claims them.
+
+        Args:
+            sequencers: per interval the sequencer it was claimed with.
+
+        Returns:
+            Those given up: where the worker was still the owner.
+        """
+        ...
+
+    async def read_placement(self) -> Placement:
+        """Who owns what, who should, and who is there: one snapshot, one round trip."""
+        ...
+
+    async def wish(self, changes: list[Wish]) -> list[int]:
+        """Say who should own what, where the sequencer is still the same.
+
+        Each change leaves a placement event; where the wish was there already, nothing is done.
+
+        Returns:
+            The intervals where something changed.
+        """
+        ...
+
+    async def try_lead(self, seconds: float) -> bool:
+        """Whether this store object leads now: takes the leadership if nobody has it.
+
+        Each call keeps it. Who does not call for `seconds` loses it: then the next call tells
+        False, and the one after it tries again.
+        """
+        ...
+
+    async def split(self, interval_id: int, sequencer: int, at: int, *, reason: str = "") -> int:
+        """Cut a released and folded interval in two at a slot; gives the id of the upper part.
+
+        The lower part keeps the id, the chain of commits, the logs and the counters. The upper
+        part begins a chain with the parent's watermarks. No row of state moves.
+
+        Raises:
+            Fenced: somebody has claimed, split or merged it meanwhile.
+            PlacementRefused: it has an owner, is not folded, is a partition of an injector, or
+                `at` is not inside of it.
+        """
+        ...
+
+    async def merge(
+        self, lower_id: int, upper_id: int, sequencers: Mapping[int, int], *, reason: str = ""
+    ) -> int:
+        """Make two released and folded neighbours one; gives the id of the new interval.
+
+        It takes over the logs of both with what is acknowledged of them, the lesser of their
+        watermarks and floors and the sum of their counters. It begins without a position: the
+        files of its parts stay as they are. The ids of the parts are forgotten.
+
+        Raises:
+            Fenced: somebody has claimed, split or merged one meanwhile.
+            PlacementRefused: they are no neighbours of one computation, or one has an owner,
+                is not folded or is a partition of an injector.
         """
         ...
 
@@ -367,9 +534,27 @@ class Store(Protocol):
 
     async def live_buckets(self) -> list[Bucket]: ...
 
-    async def open_bucket(self, family: str, log: int, low: int, high: int) -> Bucket: ...
+    async def view_buckets(self) -> BucketView:
+        """All buckets, oldest first, with the moment from which they are final for a while."""
+        ...
 
-    async def close_bucket(self, bucket: int, high: int) -> None: ...
+    async def open_bucket(self, family: str, log: int, low: int, high: int) -> Bucket:
+        """The bucket that holds `low`: the one there is, or a new one that ends at `high`.
+
+        Buckets of stamps and of arrivals stand edge to edge: a new one begins where the newest
+        ends, at or before `low`. Those of a source begin and end as they are asked for.
+        """
+        ...
+
+    async def close_bucket(self, bucket: int, high: int) -> Bucket | None:
+        """End the newest bucket of its family early: at `high`, and not before
+        `EARLY_CLOSE_MICROS` from now by the store's clock. One that has a successor, or that
+        would end later than it does, is left alone.
+
+        Returns:
+            The bucket as it stands now; None: it is gone.
+        """
+        ...
 
     async def advance_gc_watermark(self) -> int:
         """Store and return the GC watermark: the least of all stored floors."""

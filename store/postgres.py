@@ -6,9 +6,11 @@ own. Nothing here relies on ``search_path``: every name carries its schema.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
-from collections.abc import AsyncIterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -24,26 +26,36 @@ from millwheel.errors import Fenced, StoreError, StoreUnavailable
 from millwheel.sinks import Table
 from millwheel.store import deployment
 from millwheel.store.lane import PostgresLane, translate
+from millwheel.store.leadership import Leadership
+from millwheel.store.placement import PostgresPlacement
 from millwheel.store.port import (
+    EARLY_CLOSE_MICROS,
     TIMER_KINDS,
     TIMERS_A_PAGE,
     Bucket,
+    BucketView,
     Claim,
     Deployment,
+    Heartbeat,
     IntervalRow,
     LogRow,
     NodeDeploy,
     OtherWorker,
+    Placement,
     StateChange,
     StoredProduction,
     StreamDeploy,
     TimerChange,
     TimerPlace,
+    Wish,
 )
 from millwheel.store.statements import BUCKETED, Statements
 
 SEQUENCE = "sequence_number"
 PAGE_ROWS = 2000
+
+POOL_BACKENDS = 16
+"""The newest connections of the pool, with some that it has replaced since."""
 
 
 def bucket_table(parent: str, bucket: int) -> str:
@@ -74,13 +86,19 @@ class PostgresStore:
             open=False,
             timeout=10,
             reconnect_timeout=1,
+            configure=self._note_backend,
             kwargs={
                 "autocommit": True,
                 "options": "-c search_path= -c statement_timeout=300000 "
                 "-c idle_in_transaction_session_timeout=60000 -c timezone=UTC -c jit=off",
             },
         )
+        self._placement = PostgresPlacement(
+            self.statements, self._sequence, self._pool.connection, self.end_backends
+        )
+        self._leadership = Leadership(self._url, self.statements)
         self._lanes: list[PostgresLane] = []
+        self._pool_backends: deque[tuple[int, str]] = deque(maxlen=POOL_BACKENDS)
         self._streams: dict[str, tuple[int, int]] = {}
         self._worker = ""
 
@@ -102,8 +120,10 @@ class PostgresStore:
         return self
 
     async def close(self) -> None:
+        await self._leadership.close()
         for lane in list(self._lanes):
-            await lane.close()
+            with contextlib.suppress(StoreUnavailable):  # a successor ends what is left of it
+                await lane.close()
         await self._pool.close(timeout=2)
 
     @asynccontextmanager
@@ -170,7 +190,20 @@ class PostgresStore:
 
     # -- workers ------------------------------------------------------------------
 
-    async def register_worker(self, worker: str, lease_seconds: float) -> None:
+    async def _note_backend(self, connection: AsyncConnection[Any]) -> None:
+        """A fold holds its interval too: who takes that over must be able to end it."""
+        cursor = await connection.execute(self.statements.get("own_backend"))
+        backend = await cursor.fetchone()
+        if backend is not None:
+            self._pool_backends.append(backend)
+
+    def _backends(self) -> str:
+        lanes = [lane.backend for lane in self._lanes if lane.backend]
+        return msgspec.json.encode([*lanes, *self._pool_backends]).decode()
+
+    async def register_worker(
+        self, worker: str, lease_seconds: float, *, address: str = "", code: str = ""
+    ) -> None:
         self._worker = worker
         host, pid, started = process_identity()
         await self._run(
@@ -181,21 +214,28 @@ class PostgresStore:
                 "pid": pid,
                 "pid_started": started,
                 "lease_seconds": lease_seconds,
+                "address": address,
+                "code": code,
             },
         )
         await self._run("forget_workers", {})
 
-    async def heartbeat(self, worker: str, lease_seconds: float, load: dict[str, Any]) -> None:
-        backends = [lane.backend for lane in self._lanes if lane.backend]
-        await self._run(
+    async def heartbeat(self, worker: str, lease_seconds: float, load: dict[str, Any]) -> Heartbeat:
+        rows = await self._rows(
             "heartbeat",
             {
                 "id": worker,
                 "lease_seconds": lease_seconds,
-                "backends": msgspec.json.encode(backends).decode(),
+                "backends": self._backends(),
                 "load": msgspec.json.encode(load).decode(),
             },
         )
+        if not rows:
+            raise Fenced(
+                "somebody ended this worker, or it was silent for so long that it was forgotten; "
+                "it must let go of everything"
+            )
+        return Heartbeat(rows[0][0])
 
     async def stop_worker(self, worker: str) -> None:
         await self._run("stop_worker", {"id": worker})
@@ -232,8 +272,16 @@ class PostgresStore:
         *,
         again: bool = False,
         timers: int = TIMERS_A_PAGE,
+        sequencers: Mapping[int, int] | None = None,
     ) -> list[Claim]:
-        raised, new_logs = await self._take_over(worker, interval_ids, again=again)
+        assert not (again and sequencers is not None), "one's own need no comparison"
+        if sequencers is None:
+            raised, new_logs = await self._placement.take_over(worker, interval_ids, again=again)
+        else:
+            raised, new_logs = await self._placement.take_free(worker, interval_ids, sequencers)
+            interval_ids = [id_ for id_ in interval_ids if id_ in raised]
+            if not interval_ids:
+                return []
         async with self._connection() as connection:
             await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             try:
@@ -241,42 +289,25 @@ class PostgresStore:
             finally:
                 await connection.execute("ROLLBACK")
 
-    async def _take_over(
-        self, worker: str, interval_ids: list[int], *, again: bool
-    ) -> tuple[dict[int, int], dict[int, int]]:
-        """Raise the sequencers; end whoever stands in the way for longer than a moment.
+    async def release(self, worker: str, sequencers: Mapping[int, int]) -> list[int]:
+        return await self._placement.release(worker, sequencers)
 
-        Returns:
-            Per interval: what its sequencer was raised to, and its new log.
-        """
-        params: dict[str, Any] = {
-            "interval_ids": interval_ids,
-            "owner": worker,
-            "sequence": self._sequence,
-        }
-        statement = "reclaim_intervals" if again else "claim_intervals"
-        for _ in range(20):
-            try:
-                async with self._pool.connection() as connection, connection.transaction():
-                    await connection.execute("SET LOCAL lock_timeout = '500ms'")
-                    claimed = await connection.execute(self.statements.get(statement), params)
-                    if claimed.rowcount != len(interval_ids):
-                        raise Fenced(
-                            "another owner has claimed intervals of this worker meanwhile; "
-                            "it must let go of them"
-                        )
-                    raised: dict[int, int] = dict(await claimed.fetchall())
-                    cursor = await connection.execute(self.statements.get("open_logs"), params)
-                    return raised, dict(await cursor.fetchall())
-            except psycopg.errors.LockNotAvailable:
-                for other in await self.other_workers(worker):
-                    await self.end_backends(other.backends)
-            except psycopg.Error as error:
-                raise translate(error) from error
-        raise StoreUnavailable(
-            f"intervals {interval_ids} are locked by a session that cannot be ended; "
-            "look for it in pg_stat_activity"
-        )
+    async def read_placement(self) -> Placement:
+        return await self._placement.read()
+
+    async def wish(self, changes: list[Wish]) -> list[int]:
+        return await self._placement.wish(changes)
+
+    async def try_lead(self, seconds: float) -> bool:
+        return await self._leadership.try_lead(seconds)
+
+    async def split(self, interval_id: int, sequencer: int, at: int, *, reason: str = "") -> int:
+        return await self._placement.split(interval_id, sequencer, at, reason)
+
+    async def merge(
+        self, lower_id: int, upper_id: int, sequencers: Mapping[int, int], *, reason: str = ""
+    ) -> int:
+        return await self._placement.merge(lower_id, upper_id, sequencers, reason)
 
     async def _read_claims(
         self,
@@ -349,6 +380,8 @@ class PostgresStore:
                     more_timers=frozenset(k for k, page in pages.items() if len(page) == limit),
                 )
             )
+        if intervals.keys() != raised.keys():
+            raise Fenced("intervals were claimed and merged by others as soon as they were claimed")
         if len(claims) != len(interval_ids):
             raise StoreError(
                 f"intervals {interval_ids} were claimed, but only {len(claims)} have a commit "
@@ -370,6 +403,9 @@ class PostgresStore:
         lane = PostgresLane(self._url, self.schema, self.statements, self._streams, self._end_lane)
         await lane.connect()
         self._lanes.append(lane)
+        if self._worker:
+            with contextlib.suppress(StoreUnavailable):  # then the next heartbeat tells
+                await self._run("note_backends", {"id": self._worker, "backends": self._backends()})
         return lane
 
     async def _end_lane(self, lane: PostgresLane) -> None:
@@ -505,16 +541,24 @@ class PostgresStore:
     async def live_buckets(self) -> list[Bucket]:
         return [Bucket(*row) for row in await self._rows("live_buckets")]
 
+    async def view_buckets(self) -> BucketView:
+        async with self._connection() as connection, connection.pipeline():
+            await connection.execute("BEGIN", prepare=True)
+            await connection.execute(
+                self.statements.get("share_buckets"), {"pipeline": self.schema}, prepare=True
+            )
+            cursor = await connection.execute(self.statements.get("view_buckets"), prepare=True)
+            await connection.execute("COMMIT", prepare=True)
+            rows = await cursor.fetchall()
+        return BucketView(rows[0][0], [Bucket(*row) for _, *row in rows if row[0] is not None])
+
     async def _create_bucket(
         self, connection: AsyncConnection[Any], family: str, log: int, low: int, high: int
     ) -> Bucket:
         params = {"family": family, "log": log, "low": low, "high": high}
         cursor = await connection.execute(self.statements.get("register_bucket"), params)
         row = await cursor.fetchone()
-        if row is None:  # an attempt before this one made it, and its answer was lost
-            cursor = await connection.execute(self.statements.get("live_buckets"))
-            live = [Bucket(*found) for found in await cursor.fetchall()]
-            return next(b for b in live if (b.family, b.log, b.low) == (family, log, low))
+        assert row is not None
         bucket = Bucket(row[0], family, log, low, high)
         parents = BUCKETED if family == "time" else ("seen_record",)
         tables = {f"{parent}_new": bucket_table(parent, bucket.id) for parent in parents}
@@ -524,10 +568,27 @@ class PostgresStore:
 
     async def open_bucket(self, family: str, log: int, low: int, high: int) -> Bucket:
         async with self._connection() as connection, connection.transaction():
-            return await self._create_bucket(connection, family, log, low, high)
+            await connection.execute(self.statements.get("lock_buckets"), {"pipeline": self.schema})
+            cursor = await connection.execute(
+                self.statements.get("find_bucket"), {"family": family, "log": log, "low": low}
+            )
+            row = await cursor.fetchone()
+            assert row is not None
+            id_, begin, end = row
+            if id_ is not None:
+                return Bucket(id_, family, log, begin, end)
+            return await self._create_bucket(connection, family, log, begin, high)
 
-    async def close_bucket(self, bucket: int, high: int) -> None:
-        await self._run("close_bucket", {"id": bucket, "high": high})
+    async def close_bucket(self, bucket: int, high: int) -> Bucket | None:
+        async with self._connection() as connection, connection.transaction():
+            await connection.execute(self.statements.get("lock_buckets"), {"pipeline": self.schema})
+            await connection.execute(
+                self.statements.get("close_bucket"),
+                {"id": bucket, "high": high, "ahead": EARLY_CLOSE_MICROS},
+            )
+            cursor = await connection.execute(self.statements.get("live_buckets"))
+            found = [Bucket(*row) for row in await cursor.fetchall()]
+        return next((live for live in found if live.id == bucket), None)
 
     async def advance_gc_watermark(self) -> int:
         floor, stored = (await self._rows("stored_floor"))[0]

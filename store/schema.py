@@ -99,6 +99,8 @@ worker = Table(
     Column("stopped", Boolean, nullable=False, comment="ended in order; holds nothing"),
     Column("backends", JSONB, nullable=False, comment="its server processes: [pid, start]"),
     Column("load", JSONB, nullable=False, comment="what it last said of itself"),
+    Column("address", Text, nullable=False, comment="where others reach it: host:port"),
+    Column("code", Text, nullable=False, comment="hash of what it runs"),
     comment="Worker processes, with their leases",
 )
 
@@ -116,8 +118,25 @@ key_interval = Table(
         comment="raised by every claim; fences the owner before",
     ),
     Column("owner", UUID, comment="worker.id"),
+    Column("wanted_by", UUID, comment="worker.id of who should own it"),
     UniqueConstraint("computation", "slot_from"),
     comment="Ranges of slots of a computation, or partitions of an injector: the unit of ownership",
+)
+
+placement_event = Table(
+    "placement_event",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("at", DateTime(timezone=True), nullable=False, comment="by the database's clock"),
+    Column("interval_id", BigInteger, nullable=False, comment="key_interval.id, maybe of the past"),
+    _computation(),
+    Column("slot_from", Integer, nullable=False, comment="first slot"),
+    Column("slot_to", Integer, nullable=False, comment="one past the last slot"),
+    Column("what", Text, nullable=False, comment="wish, claim, release, split or merge"),
+    Column("from_worker", UUID, comment="worker.id of who held it"),
+    Column("to_worker", UUID, comment="worker.id of who is to hold it, or does"),
+    Column("reason", Text, nullable=False),
+    comment="What was decided and done about who owns what, the newest only",
 )
 
 log = Table(

@@ -12,7 +12,7 @@ BUCKETED = ("commit_record", "state_change", "timer_change", "production", "seen
 
 TABLES = (
     *BUCKETED, "bucket", "computation", "dead_letter", "fold", "key_interval", "log", "pipeline",
-    "state", "stream", "timer", "worker",
+    "placement_event", "state", "stream", "timer", "worker",
 )  # fmt: skip
 """The names in `millwheel.store.schema`, which takes 0.13 s to import; a test compares."""
 

@@ -23,6 +23,7 @@ VIEWS = (
     "watermarks",
     "watermark_holders",
     "workers",
+    "placement_events",
     "dead_letters",
 )
 

@@ -136,7 +136,7 @@ class MemorySite(Site):
         self.store: MemoryStore = MemoryStore("wheel", clock=self.clock)
 
     async def another(self) -> Store:
-        return self.store
+        return self.store.another()
 
     async def states(self) -> list[ShownState]:
         return sorted(self.store.states(), key=repr)

@@ -1,608 +1,871 @@
-"""The balancer's decisions: what each rule does, and that they always come to rest."""
+"""Who owns what, held by every store: claims, releases, wishes, leadership, splits, merges."""
 
 from __future__ import annotations
 
-import random
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from typing import Literal
+import asyncio
+import contextlib
+import itertools
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
+import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import settings as hypothesis_settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millwheel import Settings
+from millwheel.codec import encode_key
+from millwheel.errors import Fenced, MillwheelError, PlacementRefused
 from millwheel.model import SLOTS
-from millwheel.placement import (
-    Assign,
-    Decision,
-    IntervalLoad,
-    Merge,
-    Move,
-    Split,
-    WorkerLoad,
-    plan,
-    split_at,
+from millwheel.store.placement import KEEP_EVENTS
+from millwheel.store.port import (
+    TIMER_KINDS,
+    Claim,
+    IntervalRow,
+    PlacedInterval,
+    StateChange,
+    Store,
+    TimerChange,
+    Wish,
 )
+from tests.store_contract import (
+    BUCKET_HIGH,
+    SECOND,
+    START,
+    MemorySite,
+    Owner,
+    PostgresSite,
+    Schema,
+    Site,
+    deploy,
+)
+from tests.test_store_postgres import connection_of, lane_of, session, until, waiting_for_a_lock
 
-SETTINGS = Settings()
-STEPS = 400
-"""More decisions than any of the random clusters needs (the worst of 4,000 took 90)."""
+
+async def placed(store: Store, interval_id: int) -> PlacedInterval:
+    placement = await store.read_placement()
+    (found,) = [row for row in placement.intervals if row.id == interval_id]
+    return found
 
 
-def workers(*ids: str) -> list[WorkerLoad]:
-    return [WorkerLoad(id) for id in ids]
+async def worker(store: Store, lease_seconds: float = 60.0) -> str:
+    """A worker that is registered."""
+    name = str(uuid.uuid4())
+    await store.register_worker(name, lease_seconds)
+    return name
 
 
-def intervals(
-    owners: Iterable[str | None],
-    *,
-    cpu: Iterable[float] | float = 0.0,
-    computation: str = "count",
-    first: int = 1,
-) -> list[IntervalLoad]:
-    """Intervals of one computation of equal width, one per owner."""
-    owners = list(owners)
-    loads = [cpu] * len(owners) if isinstance(cpu, float) else list(cpu)
-    borders = [SLOTS * number // len(owners) for number in range(len(owners) + 1)]
-    return [
-        replace(
-            IntervalLoad(first + n, computation, "computation", borders[n], borders[n + 1]),
-            owner=owner,
-            cpu=loads[n],
+async def events(site: Site) -> list[tuple[Any, ...]]:
+    """Rows of the view `placement_events`, without number and time."""
+    if isinstance(site, MemorySite):
+        return [tuple(event) for event in site.store.placement_events()]
+    assert isinstance(site, PostgresSite)
+    return await site.query(
+        "SELECT computation, interval_id, slot_from, slot_to, what, from_worker::text, "
+        "to_worker::text, reason FROM {e} ORDER BY id",
+        e="placement_events",
+    )
+
+
+# -- workers ------------------------------------------------------------------------------
+
+
+async def test_a_heartbeat_tells_the_stores_clock(site: Site) -> None:
+    await deploy(site.store)
+    me = await worker(site.store)
+    first = await site.store.heartbeat(me, 60.0, {})
+    second = await site.store.heartbeat(me, 60.0, {})
+    placement = await site.store.read_placement()
+    assert START <= first.now <= second.now <= placement.now
+
+
+async def test_who_was_ended_or_forgotten_hears_it_at_the_next_heartbeat(site: Site) -> None:
+    await deploy(site.store)
+    me = await worker(site.store)
+    await site.store.stop_worker(me)
+    for name in (me, str(uuid.uuid4())):
+        with pytest.raises(Fenced):
+            await site.store.heartbeat(name, 60.0, {})
+
+
+async def test_the_placement_shows_workers_and_intervals(site: Site) -> None:
+    owner = await Owner.take(site.store)
+    other = str(uuid.uuid4())
+    await site.store.register_worker(other, 0.0, address="127.0.0.1:7001", code="abc")
+    gone = await worker(site.store)
+    await site.store.stop_worker(gone)
+    await (await site.another()).heartbeat(owner.worker, 50.0, {"share": 0.5, "slots": {"3": 1}})
+    placement = await site.store.read_placement()
+    assert [
+        (row.id, row.computation, row.slot_from, row.slot_to) for row in placement.intervals
+    ] == [
+        (row.id, row.computation, row.slot_from, row.slot_to) for row in owner.deployment.intervals
+    ]
+    for row in placement.intervals:
+        assert row.sequencer == owner.claims[row.id].interval.sequencer
+        assert (row.owner, row.wanted_by, row.lease_over) == (owner.worker, None, False)
+        assert not row.is_free
+    mine, theirs = placement.workers
+    assert (mine.id, mine.address, mine.code) == (owner.worker, "", "")
+    assert mine.load == {"share": 0.5, "slots": {"3": 1}}
+    assert 40.0 < mine.lease_left <= 50.0
+    assert mine.host
+    assert mine.pid
+    assert (theirs.id, theirs.address, theirs.code) == (other, "127.0.0.1:7001", "abc")
+    assert (theirs.lease_left, theirs.backends, theirs.load) == (0.0, [], {})
+
+
+@pytest.mark.parametrize("end", ["stop", "run out", "unknown"])
+async def test_the_placement_shows_whose_lease_is_over(site: Site, end: str) -> None:
+    owner = await Owner.take(site.store)
+    if end == "stop":
+        await site.store.stop_worker(owner.worker)
+    elif end == "run out":
+        await site.store.heartbeat(owner.worker, 0.0, {})
+    else:
+        await site.store.claim(str(uuid.uuid4()), [r.id for r in owner.deployment.intervals])
+    placement = await site.store.read_placement()
+    assert all(row.lease_over and row.is_free for row in placement.intervals)
+    assert [w.id for w in placement.workers] == ([] if end == "stop" else [owner.worker])
+
+
+# -- claims -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["live", "stop", "run out", "unknown", "own", "released"])
+async def test_a_claim_by_comparison_takes_only_what_is_free(site: Site, end: str) -> None:
+    owner = await Owner.take(site.store)
+    (row, _) = owner.intervals
+    me = await worker(site.store)
+    if end == "stop":
+        await site.store.stop_worker(owner.worker)
+    elif end == "run out":
+        await site.store.heartbeat(owner.worker, 0.0, {})
+    elif end == "unknown":
+        await site.store.claim(str(uuid.uuid4()), [row.id])
+    elif end == "own":
+        await site.store.claim(me, [row.id])
+    elif end == "released":
+        sequencer = owner.claims[row.id].interval.sequencer
+        assert await site.store.release(owner.worker, {row.id: sequencer}) == [row.id]
+    before = await placed(site.store, row.id)
+    claims = await site.store.claim(me, [row.id], sequencers={row.id: before.sequencer})
+    after = await placed(site.store, row.id)
+    if end == "live":
+        assert claims == []
+        assert after == before
+        await owner.write(owner.commit())
+        return
+    (claim,) = claims
+    assert claim.interval.id == row.id
+    assert claim.interval.sequencer == after.sequencer > before.sequencer
+    assert after.owner == me
+    assert claim.new_log
+    with pytest.raises(Fenced):
+        await owner.lane.commit(owner.commit(row))
+
+
+async def test_a_claim_with_an_old_sequencer_gets_nothing(site: Site) -> None:
+    owner = await Owner.take(site.store)
+    first, second = owner.intervals
+    read = {r.id: r.sequencer for r in (await site.store.read_placement()).intervals}
+    await site.store.stop_worker(owner.worker)
+    me, other = await worker(site.store), await worker(site.store)
+    (claim,) = await site.store.claim(me, [first.id], sequencers=read)
+    await site.store.release(me, {first.id: claim.interval.sequencer})
+    ids = [second.id, 4711, first.id]
+    claims = await site.store.claim(other, ids, sequencers={**read, 4711: 1})
+    assert [c.interval.id for c in claims] == [second.id]
+    assert await site.store.claim(other, ids, sequencers={**read, 4711: 1}) == []
+    assert (await placed(site.store, first.id)).owner is None
+
+
+async def test_of_two_claimers_each_interval_gets_one(site: Site) -> None:
+    deployment = await deploy(site.store)
+    stores = [site.store, *[await site.another() for _ in range(3)]]
+    names = [await worker(store) for store in stores]
+    ids = [row.id for row in deployment.intervals]
+    for _ in range(5):
+        read = {r.id: r.sequencer for r in (await site.store.read_placement()).intervals}
+        taken = await asyncio.gather(
+            *(
+                store.claim(name, ids if number % 2 else ids[::-1], sequencers=read)
+                for number, (name, store) in enumerate(zip(names, stores, strict=True))
+            )
         )
-        for n, owner in enumerate(owners)
+        claimed = [claim.interval.id for claims in taken for claim in claims]
+        assert sorted(claimed) == sorted(ids)
+        for name, claims in zip(names, taken, strict=True):
+            for claim in claims:
+                found = await placed(site.store, claim.interval.id)
+                assert (found.owner, found.sequencer) == (name, claim.interval.sequencer)
+            sequencers = {claim.interval.id: claim.interval.sequencer for claim in claims}
+            assert await site.store.release(name, sequencers) == sorted(sequencers)
+
+
+async def test_a_claim_of_what_is_gone_is_fenced(site: Site) -> None:
+    owner = await Owner.take(site.store)
+    with pytest.raises(Fenced):
+        await site.store.claim(owner.worker, [owner.intervals[0].id, 4711])
+
+
+# -- releases, wishes, events ---------------------------------------------------------------
+
+
+async def test_only_the_owner_releases_and_only_with_his_sequencer(site: Site) -> None:
+    owner = await Owner.take(site.store)
+    first, second = owner.intervals
+    mine = {row.id: owner.claims[row.id].interval.sequencer for row in owner.intervals}
+    assert await site.store.release(await worker(site.store), mine) == []
+    assert await site.store.release(owner.worker, {first.id: mine[first.id] - 1, 4711: 1}) == []
+    assert (await placed(site.store, first.id)).owner == owner.worker
+    assert await site.store.release(owner.worker, {**mine, first.id: 1}) == [second.id]
+    assert await site.store.release(owner.worker, mine) == [first.id]
+    assert await site.store.release(owner.worker, mine) == []
+    assert (await placed(site.store, first.id)).is_free
+
+
+async def test_a_wish_changes_who_is_wanted_and_leaves_an_event(site: Site) -> None:
+    owner = await Owner.take(site.store)
+    first, second = owner.intervals
+    mine = {row.id: owner.claims[row.id].interval.sequencer for row in owner.intervals}
+    me = await worker(site.store)
+    old = Wish(second.id, mine[second.id] - 1, me, "too late")
+    assert await site.store.wish([Wish(first.id, mine[first.id], me, "less to do"), old]) == [
+        first.id
+    ]
+    assert (await placed(site.store, first.id)).wanted_by == me
+    assert (await placed(site.store, second.id)).wanted_by is None
+    assert (await placed(site.store, first.id)).owner == owner.worker
+    assert await site.store.wish([Wish(first.id, mine[first.id], me, "once more")]) == []
+    await owner.write(owner.commit())  # a wish fences nobody
+    assert await site.store.wish([Wish(first.id, mine[first.id], None, "never mind")]) == [first.id]
+    assert await site.store.wish([]) == []
+    place = ("count", first.id, first.slot_from, first.slot_to)
+    assert await events(site) == [
+        (*place, "wish", owner.worker, me, "less to do"),
+        (*place, "wish", owner.worker, None, "never mind"),
     ]
 
 
-# -- a cluster in which decisions take effect ----------------------------------------------------
+async def test_a_hand_over_can_be_read_in_the_events(site: Site) -> None:
+    owner = await Owner.take(site.store)
+    row = owner.intervals[0]
+    sequencer = owner.claims[row.id].interval.sequencer
+    me = await worker(site.store)
+    await site.store.wish([Wish(row.id, sequencer, me, "less to do")])
+    await site.store.release(owner.worker, {row.id: sequencer})
+    await site.store.claim(me, [row.id], sequencers={row.id: sequencer})
+    assert [event[4:] for event in await events(site)] == [
+        ("wish", owner.worker, me, "less to do"),
+        ("release", owner.worker, me, "drained and folded"),
+        ("claim", None, me, "it had no owner"),
+    ]
 
 
-@dataclass
-class Cluster:
-    """Workers and intervals under a load that belongs to slots, and that does not change."""
+async def test_old_events_are_forgotten(postgres: PostgresSite) -> None:
+    owner = await Owner.take(postgres.store)
+    row = owner.intervals[0]
+    await postgres.query(
+        "INSERT INTO {e} (at, interval_id, computation, slot_from, slot_to, what, reason) "
+        "SELECT now(), 1, 1, 0, 1, 'wish', n::text FROM generate_series(1, 10000) AS n",
+        e="placement_event",
+    )
+    sequencer = owner.claims[row.id].interval.sequencer
+    await postgres.store.wish([Wish(row.id, sequencer, owner.worker, "the newest")])
+    found = await events(postgres)
+    assert len(found) == KEEP_EVENTS
+    assert (found[0][-1], found[-1][-1]) == ("2", "the newest")
 
-    workers: list[WorkerLoad]
-    intervals: list[IntervalLoad]
-    settings: Settings = SETTINGS
-    spots: dict[str, dict[int, float]] = field(default_factory=dict)
-    """Computation to slot to CPU seconds per second."""
-    measured: bool = True
-    """Whether the load by slot is told."""
-    delay: bool = False
-    """An interval is claimed only after the next decision."""
-    cooldown: int = 1
-    """Decisions for which an interval counts as changed of late."""
-    changed: dict[int, int] = field(default_factory=dict)
 
-    def look(self) -> list[IntervalLoad]:
-        return [self._with_load(interval) for interval in self.intervals]
+# -- leadership -----------------------------------------------------------------------------
 
-    def _with_load(self, interval: IntervalLoad) -> IntervalLoad:
-        inside = {
-            slot: cpu
-            for slot, cpu in self.spots.get(interval.computation, {}).items()
-            if interval.slot_from <= slot < interval.slot_to
-        }
-        bars: dict[int, float] = {}
-        for slot, cpu in inside.items():
-            bars |= {slot: cpu, slot + 1: inside.get(slot + 1, 0.0)}
-        return replace(
-            interval,
-            cpu=sum(inside.values()),
-            histogram=tuple(sorted(bars.items())) if self.measured else (),
-        )
 
-    def decide(self) -> list[Decision]:
-        recent = {id for id, left in self.changed.items() if left > 0}
-        decisions = plan(self.workers, self.look(), self.settings, recent)
-        self.check(decisions)
-        return decisions
+async def test_one_leads_until_it_closes(site: Site) -> None:
+    await deploy(site.store)
+    one, two = await site.another(), await site.another()
+    assert await one.try_lead(30.0)
+    assert not await two.try_lead(30.0)
+    assert await one.try_lead(30.0)
+    await one.close()
+    assert await two.try_lead(30.0)
 
-    def check(self, decisions: list[Decision]) -> None:
-        alive = {worker.id for worker in self.workers}
-        by_id = {interval.id: interval for interval in self.intervals}
-        limited = [decision for decision in decisions if not isinstance(decision, Assign)]
-        assert len(limited) <= self.settings.placement_moves
-        named = [id for decision in decisions for id in ids_of(decision)]
-        assert len(named) == len(set(named))
-        for decision in decisions:
-            assert decision.reason
-            for id in ids_of(decision):
-                interval = by_id[id]
-                fixed = interval.pinned and interval.wanted_by in alive
-                assert not fixed, "an operator's wish was overruled"
-                if not isinstance(decision, Assign):
-                    assert not self.changed.get(id), "not left alone"
-            if isinstance(decision, Assign | Move):
-                assert decision.worker in alive
-            if isinstance(decision, Move):
-                assert by_id[decision.interval].owner in alive
-                assert by_id[decision.interval].owner != decision.worker
-            if isinstance(decision, Split):
-                interval = by_id[decision.interval]
-                assert interval.slot_from < decision.at < interval.slot_to
-                assert interval.kind != "injector"
-            if isinstance(decision, Merge):
-                lower, upper = by_id[decision.lower], by_id[decision.upper]
-                assert lower.slot_to == upper.slot_from
-                assert lower.computation == upper.computation
-                assert (lower.owner, lower.kind) == (upper.owner, upper.kind) != (None, "injector")
 
-    def settle(self) -> None:
-        """Whoever is wanted claims what he is wanted for."""
-        alive = {worker.id for worker in self.workers}
-        self.intervals = [
-            replace(interval, owner=interval.wanted_by) if interval.wanted_by in alive else interval
-            for interval in self.intervals
+async def test_whose_time_ran_out_hears_it_and_another_leads(memory_site: MemorySite) -> None:
+    one, two = memory_site.store, memory_site.store.another()
+    assert await one.try_lead(5.0)
+    memory_site.clock.advance(4.0)
+    assert await one.try_lead(5.0)
+    memory_site.clock.advance(4.0)
+    assert not await two.try_lead(5.0)
+    memory_site.clock.advance(1.0)
+    assert not await one.try_lead(5.0)
+    assert await two.try_lead(5.0)
+    assert not await one.try_lead(5.0)
+
+
+@pytest.fixture
+def memory_site() -> MemorySite:
+    return MemorySite()
+
+
+LEADS = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted"
+
+
+@pytest.mark.parametrize("killed", [True, False])
+async def test_a_leader_whose_session_ends_is_followed(
+    postgres: PostgresSite, killed: bool
+) -> None:
+    await deploy(postgres.store)
+    other = await postgres.another()
+    assert await postgres.store.try_lead(60.0 if killed else 0.2)
+    ((pid,),) = await postgres.query(LEADS)
+    assert not await other.try_lead(60.0)
+    if killed:
+        await postgres.query("SELECT pg_terminate_backend(%s, 5000)", pid)
+
+    async def nobody_leads() -> bool:
+        return not await postgres.query(LEADS)
+
+    await until(nobody_leads)
+    assert await other.try_lead(60.0)
+    assert not await postgres.store.try_lead(60.0)  # its session is gone: it hears it
+    assert not await postgres.store.try_lead(60.0)  # another leads
+    await other.close()
+    await until(nobody_leads)
+    assert await postgres.store.try_lead(60.0)
+
+
+async def test_each_pipeline_has_its_own_leader(new_schema: Callable[[int], Schema]) -> None:
+    sites = [await PostgresSite.open(new_schema(18)) for _ in range(2)]
+    for site in sites:
+        assert await site.store.try_lead(60.0)
+    for site in sites:
+        await site.aclose()
+
+
+# -- in the way (I4) ------------------------------------------------------------------------------
+
+
+async def _stopped_in_a_commit(store: Any) -> Owner:
+    """A worker whose process stopped in the midst of a commit, and whose lease ran out."""
+    zombie = await Owner.take(store)
+    await connection_of(lane_of(zombie)).execute("BEGIN")
+    await lane_of(zombie)._fence(connection_of(lane_of(zombie)), zombie.commit())
+    await store.heartbeat(zombie.worker, 0.0, {})
+    return zombie
+
+
+async def _lives(owner: Owner) -> bool:
+    try:
+        await owner.write(owner.commit(owner.injector))
+    except MillwheelError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("change", ["claim", "wish"])
+async def test_whose_lease_is_over_is_ended_if_he_is_in_the_way(
+    postgres: PostgresSite, change: str
+) -> None:
+    zombie = await _stopped_in_a_commit(await postgres.another())
+    bystander_store = await postgres.another()
+    bystander = Owner(bystander_store, zombie.deployment, await worker(bystander_store))
+    await bystander.claim(bystander.injector)
+    bystander.lane = await bystander_store.open_lane()
+    row = zombie.intervals[0]
+    sequencer = zombie.claims[row.id].interval.sequencer
+    me = await worker(postgres.store)
+    if change == "claim":
+        (claim,) = await postgres.store.claim(me, [row.id], sequencers={row.id: sequencer})
+        assert claim.n == 0
+    else:
+        assert await postgres.store.wish([Wish(row.id, sequencer, me, "")]) == [row.id]
+    with pytest.raises(Exception, match=r"terminat|closed"):
+        await connection_of(lane_of(zombie)).execute("COMMIT")
+    assert await _lives(bystander), "nobody else was ended"
+
+
+async def test_a_session_opened_since_the_last_heartbeat_is_ended_too(
+    postgres: PostgresSite,
+) -> None:
+    store = await postgres.another()
+    zombie = await Owner.take(store)  # it never sends a heartbeat
+    connection = connection_of(lane_of(zombie))
+    await connection.execute("BEGIN")
+    await lane_of(zombie)._fence(connection, zombie.commit())
+    await postgres.query("UPDATE {w} SET lease_until = now()", w="worker")
+    row = zombie.intervals[0]
+    sequencer = zombie.claims[row.id].interval.sequencer
+    me = await worker(postgres.store)
+    assert await postgres.store.claim(me, [row.id], sequencers={row.id: sequencer})
+
+
+async def test_who_is_stopped_in_a_fold_is_ended(postgres: PostgresSite) -> None:
+    store = await postgres.another()
+    zombie = await Owner.take(store)
+    await zombie.write(zombie.commit())
+    await store.heartbeat(zombie.worker, 0.0, {})
+    row = zombie.intervals[0]
+    sequencer = zombie.links[row.id].sequencer
+    async with contextlib.AsyncExitStack() as stack:
+        connection = await stack.enter_async_context(store._pool.connection())
+        await connection.execute("BEGIN")
+        params = {"interval_id": row.id, "sequencer": sequencer, "after": 0, "through": 1}
+        await connection.execute(store.statements.get("advance_fold"), params)
+        me = await worker(postgres.store)
+        (claim,) = await postgres.store.claim(me, [row.id], sequencers={row.id: sequencer})
+        assert claim.folded == 0
+        assert connection.broken or await _is_broken(connection)
+
+
+async def _is_broken(connection: Any) -> bool:
+    with contextlib.suppress(Exception):
+        await connection.execute("SELECT 1")
+    return bool(connection.closed)
+
+
+async def test_a_release_waits_for_the_commit_before_it(postgres: PostgresSite) -> None:
+    owner = await Owner.take(postgres.store)
+    row = owner.intervals[0]
+    connection = connection_of(lane_of(owner))
+    await connection.execute("BEGIN")
+    await lane_of(owner)._fence(connection, owner.commit(row))
+    sequencer = owner.claims[row.id].interval.sequencer
+    other = await postgres.another()
+    task = asyncio.create_task(other.release(owner.worker, {row.id: sequencer}))
+    await until(lambda: waiting_for_a_lock(postgres))
+    await connection.execute("COMMIT")
+    assert await task == [row.id]
+
+
+# -- splits and merges --------------------------------------------------------------------------
+
+
+class Wheel:
+    """A pipeline whose intervals are split and merged, and whose every owner is one worker."""
+
+    def __init__(self, site: Site, owner: Owner) -> None:
+        self.site = site
+        self.store = site.store
+        self.owner = owner
+        self.computation = owner.computation
+
+    @classmethod
+    async def start(cls, site: Site) -> Wheel:
+        return cls(site, await Owner.take(site.store))
+
+    async def rows(self) -> list[PlacedInterval]:
+        return [
+            row
+            for row in (await self.store.read_placement()).intervals
+            if row.computation == self.computation
         ]
 
-    def apply(self, decisions: list[Decision]) -> None:
-        if self.delay:
-            self.settle()
-        self.changed = {id: left - 1 for id, left in self.changed.items() if left > 1}
-        for decision in decisions:
-            self._apply_one(decision)
-            if not isinstance(decision, Assign) and self.cooldown:
-                self.changed.update(dict.fromkeys(ids_of(decision), self.cooldown))
-        if not self.delay:
-            self.settle()
+    async def take(self) -> list[Claim]:
+        """Claim every interval of the computation, as it stands."""
+        rows = await self.rows()
+        self.owner.intervals = [
+            IntervalRow(r.id, r.computation, r.slot_from, r.slot_to, r.sequencer) for r in rows
+        ]
+        return await self.owner.claim(*self.owner.intervals)
 
-    def _apply_one(self, decision: Decision) -> None:
-        by_id = {interval.id: interval for interval in self.intervals}
-        new = max(by_id, default=0) + 1
-        match decision:
-            case Assign(id, worker) | Move(id, worker):
-                by_id[id] = replace(by_id[id], wanted_by=worker, pinned=False)
-            case Split(id, at):
-                parent = by_id[id]
-                by_id[id] = replace(parent, slot_to=at)
-                by_id[new] = replace(parent, id=new, slot_from=at)
-                self.changed[new] = self.cooldown
-            case Merge(lower, upper):
-                by_id[new] = replace(by_id.pop(lower), id=new, slot_to=by_id.pop(upper).slot_to)
-                self.changed[new] = self.cooldown
-        self.intervals = list(by_id.values())
+    async def let_go(self, *, fold: bool = True) -> dict[int, int]:
+        """Fold and release everything; gives the sequencers."""
+        sequencers = {}
+        for row in self.owner.intervals:
+            link = self.owner.links[row.id]
+            sequencers[row.id] = link.sequencer
+            if fold:
+                folded = self.owner.claims[row.id].folded
+                assert await self.store.fold(row.id, link.sequencer, folded, link.n)
+        assert await self.store.release(self.owner.worker, sequencers) == sorted(sequencers)
+        return sequencers
 
-    def come_to_rest(self) -> list[list[Decision]]:
-        """Decide until nothing is left to do, also for those that were left alone."""
-        past: list[list[Decision]] = []
-        for _ in range(STEPS):
-            decisions = self.decide()
-            under_way = any(i.wanted_by not in (None, i.owner) for i in self.intervals)
-            if not decisions and not self.changed and not under_way:
-                return past
-            past.append(decisions)
-            self.apply(decisions)
-        pytest.fail(f"still busy after {STEPS} decisions: {past[-3:]}")
+    async def write(self, count: int = 12, first: int = 0, **link: Any) -> None:
+        """State, timers and productions of some keys."""
+        commit = self.owner.fill(self.owner.commit(**link), count, first=first)
+        commit.productions = [
+            replace_log(p, self.owner.log(self.owner.interval_of(p.key)))
+            for p in commit.productions
+        ]
+        await self.owner.write(commit)
 
-    def covered(self) -> dict[str, list[tuple[int, int]]]:
-        """Per computation, the ranges that are owned, with neighbours put together."""
-        found: dict[str, list[tuple[int, int]]] = {}
-        for interval in sorted(self.intervals, key=lambda i: (i.computation, i.slot_from)):
-            ranges = found.setdefault(interval.computation, [])
-            if ranges and ranges[-1][1] == interval.slot_from:
-                ranges[-1] = (ranges[-1][0], interval.slot_to)
-            else:
-                ranges.append((interval.slot_from, interval.slot_to))
-        return found
-
-
-def ids_of(decision: Decision) -> tuple[int, ...]:
-    if isinstance(decision, Merge):
-        return decision.lower, decision.upper
-    return (decision.interval,)
-
-
-NAMES = ("ann", "bob", "cid", "dan", "eve")
-DEAD = ("rip", "zoe")
-
-
-@st.composite
-def clusters(draw: st.DrawFn, *, most_workers: int = 5, loaded: bool = True) -> Cluster:
-    alive = NAMES[: draw(st.integers(1, most_workers))]
-    published = st.sampled_from((0.0, 0.3, 0.7, 1.0))
-    found: list[IntervalLoad] = []
-    spots: dict[str, dict[int, float]] = {}
-    for number in range(draw(st.integers(1, 4))):
-        computation = f"c{number}"
-        kind: Literal["injector", "computation"] = draw(
-            st.sampled_from(("computation", "injector"))
+    async def watermarks(self) -> tuple[int, int]:
+        """The least input and output watermarks stored."""
+        claims = await (await self.site.another()).claim(
+            self.owner.worker, [row.id for row in await self.rows()]
         )
-        if kind == "injector":
-            borders = list(range(draw(st.integers(1, 6)) + 1))
-        else:
-            inner = draw(st.sets(st.integers(1, SLOTS - 1), max_size=12))
-            borders = [0, *sorted(inner), SLOTS]
-        for low, high in pairwise(borders):
-            owner = draw(st.sampled_from((None, *alive, *DEAD)))
-            wanted = draw(st.sampled_from((None, None, *alive, *DEAD)))
-            pinned = wanted is not None and draw(st.booleans()) and draw(st.booleans())
-            found.append(
-                IntervalLoad(len(found) + 1, computation, kind, low, high, owner=owner,
-                             wanted_by=wanted, pinned=pinned)
-            )  # fmt: skip
-        if loaded:
-            slots = st.integers(0, borders[-1] - 1)
-            spots[computation] = draw(
-                st.dictionaries(slots, st.floats(0.001, 1.5), max_size=10)
-            )  # fmt: skip
-    return Cluster(
-        [WorkerLoad(name, draw(published), draw(st.integers(0, 2))) for name in alive],
-        found,
-        Settings(
-            placement_moves=draw(st.integers(1, 5)),
-            placement_minimum_gain=draw(st.sampled_from((0.02, 0.1, 0.3))),
-            placement_imbalance=draw(st.sampled_from((0.0, 0.2, 1.0))),
-            placement_quiet_load=draw(st.sampled_from((0.0, 0.2, 0.5))),
-            placement_intervals_most=draw(st.sampled_from((1, 8, 64))),
-            placement_intervals_least=draw(st.sampled_from((1, 4, 8))),
-        ),
-        spots,
-        measured=draw(st.booleans()),
-        delay=draw(st.booleans()),
-        cooldown=draw(st.integers(0, 2)),
-    )
+        return min(c.input_watermark for c in claims), min(c.low_watermark for c in claims)
+
+    async def sight(self) -> tuple[Any, ...]:
+        """What every reader sees."""
+        return (
+            await self.site.states(),
+            await self.site.timers(),
+            await self.site.pending(),
+            await self.store.advance_gc_watermark(),
+        )
+
+    async def timers_of(self, interval_id: int) -> set[tuple[bytes, str, int | None]]:
+        """Everything `read_timers` pages through."""
+        found = []
+        for kind in TIMER_KINDS:
+            after = None
+            while page := await self.store.read_timers(interval_id, kind, after, 3):
+                found += page
+                last = page[-1]
+                after = (last.due or 0, last.slot, last.key, last.tag)
+        assert len(found) == len(set(found))
+        return {(t.key, t.kind, t.due) for t in found}
 
 
-@given(clusters())
-@hypothesis_settings(max_examples=200, deadline=None)
-def test_from_any_state_it_comes_to_rest_with_everything_owned(cluster: Cluster) -> None:
-    covered = cluster.covered()
-    before = Counter(interval.computation for interval in cluster.intervals)
-    cluster.come_to_rest()
-    cluster.settle()
-    alive = {worker.id for worker in cluster.workers}
-    assert all(interval.owner in alive for interval in cluster.intervals)
-    assert cluster.covered() == covered
-    assert all(interval.slot_from < interval.slot_to for interval in cluster.intervals)
-    for computation, number in Counter(i.computation for i in cluster.intervals).items():
-        most = cluster.settings.placement_intervals_most
-        assert number <= max(before[computation], most)
-    assert cluster.decide() == []
+def replace_log(delivery: Any, log: int) -> Any:
+    delivery.log = log
+    return delivery
 
 
-@given(clusters(), st.randoms(use_true_random=False))
-@hypothesis_settings(max_examples=100, deadline=None)
-def test_the_order_of_what_is_told_does_not_matter(cluster: Cluster, chance: random.Random) -> None:
-    for _ in range(6):
-        told = cluster.look()
-        shuffled = chance.sample(told, len(told))
-        others = chance.sample(cluster.workers, len(cluster.workers))
-        one = plan(cluster.workers, told, cluster.settings)
-        assert plan(others, shuffled, cluster.settings) == one
-        cluster.apply(one)
-        cluster.settle()
-
-
-@given(clusters())
-@hypothesis_settings(max_examples=100, deadline=None)
-def test_a_death_moves_only_what_the_dead_one_had(cluster: Cluster) -> None:
-    cluster.come_to_rest()
-    cluster.settle()
-    if len(cluster.workers) == 1:
-        return
-    dead = cluster.workers.pop(0).id
-    his = {interval.id for interval in cluster.intervals if interval.owner == dead}
-    decisions = cluster.decide()
-    if his:
-        assert {d.interval for d in decisions if isinstance(d, Assign)} == his
-        assert len(decisions) == len(his)
-    cluster.apply(decisions)
-    cluster.settle()
-    assert all(interval.owner != dead for interval in cluster.intervals)
-    cluster.come_to_rest()
-
-
-@given(clusters(loaded=False))
-@hypothesis_settings(max_examples=100, deadline=None)
-def test_without_load_everybody_has_the_same_number(cluster: Cluster) -> None:
-    cluster.intervals = [replace(interval, pinned=False) for interval in cluster.intervals]
-    cluster.come_to_rest()
-    found = Counter((interval.owner, interval.computation) for interval in cluster.intervals)
-    total = Counter(interval.owner for interval in cluster.intervals)
-    for computation in {interval.computation for interval in cluster.intervals}:
-        numbers = [found[worker.id, computation] for worker in cluster.workers]
-        assert max(numbers) - min(numbers) <= 1
-    numbers = [total[worker.id] for worker in cluster.workers]
-    assert max(numbers) - min(numbers) <= 1
-
-
-@given(clusters(most_workers=4))
-@hypothesis_settings(max_examples=100, deadline=None)
-def test_a_worker_that_joins_is_given_something_and_gives_nothing_back(cluster: Cluster) -> None:
-    cluster.intervals = [replace(interval, pinned=False) for interval in cluster.intervals]
-    cluster.workers = [replace(worker, cpu=0.0) for worker in cluster.workers]
-    cluster.come_to_rest()
-    cluster.settle()
-    cluster.workers.append(WorkerLoad("new", started=9))
-    decisions = [decision for step in cluster.come_to_rest() for decision in step]
-    cluster.settle()
-    if len(cluster.intervals) >= 2 * len(cluster.workers):
-        assert any(interval.owner == "new" for interval in cluster.intervals)
-    if not any(isinstance(d, Split | Merge) for d in decisions) and not any(cluster.spots.values()):
-        moved = [d.interval for d in decisions if isinstance(d, Move)]
-        assert len(moved) == len(set(moved)) == len(decisions)
-        # Its share, and what evens out where others were taken more from than others.
-        share = -(-len(cluster.intervals) // len(cluster.workers))
-        computations = len({interval.computation for interval in cluster.intervals})
-        assert len(moved) <= share + computations
-
-
-# -- one rule each -------------------------------------------------------------------------------
-
-
-def test_nobody_is_there() -> None:
-    assert plan([], intervals(["ann", None]), SETTINGS) == []
-    assert plan(workers("ann"), [], SETTINGS) == []
-
-
-def test_all_orphans_are_assigned_at_once_spread_by_computation() -> None:
-    state = [
-        *intervals([None] * 8),
-        *intervals(["rip"] * 4, computation="join", first=11),
-        replace(intervals([None], computation="lines", first=21)[0], kind="injector"),
-    ]
-    decisions = plan(workers("ann", "bob"), state, SETTINGS)
-    assert all(isinstance(decision, Assign) for decision in decisions)
-    given = Counter(
-        (decision.worker, by_id(state)[decision.interval].computation)
-        for decision in decisions
-        if isinstance(decision, Assign)
-    )
-    assert given["ann", "count"] == given["bob", "count"] == 4
-    assert given["ann", "join"] == given["bob", "join"] == 2
-    assert given["ann", "lines"] + given["bob", "lines"] == 1
-    told = {decision.reason for decision in decisions}
-    assert told == {"nobody owns it", "its owner rip is gone"}
-
-
-def test_partitions_of_many_injectors_are_spread_too() -> None:
-    state = [
-        replace(intervals([None], computation=f"in{n}", first=n)[0], kind="injector")
-        for n in range(10)
-    ]
-    given = Counter(
-        d.worker for d in plan(workers("ann", "bob"), state, SETTINGS) if isinstance(d, Assign)
-    )
-    assert given == {"ann": 5, "bob": 5}
-    # Of each there is one, and still a worker that joins gets its share.
-    cluster = Cluster(workers("ann", "bob"), [replace(i, owner="ann") for i in state])
-    cluster.come_to_rest()
-    assert Counter(i.owner for i in cluster.intervals) == {"ann": 5, "bob": 5}
-
-
-def test_hot_orphans_are_not_put_together() -> None:
-    state = intervals(["ann", "bob", None, None], cpu=[0.1, 0.1, 0.8, 0.7])
-    decisions = plan(workers("ann", "bob"), state, SETTINGS)
-    assert {d.interval: d.worker for d in decisions if isinstance(d, Assign)} == {
-        3: "ann",
-        4: "bob",
+async def test_a_split_moves_nothing_that_anybody_can_see(site: Site) -> None:
+    wheel = await Wheel.start(site)
+    told: dict[str, Any] = {
+        "input_watermark": 90,
+        "low_watermark": 70,
+        "counters": b'{"processed": 7}',
     }
+    await wheel.write(**told, percentiles={99.0: 80, 50.0: 85})
+    parent, _ = wheel.owner.intervals
+    sequencers = await wheel.let_go()
+    before = await wheel.sight()
+    at = parent.slot_to // 4
+    made = await wheel.store.split(parent.id, sequencers[parent.id], at, reason="it is hot")
+    assert await wheel.sight() == before
+    lower, upper, rest = await wheel.rows()
+    assert (lower.id, lower.slot_from, lower.slot_to) == (parent.id, 0, at)
+    assert (upper.id, upper.slot_from, upper.slot_to) == (made, at, parent.slot_to)
+    assert lower.sequencer > max(sequencers.values()) < upper.sequencer
+    assert (lower.owner, upper.owner) == (None, None)
+    assert rest.id not in (lower.id, upper.id)
+    first, second, _ = await wheel.take()
+    assert (first.n, second.n, second.folded) == (1, 0, 0)
+    assert (second.input_watermark, second.low_watermark) == (90, 70)
+    assert second.percentiles == first.percentiles == {99.0: 80, 50.0: 85}
+    assert (second.stamp, second.acked, second.counters) == (first.stamp, {}, {})
+    assert (second.position, second.logs, second.states) == (None, [], [])
+    assert len(first.logs) == 1
+    assert second.new_log
+    assert first.counters == {"processed": 7}
+    for claim in (first, second):
+        row = claim.interval
+        timers = {(t.key, t.kind, t.due) for t in claim.timers}
+        assert all(row.slot_from <= t.slot < row.slot_to for t in claim.timers)
+        assert await wheel.timers_of(row.id) == timers
+        assert timers
+    (event,) = [event for event in await events(site) if event[4] == "split"]
+    assert event == (
+        "count", made, at, parent.slot_to, "split", None, None,
+        f"cut off interval {parent.id}: it is hot",
+    )  # fmt: skip
+    await wheel.write(first=20)
+    await wheel.let_go()
+    assert len(await site.states()) == 24
 
 
-def test_orphans_are_spread_by_computation_before_load() -> None:
-    state = [
-        *intervals(["ann", None], cpu=0.05),
-        *intervals(["bob"], cpu=0.5, computation="join", first=11),
-    ]
-    (decision,) = plan(workers("ann", "bob"), state, SETTINGS)
-    assert decision == Assign(2, "bob", "nobody owns it")
+async def test_a_merge_takes_the_lesser_of_everything_promised(site: Site) -> None:
+    wheel = await Wheel.start(site)
+    lower, upper = wheel.owner.intervals
+    logs = [wheel.owner.log(row) for row in (lower, upper)]
+    await wheel.write()
+    parts: list[tuple[IntervalRow, int, dict[str, Any]]] = [
+        (lower, logs[0], {"input_watermark": 90, "low_watermark": 70, "floor": START + 9,
+                          "counters": b'{"processed": 7, "late": 1}',
+                          "percentiles": {99.0: 80, 50.0: 85}}),
+        (upper, logs[1], {"input_watermark": 60, "low_watermark": 75, "floor": START + 5,
+                          "counters": b'{"processed": 5, "bad": 2}', "percentiles": {99.0: 79}}),
+    ]  # fmt: skip
+    for row, log, told in parts:
+        acked = msgspec.json.encode({str(log): [1, [[3, 4]]]})
+        commit = wheel.owner.commit(row, acked=acked, position=b'{"length": 3}', **told)
+        await wheel.owner.write(commit)
+    await wheel.owner.write(wheel.owner.commit(wheel.owner.injector, floor=START + 100))
+    newest = wheel.owner.stamp - SECOND
+    sequencers = await wheel.let_go()
+    before = await wheel.sight()
+    assert before[-1] == START + 5
+    made = await wheel.store.merge(lower.id, upper.id, sequencers)
+    assert await wheel.sight() == before
+    (whole,) = await wheel.rows()
+    assert (whole.id, whole.slot_from, whole.slot_to, whole.owner) == (made, 0, SLOTS, None)
+    assert whole.sequencer > max(sequencers.values())
+    (claim,) = await wheel.take()
+    assert (claim.n, claim.folded, claim.stamp) == (0, 0, newest)
+    assert (claim.input_watermark, claim.low_watermark) == (60, 70)
+    assert claim.percentiles == {99.0: 79}
+    assert claim.acked == {log: (1, [(3, 4)]) for log in logs}
+    assert claim.counters == {"processed": 12, "late": 1, "bad": 2}
+    assert claim.position is None
+    assert [log.id for log in claim.logs] == logs
+    assert len(claim.timers) == 12
+    assert len(await wheel.timers_of(made)) == 12
+    assert await wheel.sight() == before
+    for gone in (lower, upper):
+        assert await wheel.timers_of(gone.id) == set()
+        assert not await wheel.store.fold(gone.id, sequencers[gone.id], 0, 9)
+    await wheel.store.retire_logs(logs)
+    (claim,) = await wheel.owner.claim(*wheel.owner.intervals)
+    assert [log.id for log in claim.logs] == [claim.new_log - 2]
 
 
-def test_what_waits_for_its_claim_is_no_orphan() -> None:
-    state = [replace(interval, wanted_by="bob") for interval in intervals([None, "rip"])]
-    state += intervals(["ann", "bob"], computation="join", first=9)
-    assert plan(workers("ann", "bob"), state, SETTINGS) == []
+async def test_who_owned_the_parts_is_fenced(site: Site) -> None:
+    wheel = await Wheel.start(site)
+    owner = wheel.owner
+    first, second = owner.intervals
+    sequencers = await wheel.let_go()
+    await wheel.store.split(first.id, sequencers[first.id], 100)
+    with pytest.raises(Fenced):
+        await owner.lane.commit(owner.commit(first))
+    with pytest.raises(Fenced):
+        await wheel.store.split(first.id, sequencers[first.id], 50)
+    lower, upper, _ = await wheel.rows()
+    now = {row.id: row.sequencer for row in (lower, upper)}
+    with pytest.raises(Fenced):
+        await wheel.store.merge(lower.id, upper.id, {**now, first.id: sequencers[first.id]})
+    await wheel.store.merge(lower.id, upper.id, now)
+    for row in (lower, upper):
+        owner.links[row.id] = replace(
+            owner.links[first.id], interval_id=row.id, sequencer=row.sequencer, n=0
+        )
+        owner.bucket[row.id] = owner.bucket[first.id]
+        with pytest.raises(Fenced):
+            await owner.lane.commit(owner.commit(IntervalRow(row.id, 0, 0, 0, 0)))
+        assert await wheel.store.claim(owner.worker, [row.id], sequencers=now) == []
+    await owner.write(owner.commit(second))
 
 
-def test_a_wish_of_a_dead_worker_is_taken_back() -> None:
-    state = [replace(intervals(["ann"])[0], wanted_by="rip"), *intervals(["bob"], first=2)]
-    (decision,) = plan(workers("ann", "bob"), state[:1], SETTINGS)
-    assert decision == Assign(1, "ann", "worker rip, who was to have it, is gone: it stays")
+async def test_what_is_not_ready_is_neither_split_nor_merged(site: Site) -> None:
+    wheel = await Wheel.start(site)
+    first, second = wheel.owner.intervals
+    injector = wheel.owner.injector
+    mine = {r.id: wheel.owner.links[r.id].sequencer for r in (injector, first, second)}
+    with pytest.raises(PlacementRefused, match="owns"):
+        await wheel.store.split(first.id, mine[first.id], 9)
+    with pytest.raises(PlacementRefused, match="owns"):
+        await wheel.store.merge(first.id, second.id, mine)
+    await wheel.write()
+    await wheel.let_go(fold=False)
+    await wheel.store.release(wheel.owner.worker, mine)
+    before = await wheel.rows()
+    for wrong in (
+        wheel.store.split(first.id, mine[first.id], 9),
+        wheel.store.merge(first.id, second.id, mine),
+    ):
+        with pytest.raises(PlacementRefused, match="not folded"):
+            await wrong
+    assert await wheel.rows() == before
+    await wheel.take()
+    mine.update(await wheel.let_go())
+    before = await wheel.rows()
+    for at in (first.slot_from, first.slot_to, -1, SLOTS):
+        with pytest.raises(PlacementRefused, match="cannot be split at"):
+            await wheel.store.split(first.id, mine[first.id], at)
+    for ids in ((second.id, first.id), (first.id, injector.id), (first.id, first.id)):
+        with pytest.raises(PlacementRefused):
+            await wheel.store.merge(*ids, mine)
+    with pytest.raises(PlacementRefused, match="injector"):
+        await wheel.store.split(injector.id, mine[injector.id], 0)
+    with pytest.raises(Fenced):
+        await wheel.store.split(4711, 1, 9)
+    assert await wheel.rows() == before
+    assert await wheel.store.merge(first.id, second.id, mine)
 
 
-def test_a_worker_that_joins_gets_its_share_a_few_at_a_time() -> None:
-    settings = replace(SETTINGS, placement_intervals_least=16)
-    cluster = Cluster(workers("ann", "bob", "new"), intervals(["ann", "bob"] * 8), settings)
-    steps = [step for step in cluster.come_to_rest() if step]
-    moves = [decision for step in steps for decision in step]
-    assert all(isinstance(move, Move) and move.worker == "new" for move in moves)
-    assert len(moves) == 5
-    assert max(map(len, steps)) == SETTINGS.placement_moves
-    assert sorted(Counter(i.owner for i in cluster.intervals).values()) == [5, 5, 6]
+async def test_a_split_or_merge_keeps_no_bucket_and_loses_none(site: Site) -> None:
+    wheel = await Wheel.start(site)
+    owner, store = wheel.owner, wheel.store
+    (old,) = await store.live_buckets()
+    await wheel.write()
+    first, second = owner.intervals
+    new = await store.open_bucket("time", 0, BUCKET_HIGH, BUCKET_HIGH + 3600 * SECOND)
+    owner.stamp = new.low
+    await owner.write(owner.commit(owner.injector, bucket=new.id))
+    link = owner.links[owner.injector.id]
+    assert await store.fold(owner.injector.id, link.sequencer, 0, link.n)
+    sequencers = await wheel.let_go()
+    await store.merge(first.id, second.id, sequencers)
+    await store.advance_gc_watermark()
+    assert not await store.drop_bucket(old), "the floors of its parts keep it"
+    (claim,) = await wheel.take()
+    assert (claim.bucket, claim.n) == (new.id, 0)
+    owner.stamp = new.low + SECOND
+    await owner.write(owner.commit(bucket=new.id))
+    ((row_id, sequencer),) = (await wheel.let_go()).items()
+    await store.split(row_id, sequencer, 77)
+    await store.advance_gc_watermark()
+    before = await wheel.sight()
+    assert await store.drop_bucket(old), "nothing of what is gone keeps it"
+    assert (await wheel.sight())[:2] == before[:2]
+    assert [c.bucket for c in await wheel.take()] == [new.id, new.id]
+    await wheel.write(first=30)
 
 
-def test_moves_under_way_count_against_the_limit() -> None:
-    state = intervals(["ann"] * 12)
-    state[0] = replace(state[0], wanted_by="bob")
-    state[1] = replace(state[1], wanted_by="bob")
-    decisions = plan(workers("ann", "bob"), state, replace(SETTINGS, placement_moves=3))
-    assert len(decisions) == 1
-    assert plan(workers("ann", "bob"), state, replace(SETTINGS, placement_moves=2)) == []
+async def test_parts_may_be_wanted_before_they_are_made(site: Site) -> None:
+    wheel = await Wheel.start(site)
+    row = wheel.owner.intervals[0]
+    sequencers = await wheel.let_go()
+    me = await worker(wheel.store)
+    await wheel.store.wish([Wish(row.id, sequencers[row.id], me, "")])
+    await wheel.store.split(row.id, sequencers[row.id], 9)
+    lower, upper, _ = await wheel.rows()
+    assert (lower.wanted_by, upper.wanted_by) == (me, me)
+    await wheel.store.merge(lower.id, upper.id, {r.id: r.sequencer for r in (lower, upper)})
+    assert (await wheel.rows())[0].wanted_by == me
 
 
-def test_the_best_fitting_interval_goes_from_the_hottest_to_the_coolest() -> None:
-    state = intervals(
-        ["ann", "ann", "ann", "bob", "bob", "cid"], cpu=[0.5, 0.3, 0.2, 0.3, 0.2, 0.4]
+async def test_of_two_splits_at_once_one_is_made(site: Site) -> None:
+    wheel = await Wheel.start(site)
+    row, second = wheel.owner.intervals
+    sequencers = await wheel.let_go()
+    other, third = await site.another(), await site.another()
+    me = await worker(other)
+    done = await asyncio.gather(
+        wheel.store.split(row.id, sequencers[row.id], 10),
+        other.split(row.id, sequencers[row.id], 20),
+        third.merge(row.id, second.id, sequencers),
+        other.claim(me, [row.id], sequencers=sequencers),
+        return_exceptions=True,
     )
-    few = replace(SETTINGS, placement_moves=1, placement_quiet_load=0.1)
-    (decision,) = plan(workers("ann", "bob", "cid"), state, few)
-    assert isinstance(decision, Move)
-    assert (decision.interval, decision.worker) == (2, "cid")
-    assert "ann has 1.00 of CPU and cid has 0.40" in decision.reason
+    made = [d for d in done if isinstance(d, int) or (isinstance(d, list) and d)]
+    assert len(made) == 1, done
+    assert all(isinstance(d, (int, list, Fenced, PlacementRefused)) for d in done)
 
 
-def test_of_two_that_fit_the_one_with_less_state_goes() -> None:
-    state = intervals(["ann", "ann", "ann", "bob"], cpu=[0.3, 0.3, 0.3, 0.0])
-    state[0] = replace(state[0], state_bytes=1000)
-    state[2] = replace(state[2], state_bytes=2000)
-    (decision,) = plan(workers("ann", "bob"), state, replace(SETTINGS, placement_moves=1))
-    assert isinstance(decision, Move)
-    assert decision.interval == 2
+async def test_a_merge_waits_for_what_is_on_the_wire(postgres: PostgresSite) -> None:
+    """A commit of an owner that let go too early is in the merged interval, or refuses it."""
+    wheel = await Wheel.start(postgres)
+    first, second = wheel.owner.intervals
+    sequencers = await wheel.let_go()
+    connection = connection_of(lane_of(wheel.owner))
+    await connection.execute("BEGIN")
+    await lane_of(wheel.owner)._fence(connection, wheel.owner.commit(second))
+    other = await postgres.another()
+    task = asyncio.create_task(other.merge(first.id, second.id, sequencers))
+    await until(lambda: waiting_for_a_lock(postgres))
+    await connection.execute("COMMIT")
+    with pytest.raises(PlacementRefused, match="not folded"):
+        await task
 
 
-def test_a_move_that_only_swaps_the_roles_is_not_made() -> None:
-    state = intervals(["ann", "bob"], cpu=[0.9, 0.1])
-    assert plan(workers("ann", "bob"), state, replace(SETTINGS, placement_intervals_most=2)) == []
-
-
-def test_number_gives_way_to_load() -> None:
-    """One hot interval against many cold ones: the numbers stay unequal, and that is right."""
-    cluster = Cluster(
-        workers("ann", "bob"),
-        intervals(["ann", "bob"] * 4),
-        spots={"count": {100: 0.9, **{SLOTS * n // 8 + 9: 0.1 for n in range(1, 8)}}},
+async def test_views_beside_a_split_see_all_or_nothing(postgres: PostgresSite) -> None:
+    wheel = await Wheel.start(postgres)
+    await wheel.write()
+    row, second = wheel.owner.intervals
+    sequencers = await wheel.let_go()
+    async with session(postgres.schema) as reader:
+        await reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        text = postgres.schema.compose(
+            "SELECT computation, low_watermark::text, intervals FROM {w} ORDER BY 1", w="watermarks"
+        )
+        before = await (await reader.execute(text)).fetchall()
+        await wheel.store.merge(row.id, second.id, sequencers)
+        assert await (await reader.execute(text)).fetchall() == before
+    after = await postgres.query(
+        "SELECT low_watermark::text, intervals FROM {w} WHERE computation = 'count'", w="watermarks"
     )
-    cluster.come_to_rest()
-    (hot,) = [interval for interval in cluster.look() if interval.cpu > 0.5]
-    beside = [i for i in cluster.look() if i.owner == hot.owner and i.id != hot.id]
-    assert sum(interval.cpu for interval in beside) < 0.15
+    assert after == [(before[0][1], 1)]
 
 
-def test_a_saturated_worker_is_not_given_more() -> None:
-    state = intervals(["ann", "ann", "ann", "bob"], cpu=[0.4, 0.4, 0.4, 0.1])
-    busy = [WorkerLoad("ann"), WorkerLoad("bob", cpu=0.99)]
-    calm = [WorkerLoad("ann"), WorkerLoad("bob", cpu=0.11)]
-    few = replace(SETTINGS, placement_moves=1)
-    assert [d for d in plan(busy, state, few) if isinstance(d, Move) and "CPU" in d.reason] == []
-    assert [type(d) for d in plan(calm, state, few)] == [Move]
+# -- any sequence of splits and merges --------------------------------------------------------------
 
-
-def test_figures_that_tremble_move_nothing() -> None:
-    chance = random.Random(7)
-    for level in (0.01, 0.1, 0.2):
-        for _ in range(300):
-            loads = [level * chance.uniform(0.85, 1.15) for _ in range(8)]
-            state = intervals(["ann", "bob"] * 4, cpu=loads)
-            assert plan(workers("ann", "bob"), state, SETTINGS) == []
-
-
-@pytest.mark.parametrize(("more", "moves"), [(0.15, 0), (0.25, 1)])
-def test_a_load_near_the_fair_share_is_left_as_it_is(more: float, moves: int) -> None:
-    loads = [1 + more - 0.12, 0.12, 0.0, 1 - more, 0.0, 0.0]
-    state = intervals(["ann"] * 3 + ["bob"] * 3, cpu=loads)
-    settings = replace(SETTINGS, placement_intervals_most=6)
-    assert len(plan(workers("ann", "bob"), state, settings)) == moves
-
-
-def test_what_was_moved_of_late_is_left_alone() -> None:
-    state = intervals(["ann"] * 6 + ["bob"])
-    moved = [
-        d.interval for d in plan(workers("ann", "bob"), state, SETTINGS) if isinstance(d, Move)
-    ]
-    assert len(moved) == 2
-    again = plan(workers("ann", "bob"), state, SETTINGS, recent=set(moved))
-    assert {d.interval for d in again if isinstance(d, Move)}.isdisjoint(moved)
-    assert len(again) == 2
-    assert plan(workers("ann", "bob"), state, SETTINGS, recent=range(1, 8)) == []
-
-
-def test_an_orphan_is_assigned_even_if_it_was_moved_of_late() -> None:
-    (decision,) = plan(workers("ann"), intervals(["rip"]), SETTINGS, recent={1})
-    assert isinstance(decision, Assign)
-
-
-def test_a_hot_interval_is_split_where_its_load_has_its_median() -> None:
-    state = intervals(["ann", "bob"] * 4, cpu=[0.9] + [0.05] * 7)
-    state[0] = replace(state[0], histogram=((0, 1.0), (10, 4.0), (20, 3.0), (30, 2.0)))
-    (decision,) = plan(workers("ann", "bob"), state, SETTINGS)
-    assert isinstance(decision, Split)
-    assert (decision.interval, decision.at) == (1, 20)
-    assert "takes 0.90 of CPU" in decision.reason
-
-
-def test_a_hot_interval_with_one_worker_is_not_split() -> None:
-    assert plan(workers("ann"), intervals(["ann"] * 2, cpu=[2.0, 0.0]), SETTINGS) == []
-
-
-def test_hot_partitions_are_never_split_or_merged() -> None:
-    state = [replace(i, kind="injector") for i in intervals(["ann", "bob"], cpu=[3.0, 0.1])]
-    assert plan(workers("ann", "bob"), state, SETTINGS) == []
-    state = [replace(i, kind="injector") for i in intervals(["ann"] * 20)]
-    assert plan(workers("ann"), state, SETTINGS) == []
-
-
-def test_a_computation_with_fewer_intervals_than_workers_is_split_until_all_have_one() -> None:
-    cluster = Cluster(workers("ann", "bob", "cid"), intervals(["ann"]))
-    cluster.come_to_rest()
-    assert Counter(i.owner for i in cluster.intervals) == {"ann": 1, "bob": 1, "cid": 1}
-
-
-def test_splits_end_at_the_cap() -> None:
-    cap = replace(SETTINGS, placement_intervals_most=3)
-    cluster = Cluster(workers(*NAMES), intervals(["ann"]), cap)
-    cluster.come_to_rest()
-    assert len(cluster.intervals) == 3
-
-
-@pytest.mark.parametrize(
-    ("slots", "histogram", "at"),
-    [
-        ((0, 100), (), 50),
-        ((7, 9), (), 8),
-        ((7, 8), (), None),
-        ((0, 100), ((0, 1.0), (1, 1.0), (2, 2.0)), 2),
-        ((0, 100), ((3, 1.0), (4, 20.0), (5, 1.0)), None),  # one hot key
-        ((0, 100), ((0, 1.0), (50, 99.0)), 75),  # somewhere in that bar
-        ((0, 100), ((0, 5.0),), 50),
-        ((4, 6), ((0, 5.0), (5, 5.0)), 5),
-        ((0, 4), ((0, 0.0), (2, 0.0)), 2),  # measured, and nothing was there
-    ],
+Cut = tuple[str, int, int]
+cuts: st.SearchStrategy[Cut] = st.one_of(
+    st.tuples(st.just("split"), st.integers(0, 20), st.integers(1, SLOTS - 1)),
+    st.tuples(st.just("merge"), st.integers(0, 20), st.just(0)),
+    st.tuples(st.just("write"), st.integers(0, 40), st.integers(0, 30)),
 )
-def test_where_a_split_goes(
-    slots: tuple[int, int], histogram: tuple[tuple[int, float], ...], at: int | None
-) -> None:
-    interval = IntervalLoad(1, "count", "computation", *slots, histogram=histogram)
-    assert split_at(interval) == at
 
 
-@given(
-    st.integers(0, 90),
-    st.integers(1, 10),
-    st.lists(st.tuples(st.integers(0, 120), st.floats(0, 10)), max_size=8),
+async def _take_steps(site: Site, steps: Sequence[Cut]) -> None:
+    wheel = await Wheel.start(site)
+    store = wheel.store
+    await wheel.write()
+    known = {(s.key, s.entry): s.value for s in await site.states()}
+    least = await wheel.watermarks()
+    await wheel.take()
+    for what, number, at in steps:
+        if what == "write":
+            row = wheel.owner.intervals[number % len(wheel.owner.intervals)]
+            last = wheel.owner.links[row.id]
+            commit = wheel.owner.commit(
+                row,
+                input_watermark=max(last.input_watermark, number),
+                low_watermark=max(last.low_watermark, at),
+            )
+            wheel.owner.fill(commit, 3, first=number)
+            commit.seen, commit.productions, commit.dead_letters = {}, [], []
+            await wheel.owner.write(commit)
+            known.update(
+                {
+                    (msgspec.json.decode(s[4]), s[5]): {"n": msgspec.json.decode(s[4])}
+                    for s in commit.states
+                }
+            )
+        else:
+            sequencers = await wheel.let_go()
+            before = await wheel.sight()
+            rows = await wheel.rows()
+            place = number % len(rows)
+            if what == "split" and rows[place].slot_from < at < rows[place].slot_to:
+                await store.split(rows[place].id, sequencers[rows[place].id], at)
+            elif what == "merge" and place + 1 < len(rows):
+                await store.merge(rows[place].id, rows[place + 1].id, sequencers)
+            assert await wheel.sight() == before
+            after = await wheel.rows()
+            assert all(
+                row.sequencer > max(sequencers.values())
+                for row in after
+                if row.id not in sequencers or row.sequencer != sequencers[row.id]
+            )
+        claims = await wheel.take()
+        edges = [(c.interval.slot_from, c.interval.slot_to) for c in claims]
+        assert edges[0][0] == 0
+        assert edges[-1][1] == SLOTS
+        assert all(a[1] == b[0] for a, b in itertools.pairwise(edges))
+        now = (min(c.input_watermark for c in claims), min(c.low_watermark for c in claims))
+        assert now[0] >= least[0]
+        assert now[1] >= least[1]
+        least = now
+        assert {(s.key, s.entry): s.value for s in await site.states()} == known
+        timers: list[TimerChange] = [t for claim in claims for t in claim.timers]
+        shown = await site.timers()
+        assert sorted((t.slot, msgspec.json.decode(t.key), t.due) for t in timers) == sorted(
+            (t.slot, t.key, t.due) for t in shown
+        )
+        tails: list[StateChange] = [s for claim in claims for s in claim.states]
+        for key, entry in known:
+            slot, text = encode_key(key)[1], encode_key(key)[0]
+            found = await store.load_entry(wheel.computation, slot, text, entry)
+            assert found is not None or any((s.key, s.entry) == (text, entry) for s in tails)
+        logs = [log.id for claim in claims for log in claim.logs]
+        assert len(logs) == len(set(logs))
+    assert await wheel.watermarks() == least
+
+
+quick = settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-def test_a_split_leaves_a_slot_on_each_side(
-    low: int, width: int, histogram: Sequence[tuple[int, float]]
+
+
+@quick
+@given(steps=st.lists(cuts, min_size=4, max_size=14))
+async def test_in_memory_any_cuts_leave_every_slot_to_one(steps: list[Cut]) -> None:
+    await _take_steps(MemorySite(), steps)
+
+
+@settings(quick, max_examples=6)
+@given(steps=st.lists(cuts, min_size=4, max_size=10))
+@pytest.mark.parametrize("version", [15, 18])
+async def test_in_postgres_any_cuts_leave_every_slot_to_one(
+    new_schema: Callable[[int], Schema], version: int, steps: list[Cut]
 ) -> None:
-    interval = IntervalLoad(1, "c", "computation", low, low + width, histogram=tuple(histogram))
-    at = split_at(interval)
-    assert at is None or low < at < low + width
-
-
-def test_cold_neighbours_of_one_worker_are_merged_when_there_are_too_many() -> None:
-    owners = ["ann"] * 5 + ["bob"] * 5
-    few = replace(SETTINGS, placement_moves=1)
-    (decision,) = plan(workers("ann", "bob"), intervals(owners), few)
-    assert decision == Merge(
-        1, 2, "both have little to do, and 10 intervals are more than the 8 that are needed"
-    )
-    assert plan(workers("ann", "bob"), intervals(owners[1:-1]), few) == []
-    # Not those of which one is warm, was split of late, or is another's.
-    warm = intervals(owners, cpu=[0.02] * 10)
-    warm[4] = replace(warm[4], cpu=0.0)
-    (decision,) = plan(workers("ann", "bob"), warm, few, recent=(1, 2))
-    assert isinstance(decision, Merge)
-    assert (decision.lower, decision.upper) == (4, 5)
-    assert plan(workers("ann", "bob"), intervals(["ann", "bob"] * 5), few) == []
-    apart = intervals(["ann"] * 24)[::2]
-    assert plan(workers("ann"), apart, few) == []
-
-
-def test_what_an_operator_pinned_stays_while_that_worker_lives() -> None:
-    pinned = [
-        replace(interval, wanted_by="ann", pinned=True)
-        for interval in intervals(["ann"] * 12, cpu=[2.0] + [0.0] * 11)
-    ]
-    assert plan(workers("ann", "bob"), pinned, SETTINGS) == []
-    assert plan(workers("ann"), pinned, SETTINGS) == []
-    decisions = plan(workers("bob"), pinned, SETTINGS)
-    assert all(isinstance(d, Assign) and d.worker == "bob" for d in decisions)
-    assert len(decisions) == 12
-
-
-def by_id(state: Iterable[IntervalLoad]) -> dict[int, IntervalLoad]:
-    return {interval.id: interval for interval in state}
+    async with contextlib.aclosing(await PostgresSite.open(new_schema(version))) as site:
+        await _take_steps(site, steps)

@@ -27,7 +27,7 @@ from millwheel.errors import (
 from millwheel.model import MIN_TIME, SLOTS
 from millwheel.sinks import Table
 from millwheel.store.memory import jsonb_text
-from millwheel.store.port import Bucket, Commit, IntervalCommit, Store
+from millwheel.store.port import EARLY_CLOSE_MICROS, Bucket, Commit, IntervalCommit, Store
 from millwheel.store.rows import COPY_ROWS
 from tests.store_contract import (
     BUCKET_HIGH,
@@ -1001,13 +1001,94 @@ async def test_opening_a_bucket_again_gives_the_one_there_is(site: Site) -> None
     assert len(await site.store.live_buckets()) == 2
 
 
-async def test_a_bucket_ends_early_but_never_late(site: Site) -> None:
+async def _current_bucket(site: Site) -> tuple[int, Bucket]:
+    """The store's time, and a bucket that ends in an hour from then."""
     await deploy(site.store)
-    (bucket,) = await site.store.live_buckets()
-    await site.store.close_bucket(bucket.id, BUCKET_HIGH + 1)
-    assert await site.store.live_buckets() == [bucket]
-    await site.store.close_bucket(bucket.id, BUCKET_HIGH - 1)
-    assert await site.store.live_buckets() == [replace(bucket, high=BUCKET_HIGH - 1)]
+    now = (await site.store.view_buckets()).now
+    await site.store.open_bucket("time", 0, BUCKET_HIGH, max(now, BUCKET_HIGH + SECOND))
+    low = (await site.store.live_buckets())[-1].high
+    return now, await site.store.open_bucket("time", 0, low, low + 3600 * SECOND)
+
+
+async def test_a_bucket_ends_early_but_never_late(site: Site) -> None:
+    now, bucket = await _current_bucket(site)
+    assert await site.store.close_bucket(bucket.id, bucket.high + 1) == bucket
+    assert (await site.store.live_buckets())[-1] == bucket
+    closed = await (await site.another()).close_bucket(bucket.id, bucket.high - 1)
+    assert closed == replace(bucket, high=bucket.high - 1)
+    assert (await site.store.live_buckets())[-1] == closed
+    assert await site.store.close_bucket(4711, now) is None
+
+
+async def test_a_bucket_does_not_end_before_what_others_count_on(site: Site) -> None:
+    """A view of the buckets is final for all stamps before its time and a while."""
+    before, bucket = await _current_bucket(site)
+    closed = await site.store.close_bucket(bucket.id, bucket.low + 1)
+    after = await site.store.view_buckets()
+    assert closed is not None
+    assert before + EARLY_CLOSE_MICROS <= closed.high < bucket.high
+    assert closed.high <= max(bucket.low + 1, after.now + EARLY_CLOSE_MICROS)
+    assert after.buckets == await site.store.live_buckets()
+    assert closed in after.buckets
+
+
+async def test_a_bucket_with_a_successor_ends_where_that_begins(site: Site) -> None:
+    _, bucket = await _current_bucket(site)
+    following = await site.store.open_bucket("time", 0, bucket.high, bucket.high + SECOND)
+    assert await site.store.close_bucket(bucket.id, bucket.high - 1) == bucket
+    assert following.low == bucket.high
+
+
+async def test_who_asks_with_an_old_view_makes_neither_hole_nor_overlap(site: Site) -> None:
+    _, bucket = await _current_bucket(site)
+    closed = await site.store.close_bucket(bucket.id, bucket.high - 100)
+    assert closed is not None
+    following = await site.store.open_bucket("time", 0, bucket.high, bucket.high + SECOND)
+    assert (following.low, following.high) == (closed.high, bucket.high + SECOND)
+    for low in (following.low, closed.high + 7, following.high - 1):
+        assert await site.store.open_bucket("time", 0, low, low + 3600 * SECOND) == following
+    assert await site.store.open_bucket("time", 0, closed.low, closed.low + 5) == closed
+    times = [b for b in await site.store.live_buckets() if b.family == "time"]
+    assert await site.store.open_bucket("time", 0, -5, 1) == times[0]
+    assert all(a.high == b.low for a, b in itertools.pairwise(times))
+
+
+@pytest.mark.parametrize("family", ["time", "named"])
+async def test_all_who_open_the_next_bucket_at_once_get_the_same(site: Site, family: str) -> None:
+    await deploy(site.store)
+    stores = [site.store, *[await site.another() for _ in range(3)]]
+    low = await _edge(site.store, family)
+    for _ in range(5):
+        opened = await asyncio.gather(
+            *(
+                store.open_bucket(family, 0, low, low + (number + 1) * SECOND)
+                for number, store in enumerate(stores)
+            )
+        )
+        assert len({bucket.id for bucket in opened}) == 1
+        low = await _edge(site.store, family)
+        assert low == opened[0].high
+
+
+async def _edge(store: Store, family: str) -> int:
+    """Where the newest bucket of a family ends, each beginning where the one before ended."""
+    found = [b for b in await store.live_buckets() if b.family == family]
+    assert all(a.high == b.low for a, b in itertools.pairwise(found))
+    return found[-1].high if found else 0
+
+
+async def test_buckets_opened_and_closed_at_once_stand_edge_to_edge(site: Site) -> None:
+    now, bucket = await _current_bucket(site)
+    stores = [site.store, *[await site.another() for _ in range(2)]]
+    for _ in range(8):
+        last = (await site.store.live_buckets())[-1]
+        await asyncio.gather(
+            stores[0].close_bucket(last.id, last.high - 10),
+            stores[1].open_bucket("time", 0, last.high, last.high + 3600 * SECOND),
+            stores[2].open_bucket("time", 0, last.high - 10, last.high + 3600 * SECOND),
+        )
+        await _edge(site.store, "time")
+    assert now < bucket.high
 
 
 async def test_the_gc_watermark_is_the_least_stored_floor_and_never_goes_back(site: Site) -> None:
@@ -1120,7 +1201,7 @@ async def test_a_worker_is_seen_by_others_until_it_stops(site: Site) -> None:
     assert 20.0 < seen.lease_left <= 30.0
     (seen,) = await site.store.other_workers(one)
     assert (seen.id, seen.lease_left) == (two, 0.0)
-    await site.store.heartbeat(two, 50.0, {"backlog": 3, "share": 0.5})
+    await (await site.another()).heartbeat(two, 50.0, {"backlog": 3, "share": 0.5})
     (seen,) = await site.store.other_workers(one)
     assert 40.0 < seen.lease_left <= 50.0
     assert not site.store.is_dead(seen)  # it is this very process

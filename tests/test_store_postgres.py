@@ -435,7 +435,7 @@ async def test_an_ended_worker_loses_its_connections(postgres: PostgresSite) -> 
     owner = await Owner.take(store)
     await store.heartbeat(owner.worker, 60.0, {})
     (other,) = await postgres.store.other_workers(str(uuid.uuid4()))
-    assert [tuple(b) for b in other.backends] == [lane_of(owner).backend]
+    assert lane_of(owner).backend in [tuple(b) for b in other.backends]
     await postgres.store.end_worker(other)
     assert await _outcome(owner, owner.commit()) in (StoreUnavailable, CommitUnknown)
 
@@ -1069,6 +1069,7 @@ PLANNED: list[tuple[str, dict[str, Any], dict[str, str]]] = [
     ("read_productions", {"log": 101, "first": MANY, "limit": 100}, {}),
     ("read_last_commits", {"interval_ids": [2, 3]}, {}),
     ("read_state_tail", {"interval_id": 2, "after": 2 * MANY - 50}, {}),
+    ("read_lineage", {"interval_ids": [2, 3]}, {}),
     ("stored_floor", {}, {}),
     ("source_acknowledged", {"log": 3}, {}),
     ("bucket_in_use", {}, {"table": "commit_record"}),

@@ -45,7 +45,7 @@ from tests.store_contract import (
 SELF_EXPLAINING = {
     "id", "interval_id", "n", "name", "pid", "started_at", "heartbeat_at", "error", "traceback",
     "attempts", "sequencer", "input_watermark", "version", "stream", "tag", "kind", "entry",
-    "value", "hold", "computation", "log",
+    "value", "hold", "computation", "log", "reason",
 }  # fmt: skip
 """Columns of tables that need no comment, or have it where the same thing is kept folded."""
 

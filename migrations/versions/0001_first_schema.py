@@ -178,6 +178,39 @@ def upgrade() -> None:
         schema=schema,
     )
     op.create_table(
+        "placement_event",
+        sa.Column("id", sa.BigInteger(), sa.Identity(always=False), nullable=False),
+        sa.Column(
+            "at",
+            sa.DateTime(timezone=True),
+            nullable=False,
+            comment="by the database's clock",
+        ),
+        sa.Column(
+            "interval_id",
+            sa.BigInteger(),
+            nullable=False,
+            comment="key_interval.id, maybe of the past",
+        ),
+        sa.Column("computation", sa.SmallInteger(), nullable=False, comment="computation.id"),
+        sa.Column("slot_from", sa.Integer(), nullable=False, comment="first slot"),
+        sa.Column("slot_to", sa.Integer(), nullable=False, comment="one past the last slot"),
+        sa.Column(
+            "what", sa.Text(), nullable=False, comment="wish, claim, release, split or merge"
+        ),
+        sa.Column("from_worker", sa.UUID(), nullable=True, comment="worker.id of who held it"),
+        sa.Column(
+            "to_worker",
+            sa.UUID(),
+            nullable=True,
+            comment="worker.id of who is to hold it, or does",
+        ),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+        comment="What was decided and done about who owns what, the newest only",
+        schema=schema,
+    )
+    op.create_table(
         "production",
         sa.Column("log", sa.BigInteger(), nullable=False),
         sa.Column(
@@ -351,6 +384,8 @@ def upgrade() -> None:
             nullable=False,
             comment="what it last said of itself",
         ),
+        sa.Column("address", sa.Text(), nullable=False, comment="where others reach it: host:port"),
+        sa.Column("code", sa.Text(), nullable=False, comment="hash of what it runs"),
         sa.PrimaryKeyConstraint("id"),
         comment="Worker processes, with their leases",
         schema=schema,
@@ -368,6 +403,7 @@ def upgrade() -> None:
             comment="raised by every claim; fences the owner before",
         ),
         sa.Column("owner", sa.UUID(), nullable=True, comment="worker.id"),
+        sa.Column("wanted_by", sa.UUID(), nullable=True, comment="worker.id of who should own it"),
         sa.ForeignKeyConstraint(
             ["computation"],
             [f"{schema}.computation.id"],

@@ -98,7 +98,9 @@ class Buckets:
         last = self._time[-1]
         high = min(last.high, now + EARLY_CLOSE_MICROS)
         self._time[-1] = Bucket(last.id, last.family, last.log, last.low, high)
-        await self._store.close_bucket(last.id, high)
+        closed = await self._store.close_bucket(last.id, high)
+        if closed is not None:  # by the store's clock it may end a little later
+            self._time[-1] = closed
 
     def _add_time(self, bucket: Bucket) -> None:
         self._time.append(bucket)

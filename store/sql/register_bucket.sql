@@ -1,4 +1,3 @@
--- A new bucket; its tables are made in the same transaction. No row: it is there already.
+-- A new bucket; its tables are made in the same transaction.
 INSERT INTO {bucket} (family, log, low, high) VALUES (%(family)s, %(log)s, %(low)s, %(high)s)
-ON CONFLICT (family, log, low) DO NOTHING
 RETURNING id

@@ -1,8 +1,9 @@
 -- Registers a worker with a fresh lease, by the database's clock.
 INSERT INTO {worker} (
-    id, host, pid, pid_started, started_at, heartbeat_at, lease_until, stopped, backends, load
+    id, host, pid, pid_started, started_at, heartbeat_at, lease_until, stopped, backends, load,
+    address, code
 )
 VALUES (
     %(id)s, %(host)s, %(pid)s, %(pid_started)s, now(), now(),
-    now() + %(lease_seconds)s * interval '1 second', false, '[]', '{{}}'
+    now() + %(lease_seconds)s * interval '1 second', false, '[]', '{{}}', %(address)s, %(code)s
 )

@@ -1,7 +1,7 @@
 CREATE VIEW {workers} AS
 SELECT
-    w.id, w.host, w.pid, w.started_at, w.heartbeat_at, w.lease_until, w.stopped,
-    count(k.id)::integer AS intervals, w.load
+    w.id, w.host, w.pid, w.address, w.started_at, w.heartbeat_at, w.lease_until, w.stopped,
+    count(k.id)::integer AS intervals, w.load, w.code
 FROM {worker} AS w
 LEFT JOIN {key_interval} AS k ON k.owner = w.id
 GROUP BY w.id;
@@ -9,9 +9,11 @@ COMMENT ON VIEW {workers} IS 'Worker processes and what they hold';
 COMMENT ON COLUMN {workers}.id IS 'worker.id';
 COMMENT ON COLUMN {workers}.host IS 'machine, boot and process namespace';
 COMMENT ON COLUMN {workers}.pid IS 'process id on that machine';
+COMMENT ON COLUMN {workers}.address IS 'where others reach it: host:port';
 COMMENT ON COLUMN {workers}.started_at IS 'when it registered';
 COMMENT ON COLUMN {workers}.heartbeat_at IS 'when it last renewed its lease';
 COMMENT ON COLUMN {workers}.lease_until IS 'until when its intervals are its own, by the database''s clock';
 COMMENT ON COLUMN {workers}.stopped IS 'ended in order';
 COMMENT ON COLUMN {workers}.intervals IS 'key intervals it owns';
-COMMENT ON COLUMN {workers}.load IS 'what it last said of itself'
+COMMENT ON COLUMN {workers}.load IS 'what it last said of itself';
+COMMENT ON COLUMN {workers}.code IS 'hash of what it runs'

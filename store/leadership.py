@@ -1,0 +1,61 @@
+"""Who writes the wishes: the holder of an advisory lock (decision 22).
+
+The lock is held by a session of its own. The server ends a session that says nothing for as
+long as the leader may be silent, so a process that is stopped loses the lock, whatever it
+believes; asking whether one leads is what keeps the session talking. The lock is a matter of
+economy, not of safety: two who believe to lead write wishes, each a compare-and-set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection
+
+from millwheel.store.statements import Statements
+
+
+class Leadership:
+    """One candidate. Not for concurrent use."""
+
+    def __init__(self, url: str, statements: Statements) -> None:
+        self._url = url
+        self._statements = statements
+        self._connection: AsyncConnection[Any] | None = None
+        self._held = False
+
+    async def try_lead(self, seconds: float) -> bool:
+        """Whether this candidate leads; a connection that was lost is made anew next time."""
+        held, self._held = self._held, False
+        try:
+            async with asyncio.timeout(seconds):
+                if self._connection is None:
+                    self._connection = await AsyncConnection.connect(
+                        self._url,
+                        autocommit=True,
+                        options="-c search_path= -c statement_timeout=10000",
+                    )
+                cursor = await self._connection.execute(
+                    self._statements.get("lead"),
+                    {
+                        "timeout": f"{max(1, int(seconds * 1000))}ms",
+                        "held": held,
+                        "pipeline": self._statements.schema,
+                    },
+                    prepare=True,
+                )
+                row = await cursor.fetchone()
+        except (psycopg.Error, TimeoutError):
+            await self.close()
+            return False
+        self._held = row is not None and bool(row[1])
+        return self._held
+
+    async def close(self) -> None:
+        """Let the lock go, with the session."""
+        connection, self._connection = self._connection, None
+        self._held = False
+        if connection is not None:
+            await connection.close()

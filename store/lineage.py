@@ -1,0 +1,116 @@
+"""What the chains of split and merged intervals begin with (paper 7.2, decision 22). No SQL.
+
+A part that is new promises nothing that its parents had not promised: its watermarks are the
+least of theirs, and so is its floor, unless it has no logs to send again from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from millwheel.errors import PlacementRefused
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """An interval with what counts of its last commit."""
+
+    id: int
+    computation: int
+    slot_from: int
+    slot_to: int
+    is_source: bool
+    n: int
+    folded: int
+    stamp: int
+    input_watermark: int
+    low_watermark: int
+    floor: int
+    percentiles: Mapping[float, int]
+    acked: Mapping[str, Any]
+    """Per log, as stored: numbers acknowledged."""
+    counters: Mapping[str, int]
+
+    def first_commit(self) -> dict[str, Any]:
+        """The columns of the commit that a chain begins with."""
+        return {
+            "stamp": self.stamp,
+            "input_watermark": self.input_watermark,
+            "low_watermark": self.low_watermark,
+            "floor": self.floor,
+            "percentiles": msgspec.json.encode(self.percentiles).decode()
+            if self.percentiles
+            else None,
+            "acked": msgspec.json.encode(self.acked).decode(),
+            "counters": msgspec.json.encode(self.counters).decode(),
+        }
+
+
+def upper_part(parent: Line, at: int) -> Line:
+    """The upper part of a split.
+
+    Its floor is its stamp: it has no logs, and what it will send is stamped later than that.
+
+    Raises:
+        PlacementRefused: it cannot be split there.
+    """
+    _refuse_unready(parent)
+    if not parent.slot_from < at < parent.slot_to:
+        raise PlacementRefused(
+            f"interval {parent.id} holds the slots from {parent.slot_from} to {parent.slot_to}: "
+            f"it cannot be split at {at}"
+        )
+    return replace(parent, slot_from=at, n=0, folded=0, floor=parent.stamp, acked={}, counters={})
+
+
+def merged(lower: Line, upper: Line) -> Line:
+    """What two neighbours become.
+
+    A percentile that only one of them has promised is not promised by both.
+
+    Raises:
+        PlacementRefused: they cannot be merged.
+    """
+    for part in (lower, upper):
+        _refuse_unready(part)
+    if lower.computation != upper.computation or lower.slot_to != upper.slot_from:
+        raise PlacementRefused(
+            f"intervals {lower.id} and {upper.id} are not the lower and the upper neighbour in "
+            "one computation: they cannot be merged"
+        )
+    return replace(
+        lower,
+        slot_to=upper.slot_to,
+        n=0,
+        folded=0,
+        stamp=max(lower.stamp, upper.stamp),
+        input_watermark=min(lower.input_watermark, upper.input_watermark),
+        low_watermark=min(lower.low_watermark, upper.low_watermark),
+        floor=min(lower.floor, upper.floor),
+        percentiles={
+            percentile: min(lower.percentiles[percentile], upper.percentiles[percentile])
+            for percentile in lower.percentiles
+            if percentile in upper.percentiles
+        },
+        acked={**lower.acked, **upper.acked},
+        counters={
+            name: lower.counters.get(name, 0) + upper.counters.get(name, 0)
+            for name in (*lower.counters, *upper.counters)
+        },
+    )
+
+
+def _refuse_unready(line: Line) -> None:
+    if line.is_source:
+        raise PlacementRefused(
+            f"interval {line.id} is a partition of an injector: it cannot be split or merged"
+        )
+    if line.folded != line.n:
+        raise PlacementRefused(
+            f"interval {line.id} has commits that are not folded ({line.folded} of {line.n}): "
+            "claim it, fold it and release it first"
+        )

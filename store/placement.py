@@ -1,0 +1,351 @@
+"""Who owns what, in Postgres: claims, releases, wishes, splits and merges (decision 22).
+
+Every change is a compare-and-set on the sequencer that was read with the placement: whoever
+comes second finds another one, and gets nothing.
+
+    free       no owner, or an owner whose lease is over: any claim with its sequencer gets it
+    held       an owner whose lease lasts: only he releases it
+    released   free, drained and folded: it may be claimed, split or merged
+
+A change takes the interval's row, which the owner's commits hold by a share lock each. A live
+owner lets go of it within a commit; a stopped one would never. So nobody waits for longer than
+`LOCK_TIMEOUT`: then the server processes of owners that are in the way are ended, which are
+those of exactly these intervals whose lease is over, and it is tried again (I4).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeVar
+
+import msgspec
+import psycopg
+from psycopg import AsyncConnection
+
+from millwheel.errors import Fenced, PlacementRefused, StoreUnavailable
+from millwheel.store.lane import translate
+from millwheel.store.lineage import Line, merged, upper_part
+from millwheel.store.port import PlacedInterval, PlacedWorker, Placement, Wish
+from millwheel.store.statements import Statements
+
+LOCK_TIMEOUT = "500ms"
+"""A live owner's commit lets go of its interval sooner."""
+
+ATTEMPTS = 20
+
+IDLE_TIMEOUT = "10s"
+"""A process that is stopped in the midst of a change holds others up no longer."""
+
+KEEP_EVENTS = 10_000
+
+T = TypeVar("T")
+Connect = Callable[[], AbstractAsyncContextManager[AsyncConnection[Any]]]
+EndBackends = Callable[[Sequence[tuple[int, str]]], Awaitable[None]]
+
+
+class PostgresPlacement:
+    """The changes of placement of one pipeline.
+
+    Args:
+        connect: gives a connection of the pool; errors are raised as psycopg raises them.
+        end_backends: ends server processes, given by pid and start.
+    """
+
+    def __init__(
+        self, statements: Statements, sequence: str, connect: Connect, end_backends: EndBackends
+    ) -> None:
+        self._statements = statements
+        self._sequence = sequence
+        self._connect = connect
+        self._end_backends = end_backends
+
+    async def read(self) -> Placement:
+        """One statement, so one snapshot."""
+        try:
+            async with self._connect() as connection:
+                cursor = await connection.execute(
+                    self._statements.get("read_placement"), prepare=True
+                )
+                row = await cursor.fetchone()
+        except psycopg.Error as error:
+            raise translate(error) from error
+        assert row is not None
+        now, intervals, workers = row
+        return Placement(
+            now,
+            [PlacedInterval(*found) for found in msgspec.json.decode(intervals)],
+            [
+                PlacedWorker(
+                    id_, address, code, host, pid, started,
+                    [(backend, start) for backend, start in backends], float(left), load,
+                )
+                for id_, address, code, host, pid, started, backends, left, load
+                in msgspec.json.decode(workers)
+            ],
+        )  # fmt: skip
+
+    # -- claims -------------------------------------------------------------------
+
+    async def take_over(
+        self, worker: str, interval_ids: list[int], *, again: bool
+    ) -> tuple[dict[int, int], dict[int, int]]:
+        """Raise the sequencers of whatever owners there are, or (again) of one's own.
+
+        Returns:
+            Per interval: what its sequencer was raised to, and its new log.
+        """
+        statement = "reclaim_intervals" if again else "claim_intervals"
+
+        async def work(connection: AsyncConnection[Any]) -> tuple[dict[int, int], dict[int, int]]:
+            params = {"interval_ids": interval_ids, "owner": worker, "sequence": self._sequence}
+            cursor = await connection.execute(self._statements.get(statement), params)
+            if cursor.rowcount != len(interval_ids):
+                raise Fenced(
+                    "another owner has claimed intervals of this worker meanwhile; "
+                    "it must let go of them"
+                )
+            raised: dict[int, int] = dict(await cursor.fetchall())
+            cursor = await connection.execute(self._statements.get("open_logs"), params)
+            return raised, dict(await cursor.fetchall())
+
+        return await self._change(interval_ids, worker, work, also_live=True)
+
+    async def take_free(
+        self, worker: str, interval_ids: list[int], sequencers: Mapping[int, int]
+    ) -> tuple[dict[int, int], dict[int, int]]:
+        """Raise the sequencers of those that are free, and as they were read."""
+
+        async def work(connection: AsyncConnection[Any]) -> tuple[dict[int, int], dict[int, int]]:
+            cursor = await connection.execute(
+                self._statements.get("claim_free_intervals"),
+                {
+                    "interval_ids": interval_ids,
+                    "sequencers": [sequencers[id_] for id_ in interval_ids],
+                    "owner": worker,
+                    "sequence": self._sequence,
+                },
+            )
+            raised: dict[int, int] = dict(await cursor.fetchall())
+            cursor = await connection.execute(
+                self._statements.get("open_logs"),
+                {"interval_ids": list(raised), "sequence": self._sequence},
+            )
+            return raised, dict(await cursor.fetchall())
+
+        taken = await self._change(interval_ids, worker, work)
+        await self._trim_events()
+        return taken
+
+    # -- releases and wishes --------------------------------------------------------
+
+    async def release(self, worker: str, sequencers: Mapping[int, int]) -> list[int]:
+        params = {
+            "interval_ids": list(sequencers),
+            "sequencers": list(sequencers.values()),
+            "owner": worker,
+        }
+        released = await self._ids("release_intervals", params)
+        await self._trim_events()
+        return released
+
+    async def wish(self, changes: list[Wish]) -> list[int]:
+        last = {wish.interval_id: wish for wish in changes}.values()
+        params = {
+            "interval_ids": [wish.interval_id for wish in last],
+            "sequencers": [wish.sequencer for wish in last],
+            "workers": [wish.worker for wish in last],
+            "reasons": [wish.reason for wish in last],
+        }
+        changed = await self._ids("wish_intervals", params)
+        await self._trim_events()
+        return changed
+
+    async def _ids(self, statement: str, params: dict[str, Any]) -> list[int]:
+        """Run a statement that changes intervals and tells which."""
+
+        async def work(connection: AsyncConnection[Any]) -> list[int]:
+            cursor = await connection.execute(self._statements.get(statement), params)
+            return [id_ for (id_,) in await cursor.fetchall()]
+
+        return await self._change(params["interval_ids"], None, work)
+
+    # -- splits and merges ----------------------------------------------------------
+
+    async def split(self, interval_id: int, sequencer: int, at: int, reason: str) -> int:
+        async def work(connection: AsyncConnection[Any]) -> int:
+            (parent,) = await self._take_apart(connection, {interval_id: sequencer})
+            upper = upper_part(parent, at)
+            params = {"interval_id": interval_id, "at": at, "reason": reason}
+            return await self._begin(connection, "split_interval", params, upper)
+
+        made = await self._change([interval_id], None, work)
+        await self._trim_events()
+        return made
+
+    async def merge(
+        self, lower_id: int, upper_id: int, sequencers: Mapping[int, int], reason: str
+    ) -> int:
+        if lower_id == upper_id:
+            raise PlacementRefused(f"interval {lower_id} cannot be merged with itself")
+        parts = [lower_id, upper_id]
+
+        async def work(connection: AsyncConnection[Any]) -> int:
+            lower, upper = await self._take_apart(
+                connection, {id_: sequencers[id_] for id_ in parts}
+            )
+            whole = merged(lower, upper)
+            gone = {"interval_ids": parts}
+            await connection.execute(self._statements.get("set_aside_intervals"), gone)
+            params = {
+                "lower_id": lower_id,
+                "upper_id": upper_id,
+                "slot_from": whole.slot_from,
+                "slot_to": whole.slot_to,
+                "reason": reason,
+            }
+            made = await self._begin(connection, "merge_intervals", params, whole)
+            await connection.execute(self._statements.get("inherit_logs"), {**gone, "heir": made})
+            await connection.execute(self._statements.get("forget_intervals"), gone)
+            return made
+
+        made = await self._change(parts, None, work)
+        await self._trim_events()
+        return made
+
+    async def _take_apart(
+        self, connection: AsyncConnection[Any], sequencers: dict[int, int]
+    ) -> list[Line]:
+        """Fence everybody off, and only then read what there is (I4)."""
+        ids = {"interval_ids": list(sequencers)}
+        cursor = await connection.execute(
+            self._statements.get("take_apart"),
+            {**ids, "sequencers": list(sequencers.values()), "sequence": self._sequence},
+        )
+        if cursor.rowcount != len(sequencers):
+            cursor = await connection.execute(self._statements.get("why_not_free"), ids)
+            refuse(sequencers, {id_: (at, owner) for id_, at, owner in await cursor.fetchall()})
+        cursor = await connection.execute(self._statements.get("read_lineage"), ids)
+        lines = {}
+        for (
+            id_, computation, slot_from, slot_to, kind, n, folded, stamp, input_watermark,
+            low_watermark, floor, percentiles, acked, counters,
+        ) in await cursor.fetchall():  # fmt: skip
+            lines[id_] = Line(
+                id=id_,
+                computation=computation,
+                slot_from=slot_from,
+                slot_to=slot_to,
+                is_source=kind == "injector",
+                n=n,
+                folded=folded,
+                stamp=stamp,
+                input_watermark=input_watermark,
+                low_watermark=low_watermark,
+                floor=floor,
+                percentiles={float(p): micros for p, micros in (percentiles or {}).items()},
+                acked=msgspec.json.decode(acked),
+                counters=msgspec.json.decode(counters),
+            )
+        return [lines[id_] for id_ in sequencers]
+
+    async def _begin(
+        self, connection: AsyncConnection[Any], statement: str, params: dict[str, Any], line: Line
+    ) -> int:
+        """Make an interval and the commit that its chain begins with; gives its id."""
+        cursor = await connection.execute(
+            self._statements.get(statement), {**params, "sequence": self._sequence}
+        )
+        row = await cursor.fetchone()
+        assert row is not None
+        interval_id, sequencer = row
+        cursor = await connection.execute(self._statements.get("newest_time_bucket"))
+        found = await cursor.fetchone()
+        assert found is not None, "there is always a bucket to write to"
+        await connection.execute(
+            self._statements.get("begin_chain", commits=f"commit_record_{found[0]}"),
+            {"interval_id": interval_id, "sequencer": sequencer, **line.first_commit()},
+        )
+        return int(interval_id)
+
+    # -- how every change is made -----------------------------------------------------
+
+    async def _change(
+        self,
+        interval_ids: list[int],
+        worker: str | None,
+        work: Callable[[AsyncConnection[Any]], Awaitable[T]],
+        *,
+        also_live: bool = False,
+    ) -> T:
+        """One transaction; whoever stands in its way for longer than a moment is ended.
+
+        Args:
+            worker: who makes it; his own sessions stay.
+            also_live: the owner is to lose the intervals, whether his lease lasts or not.
+        """
+        for _ in range(ATTEMPTS):
+            try:
+                async with self._connect() as connection, connection.transaction():
+                    await connection.execute(
+                        "SELECT set_config('lock_timeout', %s, true), "
+                        "set_config('idle_in_transaction_session_timeout', %s, true)",
+                        [LOCK_TIMEOUT, IDLE_TIMEOUT],
+                    )
+                    return await work(connection)
+            except psycopg.errors.LockNotAvailable:
+                await self._clear_the_way(interval_ids, worker, also_live=also_live)
+            except (psycopg.errors.UndefinedTable, psycopg.errors.DeadlockDetected):
+                pass  # a bucket was dropped meanwhile; or a claim of whatever owners there are
+            except psycopg.Error as error:
+                raise translate(error) from error
+        raise StoreUnavailable(
+            f"intervals {interval_ids} are locked by a session that cannot be ended; "
+            "look for it in pg_stat_activity"
+        )
+
+    async def _clear_the_way(
+        self, interval_ids: list[int], worker: str | None, *, also_live: bool
+    ) -> None:
+        params = {"interval_ids": interval_ids, "owner": worker, "also_live": also_live}
+        try:
+            async with self._connect() as connection:
+                cursor = await connection.execute(self._statements.get("in_the_way"), params)
+                rows = await cursor.fetchall()
+        except psycopg.Error as error:
+            raise translate(error) from error
+        for (backends,) in rows:
+            await self._end_backends(msgspec.json.decode(backends))
+
+    async def _trim_events(self) -> None:
+        """On its own: two that forget the same rows must not hold up each other's intervals.
+
+        If it fails, what was changed is changed all the same, and the next one trims more.
+        """
+        with contextlib.suppress(psycopg.Error):
+            async with self._connect() as connection:
+                await connection.execute(
+                    self._statements.get("trim_placement_events"), {"keep": KEEP_EVENTS}
+                )
+
+
+def refuse(sequencers: Mapping[int, int], found: Mapping[int, tuple[int, str | None]]) -> None:
+    """Say why intervals cannot be taken for a split or a merge.
+
+    Args:
+        sequencers: per interval the one that was read.
+        found: what there is: per interval its sequencer and owner.
+
+    Raises:
+        Fenced: the sequencer is another one by now, or the interval is gone.
+        PlacementRefused: the interval has an owner.
+    """
+    for id_, sequencer in sequencers.items():
+        if id_ not in found or found[id_][0] != sequencer:
+            raise Fenced(f"interval {id_} was claimed, split or merged meanwhile")
+        if found[id_][1] is not None:
+            raise PlacementRefused(
+                f"worker {found[id_][1]} owns interval {id_}: it must be released before it can "
+                "be split or merged"
+            )

@@ -1,0 +1,9 @@
+-- The commit that the chain of a new part begins with.
+INSERT INTO {commits} (
+    interval_id, n, sequencer, stamp, input_watermark, low_watermark, floor, acked, position,
+    counters, percentiles
+)
+VALUES (
+    %(interval_id)s, 0, %(sequencer)s, %(stamp)s, %(input_watermark)s, %(low_watermark)s,
+    %(floor)s, %(acked)s::jsonb, NULL, %(counters)s::jsonb, %(percentiles)s::jsonb
+)

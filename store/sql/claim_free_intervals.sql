@@ -1,0 +1,36 @@
+-- Takes over what is free, and nothing else: intervals whose sequencer is the one that was
+-- read, without an owner or with one whose lease is over by the database's clock. Like every
+-- claim it raises the sequencers first (I4). In order of id, so that two claimers never wait
+-- for each other; now() is the start of the transaction, so waiting ends no lease.
+WITH free AS MATERIALIZED (
+    SELECT k.id, k.owner
+    FROM {key_interval} AS k
+    JOIN unnest(%(interval_ids)s::bigint[], %(sequencers)s::bigint[]) AS x (id, sequencer)
+        ON x.id = k.id AND x.sequencer = k.sequencer
+    WHERE k.owner IS NULL
+       OR k.owner = %(owner)s::uuid
+       OR NOT EXISTS (
+           SELECT FROM {worker} AS w
+           WHERE w.id = k.owner AND NOT w.stopped AND w.lease_until > now()
+       )
+    ORDER BY k.id
+    FOR NO KEY UPDATE OF k
+), claimed AS (
+    UPDATE {key_interval} AS k
+    SET sequencer = nextval(%(sequence)s::regclass), owner = %(owner)s::uuid
+    FROM free AS f
+    WHERE k.id = f.id
+    RETURNING k.id, k.computation, k.slot_from, k.slot_to, k.sequencer, f.owner AS before
+), noted AS (
+    INSERT INTO {placement_event} (
+        at, interval_id, computation, slot_from, slot_to, what, from_worker, to_worker, reason
+    )
+    SELECT now(), c.id, c.computation, c.slot_from, c.slot_to, 'claim', c.before, %(owner)s::uuid,
+           CASE
+               WHEN c.before IS NULL THEN 'it had no owner'
+               WHEN c.before = %(owner)s::uuid THEN 'it is its own'
+               ELSE 'the lease of its owner is over'
+           END
+    FROM claimed AS c
+)
+SELECT id, sequencer FROM claimed

@@ -1,0 +1,34 @@
+-- Who owns what, who should, and who is there: one statement, so one snapshot; one row, since
+-- every worker asks every second. The database's clock decides on leases, nobody else's.
+SELECT
+    (extract(epoch FROM now()) * 1000000)::bigint,
+    (
+        SELECT coalesce(
+            jsonb_agg(
+                jsonb_build_array(
+                    k.id, k.computation, k.slot_from, k.slot_to, k.sequencer, k.owner, k.wanted_by,
+                    k.owner IS NOT NULL AND NOT EXISTS (
+                        SELECT FROM {worker} AS w
+                        WHERE w.id = k.owner AND NOT w.stopped AND w.lease_until > now()
+                    )
+                )
+                ORDER BY k.computation, k.slot_from
+            ),
+            '[]'
+        )
+        FROM {key_interval} AS k
+    )::text,
+    (
+        SELECT coalesce(
+            jsonb_agg(
+                jsonb_build_array(
+                    w.id, w.address, w.code, w.host, w.pid, w.pid_started, w.backends,
+                    greatest(0, extract(epoch FROM w.lease_until - now()))::float8, w.load
+                )
+                ORDER BY w.started_at, w.id
+            ),
+            '[]'
+        )
+        FROM {worker} AS w
+        WHERE NOT w.stopped
+    )::text

@@ -1,0 +1,15 @@
+-- Takes free intervals out of everybody's hands, for a split or a merge: whoever comes with
+-- the old sequencer is refused, and what is on the wire is waited for (I4).
+WITH free AS MATERIALIZED (
+    SELECT k.id
+    FROM {key_interval} AS k
+    JOIN unnest(%(interval_ids)s::bigint[], %(sequencers)s::bigint[]) AS x (id, sequencer)
+        ON x.id = k.id AND x.sequencer = k.sequencer
+    WHERE k.owner IS NULL
+    ORDER BY k.id
+    FOR UPDATE OF k
+)
+UPDATE {key_interval} AS k SET sequencer = nextval(%(sequence)s::regclass)
+FROM free AS f
+WHERE k.id = f.id
+RETURNING k.id

@@ -1,0 +1,3 @@
+-- Keeps the newest events only.
+DELETE FROM {placement_event}
+WHERE id <= (SELECT max(e.id) FROM {placement_event} AS e) - %(keep)s::bigint
