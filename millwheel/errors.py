@@ -15,6 +15,7 @@
     │   ├── StatementError    a user's statement or sink row was refused by Postgres
     │   ├── CommitUnknown     the connection was lost while a commit was on the wire
     │   └── EmbeddedServerError  the embedded Postgres cannot be started or used
+    ├── PeerError             another process on the network does not say what fits here
     ├── Fenced                another owner holds the interval; this one must let go
     └── InvariantBroken       a promise of the engine does not hold: a bug, stop at once
 
@@ -89,6 +90,12 @@ class CommitUnknown(StoreError):
 
 class EmbeddedServerError(StoreError):
     """The embedded Postgres cannot be started, reached or used."""
+
+
+class PeerError(MillwheelError):
+    """What came over a connection is no frame, or does not fit here: the connection is closed."""
+
+    exit_code = 9
 
 
 class Fenced(MillwheelError):

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar
+
+from millwheel.clock import Clock
+
+T = TypeVar("T")
 
 PATIENCE_SECONDS = 0.1
 """After this long a task that was cancelled and goes on is cancelled again."""
@@ -25,3 +29,20 @@ async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
         for task in done:
             if not task.cancelled():
                 task.exception()  # looked at: it is told elsewhere
+
+
+async def within(clock: Clock, seconds: float, work: Coroutine[Any, Any, T]) -> T:
+    """Do `work`, or cancel it after so many seconds of the clock.
+
+    Raises:
+        TimeoutError: it was cancelled.
+    """
+    working = asyncio.create_task(work)
+    alarm = asyncio.create_task(clock.sleep(seconds))
+    try:
+        await asyncio.wait((working, alarm), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise TimeoutError(f"not done within {seconds:g} seconds")
+        return working.result()
+    finally:
+        await end((working, alarm))

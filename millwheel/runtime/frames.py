@@ -1,0 +1,242 @@
+"""What workers say to each other, as bytes: a length, then one frame in MessagePack.
+
+::
+
+    4 bytes, big endian: length of the body | body: [kind, field, field, ...]
+
+A connection begins with the greeting (`millwheel.runtime.greeting`): ``Hello``, ``Proof``,
+``Welcome``, or ``Refuse`` and the end. Then, in any order and as often as wanted:
+
+=============  =========  =====================================================================
+frame          goes       says
+=============  =========  =====================================================================
+`Deliver`      with it    records of one log for one receiving interval, after `previous`
+`Report`       with it    the low watermarks of some intervals, by slots (paper 7.2)
+`Acknowledge`  against    these numbers of the log are durable at the receiver, or seen before
+`NotMine`      against    the interval has another owner: look it up, begin anew
+`Gap`          against    something is missing before what came: begin anew
+`Ping`         both       are you there? The answer is `Pong`
+`Goodbye`      both       the last frame of a connection, and why
+=============  =========  =====================================================================
+
+"With it" is the direction of delivery: from who opened the connection to who was called.
+
+Nothing here promises anything: a frame may be lost with its connection, or come again over the
+next one. Two things make that harmless. Records are durable at their sender until they are
+acknowledged, and a stream of deliveries has an epoch and names the number before each frame, so
+that a receiver takes neither a copy nor what stands behind a gap (decision 23).
+
+Fields are told apart by their place: `Hello` and `Refuse` keep the shape they have for ever, so
+that two versions can at least tell each other why they do not talk. Every other change of a
+frame raises `VERSION`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+from millwheel.errors import PeerError
+
+VERSION = 1
+"""Of this protocol. Workers of different versions refuse each other."""
+
+GREETING_BYTES = 4096
+"""The longest frame that is taken from somebody who has not proved yet who he is."""
+
+NONCE_BYTES = 32
+
+RECORD_OVERHEAD_BYTES = 4096
+"""A record's place in a frame besides its value: key, names, numbers. At the most."""
+
+Row: TypeAlias = tuple[int, str, bytes, int, int, int, int, int, bytes, bool, bytes, int]
+"""One record: (seq, stream, key as canonical JSON, slot, timestamp in microseconds, hold, stamp,
+bytes of the value, id or b"" if it is that of log and seq, whether the user named it, the value
+as JSON, version of the stream's type)."""
+
+Run: TypeAlias = tuple[int, int]
+"""Numbers from the first to the last, both included."""
+
+IntervalReport: TypeAlias = tuple[int, int, int, int, int, int, dict[float, int]]
+"""(interval, computation, first slot, slot behind the last, sequencer, low watermark, the
+percentile low watermarks). Times in microseconds."""
+
+Nonce = Annotated[bytes, msgspec.Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
+
+
+class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The root of all frames."""
+
+
+class Hello(Frame, frozen=True, array_like=True, gc=False, tag=1):
+    """Who is there. The nonce is made up for this connection."""
+
+    version: int
+    pipeline: str
+    worker: str
+    nonce: Nonce
+
+
+class Proof(Frame, frozen=True, array_like=True, gc=False, tag=2):
+    """That the shared secret is known; empty if there is none."""
+
+    digest: bytes
+
+
+class Welcome(Frame, frozen=True, array_like=True, gc=False, tag=3):
+    """The greeting is over, everything fits."""
+
+
+class Refuse(Frame, frozen=True, array_like=True, gc=False, tag=4):
+    """The greeting is over, and so is the connection."""
+
+    reason: str
+
+
+class Deliver(Frame, frozen=True, array_like=True, gc=False, tag=5):
+    """Records of one log for one receiving interval, in the order of their numbers.
+
+    `sequencer` is that of the log's interval, `epoch` counts the beginnings of this stream of
+    deliveries, and `previous` is the last number of the frame before, 0 in an epoch's first.
+    """
+
+    log: int
+    sequencer: int
+    epoch: int
+    interval: int
+    """Who is to receive them."""
+    receiver: int
+    """The computation of that interval."""
+    previous: int
+    records: list[Row]
+
+
+class Acknowledge(Frame, frozen=True, array_like=True, gc=False, tag=6):
+    """These numbers of the log need not be sent to this computation again."""
+
+    log: int
+    receiver: int
+    seqs: list[Run]
+
+
+class NotMine(Frame, frozen=True, array_like=True, gc=False, tag=7):
+    """The interval is owned by somebody else: nothing of this epoch is taken."""
+
+    log: int
+    epoch: int
+    interval: int
+
+
+class Gap(Frame, frozen=True, array_like=True, gc=False, tag=8):
+    """What came does not follow what was taken: `expected` is the `previous` that would."""
+
+    log: int
+    epoch: int
+    interval: int
+    expected: int
+
+
+class Report(Frame, frozen=True, array_like=True, gc=False, tag=9):
+    """The stored low watermarks of some intervals of the sender."""
+
+    intervals: list[IntervalReport]
+
+
+class Ping(Frame, frozen=True, array_like=True, gc=False, tag=10):
+    """Are you there?"""
+
+
+class Pong(Frame, frozen=True, array_like=True, gc=False, tag=11):
+    """I am, and I hear you."""
+
+
+class Goodbye(Frame, frozen=True, array_like=True, gc=False, tag=12):
+    """The connection ends on purpose."""
+
+    reason: str
+
+
+_Any = (
+    Hello | Proof | Welcome | Refuse | Deliver | Acknowledge | NotMine | Gap | Report | Ping
+    | Pong | Goodbye
+)  # fmt: skip
+
+_LENGTH = Struct(">I")
+PREFIX_BYTES = _LENGTH.size
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(_Any)
+
+
+def encode(frame: Frame, limit: int) -> bytearray:
+    """The frame with its length before it.
+
+    Raises:
+        PeerError: its body is longer than `limit`; nobody would take it.
+    """
+    data = bytearray(PREFIX_BYTES)
+    _encoder.encode_into(frame, data, PREFIX_BYTES)
+    length = len(data) - PREFIX_BYTES
+    if length > limit:
+        raise PeerError(
+            f"a frame {named(frame)} of {length:,} bytes, more than the {limit:,} allowed"
+        )
+    _LENGTH.pack_into(data, 0, length)
+    return data
+
+
+def decode(body: bytes) -> Frame:
+    """The frame in a body, without its length.
+
+    Raises:
+        PeerError: it is none.
+    """
+    try:
+        return _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise PeerError(
+            f"{len(body):,} bytes that are no frame, beginning with {body[:16]!r}: {error}"
+        ) from error
+
+
+def named(frame: Frame) -> str:
+    """What kind of frame it is, for messages."""
+    return type(frame).__name__
+
+
+class Splitter:
+    """Cuts what comes over a connection into the bodies of frames."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        """The longest body that is taken; may be changed between two frames."""
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The bodies that are whole now.
+
+        Raises:
+            PeerError: one would be too long. It is refused by its length, unread.
+        """
+        rest = self._rest
+        rest += data
+        begin = 0
+        try:
+            while len(rest) - begin >= PREFIX_BYTES:
+                (length,) = _LENGTH.unpack_from(rest, begin)
+                if length > self.limit:
+                    raise PeerError(
+                        f"a frame said to be {length:,} bytes long, more than the "
+                        f"{self.limit:,} allowed here; it begins with {bytes(rest[begin : begin + 16])!r}"
+                    )
+                end = begin + PREFIX_BYTES + length
+                if len(rest) < end:
+                    return
+                with memoryview(rest) as view:
+                    body = bytes(view[begin + PREFIX_BYTES : end])
+                begin = end
+                yield body
+        finally:
+            del rest[:begin]

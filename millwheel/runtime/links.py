@@ -1,0 +1,295 @@
+"""All links of one worker, over any medium: dials, greets, keeps alive, hangs up.
+
+::
+
+    outgoing:  dial ──> greeting ──> up ──> down ──┐        one task a link
+                 ^────────── pause ────────────────┘        pauses grow, with chance in them
+    incoming:  greeting ──> up ──> down                     no task; the caller comes again
+
+There is one link at most to each worker and one from each: if a worker calls again while its last
+connection still looks alive here, the newer one counts and the older is closed. (It restarted its
+connection, having noticed earlier than this side that the line was broken.) If another worker
+listens where one was called, or one of another pipeline, the link stays down.
+
+What goes wrong again and again is logged once: for an outgoing link when the *kind* of its failure
+changes, for strangers once per machine and kind, until one of that machine gets through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import secrets
+from random import Random
+
+import structlog
+
+from millwheel.clock import Clock, SystemClock
+from millwheel.errors import InvariantBroken
+from millwheel.runtime.connection import Connection, End, Kind
+from millwheel.runtime.frames import NONCE_BYTES, Frame
+from millwheel.runtime.greeting import Greeting, Identity
+from millwheel.runtime.network import Handler, Limits, Link, Medium
+from millwheel.runtime.tasks import end, within
+
+PURPOSE: frozenset[Kind] = frozenset(("closed", "goodbye"))
+"""Endings that nobody needs to be warned of."""
+
+STRANGE_HOSTS = 256
+"""Machines of which is remembered what was logged of them."""
+
+
+class WorkerLink:
+    """A `millwheel.runtime.network.Link`."""
+
+    def __init__(self, links: Links, peer: str, *, outgoing: bool) -> None:
+        self._links = links
+        self.peer = peer
+        self.outgoing = outgoing
+        self.connection: Connection | None = None
+        self.handler_knows = False
+        """`link_up` was called, and `link_down` not yet."""
+        self.failed: Kind | None = None
+        """How it failed last, if that was logged and it has not been up since."""
+        self.dialer: asyncio.Task[None] | None = None
+
+    @property
+    def up(self) -> bool:
+        return self.connection is not None and self.connection.up
+
+    def send(self, frame: Frame) -> None:
+        connection = self.connection
+        if connection is not None and connection.up:
+            connection.send(frame)
+
+    def close(self) -> None:
+        self._links.forget(self)
+        if self.connection is not None:
+            self.connection.end("closed", "the link is not needed any more")
+
+
+class Links:
+    """A `millwheel.runtime.network.Network`: all links of one worker.
+
+    Args:
+        medium: what connections are made of.
+        random: decides the lengths of pauses.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        medium: Medium,
+        *,
+        clock: Clock | None = None,
+        limits: Limits | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self._identity = identity
+        self._medium = medium
+        self._clock = clock or SystemClock()
+        self._limits = limits or Limits()
+        self._random = random or Random()  # noqa: S311 (pauses are no secret)
+        self._handler: Handler | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._connections: set[Connection] = set()
+        """All whose transport is open, ended or not."""
+        self._links: dict[Connection, WorkerLink] = {}
+        """The links that connections are for; a stranger's has none."""
+        self._outgoing: dict[str, WorkerLink] = {}
+        self._incoming: dict[str, WorkerLink] = {}
+        self._dialers: set[asyncio.Task[None]] = set()
+        self._over: dict[Connection, asyncio.Event] = {}
+        self._all_gone = asyncio.Event()
+        self._all_gone.set()
+        self._strange: dict[str, Kind] = {}
+        self._closing = False
+        self.address = ""
+        self._log = structlog.get_logger().bind(
+            pipeline=identity.pipeline, worker=identity.worker[:8]
+        )
+
+    # -- life ---------------------------------------------------------------------
+
+    async def start(self, handler: Handler) -> None:
+        """Listen, and keep connections alive.
+
+        Raises:
+            UsageError: it cannot, or must not, listen there.
+        """
+        self._handler = handler
+        self.address = await self._medium.listen(
+            functools.partial(self._connection, None), proven=self._identity.secret is not None
+        )
+        self._keeper = asyncio.create_task(self._keep())
+
+    def link(self, worker: str, address: str) -> Link:
+        """A link to a worker, which connects by itself until it is closed."""
+        if self._handler is None or self._closing:
+            raise InvariantBroken("links are made between start and close of the network")
+        if worker in self._outgoing:
+            raise InvariantBroken(f"there is a link to worker {worker!r} already")
+        link = self._outgoing[worker] = WorkerLink(self, worker, outgoing=True)
+        link.dialer = asyncio.create_task(self._dial_again_and_again(link, address))
+        self._dialers.add(link.dialer)
+        link.dialer.add_done_callback(self._dialers.discard)
+        return link
+
+    def forget(self, link: WorkerLink) -> None:
+        """Dial no more for a link that is closed."""
+        if link.outgoing and self._outgoing.get(link.peer) is link:
+            del self._outgoing[link.peer]
+        if link.dialer is not None:
+            link.dialer.cancel()
+
+    async def close(self) -> None:
+        """Say goodbye, end all links and wait until they have ended."""
+        self._closing = True
+        self._medium.deafen()
+        for connection in list(self._connections):
+            connection.end("closed", "the worker stops")
+        await end(self._dialers)
+        try:
+            await within(self._clock, self._limits.closing_seconds, self._all_gone.wait())
+        except TimeoutError:
+            for connection in list(self._connections):
+                connection.abort()
+            await self._all_gone.wait()
+        if self._keeper is not None:
+            await end([self._keeper])
+        await self._medium.close()
+
+    async def _keep(self) -> None:
+        while True:
+            await self._clock.sleep(self._limits.ping_seconds)
+            for connection in list(self._connections):
+                connection.tend()
+
+    # -- dialing ------------------------------------------------------------------
+
+    async def _dial_again_and_again(self, link: WorkerLink, address: str) -> None:
+        limits = self._limits
+        pause = limits.first_pause_seconds
+        while True:
+            began = self._clock.monotonic()
+            failure = await self._dial(link, address)
+            self._log_failure(link, address, failure)
+            if self._clock.monotonic() - began >= limits.longest_pause_seconds:
+                pause = limits.first_pause_seconds  # it was good for something
+            await self._clock.sleep(pause * self._random.uniform(0.5, 1.0))
+            pause = min(limits.longest_pause_seconds, 2 * pause)
+
+    async def _dial(self, link: WorkerLink, address: str) -> End:
+        """Connect, and stay until the connection has ended; gives the reason."""
+        connection = self._connection(link.peer)
+        link.connection = connection
+        self._links[connection] = link
+        over = self._over[connection] = asyncio.Event()
+        calling = self._medium.connect(
+            lambda: connection, address, proven=self._identity.secret is not None
+        )
+        try:
+            await within(self._clock, self._limits.greeting_seconds, calling)
+            await over.wait()
+        except OSError as error:  # TimeoutError and ssl.SSLError are such
+            connection.end("unreachable", str(error) or type(error).__name__)
+        finally:
+            connection.end("closed", "the link is not needed any more")
+            del self._over[connection]
+        assert connection.end_reason is not None
+        return connection.end_reason
+
+    def _connection(self, expected: str | None) -> Connection:
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        greeting = Greeting(self._identity, nonce, expected=expected)
+        return Connection(self, greeting, self._clock, self._limits)
+
+    # -- what becomes of connections ----------------------------------------------
+
+    def opened(self, connection: Connection) -> None:
+        strangers = sum(not c.up and c.end_reason is None for c in self._connections)
+        self._connections.add(connection)
+        self._all_gone.clear()
+        if self._closing:
+            connection.end("closed", "the worker stops")
+        elif strangers >= self._limits.strangers and connection not in self._links:
+            connection.end("refused", "too many strangers at a time; come again")
+
+    def greeted(self, connection: Connection) -> None:
+        link = self._links.get(connection)
+        if link is None:
+            before = self._incoming.get(connection.peer)
+            if before is not None and before.connection is not None:
+                before.connection.end("closed", "the same worker connected again")
+                self._tell_down(before, "the same worker connected again")
+            link = WorkerLink(self, connection.peer, outgoing=False)
+            link.connection = connection
+            self._links[connection] = self._incoming[connection.peer] = link
+            self._strange.pop(host_of(connection.remote), None)
+        link.failed = None
+        link.handler_knows = True
+        self._log.info("link_up", peer=link.peer, address=connection.remote, outgoing=link.outgoing)
+        assert self._handler is not None
+        self._handler.link_up(link)
+
+    def received(self, connection: Connection, frame: Frame) -> None:
+        assert self._handler is not None
+        self._handler.received(self._links[connection], frame)
+
+    def ended(self, connection: Connection, end: End) -> None:
+        link = self._links.pop(connection, None)
+        if link is None:
+            self._log_stranger(connection, end)
+            return
+        # Not at once: it may be that the handler is sending just now.
+        asyncio.get_running_loop().call_soon(self._tell_down, link, str(end))
+        over = self._over.get(connection)
+        if over is not None:
+            over.set()
+        elif not link.outgoing:
+            self._log_failure(link, connection.remote, end)
+            if self._incoming.get(link.peer) is link:
+                del self._incoming[link.peer]
+
+    def gone(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        if not self._connections:
+            self._all_gone.set()
+
+    def _tell_down(self, link: WorkerLink, reason: str) -> None:
+        if link.handler_knows:
+            link.handler_knows = False
+            assert self._handler is not None
+            self._handler.link_down(link, reason)
+
+    # -- logs ---------------------------------------------------------------------
+
+    def _log_failure(self, link: WorkerLink, address: str, end: End) -> None:
+        if link.failed == end.kind:
+            return
+        link.failed = end.kind
+        log = self._log.info if end.kind in PURPOSE else self._log.warning
+        log(
+            "link_down",
+            peer=link.peer,
+            address=address,
+            outgoing=link.outgoing,
+            kind=end.kind,
+            reason=end.text,
+        )
+
+    def _log_stranger(self, connection: Connection, end: End) -> None:
+        host = host_of(connection.remote)
+        if end.kind in PURPOSE or self._strange.get(host) == end.kind:
+            return
+        if len(self._strange) >= STRANGE_HOSTS:
+            self._strange.clear()
+        self._strange[host] = end.kind
+        self._log.warning(
+            "stranger_refused", address=connection.remote, kind=end.kind, reason=end.text
+        )
+
+
+def host_of(address: str) -> str:
+    """The machine of an address, for which ports come and go."""
+    return address.rpartition(":")[0]
