@@ -82,6 +82,9 @@ class Settings:
     housekeeping_seconds: float = 0.5
     """Period of the worker's chores: folds, heartbeat, buckets."""
 
+    placement_seconds: float = 1.0
+    """Period of looking who is there and who should own what."""
+
     lease_seconds: float = 15.0
     """How long a worker that falls silent keeps its intervals."""
 

@@ -325,7 +325,7 @@ async def test_a_fenced_engine_stops_and_its_commit_leaves_no_trace() -> None:
     second = await world.start()
     await world.finish(second)
     assert world.tallied() == tally_of(values)
-    assert first.failure is None, "it has heard nothing yet"
+    assert first.failure is None or isinstance(first.failure, Fenced), "by its heartbeat"
     await world.close()
 
 

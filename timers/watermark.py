@@ -125,6 +125,10 @@ class Watermarks:
         """The input low watermark of a computation."""
         return self._input[computation]
 
+    def all_at_end(self) -> bool:
+        """Whether every computation has stored the end of time for all its slots."""
+        return all(of.least == MAX_TIME for of in self._of.values())
+
     def least(self, computation: int) -> int:
         """The least that is stored of a computation."""
         return self._of[computation].least

@@ -14,10 +14,7 @@ from bisect import bisect_right
 from millwheel.clock import Clock
 from millwheel.errors import InvariantBroken
 from millwheel.settings import Settings
-from millwheel.store.port import Bucket, Store
-
-EARLY_CLOSE_MICROS = 5_000_000
-"""A bucket that is full closes this far ahead, so that the next one is there in time."""
+from millwheel.store.port import EARLY_CLOSE_MICROS, Bucket, Store
 
 
 class Stamps:
@@ -25,15 +22,25 @@ class Stamps:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._ahead = 0
+        """How far the store's clock is ahead of this machine's."""
         self._last = 0
 
     def restore(self, last: int) -> None:
         """Start after `last`, the newest stamp found in the store."""
         self._last = max(self._last, last)
 
+    def adjust(self, before: int, store: int) -> None:
+        """Go by the store's clock, which showed `store` after this one showed `before`."""
+        self._ahead = store - before
+
+    def now(self) -> int:
+        """The time by which all workers stamp."""
+        return self._clock.now() + self._ahead
+
     def next(self) -> int:
         """A new stamp: the clock's microseconds, or one more than the last."""
-        self._last = max(self._clock.now(), self._last + 1)
+        self._last = max(self.now(), self._last + 1)
         return self._last
 
     @property
@@ -45,8 +52,19 @@ class Stamps:
 class Buckets:
     """The live buckets of one pipeline."""
 
-    def __init__(self, store: Store, settings: Settings, stamps: Stamps, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        stamps: Stamps,
+        clock: Clock,
+        *,
+        shared: bool = False,
+    ) -> None:
         self._store = store
+        self._shared = shared
+        """Others open and close buckets as well: a look at them is final for a while only."""
+        self._final_until = 0
         self._settings = settings
         self._stamps = stamps
         self._clock = clock
@@ -63,22 +81,29 @@ class Buckets:
     async def load(self) -> None:
         """Read the live buckets; what others opened, closed and dropped meanwhile is seen."""
         async with self._opening:
-            found = sorted(await self._store.live_buckets(), key=lambda bucket: bucket.low)
-            self._time = [bucket for bucket in found if bucket.family == "time"]
-            self._lows = [bucket.low for bucket in self._time]
-            self._named = [bucket for bucket in found if bucket.family == "named"]
-            self._sources = {(b.log, b.low): b for b in found if b.family == "source"}
-            first: dict[int, int] = {}
-            for log, low in self._sources:
-                first[log] = min(low, first.get(log, low))
-            for log, low in first.items():
-                self._source_floors[log] = max(low, self.source_floor(log))
+            await self._look()
+
+    async def _look(self) -> None:
+        view = await self._store.view_buckets()
+        self._final_until = view.now + EARLY_CLOSE_MICROS
+        found = sorted(view.buckets, key=lambda bucket: bucket.low)
+        self._time = [bucket for bucket in found if bucket.family == "time"]
+        self._lows = [bucket.low for bucket in self._time]
+        self._named = [bucket for bucket in found if bucket.family == "named"]
+        self._sources = {(b.log, b.low): b for b in found if b.family == "source"}
+        first: dict[int, int] = {}
+        for log, low in self._sources:
+            first[log] = min(low, first.get(log, low))
+        for log, low in first.items():
+            self._source_floors[log] = max(low, self.source_floor(log))
 
     async def ensure_current(self) -> None:
         """Have a time bucket for stamps given from now on, opened ahead of need."""
         async with self._opening:
             lead = int(self._settings.bucket_seconds * 500_000)
-            now = max(self._clock.now(), self._stamps.last)
+            now = max(self._stamps.now(), self._stamps.last)
+            if self._shared and now + EARLY_CLOSE_MICROS // 2 > self._final_until:
+                await self._look()
             if self._time and self._time[-1].high > now + lead:
                 if self.rows < self._settings.bucket_rows or self._time[-1].low > now:
                     return
@@ -108,7 +133,21 @@ class Buckets:
 
     def covers(self, stamp: int) -> bool:
         """Whether a commit stamped now has its bucket already."""
-        return bool(self._time) and stamp < self._time[-1].high
+        return bool(self._time) and stamp < self._time[-1].high and self._is_final(stamp)
+
+    def _is_final(self, stamp: int) -> bool:
+        """Whether nobody can have put the end of a stamp's bucket before it."""
+        return not self._shared or stamp < max(self._final_until, self._time[-1].low)
+
+    async def see(self, stamp: int) -> None:
+        """Look again, unless the bucket of a stamp is known for certain (decision 24)."""
+        if not (self._time and stamp < self._time[-1].high and self._is_final(stamp)):
+            await self.load()
+
+    async def see_source(self, log: int, offset: int) -> None:
+        """Look again, unless the bucket of a source's row is known."""
+        if (log, self._first_offset(offset)) not in self._sources:
+            await self.load()
 
     def of_stamp(self, stamp: int) -> Bucket:
         """The bucket of a production's stamp, or of a commit's."""

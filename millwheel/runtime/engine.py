@@ -21,20 +21,28 @@ from millwheel.graph import Node
 from millwheel.model import MAX_TIME, SLOTS, Delivery
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.buckets import Buckets, Stamps
+from millwheel.runtime.courier import Courier, Remote
+from millwheel.runtime.frames import IntervalReport
 from millwheel.runtime.holdings import Holdings
 from millwheel.runtime.housekeeping import Housekeeping
 from millwheel.runtime.injector import Injector
 from millwheel.runtime.interval import Interval, Ownership
 from millwheel.runtime.lane import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Lane
+from millwheel.runtime.lease import Lease
+from millwheel.runtime.network import Network
 from millwheel.runtime.sent import SentLog
-from millwheel.runtime.step import NOBODY, Step, StreamRoute, connect
+from millwheel.runtime.step import NOBODY, Destination, Step, StreamRoute, connect
 from millwheel.runtime.tasks import end
 from millwheel.sinks import Table
-from millwheel.store.port import DeadLetter, NodeDeploy, Store, StreamDeploy
+from millwheel.store.port import DeadLetter, NodeDeploy, Placement, Store, StreamDeploy
 from millwheel.store.state_shape import state_shape
-from millwheel.timers.watermark import Watermarks
+from millwheel.timers.watermark import Report, Watermarks
 
 T = TypeVar("T")
+
+
+HAND_OVER_SECONDS = 3.0
+"""How long a worker that stops takes to finish what it has begun."""
 
 
 class Engine:
@@ -45,6 +53,9 @@ class Engine:
             so that all windows close; otherwise leave it where the data put it.
         inject_copies: how often each source row is delivered; 2 to test deduplication.
         take_over: claim the intervals even of a worker that is alive; it will be fenced.
+        network: to share the pipeline with other workers: makes the links of the worker whose id
+            it is given. None of the intervals are claimed until `Holdings.take` is told to.
+            None: this worker has all of them to itself.
     """
 
     def __init__(
@@ -56,6 +67,7 @@ class Engine:
         close_at_end: bool = True,
         inject_copies: int = 1,
         take_over: bool = False,
+        network: Callable[[str], Network] | None = None,
     ) -> None:
         self.pipeline = pipeline
         self.graph = pipeline.graph()
@@ -66,20 +78,29 @@ class Engine:
         self.inject_copies = inject_copies
         self._take_over = take_over
         self.worker = str(uuid.uuid4())
+        self._network = None if network is None else network(self.worker)
         self.log = structlog.get_logger().bind(pipeline=pipeline.name, worker=self.worker[:8])
         self.stamps = Stamps(self.clock)
-        self.buckets = Buckets(store, self.settings, self.stamps, self.clock)
+        self.buckets = Buckets(
+            store, self.settings, self.stamps, self.clock, shared=network is not None
+        )
         self.watermarks = Watermarks()
         self.percentiles = {p: Watermarks() for n in self.graph.nodes for p in n.percentiles}
         self.steps: dict[int, Step] = {}
         self.logs: dict[int, tuple[SentLog, Interval]] = {}
         self.source_logs: frozenset[int] = frozenset()
         self.holdings = Holdings(self)
+        self.courier = None if self._network is None else Courier(self, self._network)
+        """To and from other workers; None: there are none."""
+        self._stand_ins: dict[int, Remote] = {}
         self.lanes = [Lane(self, number) for number in range(self.settings.lanes)]
         self.processed = 0
         """Records and timers whose effects are durable, since this start."""
         self.done = asyncio.Event()
         """Every source has ended, and everything that came of it is stored."""
+        self.lease = Lease(self.clock, self.settings.lease_seconds)
+        self.lookup_wanted = asyncio.Event()
+        """Who owns what should be read again soon."""
         self.stopping = False
         """Nothing new is read or run: what is finished is committed, and that is all."""
         self._failure: BaseException | None = None
@@ -91,7 +112,7 @@ class Engine:
     # -- start and end ----------------------------------------------------------------
 
     async def start(self) -> None:
-        """Deploy, claim every interval, send again what was not acknowledged, and run.
+        """Deploy and run; a worker that is alone claims every interval.
 
         Raises:
             DeployRefused: the stored pipeline and this code do not agree.
@@ -99,21 +120,31 @@ class Engine:
             InputError: a source is missing or has changed.
         """
         deployment = await self._deploy()
-        await self.store.register_worker(self.worker, self.settings.lease_seconds)
-        await self._wait_for_others()
+        address = ""
+        if self._network is not None:
+            assert self.courier is not None
+            await self._network.start(self.courier)
+            address = self._network.address
+        asked = self.clock.monotonic()
+        await self.store.register_worker(self.worker, self.settings.lease_seconds, address=address)
+        self.lease.renewed(asked)
+        if self._network is None:
+            await self._wait_for_others()
         for place, node in enumerate(self.graph.nodes):
             id_ = deployment.computations[node.name]
             routes = {s.name: StreamRoute(s, node.sinks.get(s.name, [])) for s in node.writes}
-            self.steps[id_] = Step(id_, place, node, routes, [], [])
+            self.steps[id_] = Step(id_, place, node, routes)
         by_name = {step.name: step for step in self.steps.values()}
         for step in self.steps.values():
             connect(by_name, step.node, step.routes)
         self._connect_watermarks(by_name)
         for lane in self.lanes:
             await lane.connect()
-        await self.holdings.take([row.id for row in deployment.intervals])
-        for lane in self.lanes:
             lane.start()
+        if self._network is None:
+            await self.holdings.take([row.id for row in deployment.intervals])
+        else:
+            await self.look_around()
         self.spawn(self.housekeeping.run(), "housekeeping")
         self.log.info("started", intervals=len(self.intervals), lanes=len(self.lanes))
 
@@ -136,6 +167,8 @@ class Engine:
     async def stop(self) -> None:
         """End in order: read no more, commit what is finished, give up the lease."""
         self.stopping = True
+        if self.courier is not None and self._failure is None:
+            await self._hand_everything_over()
         for injector in self.injectors:
             await injector.stop()
         for lane in self.lanes:
@@ -157,6 +190,25 @@ class Engine:
         except StoreUnavailable as error:
             self.log.warning("lease_not_given_up", error=str(error))
 
+    async def _hand_everything_over(self) -> None:
+        """Leave all intervals drained to the others, as far as that goes in a short time.
+
+        What does not is claimed by them as it is stored, once this worker has said that it stops.
+        """
+        handing = [
+            asyncio.create_task(self.holdings.give_up(interval))
+            for interval in self.intervals
+            if not interval.leaving
+        ]
+        late = asyncio.create_task(self.clock.sleep(HAND_OVER_SECONDS))
+        everything = asyncio.gather(*handing, return_exceptions=True)
+        await asyncio.wait((everything, late), return_when=asyncio.FIRST_COMPLETED)
+        late.cancel()
+        if not everything.done():
+            self.log.warning("not_handed_over", intervals=[i.name for i in self.intervals])
+            await end(handing)
+        await everything
+
     async def kill(self) -> None:
         """End without order, as a crash would: no commit, no farewell."""
         await end(list(self._tasks))
@@ -169,6 +221,8 @@ class Engine:
         for interval in self.intervals:
             if interval.part_file is not None:
                 interval.part_file.close()
+        if self.courier is not None:
+            await self.courier.close()
 
     def read_on(self) -> None:
         """Read what was added to the sources since they ended; `done` is awaited anew."""
@@ -307,6 +361,102 @@ class Engine:
         self._lane_of[interval] = lane
         lane.add(interval)
 
+    def lane_of(self, interval: Interval) -> Lane:
+        """The lane that works on an interval."""
+        return self._lane_of[interval]
+
+    def leave_lane(self, interval: Interval) -> None:
+        """The interval is nobody's work here any more."""
+        lane = self._lane_of.pop(interval, None)
+        if lane is not None:
+            lane.remove(interval)
+
+    # -- other workers ----------------------------------------------------------------------
+
+    def remotes(self) -> Iterable[Remote]:
+        """What stands here for intervals that are not."""
+        return self._stand_ins.values()
+
+    def held(self, interval_id: int) -> Interval | None:
+        """An interval that takes records here."""
+        return self.holdings.held(interval_id)
+
+    def stand_in(self, interval: Interval) -> Remote:
+        """What stands for an interval from the moment when it leaves."""
+        return self._stand_in(interval.step, interval.id, interval.slots)
+
+    def _stand_in(self, step: Step, id_: int, slots: tuple[int, int]) -> Remote:
+        assert self.courier is not None
+        remote = self._stand_ins[id_] = Remote(self.courier, step, id_, slots)
+        return remote
+
+    def forget_stand_in(self, remote: Remote) -> None:
+        """The interval is here now."""
+        self._stand_ins.pop(remote.id, None)
+
+    def forget_sent(self, logs: set[int]) -> None:
+        """Records of these logs are not for this worker to send, or will be sent again."""
+        for remote in self.remotes():
+            for log in logs & remote.streams.keys():
+                del remote.streams[log]
+
+    async def let_go_of_all(self) -> None:
+        """Touch no interval any more: others may have them by now, or will soon."""
+        for lane in self.lanes:
+            await lane.stop_running()
+            lane.drop_open()
+        for interval in list(self.intervals):
+            await self.holdings.lose(interval)
+        for lane in self.lanes:
+            lane.run_on()
+
+    def look_up_owners(self) -> None:
+        """Somebody was not who was thought to own an interval."""
+        self.lookup_wanted.set()
+
+    async def look_around(self) -> Placement:
+        """See who is there and who owns what, and send records there from now on."""
+        placement = await self.store.read_placement()
+        self.place(placement)
+        return placement
+
+    def place(self, placement: Placement) -> None:
+        """Take over what the store says of other workers and of all intervals."""
+        assert self.courier is not None
+        self.courier.meet(
+            {w.id: w.address for w in placement.workers if w.id != self.worker and w.address}
+        )
+        of: dict[int, list[Destination]] = {step: [] for step in self.steps}
+        gone = dict(self._stand_ins)
+        for row in placement.intervals:
+            step = self.steps.get(row.computation)
+            if step is None:
+                continue
+            slots = (row.slot_from, row.slot_to)
+            held = self.held(row.id)
+            if held is not None:
+                of[step.id].append(held)
+                continue
+            remote = gone.pop(row.id, None)
+            if remote is None or remote.slots != slots:
+                if remote is not None:
+                    gone[-row.id] = remote
+                remote = self._stand_in(step, row.id, slots)
+            of[step.id].append(remote)
+            if row.sequencer >= remote.sequencer:
+                owner = None if row.lease_over or row.owner == self.worker else row.owner
+                remote.belongs_to(owner, row.sequencer)
+        for step_id, destinations in of.items():
+            self.steps[step_id].arrange(destinations)
+        for id_, remote in gone.items():
+            if self._stand_ins.get(id_) is remote:
+                del self._stand_ins[id_]
+            if self.held(remote.id) is None:  # cut otherwise: its records go by slot
+                for delivery in remote.unacked():
+                    remote.step.interval_of(delivery.slot).intake.append(delivery)
+
+    # -- between this worker's intervals ----------------------------------------------------
+
     def touch(self, interval: Interval, *, urgent: bool) -> None:
         """Something of an interval is to be stored; before it has a lane, later."""
         lane = self._lane_of.get(interval)
@@ -350,11 +500,29 @@ class Engine:
         owners: set[Interval] = set()
         for (log, receiver), seqs in by_sender.items():
             found = self.logs.get(log)
-            if found is None:
-                continue  # a log that was drained and retired: late copies
-            sent, owner = found
-            sent.acknowledge(seqs, self._reader_bit(owner, receiver) if sent.source else 0)
-            owners.add(owner)
+            if found is not None:
+                sent, owner = found
+                sent.acknowledge(seqs, self._reader_bit(owner, receiver) if sent.source else 0)
+                owners.add(owner)
+            elif self.courier is not None:
+                self.courier.acknowledge(log, receiver, seqs)
+            # else a log that was drained and retired: late copies
+        self._credit(owners)
+
+    def acknowledged(self, log: int, receiver: int, seqs: list[int]) -> None:
+        """Another worker says that records of a log here are durable there."""
+        found = self.logs.get(log)
+        if found is None:
+            return
+        sent, owner = found
+        for remote in self.remotes():
+            if remote.step.id == receiver and log in remote.streams:
+                remote.streams[log].acknowledge(seqs)
+        sent.acknowledge(seqs, self._reader_bit(owner, receiver) if sent.source else 0)
+        self._credit([owner])
+
+    def _credit(self, owners: Iterable[Interval]) -> None:
+        """Something of these intervals' logs was acknowledged."""
         for owner in owners:
             self.touch(owner, urgent=owner.has_news())
             self.wake(owner)
@@ -372,18 +540,41 @@ class Engine:
         """An interval's low watermark is durable: only now may its readers know (I5)."""
         if interval.injector is not None:
             self.excuse_idle()
-        for computation in self.watermarks.report(interval.report(watermark)):
+        if self.courier is not None:
+            self.courier.tell(interval)
+        self._take_report(interval.report(watermark))
+
+    def hear(self, worker: str, reports: Iterable[IntervalReport]) -> None:
+        """What another worker has stored; and that it has these intervals."""
+        for id_, computation, slot_from, slot_to, sequencer, watermark, percentiles in reports:
+            remote = self._stand_ins.get(id_)
+            if remote is not None and sequencer > remote.sequencer:
+                remote.belongs_to(worker, sequencer)
+            if computation in self.steps:  # else it is of a graph that grew since we started
+                self._take_report(Report(computation, slot_from, slot_to, sequencer, watermark))
+                for percentile, low in percentiles.items():
+                    report = Report(computation, slot_from, slot_to, sequencer, low)
+                    self._take_percentile(percentile, report)
+        self.check_finished()
+
+    def _take_report(self, report: Report) -> None:
+        for computation in self.watermarks.report(report):
             moved = self.watermarks.input(computation)
-            for reader in self.steps[computation].intervals:
+            for reader in self.holdings.of(computation):
                 reader.hear(moved)
                 self._consider(reader)
 
     def percentile_stored(self, interval: Interval, percentile: float, watermark: int) -> None:
         """A percentile low watermark of an interval is durable: its readers may know."""
-        kept = self.percentiles[percentile]
-        for computation in kept.report(interval.report(watermark)):
+        self._take_percentile(percentile, interval.report(watermark))
+
+    def _take_percentile(self, percentile: float, report: Report) -> None:
+        kept = self.percentiles.get(percentile)
+        if kept is None:
+            return
+        for computation in kept.report(report):
             moved = kept.input(computation)
-            for reader in self.steps[computation].intervals:
+            for reader in self.holdings.of(computation):
                 reader.hear_percentile(percentile, moved)
                 self._consider(reader)
 
@@ -450,6 +641,8 @@ class Engine:
         if not all(injector.ended for injector in self.injectors):
             return
         now = self.clock.now()
+        if self.courier is not None and not self.watermarks.all_at_end():
+            return  # others have work left, or intervals that are nobody's
         if self.close_at_end:
             finished = all(interval.is_finished(now) for interval in self.intervals)
         else:

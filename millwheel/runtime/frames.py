@@ -100,7 +100,7 @@ class Deliver(Frame, frozen=True, array_like=True, gc=False, tag=5):
     """Records of one log for one receiving interval, in the order of their numbers.
 
     `sequencer` is that of the log's interval, `epoch` counts the beginnings of this stream of
-    deliveries, and `previous` is the last number of the frame before, 0 in an epoch's first.
+    deliveries, and `previous` is the last number of the frame before, -1 in an epoch's first.
     """
 
     log: int
@@ -112,6 +112,8 @@ class Deliver(Frame, frozen=True, array_like=True, gc=False, tag=5):
     """The computation of that interval."""
     previous: int
     records: list[Row]
+    source: bool = False
+    """Whether the log is a replayable source, whose numbers are those of its rows."""
 
 
 class Acknowledge(Frame, frozen=True, array_like=True, gc=False, tag=6):

@@ -18,10 +18,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from millwheel.codec import apply_migrations, decode_key
+from millwheel.errors import Fenced
 from millwheel.model import Delivery, record_id
+from millwheel.runtime.courier import Remote
 from millwheel.runtime.dedup import Dedup
 from millwheel.runtime.injector import Injector
-from millwheel.runtime.interval import Interval
+from millwheel.runtime.interval import Interval, Ownership
 from millwheel.runtime.part_file import PartFile
 from millwheel.runtime.sent import SentLog
 from millwheel.runtime.states import KeyState, StateCache
@@ -40,6 +42,22 @@ class Holdings:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.intervals: list[Interval] = []
+        self._of: dict[int, list[Interval]] = {}
+        """By computation."""
+        self._by_id: dict[int, Interval] = {}
+
+    def of(self, computation: int) -> list[Interval]:
+        """The intervals of a computation that are held here."""
+        return self._of.get(computation, [])
+
+    def knows(self, interval_id: int) -> bool:
+        """Whether an interval is here, be it on its way out."""
+        return interval_id in self._by_id
+
+    def held(self, interval_id: int) -> Interval | None:
+        """An interval that takes records here."""
+        interval = self._by_id.get(interval_id)
+        return None if interval is None or interval.leaving else interval
 
     async def take(
         self, interval_ids: list[int], sequencers: Mapping[int, int] | None = None
@@ -52,8 +70,13 @@ class Holdings:
         """
         engine = self._engine
         claims = await engine.store.claim(
-            engine.worker, interval_ids, timers=engine.settings.timers_in_memory
+            engine.worker,
+            interval_ids,
+            timers=engine.settings.timers_in_memory,
+            sequencers=sequencers,
         )
+        if not claims:
+            return []
         # After the claim: nobody writes ids of these slots to any bucket behind our back now.
         await engine.buckets.load()
         engine.stamps.restore(max((claim.stamp for claim in claims), default=0))
@@ -69,9 +92,12 @@ class Holdings:
             self._rebuild_filters(interval)
             engine.assign_lane(interval)
             engine.touch(interval, urgent=interval.has_news())
+            engine.wake(interval)
         for _, interval in taken:
             if interval.injector is not None:
                 interval.injector.start()
+            if engine.courier is not None:
+                engine.courier.tell(interval)  # and so, who has it now
         return [interval for _, interval in taken]
 
     def _install(self, claim: Claim, inherited: frozenset[int]) -> Interval:
@@ -80,7 +106,12 @@ class Holdings:
         step = engine.steps[claim.interval.computation]
         interval = Interval(step, claim, engine.settings)
         self.intervals.append(interval)
-        step.hold(interval)
+        self._of.setdefault(step.id, []).append(interval)
+        self._by_id[interval.id] = interval
+        before = step.put(interval)
+        if isinstance(before, Remote):
+            interval.intake.extend(before.unacked())
+            engine.forget_stand_in(before)
         if step.node.injection is not None:
             partition = step.node.injection.source.partitions()[interval.slots[0]]
             interval.injector = Injector(engine, interval, partition)
@@ -117,26 +148,110 @@ class Holdings:
                     f"filter {bucket} of {interval.name}",
                 )
 
+    # -- handing over -----------------------------------------------------------------
+
+    async def give_up(self, interval: Interval) -> None:
+        """Finish what an interval has begun, and let another worker have it (no lease wait).
+
+        Raises:
+            StoreError: it could not be finished; the interval stays as it is stored.
+        """
+        engine = self._engine
+        interval.leaving = True
+        if interval.injector is not None:
+            await interval.injector.stop()
+        remote = self._leave(interval)
+        await engine.lane_of(interval).let_go(interval)
+        if interval.leaving and interval.ownership is Ownership.HELD:  # else it was fenced
+            self._send_on(interval, remote)
+            while interval.folded < interval.durable_n and await engine.housekeeping.fold(interval):
+                pass
+            self._forget(interval)
+            await engine.patiently(
+                lambda: engine.store.release(engine.worker, {interval.id: interval.sequencer})
+            )
+            interval.transition("release")
+
+    def _leave(self, interval: Interval) -> Remote:
+        """From here on records for its keys go to whoever will have it."""
+        remote = self._engine.stand_in(interval)
+        interval.step.put(remote)
+        return remote
+
+    def _send_on(self, interval: Interval, remote: Remote) -> None:
+        """Records of logs here that waited in it; those of other workers they send again."""
+        waiting = [] if interval.dedup is None else interval.dedup.start_over()
+        for delivery in (*waiting, *interval.intake):
+            if delivery.log in self._engine.logs:
+                remote.append(delivery)
+        interval.intake.clear()
+
+    def _forget(self, interval: Interval) -> None:
+        """Nothing of it is here any more."""
+        engine = self._engine
+        for log in interval.logs:
+            engine.logs.pop(log.id, None)
+        engine.forget_sent({log.id for log in interval.logs})
+        if interval.injector is not None:
+            interval.injector.close()
+        if interval.part_file is not None:
+            interval.part_file.close()
+        engine.leave_lane(interval)
+        self.intervals.remove(interval)
+        self._of[interval.step.id].remove(interval)
+        del self._by_id[interval.id]
+
+    async def lose(self, interval: Interval) -> None:
+        """Somebody else has claimed it: what it did since its last durable commit never was."""
+        self._engine.log.warning("fenced", interval=interval.name, sequencer=interval.sequencer)
+        interval.transition("fenced")
+        interval.leaving = True
+        if interval.injector is not None:
+            await interval.injector.stop()
+        remote = self._leave(interval)
+        self._send_on(interval, remote)
+        self._forget(interval)
+
     # -- starting over ----------------------------------------------------------------
+
+    async def _claim_again(self, lane: Lane) -> dict[int, Claim]:
+        """Claim what is still ours of a lane; what is not any more is let go of (I12).
+
+        Raises:
+            Fenced: somebody has claimed some, and nobody else should work on this pipeline.
+        """
+        engine = self._engine
+        while True:
+            ids = [interval.id for interval in lane.intervals]
+            if not ids:
+                return {}
+            try:
+                claims = await engine.patiently(
+                    lambda ids=ids: engine.store.claim(  # type: ignore[misc]
+                        engine.worker, ids, again=True, timers=engine.settings.timers_in_memory
+                    )
+                )
+            except Fenced:
+                if engine.courier is None:
+                    raise
+                placement = await engine.patiently(engine.store.read_placement)
+                ours = {row.id for row in placement.intervals if row.owner == engine.worker}
+                for interval in [i for i in lane.intervals if i.id not in ours]:
+                    await self.lose(interval)
+            else:
+                return {claim.interval.id: claim for claim in claims}
 
     async def restore(self, lane: Lane) -> None:
         """Claim a lane's intervals again and start them over from what is durable."""
         engine = self._engine
-        ids = [interval.id for interval in lane.intervals]
-        claims = {
-            c.interval.id: c
-            for c in await engine.patiently(
-                lambda: engine.store.claim(
-                    engine.worker, ids, again=True, timers=engine.settings.timers_in_memory
-                )
-            )
-        }
-        sent_again = {log.id for interval in lane.intervals for log in interval.logs}
-        for interval in lane.intervals:
+        for interval in list(lane.intervals):
             if interval.injector is not None:
                 await interval.injector.stop()
+        claims = await self._claim_again(lane)
+        sent_again = {log.id for interval in lane.intervals for log in interval.logs}
         for interval in self.intervals:
             interval.forget_queued(sent_again)
+        engine.forget_sent(sent_again)
         for interval in lane.intervals:
             claim = claims[interval.id]
             for log in interval.logs:

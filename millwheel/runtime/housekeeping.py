@@ -52,6 +52,8 @@ class Housekeeping(Service):
         if any(node.named for node in self._engine.graph.nodes):
             await self._engine.buckets.ensure_named()
         self._engine.excuse_idle()
+        if self._engine.courier is not None:
+            self._engine.courier.repeat()
         await self._fold_what_is_due(now)
         if now - self._last_collection >= self._settings.bucket_seconds / 8:
             await self.collect()
@@ -59,9 +61,13 @@ class Housekeeping(Service):
 
     async def _heartbeat(self) -> None:
         engine = self._engine
-        await engine.store.heartbeat(
+        asked, before = engine.clock.monotonic(), engine.clock.now()
+        answer = await engine.store.heartbeat(
             engine.worker, self._settings.lease_seconds, dict(engine.progress())
         )
+        engine.lease.renewed(asked)
+        if engine.courier is not None:
+            engine.stamps.adjust((before + engine.clock.now()) // 2, answer.now)
 
     # -- folds --------------------------------------------------------------------------
 

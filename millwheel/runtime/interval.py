@@ -76,6 +76,8 @@ class Interval:
         self.backlog: dict[bytes, list[Item] | None] = {}
         """Keys that are running, or waiting in user code, with what came for them meanwhile."""
         self.dirty = False
+        self.leaving = False
+        """It is being handed over: what it has is finished, nothing more is taken."""
         self.states: StateCache = None  # type: ignore[assignment]
         self.dedup: Dedup = None  # type: ignore[assignment]
         self.part_file: PartFile | None = None

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
+from collections.abc import Container
 from typing import TYPE_CHECKING, Any
 
 from millwheel.codec import slot_of
 from millwheel.context import BAD_ROWS, PROCESSED, Effects
-from millwheel.errors import CommitUnknown, StatementError, StoreUnavailable
+from millwheel.errors import CommitUnknown, Fenced, StatementError, StoreUnavailable
 from millwheel.model import MAX_TIME, Delivery, Firing, record_id
 from millwheel.runtime.bundle import Bundle, IntervalWork, Item
 from millwheel.runtime.execution import Execution, give_up
@@ -66,6 +67,10 @@ class Lane:
         self._commit_wanted = asyncio.Event()
         self._open = Bundle()
         self._committing = False
+        self._on_the_wire: Container[Interval] = ()
+        """The intervals of the bundle that is being committed."""
+        self._settled = asyncio.Event()
+        """Set when the commit on its way has come to its end; each has its own."""
         self._quiet = asyncio.Event()
         """The committer has nothing left to do."""
         self._port: StoreLane | None = None
@@ -94,6 +99,24 @@ class Lane:
         self.intervals.append(interval)
         self.downstream_first = sorted(self.intervals, key=lambda i: -i.step.place)
 
+    def remove(self, interval: Interval) -> None:
+        """One less, of which nothing is left here."""
+        self.intervals.remove(interval)
+        self.downstream_first = [i for i in self.downstream_first if i is not interval]
+
+    async def let_go(self, interval: Interval) -> None:
+        """Wait until nothing of an interval that is leaving runs or is to be stored."""
+        while interval in self.intervals and (
+            interval.backlog
+            or interval.dirty
+            or interval in self._open.works
+            or interval in self._on_the_wire
+        ):
+            settled = self._settled
+            self._commit_wanted.set()
+            self.wake.set()
+            await settled.wait()
+
     def start(self) -> None:
         """Begin to take work."""
         self._runner = self._engine.spawn(self._run(), f"lane {self.number} runner")
@@ -107,6 +130,15 @@ class Lane:
         await end(self._hands)
         self._hands.clear()
         self._looked.set()
+
+    def drop_open(self) -> None:
+        """What is finished and not committed is not wanted any more."""
+        self._open = Bundle()
+
+    def run_on(self) -> None:
+        """Take work again after `stop_running`."""
+        if self._runner is None:
+            self._runner = self._engine.spawn(self._run(), f"lane {self.number} runner")
 
     async def drain(self) -> None:
         """Commit what is finished, and nothing more."""
@@ -171,7 +203,7 @@ class Lane:
     async def _page_in(self) -> None:
         """Read on in the stored timers where those in memory have run out."""
         now = self._engine.clock.now()
-        for interval in self.intervals:
+        for interval in list(self.intervals):
             while kinds := interval.lacking_timers(
                 now
             ):  # a page may hold nothing but cancelled ones
@@ -208,6 +240,8 @@ class Lane:
             return None
         now = self._engine.clock.now()
         for interval in self._in_turn():
+            if interval.leaving:
+                continue
             has_due = interval.has_due(now)
             if not (has_due or interval.intake) or not interval.may_send():
                 continue
@@ -230,7 +264,7 @@ class Lane:
         gets a turn, so that no branch waits for another's source to run dry.
         """
         self._turn += 1
-        if self._turn % FAIR_TURN:
+        if self._turn % FAIR_TURN or not self.intervals:
             return self.downstream_first
         first = self._turn // FAIR_TURN % len(self.intervals)
         return self.intervals[first:] + self.intervals[:first]
@@ -265,6 +299,8 @@ class Lane:
 
     async def _deduplicate(self, interval: Interval, deliveries: list[Delivery[Any]]) -> list[Item]:
         dedup = interval.dedup
+        if self._engine.courier is not None:
+            await self._see_buckets(deliveries)
         candidates, maybe, seen = dedup.sort(deliveries, self._engine.source_logs)
         if seen:
             self._drop(interval, seen)
@@ -275,6 +311,20 @@ class Lane:
                 self._drop(interval, dedup.landed(found))
                 candidates = [d for d in candidates if d.id not in found]
         return candidates  # type: ignore[return-value]
+
+    async def _see_buckets(self, deliveries: list[Delivery[Any]]) -> None:
+        """Know for certain to which buckets records of other workers belong."""
+        engine = self._engine
+        newest = 0
+        for delivery in deliveries:
+            if delivery.log in engine.source_logs:
+                await engine.patiently(
+                    lambda d=delivery: engine.buckets.see_source(d.log, d.seq)  # type: ignore[misc]
+                )
+            elif delivery.stamp > newest:
+                newest = delivery.stamp
+        if newest:
+            await engine.patiently(lambda: engine.buckets.see(newest))
 
     def _drop(self, interval: Interval, seen: list[Delivery[Any]]) -> None:
         """Copies of what is durable are acknowledged, and that is all."""
@@ -390,13 +440,21 @@ class Lane:
                 if bundle is None:
                     break
                 self._committing = True
+                self._on_the_wire = bundle.works
                 try:
                     await self._commit(bundle)
-                except (StatementError, StoreUnavailable, CommitUnknown) as error:
+                except (StatementError, StoreUnavailable, CommitUnknown, Fenced) as error:
                     await self._recover(bundle, error)
                 self._committing = False
+                self._on_the_wire = ()
+                self._announce()
             self._quiet.set()
+            self._announce()
             self._engine.check_finished()
+
+    def _announce(self) -> None:
+        settled, self._settled = self._settled, asyncio.Event()
+        settled.set()
 
     def _has_something_to_store(self) -> bool:
         return bool(self._open.works) or any(interval.dirty for interval in self.intervals)
@@ -409,7 +467,7 @@ class Lane:
         """
         if self._open.works or self._runner is None:
             return
-        if any(interval.intake for interval in self.intervals):
+        if any(interval.intake and not interval.leaving for interval in self.intervals):
             self._looked.clear()
             self.wake.set()
             await self._looked.wait()
@@ -417,7 +475,7 @@ class Lane:
     async def _have_bucket(self) -> None:
         """Have the bucket of the next commit's stamp."""
         engine = self._engine
-        if not engine.buckets.covers(max(engine.clock.now(), engine.stamps.last + 1)):
+        if not engine.buckets.covers(max(engine.stamps.now(), engine.stamps.last + 1)):
             await engine.patiently(engine.buckets.ensure_current)
 
     def _close_bundle(self) -> Bundle | None:
@@ -573,7 +631,7 @@ class Lane:
         """Drop the failed bundle and everything after it, and start from what is durable."""
         engine = self._engine
         engine.log.warning("commit_failed", lane=self.number, error=str(error))
-        if not isinstance(error, StatementError):
+        if not isinstance(error, (StatementError, Fenced)):
             await self._wait_after(error)
         suspects = failed.items() if isinstance(error, StatementError) else []
         watermarks = {interval: interval.input_watermark for interval in failed.works}
@@ -581,7 +639,7 @@ class Lane:
         if suspects:
             await self._bisect(suspects, watermarks, error)
         if not engine.stopping:
-            self._runner = engine.spawn(self._run(), f"lane {self.number} runner")
+            self.run_on()
 
     async def _wait_after(self, error: Exception) -> None:
         """Back off, longer each time, until patience with the store is at an end.

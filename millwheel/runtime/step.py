@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -18,8 +18,22 @@ from millwheel.model import SLOTS, Delivery, Key
 from millwheel.sinks import Console, JsonLinesFiles, SinkUse, Table
 from millwheel.streams import Input, Stream
 
-if TYPE_CHECKING:
-    from millwheel.runtime.interval import Interval
+
+class Queue(Protocol):
+    """Where records are put for an interval."""
+
+    def append(self, delivery: Delivery[Any], /) -> None: ...
+
+
+class Destination(Protocol):
+    """An interval, here or elsewhere, as a sender sees it."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def slots(self) -> tuple[int, int]: ...
+    @property
+    def intake(self) -> Queue: ...
 
 
 NOBODY = 0
@@ -35,18 +49,30 @@ class Step:
     """In the order of the graph, in which writers come before readers."""
     node: Node
     routes: dict[str, StreamRoute]
-    intervals: list[Interval]
-    starts: list[int]
+    destinations: list[Destination] = field(default_factory=list)
+    """Who gets the records of which slots, in the order of slots."""
+    starts: list[int] = field(default_factory=list)
+    """The first slot of each."""
 
-    def hold(self, interval: Interval) -> None:
-        """Take in an interval of this step."""
-        place = bisect_right(self.starts, interval.slots[0])
-        self.starts.insert(place, interval.slots[0])
-        self.intervals.insert(place, interval)
+    def put(self, destination: Destination) -> Destination | None:
+        """Let an interval have its slots; gives who had exactly these."""
+        start = destination.slots[0]
+        place = bisect_right(self.starts, start)
+        if place and self.starts[place - 1] == start:
+            before, self.destinations[place - 1] = self.destinations[place - 1], destination
+            return before
+        self.starts.insert(place, start)
+        self.destinations.insert(place, destination)
+        return None
 
-    def interval_of(self, slot: int) -> Interval:
-        """The interval a key's slot belongs to."""
-        return self.intervals[bisect_right(self.starts, slot) - 1]
+    def arrange(self, destinations: list[Destination]) -> None:
+        """All of them anew, in the order of slots."""
+        self.destinations = destinations
+        self.starts = [destination.slots[0] for destination in destinations]
+
+    def interval_of(self, slot: int) -> Destination:
+        """Who gets a key's records: an interval here, or what stands for one elsewhere."""
+        return self.destinations[bisect_right(self.starts, slot) - 1]
 
     @property
     def slots(self) -> int:

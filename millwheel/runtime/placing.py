@@ -1,0 +1,110 @@
+"""A worker among others: it takes what it should own, and hands over what others should.
+
+Nobody rules (decision 22). Each worker looks at the store every second, and sooner when somebody
+was not who was thought to own an interval. Whoever holds the advisory lock also says who should own
+what; that is written down as wishes, which their subjects carry out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from millwheel.errors import StoreUnavailable
+from millwheel.runtime.service import Service
+from millwheel.store.port import PlacedInterval, Placement, Wish
+
+if TYPE_CHECKING:
+    from millwheel.runtime.engine import Engine
+
+Decide = Callable[[Placement], list[Wish]]
+"""Who should own what, decided from what there is."""
+
+
+class Placing(Service):
+    """Claims, hands over, and decides if it is this worker's turn to.
+
+    Args:
+        decide: the balancer's decisions.
+    """
+
+    def __init__(self, engine: Engine, decide: Decide) -> None:
+        super().__init__(engine.clock, engine.settings.placement_seconds)
+        self._engine = engine
+        self._decide = decide
+
+    async def run(self) -> None:
+        """Work until cancelled; whoever asks for a look does not wait for its turn."""
+        engine = self._engine
+        while True:
+            engine.lookup_wanted.clear()
+            with contextlib.suppress(StoreUnavailable):
+                await self.run_once()
+            waits = [
+                asyncio.ensure_future(engine.lookup_wanted.wait()),
+                asyncio.ensure_future(engine.clock.sleep(self._period)),
+            ]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                await engine.clock.sleep(self._period / 10)  # asked a hundred times, look once
+            finally:
+                for wait in waits:
+                    wait.cancel()
+
+    async def run_once(self) -> None:
+        """Look, decide, take, hand over."""
+        engine = self._engine
+        placement = await engine.look_around()
+        if await engine.store.try_lead(engine.settings.lease_seconds):
+            wishes = self._decide(placement)
+            if wishes and await engine.store.wish(wishes):
+                placement = await engine.look_around()
+        if engine.stopping or engine.lease.left <= 0:
+            return
+        await self._take(placement)
+        await self._hand_over(placement)
+
+    async def _take(self, placement: Placement) -> None:
+        engine = self._engine
+        wanted = {row.id: row.sequencer for row in placement.intervals if self._is_for_us(row)}
+        if wanted:
+            taken = await engine.holdings.take(list(wanted), wanted)
+            if taken:
+                engine.log.info("took", intervals=[interval.name for interval in taken])
+
+    def _is_for_us(self, row: PlacedInterval) -> bool:
+        engine = self._engine
+        if engine.holdings.knows(row.id) or row.computation not in engine.steps:
+            return False
+        return row.owner == engine.worker or (row.wanted_by == engine.worker and row.is_free)
+
+    async def _hand_over(self, placement: Placement) -> None:
+        engine = self._engine
+        alive = {worker.id for worker in placement.workers if worker.lease_left > 0}
+        leaving = [
+            interval
+            for row in placement.intervals
+            if row.owner == engine.worker
+            and row.wanted_by not in (None, engine.worker)
+            and row.wanted_by in alive
+            and (interval := engine.held(row.id)) is not None
+        ]
+        for interval in leaving:
+            engine.log.info("hands_over", interval=interval.name)
+            await engine.holdings.give_up(interval)
+
+
+class LeaseGuard(Service):
+    """Lets go of everything when the lease is as good as over."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine.clock, engine.settings.lease_seconds / 50)
+        self._engine = engine
+
+    async def run_once(self) -> None:
+        engine = self._engine
+        if engine.lease.left <= 0 and engine.intervals:
+            engine.log.warning("lease_over", intervals=len(engine.intervals))
+            await engine.let_go_of_all()

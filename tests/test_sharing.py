@@ -1,0 +1,286 @@
+"""Several workers on one pipeline: engines in one event loop, on one store, over one ether."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table
+from millwheel.runtime.balancer import Balancer
+from millwheel.runtime.engine import Engine
+from millwheel.runtime.greeting import Identity
+from millwheel.runtime.links import Links
+from millwheel.runtime.placing import LeaseGuard, Placing
+from millwheel.testing.ether import Ether, Weather
+from tests.test_runtime_world import (
+    ITEMS,
+    QUICK,
+    TALLY,
+    Count,
+    Counted,
+    Item,
+    Tally,
+    World,
+    key_of,
+    script,
+    time_of,
+)
+
+SHARED = replace(
+    QUICK,
+    lanes=2,
+    chunk_records=3,
+    bundle_records=6,
+    max_unacked_records=12,
+    placement_seconds=0.2,
+    lease_seconds=3.0,
+)
+AGAIN = Stream("again", Counted)
+
+
+class Cluster(World):
+    """A world with several workers at a time."""
+
+    def __init__(self, pipeline: Pipeline, weather: Weather | None = None) -> None:
+        super().__init__(pipeline)
+        self.ether = Ether(self.clock, *([weather] if weather else []))
+        self.alive: list[Engine] = []
+
+    async def join(self) -> Engine:
+        """One more worker."""
+        name = f"w{len(self.engines)}"
+        seed = len(self.engines)
+
+        def network(worker: str) -> Links:
+            return Links(
+                Identity(self.pipeline.name, worker),
+                self.ether.medium(name),
+                clock=self.clock,
+                random=Random(seed),
+            )
+
+        engine = Engine(self.pipeline, self.store, clock=self.clock, network=network)
+        self.engines.append(engine)
+        self.alive.append(engine)
+        await engine.start()
+        engine.spawn(Placing(engine, Balancer(engine)).run(), "placing")
+        engine.spawn(LeaseGuard(engine).run(), "lease guard")
+        return engine
+
+    async def go(
+        self, condition: Callable[[], object], tick: float = 0.01, turns: int = 60_000
+    ) -> None:
+        """Turn the loop until `condition` holds."""
+        for _ in range(turns):
+            if condition():
+                return
+            for engine in self.alive:
+                if engine.failure is not None:
+                    raise engine.failure
+            await asyncio.sleep(0)
+            self.clock.advance(tick)
+        raise AssertionError("stuck\n" + "\n".join(self._told(e) for e in self.alive))
+
+    def _told(self, engine: Engine) -> str:
+        lines = [f"worker {engine.worker[:8]} lease {engine.lease.left:.1f}"]
+        for i in engine.intervals:
+            logs = [(log.id, log.first, log.next_seq) for log in i.logs]
+            lines.append(
+                f"  {i.name} id {i.id} input {i.input_watermark} stored {i.durable} intake "
+                f"{len(i.intake)} leaving {i.leaving} dirty {i.dirty} logs {logs}"
+            )
+        for r in engine.remotes():
+            streams = {log: (s.begun, s.last, len(s.unacked)) for log, s in r.streams.items()}
+            lines.append(f"  remote {r.step.name} {r.slots} id {r.id} of {r.owner} {streams}")
+        if engine.courier is not None:
+            lines.append(f"  refused {dict(engine.courier.refused)}")
+        return "\n".join(lines)
+
+    async def leave(self, engine: Engine) -> None:
+        """A worker ends in order."""
+        self.alive.remove(engine)
+        await self.pass_time(engine.stop())
+
+    async def crash(self, engine: Engine) -> None:
+        """A worker is gone without a word."""
+        self.alive.remove(engine)
+        await self.pass_time(engine.kill())
+
+    async def pass_time(self, work: Coroutine[Any, Any, None]) -> None:
+        """Let time pass while something is done."""
+        task = asyncio.ensure_future(work)
+        await self.go(task.done)
+        await task
+
+    async def commit(self, number: int) -> None:
+        """Let so many more commits become durable, or all there are."""
+        until = len(self.commits) + number
+        await self.go(lambda: len(self.commits) >= until or self.finished())
+
+    def finished(self) -> bool:
+        return all(engine.done.is_set() for engine in self.alive)
+
+
+def number_of(counted: Counted) -> int:
+    return counted.number
+
+
+class Recount(Computation[Counted, Count]):
+    """Passes on, under another key: to any worker."""
+
+    writes = (AGAIN,)
+
+    async def process_record(self, record: Record[Counted], ctx: Context[Count]) -> None:
+        ctx.state.count += 1
+        ctx.produce(AGAIN, replace_count(record.value, ctx.state.count))
+
+
+def replace_count(counted: Counted, times: int) -> Counted:
+    """How often this number was counted: once, if effects happen once."""
+    return Counted(counted.key, counted.number, counted.count * 100 + times)
+
+
+def counting(values: list[Item], limits: Settings = SHARED, sources: int = 2) -> Pipeline:
+    """Items are counted per key; what comes out goes by its number to a step that adds a 1."""
+    made = Pipeline("counting", settings=limits)
+    for number in range(sources):
+        made.inject(
+            ITEMS,
+            script(ITEMS, values[number::sources], f"part {number}"),
+            timestamp=time_of,
+            name=f"source_{number}",
+        )
+    made.add(Tally(), ITEMS.by(key_of))
+    made.add(Recount(), TALLY.by(number_of))
+    made.sink(AGAIN, Table("out", Counted, numbered=True))
+    return made
+
+
+def many(number: int, keys: int = 40) -> list[Item]:
+    return [Item(f"key {n * 7 % keys}", n, n // 10) for n in range(number)]
+
+
+def check(cluster: World, values: list[Item]) -> None:
+    """Each item counted once, and told once; per source and key in order."""
+    rows = [(key, number, count) for key, number, count, *_ in cluster.rows()]
+    assert sorted(number for _, number, _ in rows) == [item.number for item in values]
+    of_key: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for key, number, count in rows:
+        assert count % 100 == 1, "told twice"
+        of_key[key].append((count // 100, number))
+    for key, found in of_key.items():
+        counts = [count for count, _ in sorted(found)]
+        assert counts == list(range(1, len(counts) + 1)), f"{key}: lost or doubled"
+        for parity in (0, 1):  # each source has every other number
+            numbers = [number for _, number in sorted(found) if number % 2 == parity]
+            assert numbers == sorted(numbers), f"{key}: out of order"
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+async def test_any_number_of_workers_come_to_the_same(workers: int) -> None:
+    values = many(600)
+    cluster = Cluster(counting(values))
+    for _ in range(workers):
+        await cluster.join()
+    await cluster.go(cluster.finished)
+    check(cluster, values)
+    assert all(engine.processed > 50 for engine in cluster.alive[:2])
+    for engine in list(cluster.alive):
+        await cluster.leave(engine)
+
+
+async def test_who_leaves_in_order_hands_over_at_once() -> None:
+    values = many(2000)
+    cluster = Cluster(counting(values))
+    first, second = await cluster.join(), await cluster.join()
+    await cluster.go(lambda: min(first.processed, second.processed) > 100)
+    began = cluster.clock.monotonic()
+    await cluster.leave(first)
+    await cluster.go(lambda: len(second.intervals) == 6)
+    assert cluster.clock.monotonic() - began < SHARED.lease_seconds / 2
+    await cluster.go(cluster.finished)
+    check(cluster, values)
+    await cluster.leave(second)
+
+
+async def test_who_crashes_is_taken_over_when_the_lease_is_over() -> None:
+    values = many(2000)
+    cluster = Cluster(counting(values))
+    first, second = await cluster.join(), await cluster.join()
+    await cluster.go(lambda: min(first.processed, second.processed) > 100)
+    await cluster.crash(first)
+    await cluster.go(cluster.finished)
+    check(cluster, values)
+    await cluster.leave(second)
+
+
+async def test_who_joins_gets_a_share() -> None:
+    values = many(3000)
+    cluster = Cluster(counting(values))
+    first = await cluster.join()
+    await cluster.go(lambda: first.processed > 200)
+    second = await cluster.join()
+    await cluster.go(cluster.finished)
+    check(cluster, values)
+    assert second.processed > 200
+    for engine in (first, second):
+        await cluster.leave(engine)
+
+
+Act = tuple[int, str, int]
+"""After so many more commits, what happens, to whom."""
+
+ACTS = ["join", "crash", "leave", "cut", "part"]
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(
+    acts=st.lists(
+        st.tuples(st.integers(1, 30), st.sampled_from(ACTS), st.integers(0, 3)), max_size=8
+    ),
+    bad=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_workers_come_and_go_and_the_wire_is_bad(acts: list[Act], bad: bool, seed: int) -> None:
+    values = many(400)
+
+    async def happen(cluster: Cluster, what: str, who: int) -> None:
+        engine = cluster.alive[who % len(cluster.alive)]
+        other = cluster.alive[(who + 1) % len(cluster.alive)]
+        names = [f"w{cluster.engines.index(e)}" for e in (engine, other)]
+        if what == "join" and len(cluster.alive) < 4:
+            await cluster.join()
+        elif what == "crash" and len(cluster.alive) > 1:
+            await cluster.crash(engine)
+        elif what == "leave" and len(cluster.alive) > 1:
+            await cluster.leave(engine)
+        elif what == "cut" and engine is not other:
+            cluster.ether.cut(names[0], names[1])
+        elif what == "part" and engine is not other:
+            cluster.ether.part(names[0], names[1])
+            until = cluster.clock.monotonic() + 2
+            await cluster.go(lambda: cluster.clock.monotonic() > until)
+            cluster.ether.join(names[0], names[1])
+
+    async def go() -> None:
+        weather = Weather(Random(seed), delay=0.05, drop=0.02, duplicate=0.05, overtake=0.05)
+        cluster = Cluster(counting(values), weather if bad else None)
+        await cluster.join()
+        await cluster.join()
+        for after, what, who in acts:
+            await cluster.commit(after)
+            await happen(cluster, what, who)
+        await cluster.go(cluster.finished)
+        check(cluster, values)
+        for engine in list(cluster.alive):
+            await cluster.leave(engine)
+
+    asyncio.run(go())
