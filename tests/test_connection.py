@@ -148,6 +148,13 @@ async def test_a_greeting_in_the_midst_of_talk_is_out_of_place(frame: Frame) -> 
     assert bench.hand.ended == "closed"
 
 
+async def test_nothing_is_taken_after_a_goodbye() -> None:
+    bench = Bench().up()
+    bench.say(NotMine(1, 1, 1), Goodbye("closed: enough"), NotMine(2, 2, 2))
+    assert bench.end() == "goodbye: closed: enough"
+    assert bench.told.frames == [NotMine(1, 1, 1)]
+
+
 async def test_garbage_between_frames_ends_it_there() -> None:
     bench = Bench().up()
     bench.say(NotMine(1, 1, 1))

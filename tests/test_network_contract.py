@@ -323,7 +323,8 @@ async def test_a_network_ends_though_the_other_side_does_not_answer(site: Site) 
         one.send(link, Deliver(1, 1, 1, 1, 1, 0, [row(50_000)]))
     await site.turn()
     closing = asyncio.ensure_future(one.links.close())
-    await site.live(3, until=closing.done)
+    await site.settle()
+    await site.live(1.5, until=closing.done)
     await closing
 
 
