@@ -181,10 +181,14 @@ class TcpSite(Site):
     def __init__(self) -> None:
         super().__init__()
         self.proxies: dict[str, Proxy] = {}
+        self.addresses: dict[str, str] = {}
 
     async def medium(self, name: str, identity: Identity, limits: Limits) -> Links:
-        proxy = self.proxies[name] = Proxy("127.0.0.1:0")
-        medium = Tcp(advertise=await proxy.start())
+        if name not in self.proxies:  # a worker that comes again is reached where it was
+            self.proxies[name] = Proxy("127.0.0.1:0")
+            self.addresses[name] = await self.proxies[name].start()
+        proxy = self.proxies[name]
+        medium = Tcp(advertise=self.addresses[name])
         links = Links(identity, medium, clock=self.clock, limits=limits, random=Random(1))
         listen = medium.listen
 

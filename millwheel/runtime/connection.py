@@ -135,10 +135,11 @@ class Connection(asyncio.Protocol):
         if self.end_reason is not None:
             return
         if kind in LAST_WORDS and self._transport is not None:
-            text = text[:REASON_CHARACTERS]
-            self._put(
-                encode(Goodbye(f"{kind}: {text}") if self.up else Refuse(text), GREETING_BYTES)
+            reason = f"{kind}: {text}"[:REASON_CHARACTERS]
+            last = (
+                Goodbye(reason) if self.up or kind == "closed" else Refuse(text[:REASON_CHARACTERS])
             )
+            self._put(encode(last, GREETING_BYTES))
         self.up = False
         self.end_reason = End(kind, text)
         self._since = self._clock.monotonic()
@@ -177,6 +178,11 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def abandon(self) -> None:
+        """Let go of a connection whose making was cancelled: uvloop closes it and does not tell."""
+        self.abort()
+        self.connection_lost(None)
+
     # -- called by the transport --------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -184,6 +190,8 @@ class Connection(asyncio.Protocol):
         self._since = self._heard = self._clock.monotonic()
         self.remote = shown(transport.get_extra_info("peername"))
         self._owner.opened(self)
+        if self.end_reason is not None:  # given up while it was being made
+            self.abort()
         for frame in self._greeting.begin():
             self.send(frame)
 
@@ -201,8 +209,9 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.end("lost", str(exc) if exc else "the other side closed it")
-        self._transport = None
-        self._owner.gone(self)
+        if self._transport is not None:
+            self._transport = None
+            self._owner.gone(self)
 
     # -- frames -------------------------------------------------------------------
 
@@ -221,8 +230,8 @@ class Connection(asyncio.Protocol):
             raise PeerError(f"a frame {named(frame)} after the greeting")
 
     def _greet(self, frame: Frame) -> None:
-        if isinstance(frame, Refuse):
-            self.end("refused", frame.reason)
+        if isinstance(frame, Refuse | Goodbye):
+            self.end("refused" if isinstance(frame, Refuse) else "goodbye", frame.reason)
             return
         try:
             answers = self._greeting.receive(frame)

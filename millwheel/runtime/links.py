@@ -188,13 +188,17 @@ class Links:
         calling = self._medium.connect(
             lambda: connection, address, proven=self._identity.secret is not None
         )
+        made = False
         try:
             await within(self._clock, self._limits.greeting_seconds, calling)
+            made = True
             await over.wait()
         except OSError as error:  # TimeoutError and ssl.SSLError are such
             connection.end("unreachable", str(error) or type(error).__name__)
         finally:
             connection.end("closed", "the link is not needed any more")
+            if not made:
+                connection.abandon()
             del self._over[connection]
         assert connection.end_reason is not None
         return connection.end_reason
