@@ -132,22 +132,17 @@ class Buckets:
         self._lows.append(bucket.low)
 
     def covers(self, stamp: int) -> bool:
-        """Whether a commit stamped now has its bucket already."""
+        """Whether the bucket of a stamp, a commit's or a record's, is known for certain."""
         return bool(self._time) and stamp < self._time[-1].high and self._is_final(stamp)
 
     def _is_final(self, stamp: int) -> bool:
         """Whether nobody can have put the end of a stamp's bucket before it."""
         return not self._shared or stamp < max(self._final_until, self._time[-1].low)
 
-    async def see(self, stamp: int) -> None:
-        """Look again, unless the bucket of a stamp is known for certain (decision 24)."""
-        if not (self._time and stamp < self._time[-1].high and self._is_final(stamp)):
-            await self.load()
-
-    async def see_source(self, log: int, offset: int) -> None:
-        """Look again, unless the bucket of a source's row is known."""
-        if (log, self._first_offset(offset)) not in self._sources:
-            await self.load()
+    def knows_offset(self, log: int, offset: int) -> bool:
+        """Whether the bucket of a source's row is known, or known to be gone."""
+        first = self._first_offset(offset)
+        return (log, first) in self._sources or offset < self.source_floor(log)
 
     def of_stamp(self, stamp: int) -> Bucket:
         """The bucket of a production's stamp, or of a commit's."""

@@ -207,7 +207,9 @@ class Engine:
         if not everything.done():
             self.log.warning("not_handed_over", intervals=[i.name for i in self.intervals])
             await end(handing)
-        await everything
+        for outcome in await everything:
+            if isinstance(outcome, Exception):
+                self.log.warning("not_handed_over", error=str(outcome))
 
     async def kill(self) -> None:
         """End without order, as a crash would: no commit, no farewell."""

@@ -313,18 +313,17 @@ class Lane:
         return candidates  # type: ignore[return-value]
 
     async def _see_buckets(self, deliveries: list[Delivery[Any]]) -> None:
-        """Know for certain to which buckets records of other workers belong."""
+        """Know for certain to which buckets records of other workers belong (decision 24)."""
         engine = self._engine
-        newest = 0
+        buckets, sources = engine.buckets, engine.source_logs
         for delivery in deliveries:
-            if delivery.log in engine.source_logs:
-                await engine.patiently(
-                    lambda d=delivery: engine.buckets.see_source(d.log, d.seq)  # type: ignore[misc]
-                )
-            elif delivery.stamp > newest:
-                newest = delivery.stamp
-        if newest:
-            await engine.patiently(lambda: engine.buckets.see(newest))
+            if delivery.log in sources:
+                known = buckets.knows_offset(delivery.log, delivery.seq)
+            else:
+                known = buckets.covers(delivery.stamp)
+            if not known:
+                await engine.patiently(buckets.load)
+                return
 
     def _drop(self, interval: Interval, seen: list[Delivery[Any]]) -> None:
         """Copies of what is durable are acknowledged, and that is all."""

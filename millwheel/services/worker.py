@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 from millwheel.clock import Clock, SystemClock
 from millwheel.pipeline import Pipeline
@@ -95,10 +94,3 @@ class Worker:
             clock=self._clock,
             limits=limits,
         )
-
-
-def read_secret(path: Path | None, variable: str | None) -> bytes | None:
-    """The shared secret, from a file or else from the environment."""
-    if path is not None:
-        return path.read_bytes().strip()
-    return variable.encode() if variable else None
