@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import psycopg
@@ -145,6 +145,14 @@ class PipelineStatus(msgspec.Struct):
     sources: list[SourceStatus] = msgspec.field(default_factory=list)
 
 
+class Totals(NamedTuple):
+    """A pipeline's counters since it was deployed, over all computations."""
+
+    counters: Counter[str]
+    low_watermark: int
+    """The least of all, microseconds."""
+
+
 class DeadLetterEntry(msgspec.Struct, frozen=True):
     """A record, row or timer that was given up on."""
 
@@ -212,6 +220,14 @@ class Inspection:
             found[name].holder = Holder(kind, what, _json(key), _iso(at) or BEGIN_OF_TIME, *rest)
         status.computations = list(found.values())
         return status
+
+    def totals(self, pipeline: str) -> Totals:
+        """What a pipeline has counted, and how far it is in time."""
+        rows = self._rows("status_intervals", pipeline)
+        counters: Counter[str] = Counter()
+        for row in rows:
+            counters.update(row.counters)
+        return Totals(counters, min((row.low_watermark for row in rows), default=MIN_TIME))
 
     def _version(self, pipeline: str) -> str | None:
         statement = sql.SQL("SELECT version_num FROM {}").format(

@@ -22,8 +22,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from millwheel.errors import UsageError
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.services import http
+from millwheel.services.endpoint import Endpoint
 from millwheel.services.figures import ComputationFigures, Durations, Figures, Tally
-from millwheel.services.http import HttpAddress, HttpService
+from millwheel.services.http import HttpService
 from millwheel.services.metrics import exposition
 
 NOW = 1_700_000_000_000_000
@@ -97,7 +98,7 @@ def wheel() -> Wheel:
 
 @pytest.fixture
 async def service(wheel: Wheel) -> AsyncIterator[HttpService]:
-    async with HttpService(wheel, HttpAddress()) as service:
+    async with HttpService(wheel, Endpoint()) as service:
         yield service
 
 
@@ -268,7 +269,7 @@ async def test_a_bug_is_told_and_the_endpoint_goes_on(service: HttpService, whee
 
 
 async def test_it_listens_no_longer_once_it_is_stopped(wheel: Wheel) -> None:
-    service = HttpService(wheel, HttpAddress())
+    service = HttpService(wheel, Endpoint())
     with structlog.testing.capture_logs() as logged:
         await service.start()
     url = service.url
@@ -288,14 +289,14 @@ async def test_a_port_in_use_is_a_clear_error(service: HttpService, wheel: Wheel
 
 async def test_a_host_that_is_not_there_is_a_clear_error(wheel: Wheel) -> None:
     with pytest.raises(UsageError, match=r"cannot listen for HTTP on 192\.0\.2\.1:0"):
-        await HttpService(wheel, HttpAddress("192.0.2.1", 0)).start()
+        await HttpService(wheel, Endpoint("192.0.2.1", 0)).start()
 
 
 async def test_those_who_ask_nothing_do_not_use_it_up(
     wheel: Wheel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http._Handler, "timeout", 0.2)
-    async with HttpService(wheel, HttpAddress()) as service:
+    async with HttpService(wheel, Endpoint()) as service:
         place = (service.address.host, service.address.port)
         idle = [socket.create_connection(place, timeout=10) for _ in range(http.REQUESTS)]
         one_more = socket.create_connection(place, timeout=10)
@@ -324,23 +325,23 @@ async def until(answers: Callable[[], Any]) -> None:
 @pytest.mark.parametrize(
     ("text", "address"),
     [
-        ("9464", HttpAddress("127.0.0.1", 9464)),
-        (":9464", HttpAddress("127.0.0.1", 9464)),
-        ("0", HttpAddress("127.0.0.1", 0)),
-        ("0.0.0.0:80", HttpAddress("0.0.0.0", 80)),
-        ("[::1]:80", HttpAddress("::1", 80)),
-        ("worker-1.internal:80", HttpAddress("worker-1.internal", 80)),
+        ("9464", Endpoint("127.0.0.1", 9464)),
+        (":9464", Endpoint("127.0.0.1", 9464)),
+        ("0", Endpoint("127.0.0.1", 0)),
+        ("0.0.0.0:80", Endpoint("0.0.0.0", 80)),
+        ("[::1]:80", Endpoint("::1", 80)),
+        ("worker-1.internal:80", Endpoint("worker-1.internal", 80)),
     ],
 )
-def test_addresses(text: str, address: HttpAddress) -> None:
-    assert HttpAddress.parse(text) == address
-    assert HttpAddress.parse(str(address)) == address
+def test_addresses(text: str, address: Endpoint) -> None:
+    assert Endpoint.parse(text) == address
+    assert Endpoint.parse(str(address)) == address
 
 
 @pytest.mark.parametrize("text", ["", "host", "host:", "host:port", "host:65536", "::1:80", "h:-1"])
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(UsageError, match=r"HOST:PORT|brackets"):
-        HttpAddress.parse(text)
+        Endpoint.parse(text)
 
 
 def test_counters_do_not_fall_when_an_interval_goes() -> None:

@@ -13,7 +13,7 @@ from rich.progress import Progress as Bar
 from rich.text import Text
 
 from millwheel.model import MAX_TIME, MIN_TIME, from_micros
-from millwheel.services.run import Progress
+from millwheel.services.hosting import Progress
 
 BAR_SECONDS = 0.25
 
@@ -40,26 +40,34 @@ def showing(
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.percentage:>3.0f}% of the input"),
+        TextColumn("{task.fields[share]}"),
         TimeElapsedColumn(),
     )
     # What a console sink prints goes above the bar, unless it goes to a file or a pipe.
     with _Bar(
         *columns, console=console, transient=True, redirect_stdout=sys.stdout.isatty()
     ) as bar:
-        task = bar.add_task(name, total=1.0)
+        task = bar.add_task(name, total=1.0, share=_share(0.0))
 
         def show(progress: Progress) -> None:
             bar.figures = _figures(progress)
-            bar.update(task, completed=progress.share)
+            if progress.share is None:
+                bar.update(task, total=None, share="")
+            else:
+                bar.update(task, completed=progress.share, share=_share(progress.share))
 
         yield show, BAR_SECONDS
 
 
+def _share(share: float) -> str:
+    return f"{share:4.0%} of the input"
+
+
 def _figures(progress: Progress) -> str:
+    backlog = "" if progress.backlog is None else f" · backlog {progress.backlog:,}"
     return (
         f"{progress.processed:,} records · {progress.per_second:,.0f}/s · "
-        f"watermark {moment(progress.low_watermark)} · backlog {progress.backlog:,}"
+        f"watermark {moment(progress.low_watermark)}{backlog}"
     )
 
 
@@ -71,7 +79,7 @@ def _tell(progress: Progress) -> None:
         records_per_second=round(progress.per_second),
         low_watermark=moment(progress.low_watermark),
         backlog=progress.backlog,
-        share=round(progress.share, 4),
+        share=None if progress.share is None else round(progress.share, 4),
         seconds=round(progress.seconds, 1),
     )
 

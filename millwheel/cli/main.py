@@ -84,6 +84,16 @@ def run(
             "what is appended later.",
         ),
     ] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=64,
+            metavar="N",
+            help="In so many processes. Else in this one.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Json = False,
     inject_twice: Annotated[bool, typer.Option("--inject-twice", hidden=True)] = False,
     debug: Debug = False,
@@ -92,14 +102,118 @@ def run(
     from millwheel.cli.target import load_pipeline
 
     pipeline = load_pipeline(target)
-    from millwheel.cli.run import run
+    from millwheel.cli.run import run, run_crew
 
+    if workers is not None:
+        if keep_open or inject_twice:
+            from millwheel.errors import UsageError
+
+            raise UsageError(
+                "--workers runs to the end of the input and closes all windows there: it does not "
+                "go with --keep-open"
+            )
+        run_crew(pipeline, target, store, workers, as_json=as_json)
+        return
     run(
         pipeline,
         store,
         keep_open=keep_open,
         as_json=as_json,
         inject_copies=2 if inject_twice else 1,
+    )
+
+
+@app.command()
+@command
+def worker(
+    target: Target,
+    store: Store = None,
+    listen: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where other workers reach this one. Port 0: any that is free. Other hosts than "
+            "loopback need a secret or TLS.",
+        ),
+    ] = "127.0.0.1:0",
+    advertise: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST[:PORT]",
+            help="At which address they do, if it is another. Else the name of this machine, if "
+            "it listens on all addresses.",
+            show_default=False,
+        ),
+    ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Answer /healthz, /readyz, /metrics and /status there.",
+            show_default=False,
+        ),
+    ] = None,
+    secret_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="What all workers of the pipeline know, 16 bytes or more. Else $MILLWHEEL_SECRET.",
+            show_default=False,
+        ),
+    ] = None,
+    tls_certificate: Annotated[
+        Path | None,
+        typer.Option(metavar="PEM", help="This worker's certificate.", show_default=False),
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(metavar="PEM", help="Its key.", show_default=False)
+    ] = None,
+    tls_authority: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PEM",
+            help="Who signed the others' certificates. Else those the machine trusts.",
+            show_default=False,
+        ),
+    ] = None,
+    tls_one_way: Annotated[
+        bool,
+        typer.Option(
+            "--tls-one-way", help="Callers need no certificate; the secret says who they are."
+        ),
+    ] = False,
+    tls_any_host: Annotated[
+        bool,
+        typer.Option(
+            "--tls-any-host", help="A certificate need not name the host that was called."
+        ),
+    ] = False,
+    until_done: Annotated[
+        bool,
+        typer.Option(
+            "--until-done", help="End when all input is processed, and close all windows then."
+        ),
+    ] = False,
+    stop_with_stdin: Annotated[bool, typer.Option("--stop-with-stdin", hidden=True)] = False,
+    debug: Debug = False,
+) -> None:
+    """Be one of the workers that share a pipeline, until SIGTERM or Ctrl-C."""
+    from millwheel.cli.target import load_pipeline
+
+    pipeline = load_pipeline(target)
+    from millwheel.cli.worker import neighbourhood, tls, work
+    from millwheel.services.endpoint import Endpoint
+
+    encryption = tls(
+        tls_certificate, tls_key, tls_authority, mutual=not tls_one_way, check_host=not tls_any_host
+    )
+    work(
+        pipeline,
+        store,
+        neighbourhood(listen, advertise, secret_file, encryption),
+        http=None if http is None else Endpoint.parse(http),
+        until_done=until_done,
+        stop_with_stdin=stop_with_stdin,
     )
 
 

@@ -1,7 +1,9 @@
-"""``millwheel run``: a pipeline in this process, on a store that is there or made for it."""
+"""``millwheel run``: a pipeline in this process, or in several, on a store that is there or made."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import sys
 
 import structlog
@@ -9,10 +11,13 @@ import typer
 
 from millwheel.cli.display import moment, showing
 from millwheel.cli.output import print_json
+from millwheel.clock import SystemClock
 from millwheel.pipeline import Pipeline
 from millwheel.services import loop
+from millwheel.services.crew import Crew, CrewProgress, read_totals
+from millwheel.services.hosting import Beside
 from millwheel.services.interruption import Interruption
-from millwheel.services.run import Run, Summary
+from millwheel.services.run import Outcome, Run, Summary
 from millwheel.store.address import StoreAddress
 from millwheel.store.inspection import time_text
 from millwheel.store.migrate import require_version
@@ -29,6 +34,18 @@ def run(
         summary, interruption = loop.run(
             _run(pipeline, presence, close_at_end=not keep_open, inject_copies=inject_copies)
         )
+    _tell(summary, interruption, presence, keep_open=keep_open, as_json=as_json)
+
+
+def _tell(
+    summary: Summary,
+    interruption: Interruption,
+    presence: Presence,
+    *,
+    keep_open: bool,
+    as_json: bool,
+) -> None:
+    """Say how it went; one that was stopped ends as processes do that are."""
     if as_json:
         print_json(_as_json(summary, interruption))
     else:
@@ -37,12 +54,63 @@ def run(
     if presence.left_running:
         structlog.get_logger().info(
             "server_left_running",
-            store=str(address),
-            to_stop_it=f"millwheel stop {address.directory}",
+            store=str(presence.address),
+            to_stop_it=f"millwheel stop {presence.directory}",
         )
     if summary.outcome == "stopped":
         sys.stdout.flush()
         raise typer.Exit(interruption.exit_code)
+
+
+def run_crew(
+    pipeline: Pipeline, target: str, store: str | None, workers: int, *, as_json: bool
+) -> None:
+    """Run the pipeline in several processes until its input is processed; tell how it went."""
+    address = StoreAddress.parse(store)
+    with present(address, create=True) as presence:
+        require_version(presence.url, pipeline.name, migrate_now=address.embedded)
+        summary, interruption = loop.run(_run_crew(pipeline, target, workers, presence))
+    _tell(summary, interruption, presence, keep_open=False, as_json=as_json)
+
+
+async def _run_crew(
+    pipeline: Pipeline, target: str, workers: int, presence: Presence
+) -> tuple[Summary, Interruption]:
+    clock = SystemClock()
+    name = pipeline.name
+    with (
+        Interruption() as interruption,
+        showing(name, pipeline.settings.progress_seconds) as (show, show_seconds),
+    ):
+        before = read_totals(presence.url, name)
+        progress = CrewProgress(presence.url, name, before, show, clock, show_seconds)
+        following = asyncio.create_task(progress.run())
+        address = presence.address
+        try:
+            crew = Crew(target, address.url or str(address.directory), workers, _pass_on, clock)
+            outcome: Outcome = await crew.run(interruption.asked)
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+        after = read_totals(presence.url, name)
+    counted = after.counters - before.counters
+    processed = counted.pop("processed", 0)
+    if outcome == "complete" and not counted and not processed:
+        outcome = "nothing to do"
+    summary = Summary(
+        name, outcome, processed, None, progress.seconds, after.low_watermark, dict(counted)
+    )
+    return summary, interruption
+
+
+def _pass_on(worker: int, said: dict[str, object] | str) -> None:
+    """What a worker says; its progress is in ours."""
+    if isinstance(said, str):
+        typer.echo(said, err=True)
+    elif (event := said.pop("event", "")) != "progress":
+        level = logging.getLevelNamesMapping().get(str(said.pop("level", "info")).upper(), 20)
+        said.pop("timestamp", None)
+        structlog.get_logger().log(level, event, **{**said, "process": worker})
 
 
 async def _run(
@@ -57,9 +125,7 @@ async def _run(
             presence.url,
             close_at_end=close_at_end,
             inject_copies=inject_copies,
-            show=show,
-            show_seconds=show_seconds,
-            tend=presence.renew,
+            beside=Beside(show, show_seconds, presence.renew),
         )
         return await run.run(interruption.asked), interruption
 
@@ -91,7 +157,7 @@ def _as_text(summary: Summary, *, keep_open: bool) -> list[str]:
         outcome = "stopped; run again to go on"
     figures = {
         "records processed": f"{summary.processed:,} ({summary.per_second:,.0f}/s)",
-        "rows read": f"{summary.read:,}",
+        **({} if summary.read is None else {"rows read": f"{summary.read:,}"}),
         "duplicates dropped": f"{summary.counters.get('duplicates_dropped', 0):,}",
         "dead letters": f"{_dead_letters(summary):,}",
     }

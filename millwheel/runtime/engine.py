@@ -148,13 +148,18 @@ class Engine:
         self.spawn(self.housekeeping.run(), "housekeeping")
         self.log.info("started", intervals=len(self.intervals), lanes=len(self.lanes))
 
-    async def run(self, stop: asyncio.Event | None = None) -> None:
+    async def run(self, stop: asyncio.Event | None = None, *, until_done: bool = True) -> None:
         """Wait until everything is done, or `stop` is set, or something fails.
+
+        Args:
+            until_done: False: there may be more to do later, so `done` is no reason to end.
 
         Raises:
             MillwheelError: what went wrong; nothing that was acknowledged is lost.
         """
-        events = [self.done, self._failed, *([stop] if stop is not None else [])]
+        events = [self._failed, *([self.done] if until_done else [])]
+        if stop is not None:
+            events.append(stop)
         waits: list[asyncio.Task[Any]] = [asyncio.create_task(event.wait()) for event in events]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

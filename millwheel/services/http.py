@@ -34,11 +34,10 @@ import structlog
 
 from millwheel.errors import UsageError
 from millwheel.model import MAX_TIME, MIN_TIME, from_micros
+from millwheel.services.endpoint import Endpoint
 from millwheel.services.figures import ComputationFigures, Figures, Observed
 
 T = TypeVar("T")
-
-LOOPBACK = "127.0.0.1"
 
 ANSWER_SECONDS = 2.0
 """How long the event loop, or a look whether the worker is ready, may take; a chunk of records
@@ -53,36 +52,6 @@ REQUESTS = 16
 TEXT = "text/plain; charset=utf-8"
 
 
-@dataclass(frozen=True)
-class HttpAddress:
-    """Where to listen."""
-
-    host: str = LOOPBACK
-    port: int = 0
-    """0: any that is free."""
-
-    @classmethod
-    def parse(cls, text: str) -> HttpAddress:
-        """Read ``HOST:PORT``, ``[HOST]:PORT``, ``:PORT`` or ``PORT``; without a host, loopback.
-
-        Raises:
-            UsageError: it is none of these.
-        """
-        host, _, port = text.strip().rpartition(":")
-        if host.startswith("[") and host.endswith("]"):
-            host = host[1:-1]
-        elif ":" in host:
-            raise UsageError(f"{text!r}: write an IPv6 address in brackets, as in [::1]:9464")
-        if not (port.isascii() and port.isdigit() and int(port) < 1 << 16):
-            raise UsageError(
-                f"{text!r} is not of the form HOST:PORT, as in 127.0.0.1:9464; port 0 takes any"
-            )
-        return cls(host or LOOPBACK, int(port))
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
 class HttpService:
     """Answers requests about a worker, from `start` until `stop`.
 
@@ -91,18 +60,18 @@ class HttpService:
         address: where to listen.
     """
 
-    def __init__(self, observed: Observed, address: HttpAddress) -> None:
+    def __init__(self, observed: Observed, address: Endpoint) -> None:
         self._observed = observed
         self._address = address
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
 
     @property
-    def address(self) -> HttpAddress:
+    def address(self) -> Endpoint:
         """Where it listens; with the port that was chosen, once it was started."""
         if self._server is None:
             return self._address
-        return HttpAddress(self._address.host, self._server.server_address[1])
+        return Endpoint(self._address.host, self._server.server_address[1])
 
     @property
     def url(self) -> str:
@@ -350,7 +319,7 @@ class _Handler(BaseHTTPRequestHandler):
         """A probe a second is no news."""
 
 
-def _listen(address: HttpAddress, answers: _Answers) -> _Server:
+def _listen(address: Endpoint, answers: _Answers) -> _Server:
     try:
         found = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

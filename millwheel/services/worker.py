@@ -1,8 +1,10 @@
-"""``millwheel worker``: one of any number of workers that share a pipeline."""
+"""``millwheel worker``: one of any number of workers that share a pipeline (decision 22)."""
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 
 from millwheel.clock import Clock, SystemClock
 from millwheel.pipeline import Pipeline
@@ -12,8 +14,21 @@ from millwheel.runtime.greeting import Identity
 from millwheel.runtime.links import Links
 from millwheel.runtime.network import Limits, Network
 from millwheel.runtime.placing import LeaseGuard, Placing
-from millwheel.services.tcp import Tcp
-from millwheel.store.postgres import PostgresStore
+from millwheel.services.endpoint import Endpoint
+from millwheel.services.hosting import Beside, hosted, opened, unless
+from millwheel.services.tcp import Tcp, Tls
+
+
+@dataclass(frozen=True)
+class Neighbourhood:
+    """How other workers reach this one, and how they know each other."""
+
+    listen: Endpoint = field(default_factory=Endpoint)
+    advertise: str | None = None
+    """Host, or ``host:port``, at which others reach it, if not there."""
+    secret: bytes | None = None
+    """What all workers of the pipeline know and nobody else."""
+    tls: Tls | None = None
 
 
 class Worker:
@@ -21,29 +36,30 @@ class Worker:
 
     Args:
         url: where the store is; its schema is at the right version.
-        listen: host and port where other workers reach it; port 0: any that is free.
-        advertise: at which host they do, if not at that.
-        secret: what all workers of the pipeline know.
-        until_done: end when everything is processed, instead of waiting for more.
+        neighbourhood: how it is connected with the others.
+        http: where probes and a scraper are answered, if at all.
+        until_done: end when everything is processed, instead of waiting for more; at the end of
+            the input the watermark moves to the end of time, so that all windows close.
+        beside: who is shown how far it is, and who looks after the store.
     """
 
     def __init__(
         self,
         pipeline: Pipeline,
         url: str,
+        neighbourhood: Neighbourhood | None = None,
         *,
-        listen: tuple[str, int] = ("127.0.0.1", 0),
-        advertise: str | None = None,
-        secret: bytes | None = None,
+        http: Endpoint | None = None,
         until_done: bool = False,
+        beside: Beside | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._pipeline = pipeline
         self._url = url
-        self._listen = listen
-        self._advertise = advertise
-        self._secret = secret
+        self._neighbourhood = neighbourhood or Neighbourhood()
+        self._http = http
         self._until_done = until_done
+        self._beside = beside or Beside()
         self._clock = clock or SystemClock()
 
     async def run(self, stop: asyncio.Event) -> bool:
@@ -55,42 +71,30 @@ class Worker:
         Raises:
             MillwheelError: why it cannot go on; nothing that was acknowledged is lost.
         """
-        pipeline = self._pipeline
-        store = PostgresStore(
-            self._url,
-            pipeline.name,
-            lock_timeout_milliseconds=pipeline.settings.lock_timeout_milliseconds,
-        )
-        await store.open()
-        engine = Engine(
-            pipeline,
-            store,
-            clock=self._clock,
-            close_at_end=self._until_done,
-            network=self._network,
-        )
-        try:
-            await engine.start()
-            engine.spawn(Placing(engine, Balancer(engine)).run(), "placing")
-            engine.spawn(LeaseGuard(engine).run(), "lease guard")
-            while True:
-                await engine.run(stop)
-                if stop.is_set() or self._until_done:
-                    break
-                engine.done.clear()
-        finally:
-            await engine.stop()
-            await store.close()
-        if engine.failure is not None:
-            raise engine.failure
+        async with AsyncExitStack() as stack:
+            store = await stack.enter_async_context(opened(self._pipeline, self._url))
+            engine = Engine(
+                self._pipeline,
+                store,
+                clock=self._clock,
+                close_at_end=self._until_done,
+                network=self._network,
+            )
+            beside = self._beside.services(engine, self._clock)
+            await stack.enter_async_context(hosted(engine, beside))
+            if await unless(stop, engine.start()):
+                engine.spawn(Placing(engine, Balancer(engine)).run(), "placing")
+                engine.spawn(LeaseGuard(engine).run(), "lease guard")
+                await engine.run(stop, until_done=self._until_done)
         return engine.done.is_set()
 
     def _network(self, worker: str) -> Network:
         limits = Limits()
         limits.check(self._pipeline.settings.max_record_bytes)
+        place = self._neighbourhood
         return Links(
-            Identity(self._pipeline.name, worker, self._secret),
-            Tcp(*self._listen, advertise=self._advertise),
+            Identity(self._pipeline.name, worker, place.secret),
+            Tcp(place.listen.host, place.listen.port, advertise=place.advertise, tls=place.tls),
             clock=self._clock,
             limits=limits,
         )

@@ -1,0 +1,129 @@
+"""``millwheel worker``: one of the workers that share a pipeline, until it is asked to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import threading
+from pathlib import Path
+
+import structlog
+import typer
+
+from millwheel.cli.display import showing
+from millwheel.errors import UsageError
+from millwheel.pipeline import Pipeline
+from millwheel.services import loop
+from millwheel.services.endpoint import Endpoint
+from millwheel.services.hosting import Beside
+from millwheel.services.interruption import Interruption
+from millwheel.services.tcp import ANYWHERE, Tls
+from millwheel.services.worker import Neighbourhood, Worker
+from millwheel.store.address import StoreAddress
+from millwheel.store.migrate import require_version
+from millwheel.store.presence import present
+
+VARIABLE = "MILLWHEEL_SECRET"
+
+LINE_SECONDS = 10.0
+"""Between two lines of progress of a worker that goes on for ever."""
+
+
+def work(
+    pipeline: Pipeline,
+    store: str | None,
+    neighbourhood: Neighbourhood,
+    *,
+    http: Endpoint | None,
+    until_done: bool,
+    stop_with_stdin: bool,
+) -> None:
+    """Be a worker until SIGTERM or Ctrl-C, or until all is done if that is what is asked for."""
+    address = StoreAddress.parse(store)
+    with present(address, create=True) as presence:
+        require_version(presence.url, pipeline.name, migrate_now=address.embedded)
+
+        async def run() -> Interruption:
+            seconds = pipeline.settings.progress_seconds if until_done else LINE_SECONDS
+            with (
+                Interruption() as interruption,
+                showing(pipeline.name, seconds) as (show, show_seconds),
+            ):
+                if stop_with_stdin:
+                    _stop_at_end_of_input(interruption.asked)
+                worker = Worker(
+                    pipeline,
+                    presence.url,
+                    neighbourhood,
+                    http=http,
+                    until_done=until_done,
+                    beside=Beside(show, show_seconds, presence.renew),
+                )
+                await worker.run(interruption.asked)
+                return interruption
+
+        interruption = loop.run(run())
+    if interruption.signal is not None:
+        raise typer.Exit(interruption.exit_code)
+
+
+def neighbourhood(
+    listen: str, advertise: str | None, secret_file: Path | None, tls: Tls | None
+) -> Neighbourhood:
+    """What the options say; a worker that listens on all addresses is called by its host's name.
+
+    Raises:
+        UsageError: they say nothing of sense.
+    """
+    endpoint = Endpoint.parse(listen)
+    if advertise is None and endpoint.host in ANYWHERE:
+        advertise = socket.gethostname()
+        structlog.get_logger().info("advertises", host=advertise)
+    return Neighbourhood(endpoint, advertise, _secret(secret_file), tls)
+
+
+def tls(
+    certificate: Path | None,
+    key: Path | None,
+    authority: Path | None,
+    *,
+    mutual: bool,
+    check_host: bool,
+) -> Tls | None:
+    """What the options say of TLS; None: nothing.
+
+    Raises:
+        UsageError: only a part of what is needed.
+    """
+    if certificate is None and key is None:
+        if authority is not None:
+            raise UsageError("--tls-authority goes with --tls-certificate and --tls-key")
+        return None
+    if certificate is None or key is None:
+        raise UsageError("--tls-certificate and --tls-key go together")
+    return Tls(certificate, key, authority, mutual=mutual, check_host=check_host)
+
+
+def _secret(file: Path | None) -> bytes | None:
+    if file is None:
+        return os.environ.get(VARIABLE, "").strip().encode() or None
+    try:
+        return file.read_bytes().strip()
+    except OSError as error:
+        raise UsageError(
+            f"--secret-file {file} cannot be read: {error.strerror or error}"
+        ) from error
+
+
+def _stop_at_end_of_input(asked: asyncio.Event) -> None:
+    """End when whoever has started this process closes the pipe to it, or is gone."""
+    running = asyncio.get_running_loop()
+
+    def wait() -> None:
+        while sys.stdin.buffer.read(1024):
+            pass
+        running.call_soon_threadsafe(asked.set)
+
+    threading.Thread(target=wait, name="stdin", daemon=True).start()

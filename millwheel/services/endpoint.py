@@ -1,0 +1,39 @@
+"""Where a service listens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millwheel.errors import UsageError
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A host and a port."""
+
+    host: str = LOOPBACK
+    port: int = 0
+    """0: any that is free."""
+
+    @classmethod
+    def parse(cls, text: str) -> Endpoint:
+        """Read ``HOST:PORT``, ``[HOST]:PORT``, ``:PORT`` or ``PORT``; without a host, loopback.
+
+        Raises:
+            UsageError: it is none of these.
+        """
+        host, _, port = text.strip().rpartition(":")
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        elif ":" in host:
+            raise UsageError(f"{text!r}: write an IPv6 address in brackets, as in [::1]:9464")
+        if not (port.isascii() and port.isdigit() and int(port) < 1 << 16):
+            raise UsageError(
+                f"{text!r} is not of the form HOST:PORT, as in 127.0.0.1:9464; port 0 takes any"
+            )
+        return cls(host or LOOPBACK, int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
