@@ -6,7 +6,6 @@ import asyncio
 import os
 import socket
 import sys
-import threading
 from pathlib import Path
 
 import structlog
@@ -120,10 +119,11 @@ def _secret(file: Path | None) -> bytes | None:
 def _stop_at_end_of_input(asked: asyncio.Event) -> None:
     """End when whoever has started this process closes the pipe to it, or is gone."""
     running = asyncio.get_running_loop()
+    pipe = sys.stdin.fileno()
 
-    def wait() -> None:
-        while sys.stdin.buffer.read(1024):
-            pass
-        running.call_soon_threadsafe(asked.set)
+    def read() -> None:
+        if not os.read(pipe, 1024):
+            running.remove_reader(pipe)
+            asked.set()
 
-    threading.Thread(target=wait, name="stdin", daemon=True).start()
+    running.add_reader(pipe, read)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from millwheel.codec import apply_migrations, decode_key
@@ -50,14 +51,26 @@ class Remote:
         """One more record for it."""
         stream = self.streams.get(delivery.log)
         if stream is None:
-            stream = self.streams[delivery.log] = Outgoing()
+            stream = self.streams[delivery.log] = Outgoing(self._courier.numbers)
         stream.append(delivery)
         self._courier.has_work(self)
 
+    def insert(self, deliveries: Iterable[Delivery[Any]]) -> None:
+        """Records for it that were somewhere else until now, before or between those here."""
+        by_log: dict[int, list[Delivery[Any]]] = {}
+        for delivery in deliveries:
+            by_log.setdefault(delivery.log, []).append(delivery)
+        for log, found in by_log.items():
+            self.streams.setdefault(log, Outgoing(self._courier.numbers)).insert(found)
+        self._courier.has_work(self)
+
     def belongs_to(self, owner: str | None, sequencer: int) -> None:
-        """Somebody has claimed it, or nobody has any more."""
-        self.sequencer = sequencer
-        if owner != self.owner:
+        """Somebody has claimed it, or nobody has any more.
+
+        Who claims it again begins with nothing, be it the same worker.
+        """
+        claimed_anew, self.sequencer = sequencer > self.sequencer, sequencer
+        if owner != self.owner or claimed_anew:
             self.owner = owner
             self.begin()
 
@@ -85,6 +98,8 @@ class Courier:
         """By which link the records of a log last came."""
         self._incoming: dict[tuple[int, int], Incoming] = {}
         """By log and receiving interval."""
+        self.numbers = count(1)
+        """Of the begins of streams."""
         self._working: set[Remote] = set()
         self._news: set[Interval] = set()
         self._flushing: asyncio.Handle | None = None
@@ -272,7 +287,7 @@ class Courier:
             self._engine.look_up_owners()
 
     def forget(self, interval: Interval) -> None:
-        """An interval is not here any more: whoever sends to it begins anew elsewhere."""
+        """An interval is not here any more: whoever sends to it begins anew, here or elsewhere."""
         for name in [name for name in self._incoming if name[1] == interval.id]:
             del self._incoming[name]
         self._news.discard(interval)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from millwheel.model import Delivery
@@ -33,22 +33,28 @@ FIRST_PATIENCE_SECONDS = 2.0
 LONGEST_PATIENCE_SECONDS = 30.0
 
 Epoch = tuple[int, int]
-"""The sequencer of the sending interval, and how often the stream began under it."""
+"""The sequencer of the sending interval, and the number of the stream's begin."""
 
 
 class Outgoing:
-    """The sender's end: the records of a log for one interval that it has not acknowledged."""
+    """The sender's end: the records of a log for one interval that it has not acknowledged.
 
-    __slots__ = ("_patience", "_quiet_since", "_unsent", "begun", "last", "unacked")
+    Args:
+        numbers: which begin of a stream this is, rising, over all streams of the worker: a stream
+            that is made anew for the same log and interval must not look like an old one.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_numbers", "_patience", "_quiet_since", "_unsent", "begun", "last", "unacked")
+
+    def __init__(self, numbers: Iterator[int]) -> None:
+        self._numbers = numbers
         self._quiet_since = float("inf")
         self._patience = FIRST_PATIENCE_SECONDS
         self.unacked: dict[int, Delivery[Any]] = {}
         """By number, in the order in which they were sent to here."""
         self._unsent: deque[Delivery[Any]] = deque()
         self.begun = 0
-        """How often the stream began; 0: it has not yet."""
+        """Number of the stream's last begin; 0: it has not begun yet."""
         self.last = NOTHING
 
     def append(self, delivery: Delivery[Any]) -> None:
@@ -56,9 +62,15 @@ class Outgoing:
         self.unacked[delivery.seq] = delivery
         self._unsent.append(delivery)
 
+    def insert(self, deliveries: Iterable[Delivery[Any]]) -> None:
+        """Records that were somewhere else until now; their numbers say where they belong."""
+        found = sorted([*self.unacked.values(), *deliveries], key=lambda delivery: delivery.seq)
+        self.unacked = {delivery.seq: delivery for delivery in found}
+        self.begin()
+
     def begin(self) -> None:
         """Send everything again that is not acknowledged, as a stream of its own."""
-        self.begun += 1
+        self.begun = next(self._numbers)
         self.last = NOTHING
         self._unsent = deque(self.unacked.values())
 

@@ -14,7 +14,7 @@ release. Records that wait here are not lost: their senders have not been told.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from millwheel.codec import apply_migrations, decode_key
@@ -27,7 +27,7 @@ from millwheel.runtime.interval import Interval, Ownership
 from millwheel.runtime.part_file import PartFile
 from millwheel.runtime.sent import SentLog
 from millwheel.runtime.states import KeyState, StateCache
-from millwheel.runtime.step import NOBODY
+from millwheel.runtime.step import NOBODY, Step
 from millwheel.sinks import JsonLinesFiles
 from millwheel.store.port import Claim
 
@@ -181,10 +181,20 @@ class Holdings:
     def _send_on(self, interval: Interval, remote: Remote) -> None:
         """Records of logs here that waited in it; those of other workers they send again."""
         waiting = [] if interval.dedup is None else interval.dedup.start_over()
-        for delivery in (*waiting, *interval.intake):
-            if delivery.log in self._engine.logs:
-                remote.append(delivery)
+        here = self._engine.logs
+        remote.insert(d for d in (*waiting, *interval.intake) if d.log in here)
         interval.intake.clear()
+
+    def send_on(self, step: Step, deliveries: Iterable[Delivery[Any]]) -> None:
+        """Records of logs here that were taken aside and find their interval gone."""
+        for delivery in deliveries:
+            destination = step.interval_of(delivery.slot)
+            if delivery.log not in self._engine.logs:
+                continue  # whoever has the log sends it again
+            if isinstance(destination, Remote):
+                destination.insert([delivery])
+            else:
+                destination.intake.append(delivery)
 
     def _forget(self, interval: Interval) -> None:
         """Nothing of it is here any more."""
@@ -192,6 +202,8 @@ class Holdings:
         for log in interval.logs:
             engine.logs.pop(log.id, None)
         engine.forget_sent({log.id for log in interval.logs})
+        if engine.courier is not None:
+            engine.courier.forget(interval)
         if interval.injector is not None:
             interval.injector.close()
         if interval.part_file is not None:

@@ -24,7 +24,7 @@ from millwheel.errors import CommitUnknown, Fenced, StatementError, StoreUnavail
 from millwheel.model import MAX_TIME, Delivery, Firing, record_id
 from millwheel.runtime.bundle import Bundle, IntervalWork, Item
 from millwheel.runtime.execution import Execution, give_up
-from millwheel.runtime.interval import Interval
+from millwheel.runtime.interval import Interval, Ownership
 from millwheel.runtime.states import Change, KeyState
 from millwheel.runtime.step import NOBODY
 from millwheel.runtime.tasks import end
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
 Group = tuple[KeyState, list[Item]]
 """One key's items, to be run in order."""
+
+Suspect = tuple[Interval, Item]
+"""One of the items of a commit that was refused for what user code wrote."""
 
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 2.0
@@ -607,8 +610,13 @@ class Lane:
     def _settle(self, bundle: Bundle, commit: Commit) -> None:
         """The commit is durable: acknowledge upstream, send downstream, tell the watermark."""
         engine = self._engine
+        works, productions = bundle.works, commit.productions
+        if any(interval.ownership is not Ownership.HELD for interval in works):
+            # Let go of meanwhile: it is durable, and whoever has them by then tells it.
+            works = {i: work for i, work in works.items() if i.ownership is Ownership.HELD}
+            productions = [p for p in productions if p.log in engine.logs]
         acknowledged: list[Delivery[Any]] = []
-        for interval, work in bundle.works.items():
+        for interval, work in works.items():
             interval.settled(work)
             interval.last_bucket = commit.bucket
             if work.items:
@@ -617,8 +625,8 @@ class Lane:
                 )
         engine.processed += bundle.count
         engine.acknowledge(acknowledged)
-        engine.send(commit.productions)
-        for interval, work in bundle.works.items():
+        engine.send(productions)
+        for interval, work in works.items():
             engine.watermark_stored(interval, work.low_watermark)
             for percentile, watermark in work.percentiles.items():
                 engine.percentile_stored(interval, percentile, watermark)
@@ -635,6 +643,7 @@ class Lane:
         suspects = failed.items() if isinstance(error, StatementError) else []
         watermarks = {interval: interval.input_watermark for interval in failed.works}
         await self._start_over(suspects)
+        suspects = self._still_here(suspects)
         if suspects:
             await self._bisect(suspects, watermarks, error)
         if not engine.stopping:
@@ -662,7 +671,7 @@ class Lane:
         await clock.sleep(self._pause)
         self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
 
-    async def _start_over(self, suspects: list[tuple[Interval, Item]]) -> None:
+    async def _start_over(self, suspects: list[Suspect]) -> None:
         """Claim the lane's intervals again, and queue what was on its way here once more.
 
         `suspects` are kept out of the queues: the caller runs them by itself.
@@ -674,7 +683,14 @@ class Lane:
             interval.requeue(apart)
         await self._reconnect()
         await self._engine.holdings.restore(self)
+        for interval, item in suspects:
+            if interval not in self.intervals and isinstance(item, Delivery):
+                self._engine.holdings.send_on(interval.step, [item])
         self._recovered_at = self._engine.clock.monotonic()
+
+    def _still_here(self, suspects: list[Suspect]) -> list[Suspect]:
+        """Those whose intervals have not turned out to be somebody else's."""
+        return [(interval, item) for interval, item in suspects if interval in self.intervals]
 
     async def _reconnect(self) -> None:
         """A connection whose predecessor is surely at an end."""
@@ -700,7 +716,7 @@ class Lane:
 
     async def _bisect(
         self,
-        suspects: list[tuple[Interval, Item]],
+        suspects: list[Suspect],
         watermarks: dict[Interval, int],
         error: Exception,
     ) -> None:
@@ -710,10 +726,10 @@ class Lane:
         input watermark of the first time, until each culprit stands alone. That one is tried
         as often as its computation allows.
         """
-        todo: deque[tuple[list[tuple[Interval, Item]], Exception | None]] = deque()
+        todo: deque[tuple[list[Suspect], Exception | None]] = deque()
         tries: Counter[int] = Counter()
 
-        def split(segment: list[tuple[Interval, Item]], refused: Exception) -> None:
+        def split(segment: list[Suspect], refused: Exception) -> None:
             middle = len(segment) // 2
             if middle:
                 todo.extendleft([(segment[middle:], None), (segment[:middle], None)])
@@ -726,27 +742,32 @@ class Lane:
         split(suspects, error)
         while todo:
             segment, refused = todo.popleft()
+            segment = self._still_here(segment)
+            if not segment:
+                continue
             try:
                 if refused is not None:
                     await self._commit_given_up(segment[0], refused)
                 else:
                     await self._run_apart(segment, watermarks)
             except StatementError as once_more:
-                await self._start_over(segment)
-                split(segment, once_more)
-            except (StoreUnavailable, CommitUnknown) as delay:
+                await self._start_over([*segment, *(pair for part, _ in todo for pair in part)])
+                segment = self._still_here(segment)
+                if segment:
+                    split(segment, once_more)
+            except (StoreUnavailable, CommitUnknown, Fenced) as delay:
                 # What became of it is for dedup to find out: all go back to the queues.
                 rest = [*segment, *(pair for part, _ in todo for pair in part)]
-                await self._wait_after(delay)
+                if not isinstance(delay, Fenced):
+                    await self._wait_after(delay)
                 await self._start_over(rest)
+                rest = self._still_here(rest)
                 for interval in {interval for interval, _ in rest}:
                     again = [i for of, i in rest if of is interval and isinstance(i, Delivery)]
                     interval.intake.extendleft(reversed(again))
                 return
 
-    async def _run_apart(
-        self, segment: list[tuple[Interval, Item]], watermarks: dict[Interval, int]
-    ) -> None:
+    async def _run_apart(self, segment: list[Suspect], watermarks: dict[Interval, int]) -> None:
         """Run some items and commit them, with nothing else of the lane in between."""
         by_key: dict[tuple[Interval, bytes], list[Item]] = {}
         for interval, item in segment:

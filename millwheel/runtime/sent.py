@@ -114,6 +114,7 @@ class SentLog:
     def skip(self, end: int) -> None:
         """Records up to `end` need not be sent: they are acknowledged."""
         self.next_seq = end
+        self._advance()
 
     def wait_for_several(self, seq: int, readers: int) -> None:
         """Row `seq` is done when all of several readers, given as a mask, have it."""
@@ -130,7 +131,12 @@ class SentLog:
         first, end, beyond = self.first, self.next_seq, self._beyond
         beyond.update([seq for seq in seqs if first <= seq < end])
         self.changed = True
-        while first in beyond:
+        self._advance()
+
+    def _advance(self) -> None:
+        """Move on over what is acknowledged, as far as it was sent: of a source, what was read."""
+        first, end, beyond = self.first, self.next_seq, self._beyond
+        while first < end and first in beyond:
             beyond.remove(first)
             first += 1
         self.first = first

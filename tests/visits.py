@@ -1,0 +1,228 @@
+"""A pipeline for real worker processes, and what must come of it, computed without it.
+
+Visits of some thousand users in four files. Every stage reads by another key, so that most records
+cross from one worker to another:
+
+==============  ==========================================================================
+``step``        each visit with its number within its user: order, and effects exactly once
+``minute``      visits per region and minute: windows, closed by the low watermark
+``reminder``    a timer ten minutes after each visit: none lost, none twice
+==============  ==========================================================================
+
+Where the files are, and how slow it is to be, come by the environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+import psycopg
+from psycopg import sql
+
+from millwheel import (
+    Computation,
+    Context,
+    JsonLines,
+    Pipeline,
+    Record,
+    Settings,
+    Stream,
+    Table,
+    Timer,
+)
+from millwheel.computations import Windowed, count
+from millwheel.windows import Pane, Tumbling
+
+PARTS = 4
+REGIONS = 9
+BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
+REMIND = timedelta(minutes=10)
+LEASE_SECONDS = 3.0
+
+
+class Visit(msgspec.Struct):
+    """A row of the input."""
+
+    at: datetime
+    user: str
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A row of `step`."""
+
+    user: str
+    number: int
+    at: datetime
+    region: int
+
+
+class Minute(msgspec.Struct, frozen=True):
+    """A row of `minute`."""
+
+    region: int
+    minute: datetime
+    visits: int
+
+
+class Reminder(msgspec.Struct, frozen=True):
+    """A row of `reminder`."""
+
+    user: str
+    at: datetime
+
+
+class Visits(msgspec.Struct):
+    """The state of a user."""
+
+    number: int = 0
+
+
+VISITS, STEPS = Stream("visits", Visit), Stream("steps", Step)
+MINUTES, REMINDERS = Stream("minutes", Pane[int]), Stream("reminders", Reminder)
+
+
+class CountVisits(Computation[Visit, Visits]):
+    """Numbers each user's visits; takes its time for some of them."""
+
+    writes = (STEPS,)
+
+    async def process_record(self, record: Record[Visit], ctx: Context[Visits]) -> None:
+        ctx.state.number += 1
+        visit = record.value
+        pause = float(os.environ.get("VISITS_PAUSE", "0"))
+        if pause and visit.at.second % 10 == 0:
+            await asyncio.sleep(pause)
+        ctx.produce(STEPS, Step(visit.user, ctx.state.number, visit.at, region_of(visit.user)))
+
+
+class Remind(Computation[Step, None]):
+    """Sets a timer for each step."""
+
+    writes = (REMINDERS,)
+
+    async def process_record(self, record: Record[Step], ctx: Context[None]) -> None:
+        ctx.set_timer(record.value.at + REMIND, tag=str(record.value.number))
+
+    async def process_timer(self, timer: Timer, ctx: Context[None]) -> None:
+        ctx.produce(REMINDERS, Reminder(str(ctx.key), timer.at))
+
+
+def minute_row(pane: Pane[int]) -> Minute:
+    """A row of `minute`."""
+    assert isinstance(pane.key, int)
+    return Minute(pane.key, pane.start, pane.value)
+
+
+def region_of(user: str) -> int:
+    """Users belong to regions."""
+    return int(user.removeprefix("user ")) % REGIONS
+
+
+def build(name: str, directory: Path, settings: Settings) -> Pipeline:
+    """The pipeline over the files of a directory."""
+    made = Pipeline(name, settings=settings)
+    files = [directory / f"visits-{part}.jsonl" for part in range(PARTS)]
+    made.inject(
+        VISITS, JsonLines(files), timestamp=lambda visit: visit.at, lateness=timedelta(seconds=2)
+    )
+    made.add(CountVisits(), VISITS.by(lambda visit: visit.user))
+    made.add(Remind(), STEPS.by(lambda step: step.user[::-1]))
+    made.add(Windowed(Tumbling(minutes=1), count, to=MINUTES), STEPS.by(lambda step: step.region))
+    made.sink(STEPS, Table("step", Step))
+    made.sink(REMINDERS, Table("reminder", Reminder))
+    made.sink(
+        MINUTES,
+        Table("minute", Minute, key=("region", "minute")),
+        row=minute_row,
+    )
+    return made
+
+
+def pipeline() -> Pipeline:
+    """As the environment says."""
+    settings = replace(
+        Settings(),
+        lease_seconds=LEASE_SECONDS,
+        placement_seconds=0.2,
+        placement_cooldown_seconds=5.0,
+        max_unacked_records=int(os.environ.get("VISITS_UNACKED", "400")),
+        bundle_records=200,
+        chunk_records=50,
+        bucket_seconds=20.0,
+    )
+    return build(os.environ.get("VISITS_NAME", "visits"), Path(os.environ["VISITS"]), settings)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What must be in the tables."""
+
+    steps: Counter[tuple[str, int, datetime, int]]
+    minutes: dict[tuple[int, datetime], int]
+    reminders: Counter[tuple[str, datetime]]
+
+
+def write(directory: Path, number: int, users: int = 4000, seed: int = 0) -> Answer:
+    """Write the input, and tell what must come of it."""
+    draw = Random(seed)
+    rows: list[list[bytes]] = [[] for _ in range(PARTS)]
+    steps: Counter[tuple[str, int, datetime, int]] = Counter()
+    minutes: Counter[tuple[int, datetime]] = Counter()
+    reminders: Counter[tuple[str, datetime]] = Counter()
+    numbers: Counter[int] = Counter()
+    for n in range(number):
+        at = BEGIN + timedelta(milliseconds=100 * n)
+        of = draw.randrange(users)
+        user = f"user {of}"
+        numbers[of] += 1
+        rows[of % PARTS].append(msgspec.json.encode(Visit(at, user)))
+        steps[user, numbers[of], at, region_of(user)] += 1
+        minutes[region_of(user), at.replace(second=0, microsecond=0)] += 1
+        reminders[user[::-1], at + REMIND] += 1
+    for part, lines in enumerate(rows):
+        (directory / f"visits-{part}.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    return Answer(steps, dict(minutes), reminders)
+
+
+def read(url: str, name: str) -> Answer:
+    """What is in the tables."""
+
+    def rows(connection: psycopg.Connection[Any], text: str, table: str) -> list[Any]:
+        return connection.execute(sql.SQL(text).format(sql.Identifier(name, table))).fetchall()
+
+    with psycopg.connect(url) as connection:
+        return Answer(
+            Counter(rows(connection, 'SELECT "user", number, at, region FROM {}', "step")),
+            {
+                (region, minute): visits
+                for region, minute, visits in rows(
+                    connection, "SELECT region, minute, visits FROM {}", "minute"
+                )
+            },
+            Counter(rows(connection, 'SELECT "user", at FROM {}', "reminder")),
+        )
+
+
+def differences(found: Answer, wanted: Answer) -> list[str]:
+    """In words; empty: they are equal."""
+    lines = []
+    for what in ("steps", "minutes", "reminders"):
+        have, want = getattr(found, what), getattr(wanted, what)
+        if have == want:
+            continue
+        lost = [name for name in want if name not in have]
+        new = [name for name in have if name not in want]
+        other = [name for name in want if name in have and have[name] != want[name]]
+        lines.append(
+            f"{what}: {len(lost)} missing {lost[:3]}, {len(new)} too many {new[:3]}, {len(other)} "
+            f"with another number {[(name, have[name], want[name]) for name in other[:3]]}"
+        )
+    return lines
