@@ -46,6 +46,7 @@ from typing import Any
 
 import psycopg
 
+from millwheel.errors import StoreError
 from millwheel.store import embedded
 from millwheel.store.migrate import migrate
 from millwheel.testing.ether import Weather, fair
@@ -154,7 +155,8 @@ class Member:
         code = await self._process.wait()
         self.done = True
         self._report.exits[code] += 1
-        if code not in (0, -signal.SIGKILL, 128 + signal.SIGTERM):
+        # One that cannot reach the store at its start ends; a service manager starts another.
+        if code not in (0, -signal.SIGKILL, 128 + signal.SIGTERM, StoreError.exit_code):
             self._report.errors.append(f"worker {self.number} ended with exit code {code}")
 
     def _note(self, event: Any) -> None:
@@ -234,6 +236,8 @@ class Chaos:
         until = time.monotonic() + seconds
         for name in self._order():
             await asyncio.sleep(self._draw.uniform(0.3, 1.7) * rest)
+            if len(self.alive) < 2:
+                await self.add()
             if time.monotonic() > until or self.finished:
                 return
             self.report.faults[name] += 1
@@ -384,7 +388,7 @@ class Chaos:
                 "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' "
                 "AND pid <> pg_backend_pid()"
             ).fetchall()
-            for (pid,) in self._draw.sample(found, k=max(1, len(found) // 2)):
+            for (pid,) in self._draw.sample(found, k=(len(found) + 1) // 2):
                 connection.execute("SELECT pg_terminate_backend(%s)", [pid])
 
 

@@ -106,6 +106,8 @@ class Engine:
         self._failure: BaseException | None = None
         self._failed = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._changes: set[asyncio.Task[None]] = set()
+        """Takings and givings that are under way."""
         self.housekeeping = Housekeeping(self)
         self._lane_of: dict[Interval, Lane] = {}
 
@@ -368,9 +370,11 @@ class Engine:
         self._lane_of[interval] = lane
         lane.add(interval)
 
-    def lane_of(self, interval: Interval) -> Lane:
-        """The lane that works on an interval."""
-        return self._lane_of[interval]
+    async def drain(self, interval: Interval) -> None:
+        """Let what an interval has begun be finished and stored, if it is still here."""
+        lane = self._lane_of.get(interval)
+        if lane is not None:
+            await lane.let_go(interval)
 
     def leave_lane(self, interval: Interval) -> None:
         """The interval is nobody's work here any more."""
@@ -390,7 +394,8 @@ class Engine:
 
     def stand_in(self, interval: Interval) -> Remote:
         """What stands for an interval from the moment when it leaves."""
-        return self._stand_in(interval.step, interval.id, interval.slots)
+        known = self._stand_ins.get(interval.id)
+        return known or self._stand_in(interval.step, interval.id, interval.slots)
 
     def _stand_in(self, step: Step, id_: int, slots: tuple[int, int]) -> Remote:
         assert self.courier is not None
@@ -407,11 +412,24 @@ class Engine:
             for log in logs & remote.streams.keys():
                 del remote.streams[log]
 
+    async def change(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something about who holds what; cut short when everything is let go of."""
+        task = asyncio.ensure_future(work)
+        self._changes.add(task)
+        try:
+            await asyncio.wait((task,))
+            if not task.cancelled():
+                task.result()
+        finally:
+            self._changes.discard(task)
+            await end([task])
+
     async def let_go_of_all(self) -> None:
         """Touch no interval any more: others may have them by now, or will soon."""
         for lane in self.lanes:
             await lane.stop_running()
             lane.drop_open()
+        await end(self._changes)
         for interval in list(self.intervals):
             await self.holdings.lose(interval)
         for lane in self.lanes:

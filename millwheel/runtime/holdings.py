@@ -160,9 +160,11 @@ class Holdings:
         interval.leaving = True
         if interval.injector is not None:
             await interval.injector.stop()
+        if interval.ownership is not Ownership.HELD:
+            return  # fenced meanwhile
         remote = self._leave(interval)
-        await engine.lane_of(interval).let_go(interval)
-        if interval.leaving and interval.ownership is Ownership.HELD:  # else it was fenced
+        await engine.drain(interval)
+        if interval.ownership is Ownership.HELD:
             self._send_on(interval, remote)
             while interval.folded < interval.durable_n and await engine.housekeeping.fold(interval):
                 pass
@@ -260,24 +262,29 @@ class Holdings:
             if interval.injector is not None:
                 await interval.injector.stop()
         claims = await self._claim_again(lane)
-        sent_again = {log.id for interval in lane.intervals for log in interval.logs}
+        # Others may come meanwhile: they have nothing to start over from.
+        restored = [interval for interval in lane.intervals if interval.id in claims]
+        sent_again = {log.id for interval in restored for log in interval.logs}
         for interval in self.intervals:
             interval.forget_queued(sent_again)
         engine.forget_sent(sent_again)
-        for interval in lane.intervals:
+        for interval in restored:
+            if interval not in lane.intervals:
+                continue  # let go of meanwhile
             claim = claims[interval.id]
             for log in interval.logs:
                 engine.logs.pop(log.id, None)
             interval.restore(claim)
             await self._restore(interval, claim)
         engine.restore_watermarks()
-        for interval in lane.intervals:
+        restored = [interval for interval in restored if interval in lane.intervals]
+        for interval in restored:
             if interval.injector is not None:
-                interval.injector.start(reading=not engine.stopping)
+                interval.injector.start(reading=not (engine.stopping or interval.leaving))
             elif interval.part_file is not None:
                 interval.part_file.restore((interval.stored_position or {}).get("length", 0))
         for interval in self.intervals:  # what turned out to be stored may concern any lane
-            if interval in lane.intervals or interval.has_news():
+            if interval in restored or interval.has_news():
                 engine.touch(interval, urgent=interval.has_news())
         engine.wake_all()
 

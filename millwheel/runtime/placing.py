@@ -63,8 +63,8 @@ class Placing(Service):
                 placement = await engine.look_around()
         if engine.stopping or engine.lease.left <= 0:
             return
-        await self._take(placement)
-        await self._hand_over(placement)
+        await engine.change(self._take(placement))
+        await engine.change(self._hand_over(placement))
 
     async def _take(self, placement: Placement) -> None:
         engine = self._engine

@@ -1,0 +1,137 @@
+"""What happens to records under way when an interval changes hands, or its worker only thinks so."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from random import Random
+
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from millwheel import Pipeline, Table
+from millwheel.errors import CommitUnknown, StatementError, StoreUnavailable
+from millwheel.runtime.engine import Engine
+from millwheel.store.port import Commit
+from millwheel.testing.ether import Weather
+from tests.test_runtime_world import ITEMS, TALLY, Counted, Tally, key_of, script, time_of
+from tests.test_sharing import (
+    AGAIN,
+    SHARED,
+    Act,
+    Cluster,
+    Recount,
+    check,
+    counting,
+    many,
+    number_of,
+)
+
+ACTS = ["join", "crash", "leave", "lapse", "away", "unknown", "refused", "cut"]
+
+
+class Faulty(Cluster):
+    """A cluster whose leases lapse and whose commits fail, when asked to."""
+
+    def __init__(self, weather: Weather | None = None) -> None:
+        self.values = many(400)
+        pipeline = Pipeline("counting", settings=SHARED)
+        for number in range(2):
+            rows = script(ITEMS, self.values[number::2], f"part {number}")
+            pipeline.inject(ITEMS, rows, timestamp=time_of, name=f"source_{number}")
+        pipeline.add(Tally(), ITEMS.by(key_of), retries=9)
+        pipeline.add(Recount(), TALLY.by(number_of), retries=9)
+        pipeline.sink(AGAIN, Table("out", Counted, numbered=True))
+        super().__init__(pipeline, weather)
+        self._before_commit: list[Exception] = []
+        self._after_commit: list[Exception] = []
+        self.on_try = self._fail_before
+        self.on_durable = self._fail_after
+
+    async def _fail_before(self, commit: Commit) -> None:
+        if self._before_commit:
+            raise self._before_commit.pop()
+
+    async def _fail_after(self, commit: Commit) -> None:
+        if self._after_commit:
+            raise self._after_commit.pop()
+
+    def lapse(self, engine: Engine) -> None:
+        """As after a stop of the whole process: the lease is over before anybody has looked."""
+        engine.lease.end()
+
+    async def happen(self, what: str, who: int) -> None:
+        engine = self.alive[who % len(self.alive)]
+        if what == "join" and len(self.alive) < 4:
+            await self.join()
+        elif what == "crash" and len(self.alive) > 1:
+            await self.crash(engine)
+        elif what == "leave" and len(self.alive) > 1:
+            await self.leave(engine)
+        elif what == "lapse":
+            self.lapse(engine)
+        elif what == "away":
+            self._before_commit.append(StoreUnavailable("away"))
+        elif what == "unknown":
+            self._after_commit.append(CommitUnknown("lost on the wire"))
+        elif what == "refused":
+            self._before_commit.append(StatementError("refused, the first time"))
+        elif what == "cut":
+            other = self.alive[(who + 1) % len(self.alive)]
+            if other is not engine:
+                names = [f"w{self.engines.index(e)}" for e in (engine, other)]
+                self.ether.cut(names[0], names[1])
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(
+    acts=st.lists(
+        st.tuples(st.integers(1, 20), st.sampled_from(ACTS), st.integers(0, 3)), max_size=10
+    ),
+    bad=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+@example([(5, "lapse", 0), (3, "lapse", 1), (2, "lapse", 0)], False, 0)
+@example([(8, "join", 0), (2, "refused", 0), (1, "lapse", 0), (1, "refused", 1)], False, 0)
+def test_whatever_happens_to_leases_and_commits(acts: list[Act], bad: bool, seed: int) -> None:
+    async def go() -> None:
+        weather = Weather(Random(seed), delay=0.05, drop=0.02, duplicate=0.05, overtake=0.05)
+        cluster = Faulty(weather if bad else None)
+        await cluster.join()
+        await cluster.join()
+        for after, what, who in acts:
+            await cluster.commit(after)
+            await cluster.happen(what, who)
+        await cluster.go(cluster.finished)
+        check(cluster, cluster.values)
+        for engine in list(cluster.alive):
+            await cluster.leave(engine)
+
+    asyncio.run(go())
+
+
+async def test_what_is_read_while_an_interval_drains_comes_after_what_waited_in_it() -> None:
+    """The source is here and reads on: its rows must not overtake those that wait in the queue."""
+    values = many(2000, keys=4)
+    cluster = Cluster(counting(values, SHARED))
+    first = await cluster.join()
+    await cluster.go(lambda: first.processed > 100)
+    second = await cluster.join()
+    await cluster.go(lambda: len(second.intervals) >= 3)
+    for _ in range(6):  # back and forth, under load
+        for engine, other in ((first, second), (second, first)):
+            for interval in list(engine.intervals):
+                if interval.injector is None and not interval.leaving:
+                    await cluster.pass_time(engine.holdings.give_up(interval))
+                    placement = await other.store.read_placement()
+                    (row,) = [row for row in placement.intervals if row.id == interval.id]
+                    await cluster.pass_time(take(other, row.id, row.sequencer))
+                    break
+    await cluster.go(cluster.finished)
+    check(cluster, values)
+
+
+async def take(engine: Engine, interval: int, sequencer: int) -> None:
+    with contextlib.suppress(KeyError):
+        await engine.holdings.take([interval], {interval: sequencer})
+    engine.look_up_owners()
