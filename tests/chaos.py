@@ -137,7 +137,7 @@ class Member:
         advertised = await self.proxy.start()
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "millwheel.cli.main", "worker", "tests.visits:pipeline",
-            "--until-done", "--listen", self._listen, "--advertise", advertised,
+            "--until-done", "--debug", "--listen", self._listen, "--advertise", advertised,
             cwd=ROOT, env=environment, stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE, limit=1 << 24,
         )  # fmt: skip

@@ -33,7 +33,6 @@ from millwheel.store.port import Claim
 
 if TYPE_CHECKING:
     from millwheel.runtime.engine import Engine
-    from millwheel.runtime.lane import Lane
 
 
 class Holdings:
@@ -84,21 +83,26 @@ class Holdings:
         await engine.buckets.ensure_current()
         if any(node.named for node in engine.graph.nodes):
             await engine.buckets.ensure_named()
-        taken = [(claim, self._install(claim, inherited)) for claim in claims]
-        for claim, interval in taken:
-            await self._restore(interval, claim)
+        taken = [self._install(claim, inherited) for claim in claims]
+        try:
+            for claim, interval in zip(claims, taken, strict=True):
+                await self._restore(interval, claim)
+        except BaseException:
+            for interval in taken:  # it is ours, and will be claimed again
+                await self._drop(interval)
+            raise
         engine.restore_watermarks()
-        for _, interval in taken:
+        for interval in taken:
             self._rebuild_filters(interval)
             engine.assign_lane(interval)
             engine.touch(interval, urgent=interval.has_news())
             engine.wake(interval)
-        for _, interval in taken:
+        for interval in taken:
             if interval.injector is not None:
                 interval.injector.start()
             if engine.courier is not None:
                 engine.courier.tell(interval)  # and so, who has it now
-        return [interval for _, interval in taken]
+        return taken
 
     def _install(self, claim: Claim, inherited: frozenset[int]) -> Interval:
         """An interval in its place among the others; it takes no records yet."""
@@ -164,10 +168,14 @@ class Holdings:
             return  # fenced meanwhile
         remote = self._leave(interval)
         await engine.drain(interval)
+        while (
+            interval.ownership is Ownership.HELD
+            and interval.folded < interval.durable_n
+            and await engine.housekeeping.fold(interval)
+        ):
+            pass
         if interval.ownership is Ownership.HELD:
             self._send_on(interval, remote)
-            while interval.folded < interval.durable_n and await engine.housekeeping.fold(interval):
-                pass
             self._forget(interval)
             await engine.patiently(
                 lambda: engine.store.release(engine.worker, {interval.id: interval.sequencer})
@@ -218,6 +226,10 @@ class Holdings:
     async def lose(self, interval: Interval) -> None:
         """Somebody else has claimed it: what it did since its last durable commit never was."""
         self._engine.log.warning("fenced", interval=interval.name, sequencer=interval.sequencer)
+        await self._drop(interval)
+
+    async def _drop(self, interval: Interval) -> None:
+        """Stop to work on an interval, as if it had not been here since its last commit."""
         interval.transition("fenced")
         interval.leaving = True
         if interval.injector is not None:
@@ -228,15 +240,15 @@ class Holdings:
 
     # -- starting over ----------------------------------------------------------------
 
-    async def _claim_again(self, lane: Lane) -> dict[int, Claim]:
-        """Claim what is still ours of a lane; what is not any more is let go of (I12).
+    async def _claim_again(self, intervals: list[Interval]) -> dict[int, Claim]:
+        """Claim what is still ours of some intervals; what is not is let go of (I12).
 
         Raises:
             Fenced: somebody has claimed some, and nobody else should work on this pipeline.
         """
         engine = self._engine
         while True:
-            ids = [interval.id for interval in lane.intervals]
+            ids = [i.id for i in intervals if i.ownership is Ownership.HELD]
             if not ids:
                 return {}
             try:
@@ -250,34 +262,37 @@ class Holdings:
                     raise
                 placement = await engine.patiently(engine.store.read_placement)
                 ours = {row.id for row in placement.intervals if row.owner == engine.worker}
-                for interval in [i for i in lane.intervals if i.id not in ours]:
-                    await self.lose(interval)
+                for interval in intervals:
+                    if interval.ownership is Ownership.HELD and interval.id not in ours:
+                        await self.lose(interval)
             else:
                 return {claim.interval.id: claim for claim in claims}
 
-    async def restore(self, lane: Lane) -> None:
-        """Claim a lane's intervals again and start them over from what is durable."""
+    async def restore(self, intervals: list[Interval]) -> None:
+        """Claim intervals again and start them over from what is durable.
+
+        Those that somebody else has by now, or that are let go of meanwhile, are left out.
+        """
         engine = self._engine
-        for interval in list(lane.intervals):
+        for interval in intervals:
             if interval.injector is not None:
                 await interval.injector.stop()
-        claims = await self._claim_again(lane)
-        # Others may come meanwhile: they have nothing to start over from.
-        restored = [interval for interval in lane.intervals if interval.id in claims]
+        claims = await self._claim_again(intervals)
+        restored = [i for i in intervals if i.ownership is Ownership.HELD and i.id in claims]
         sent_again = {log.id for interval in restored for log in interval.logs}
         for interval in self.intervals:
             interval.forget_queued(sent_again)
         engine.forget_sent(sent_again)
         for interval in restored:
-            if interval not in lane.intervals:
-                continue  # let go of meanwhile
+            if interval.ownership is not Ownership.HELD:
+                continue
             claim = claims[interval.id]
             for log in interval.logs:
                 engine.logs.pop(log.id, None)
             interval.restore(claim)
             await self._restore(interval, claim)
         engine.restore_watermarks()
-        restored = [interval for interval in restored if interval in lane.intervals]
+        restored = [interval for interval in restored if interval.ownership is Ownership.HELD]
         for interval in restored:
             if interval.injector is not None:
                 interval.injector.start(reading=not (engine.stopping or interval.leaving))

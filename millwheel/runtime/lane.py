@@ -86,6 +86,7 @@ class Lane:
         self._alarm: asyncio.Task[None] | None = None
         self._alarm_at = 0
         self._failing_since: float | None = None
+        self._recovering = False
         self._recovered_at = 0.0
         self._commit_began = 0.0
         self._pause = FIRST_PAUSE_SECONDS
@@ -139,8 +140,8 @@ class Lane:
         self._open = Bundle()
 
     def run_on(self) -> None:
-        """Take work again after `stop_running`."""
-        if self._runner is None:
+        """Take work again after `stop_running`; a lane that recovers does so by itself."""
+        if self._runner is None and not self._recovering:
             self._runner = self._engine.spawn(self._run(), f"lane {self.number} runner")
 
     async def drain(self) -> None:
@@ -638,6 +639,7 @@ class Lane:
         """Drop the failed bundle and everything after it, and start from what is durable."""
         engine = self._engine
         engine.log.warning("commit_failed", lane=self.number, error=str(error))
+        self._recovering = True
         if not isinstance(error, (StatementError, Fenced)):
             await self._wait_after(error)
         suspects = failed.items() if isinstance(error, StatementError) else []
@@ -646,6 +648,7 @@ class Lane:
         suspects = self._still_here(suspects)
         if suspects:
             await self._bisect(suspects, watermarks, error)
+        self._recovering = False
         if not engine.stopping:
             self.run_on()
 
@@ -679,10 +682,11 @@ class Lane:
         await self.stop_running()
         self._open = Bundle()
         apart = {id(item) for _, item in suspects}
-        for interval in self.intervals:
+        intervals = list(self.intervals)  # who comes later has nothing to start over from
+        for interval in intervals:
             interval.requeue(apart)
         await self._reconnect()
-        await self._engine.holdings.restore(self)
+        await self._engine.holdings.restore(intervals)
         for interval, item in suspects:
             if interval not in self.intervals and isinstance(item, Delivery):
                 self._engine.holdings.send_on(interval.step, [item])
