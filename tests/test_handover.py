@@ -27,13 +27,13 @@ from tests.test_sharing import (
     number_of,
 )
 
-ACTS = ["join", "crash", "leave", "lapse", "away", "unknown", "refused", "cut"]
+ACTS = ["join", "crash", "leave", "lapse", "away", "unknown", "refused", "cut", "outage", "slow"]
 
 
 class Faulty(Cluster):
     """A cluster whose leases lapse and whose commits fail, when asked to."""
 
-    def __init__(self, weather: Weather | None = None) -> None:
+    def __init__(self, weather: Weather | None, seed: int) -> None:
         self.values = many(400)
         pipeline = Pipeline("counting", settings=SHARED)
         for number in range(2):
@@ -45,10 +45,21 @@ class Faulty(Cluster):
         super().__init__(pipeline, weather)
         self._before_commit: list[Exception] = []
         self._after_commit: list[Exception] = []
+        self._draw = Random(seed)
+        self._away_until = self._slow_until = float("-inf")
         self.on_try = self._fail_before
         self.on_durable = self._fail_after
+        self.store.faults.before_call = self._call
+
+    async def _call(self, name: str = "") -> None:
+        """The store does not answer, or takes its time."""
+        if self.clock.monotonic() < self._slow_until:
+            await self.clock.sleep(self._draw.choice((0.02, 0.1, 0.5)))
+        if self.clock.monotonic() < self._away_until:
+            raise StoreUnavailable("away")
 
     async def _fail_before(self, commit: Commit) -> None:
+        await self._call()
         if self._before_commit:
             raise self._before_commit.pop()
 
@@ -63,7 +74,10 @@ class Faulty(Cluster):
     async def happen(self, what: str, who: int) -> None:
         engine = self.alive[who % len(self.alive)]
         if what == "join" and len(self.alive) < 4:
-            await self.join()
+            try:
+                await self.join()
+            except StoreUnavailable:  # a service manager would try again
+                await self.crash(self.alive[-1])
         elif what == "crash" and len(self.alive) > 1:
             await self.crash(engine)
         elif what == "leave" and len(self.alive) > 1:
@@ -76,6 +90,12 @@ class Faulty(Cluster):
             self._after_commit.append(CommitUnknown("lost on the wire"))
         elif what == "refused":
             self._before_commit.append(StatementError("refused, the first time"))
+        elif what == "outage":
+            self._away_until = (
+                self.clock.monotonic() + SHARED.lease_seconds * self._draw.random() * 2
+            )
+        elif what == "slow":
+            self._slow_until = self.clock.monotonic() + SHARED.lease_seconds
         elif what == "cut":
             other = self.alive[(who + 1) % len(self.alive)]
             if other is not engine:
@@ -96,12 +116,12 @@ class Faulty(Cluster):
 def test_whatever_happens_to_leases_and_commits(acts: list[Act], bad: bool, seed: int) -> None:
     async def go() -> None:
         weather = Weather(Random(seed), delay=0.05, drop=0.02, duplicate=0.05, overtake=0.05)
-        cluster = Faulty(weather if bad else None)
+        cluster = Faulty(weather if bad else None, seed)
         await cluster.join()
         await cluster.join()
         for after, what, who in acts:
             await cluster.commit(after)
-            await cluster.happen(what, who)
+            await cluster.pass_time(cluster.happen(what, who))
         await cluster.go(cluster.finished)
         check(cluster, cluster.values)
         for engine in list(cluster.alive):

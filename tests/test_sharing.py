@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from random import Random
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -67,7 +68,8 @@ class Cluster(World):
                 random=Random(seed),
             )
 
-        engine = Engine(self.pipeline, self.store, clock=self.clock, network=network)
+        worker = str(UUID(int=Random(seed).getrandbits(128)))  # drawn, and always the same
+        engine = Engine(self.pipeline, self.store, clock=self.clock, network=network, worker=worker)
         self.engines.append(engine)
         self.alive.append(engine)
         await engine.start()

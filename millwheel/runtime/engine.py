@@ -56,6 +56,7 @@ class Engine:
         network: to share the pipeline with other workers: makes the links of the worker whose id
             it is given. None of the intervals are claimed until `Holdings.take` is told to.
             None: this worker has all of them to itself.
+        worker: its id, a UUID nobody else has; None: a new one.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Engine:
         inject_copies: int = 1,
         take_over: bool = False,
         network: Callable[[str], Network] | None = None,
+        worker: str | None = None,
     ) -> None:
         self.pipeline = pipeline
         self.graph = pipeline.graph()
@@ -77,7 +79,7 @@ class Engine:
         self.close_at_end = close_at_end
         self.inject_copies = inject_copies
         self._take_over = take_over
-        self.worker = str(uuid.uuid4())
+        self.worker = worker or str(uuid.uuid4())
         self._network = None if network is None else network(self.worker)
         self.log = structlog.get_logger().bind(pipeline=pipeline.name, worker=self.worker[:8])
         self.stamps = Stamps(self.clock)

@@ -161,6 +161,8 @@ class Holdings:
             StoreError: it could not be finished; the interval stays as it is stored.
         """
         engine = self._engine
+        if interval.leaving:
+            return  # somebody is at it
         interval.leaving = True
         if interval.injector is not None:
             await interval.injector.stop()

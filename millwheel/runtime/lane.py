@@ -72,8 +72,10 @@ class Lane:
         self._committing = False
         self._on_the_wire: Container[Interval] = ()
         """The intervals of the bundle that is being committed."""
+        self._sorted: Interval | None = None
+        """Whose records were taken from the queue and are looked up, before they run."""
         self._settled = asyncio.Event()
-        """Set when the commit on its way has come to its end; each has its own."""
+        """Set when something has come to its end that somebody may wait for; each time another."""
         self._quiet = asyncio.Event()
         """The committer has nothing left to do."""
         self._port: StoreLane | None = None
@@ -111,14 +113,15 @@ class Lane:
     async def let_go(self, interval: Interval) -> None:
         """Wait until nothing of an interval that is leaving runs or is to be stored."""
         while interval in self.intervals and (
-            interval.backlog
+            interval is self._sorted
+            or interval.backlog
             or interval.dirty
             or interval in self._open.works
             or interval in self._on_the_wire
         ):
             settled = self._settled
-            self._commit_wanted.set()
-            self.wake.set()
+            if self._has_something_to_store():
+                self._commit_wanted.set()
             await settled.wait()
 
     def start(self) -> None:
@@ -199,9 +202,15 @@ class Lane:
                 await self.wake.wait()
                 continue
             interval, items = taken
-            groups = await self._sort(interval, items)
+            self._sorted = interval
+            try:
+                groups = await self._sort(interval, items)
+            finally:
+                self._sorted = None
             if groups:
                 await self._run_groups(interval, groups)
+            elif interval.leaving:
+                self._announce()
             self._looked.set()
 
     async def _page_in(self) -> None:
@@ -390,6 +399,7 @@ class Lane:
         self._hands.discard(hand)
         if not hand.cancelled() and hand.exception() is not None:
             self._engine.fail(hand.exception())
+        self._announce()
         self.wake.set()
 
     def _finish(
