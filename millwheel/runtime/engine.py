@@ -29,6 +29,7 @@ from millwheel.runtime.injector import Injector
 from millwheel.runtime.interval import Interval, Ownership
 from millwheel.runtime.lane import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Lane
 from millwheel.runtime.lease import Lease
+from millwheel.runtime.load import Meter, Process
 from millwheel.runtime.network import Network
 from millwheel.runtime.sent import SentLog
 from millwheel.runtime.step import NOBODY, Destination, Step, StreamRoute, connect
@@ -56,6 +57,7 @@ class Engine:
         network: to share the pipeline with other workers: makes the links of the worker whose id
             it is given. None of the intervals are claimed until `Holdings.take` is told to.
             None: this worker has all of them to itself.
+        process: what this process costs.
     """
 
     def __init__(
@@ -68,12 +70,15 @@ class Engine:
         inject_copies: int = 1,
         take_over: bool = False,
         network: Callable[[str], Network] | None = None,
+        process: Process | None = None,
     ) -> None:
         self.pipeline = pipeline
         self.graph = pipeline.graph()
         self.settings = pipeline.settings
         self.store = store
         self.clock = clock or SystemClock()
+        self.process = process or Process()
+        self._meter = Meter(self.clock, self.process)
         self.close_at_end = close_at_end
         self.inject_copies = inject_copies
         self._take_over = take_over
@@ -666,3 +671,7 @@ class Engine:
             "share": min((i.progress() for i in self.injectors), default=1.0),
             "wall_timers": sum(i.next_wall_timer() is not None for i in self.intervals),
         }
+
+    def load(self) -> dict[str, Any]:
+        """What a heartbeat publishes: `progress`, and what the work cost since the one before."""
+        return {**self.progress(), **self._meter.take(self.intervals)}

@@ -23,6 +23,7 @@ from millwheel.model import (
     to_micros,
 )
 from millwheel.runtime.interval import Interval
+from millwheel.runtime.load import Measured
 from millwheel.runtime.sent import SentLog
 from millwheel.runtime.step import NOBODY
 from millwheel.runtime.step import Reader as StreamReader
@@ -93,7 +94,7 @@ class Injector:
             self._read_on()
 
     def _read_on(self) -> None:
-        self._task = self._engine.spawn(self._run(), f"injector {self._interval.name}")
+        self._task = self._engine.spawn(self._measured_run(), f"injector {self._interval.name}")
 
     def read_on(self) -> None:
         """Read what was added to the source since its end was met.
@@ -164,6 +165,10 @@ class Injector:
             return (self._interval.stored_position or {}).get("since")
         return marks[1 if held and len(marks) > 1 else -1][2]
 
+    async def _measured_run(self) -> None:
+        clock = self._engine.process.run_seconds
+        await Measured(self._run(), self._interval.workload, clock)
+
     async def _run(self) -> None:
         engine = self._engine
         assert self._reader is not None
@@ -182,6 +187,7 @@ class Injector:
             self._last_row_at = engine.clock.monotonic()
             self._send(rows)
             self.rows += len(rows)
+            self._interval.workload.records += len(rows)
             self._marks.append((rows[-1].offset + 1, self._seen, engine.clock.now()))
             engine.wake_all()
             self._advance()

@@ -24,6 +24,7 @@ from millwheel.errors import InvariantBroken
 from millwheel.model import MAX_TIME, MIN_TIME, Delivery, Firing, Key, Timer
 from millwheel.runtime.bundle import IntervalWork, Item
 from millwheel.runtime.dedup import Dedup
+from millwheel.runtime.load import Workload
 from millwheel.runtime.part_file import PartFile
 from millwheel.runtime.sent import SentLog
 from millwheel.runtime.states import StateCache
@@ -82,6 +83,7 @@ class Interval:
         self.dedup: Dedup = None  # type: ignore[assignment]
         self.part_file: PartFile | None = None
         self.injector: Injector | None = None
+        self.workload = Workload(self.slots)
         self.restore(claim)
 
     def restore(self, claim: Claim) -> None:

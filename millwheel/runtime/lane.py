@@ -25,6 +25,7 @@ from millwheel.model import MAX_TIME, Delivery, Firing, record_id
 from millwheel.runtime.bundle import Bundle, IntervalWork, Item
 from millwheel.runtime.execution import Execution, give_up
 from millwheel.runtime.interval import Interval
+from millwheel.runtime.load import Measured
 from millwheel.runtime.states import Change, KeyState
 from millwheel.runtime.step import NOBODY
 from millwheel.runtime.tasks import end
@@ -195,6 +196,7 @@ class Lane:
                 await self.wake.wait()
                 continue
             interval, items = taken
+            interval.workload.sample(items)
             groups = await self._sort(interval, items)
             if groups:
                 await self._run_groups(interval, groups)
@@ -348,9 +350,13 @@ class Lane:
         await self._ran.wait()
 
     def _start_hand(self, interval: Interval, groups: deque[Group]) -> None:
-        hand = asyncio.create_task(self._hand(interval, groups))
+        hand = asyncio.create_task(self._measured_hand(interval, groups))
         self._hands.add(hand)
         hand.add_done_callback(self._hand_ended)
+
+    async def _measured_hand(self, interval: Interval, groups: deque[Group]) -> None:
+        clock = self._engine.process.run_seconds
+        await Measured(self._hand(interval, groups), interval.workload, clock)
 
     async def _hand(self, interval: Interval, groups: deque[Group]) -> None:
         """Runs groups until there are none, or until one waits: then another hand takes over.
@@ -612,6 +618,7 @@ class Lane:
             interval.settled(work)
             interval.last_bucket = commit.bucket
             if work.items:
+                interval.workload.records += len(work.items)
                 acknowledged += interval.dedup.landed(
                     [item.id for item in work.items if type(item) is Delivery]
                 )
