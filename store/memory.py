@@ -907,6 +907,10 @@ class MemoryStore:
         self._folded[interval_id] = through
         return True
 
+    async def now(self) -> int:
+        await self._called("now")
+        return self._clock.now()
+
     async def oldest_snapshot_seconds(self) -> float:
         await self._called("oldest_snapshot_seconds")
         return self.snapshot_seconds

@@ -532,6 +532,10 @@ class Store(Protocol):
 
     async def oldest_snapshot_seconds(self) -> float: ...
 
+    async def now(self) -> int:
+        """The store's clock, microseconds: a round trip that does nothing else."""
+        ...
+
     async def live_buckets(self) -> list[Bucket]: ...
 
     async def view_buckets(self) -> BucketView:

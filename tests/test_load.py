@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 import pytest
 
-from millwheel import Context, Record
+from millwheel import Context, Pipeline, Record, Table
 from millwheel.codec import encode_key
 from millwheel.model import SLOTS
 from millwheel.runtime.engine import Engine
@@ -26,12 +27,17 @@ from millwheel.testing import inject
 from tests.test_runtime_world import (
     ITEMS,
     QUICK,
+    TALLY,
+    Counted,
     Gate,
     Item,
     Kept,
+    Tally,
     World,
+    at,
     doing,
     items,
+    key_of,
     script,
     tally_pipeline,
 )
@@ -166,6 +172,28 @@ async def test_what_is_cancelled_hears_of_it_and_what_fails_tells() -> None:
     with pytest.raises(LookupError):
         await hand(fail())
     assert work.run_seconds == 8
+
+
+async def test_what_is_ready_to_go_on_can_be_cancelled() -> None:
+    work = Workload((0, 1))
+    ended = []
+
+    async def turn() -> None:
+        try:
+            for _ in range(100):
+                await asyncio.sleep(0)
+        finally:
+            ended.append("cancelled" if asyncio.current_task().cancelling() else "ran out")  # type: ignore[union-attr]
+
+    async def hand() -> None:
+        await Measured(turn(), work, Ticking())
+
+    task = asyncio.create_task(hand())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert ended == ["cancelled"]
 
 
 async def test_a_cancellation_that_is_caught_goes_on() -> None:
@@ -335,10 +363,20 @@ async def test_the_histogram_of_an_interval_shows_its_hot_keys() -> None:
 
 
 async def test_the_rows_that_an_injector_reads_are_its_records() -> None:
+    costs = Costs()
+
+    def time_of(item: Item) -> datetime:
+        costs.work(0.01)
+        return at(0)
+
     source = script(ITEMS, [])
-    world = World(tally_pipeline(source))
+    pipeline = Pipeline("read", settings=QUICK)
+    pipeline.inject(ITEMS, source, timestamp=time_of)
+    pipeline.add(Tally(), ITEMS.by(key_of))
+    pipeline.sink(TALLY, Table("out", Counted))
+    world = World(pipeline)
     beats = Beats(world)
-    engine = await world.start()
+    engine = await world.start(process=costs.process)
     await beats.next(engine)
     for value in items(*range(30)):
         source.append(inject(ITEMS, value))
@@ -346,6 +384,7 @@ async def test_the_rows_that_an_injector_reads_are_its_records() -> None:
     found = await beats.next(engine)
     told = found["intervals"][str(world.interval("items_injector").id)]
     assert told["records"] == pytest.approx(30 / PERIOD, rel=0.1)
+    assert told["cpu"] == found["cpu"] == pytest.approx(0.3 / PERIOD, rel=0.1)
     await engine.stop()
 
 

@@ -31,6 +31,7 @@ from millwheel.runtime.lane import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, L
 from millwheel.runtime.lease import Lease
 from millwheel.runtime.load import Meter, Process
 from millwheel.runtime.network import Network
+from millwheel.runtime.observer import Observer
 from millwheel.runtime.sent import SentLog
 from millwheel.runtime.step import NOBODY, Destination, Step, StreamRoute, connect
 from millwheel.runtime.tasks import end
@@ -106,6 +107,10 @@ class Engine:
         self.lease = Lease(self.clock, self.settings.lease_seconds)
         self.lookup_wanted = asyncio.Event()
         """Who owns what should be read again soon."""
+        self.observer = Observer()
+        """Who is told what happens."""
+        self.started = False
+        """It has claimed what it is to begin with, or looked around for it."""
         self.stopping = False
         """Nothing new is read or run: what is finished is committed, and that is all."""
         self._failure: BaseException | None = None
@@ -151,6 +156,7 @@ class Engine:
         else:
             await self.look_around()
         self.spawn(self.housekeeping.run(), "housekeeping")
+        self.started = True
         self.log.info("started", intervals=len(self.intervals), lanes=len(self.lanes))
 
     async def run(self, stop: asyncio.Event | None = None) -> None:

@@ -106,6 +106,9 @@ class Interval:
         """The low watermark of the last commit put together: the next one follows it or fails."""
         self.durable = claim.low_watermark
         self.counters: dict[str, int] = dict(claim.counters)
+        """Totals since deploy, up to the last commit put together."""
+        self.durable_counters = msgspec.json.encode(claim.counters)
+        """The same up to the last commit known to be durable, as JSON."""
         self.stored_position = claim.position
         self.holds = Holds()
         self.release: list[int] = []
@@ -376,6 +379,7 @@ class Interval:
         for percentile, watermark in work.percentiles.items():
             self.percentiles[percentile].durable = watermark
         self.durable_n = work.n
+        self.durable_counters = self.encoded_counters
         for queue in self.timers.values():
             queue.durable = work.n
 

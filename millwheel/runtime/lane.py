@@ -502,7 +502,10 @@ class Lane:
             if work.effects.lines and interval.part_file is not None:
                 await interval.part_file.append(work.effects.lines)
         assert self._port is not None
+        clock = self._engine.clock
+        sent = clock.monotonic()
         await self._port.commit(commit)
+        self._engine.observer.commit_durable(clock.monotonic() - sent)
         self._failing_since = None
         self._settle(bundle, commit)
 
