@@ -268,6 +268,8 @@ class Placement:
     """In the order of computations and slots."""
     workers: list[PlacedWorker]
     """In the order in which they registered."""
+    paused: frozenset[int] = frozenset()
+    """Computations: injectors that are not to read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from millwheel.runtime.lease import Lease
 from millwheel.runtime.load import Meter, Process
 from millwheel.runtime.network import Network
 from millwheel.runtime.observer import Observer
+from millwheel.runtime.placing import Pauses
 from millwheel.runtime.sent import SentLog
 from millwheel.runtime.step import NOBODY, Destination, Step, StreamRoute, connect
 from millwheel.runtime.tasks import end
@@ -105,6 +106,8 @@ class Engine:
         self.done = asyncio.Event()
         """Every source has ended, and everything that came of it is stored."""
         self.lease = Lease(self.clock, self.settings.lease_seconds)
+        self.paused: frozenset[int] = frozenset()
+        """The injectors, by computation, that an operator wants to rest."""
         self.lookup_wanted = asyncio.Event()
         """Who owns what should be read again soon."""
         self.observer = Observer()
@@ -152,7 +155,10 @@ class Engine:
             await lane.connect()
             lane.start()
         if self._network is None:
+            pauses = Pauses(self)
+            await pauses.run_once()
             await self.holdings.take([row.id for row in deployment.intervals])
+            self.spawn(pauses.run(), "pauses")
         else:
             await self.look_around()
         self.spawn(self.housekeeping.run(), "housekeeping")
@@ -436,6 +442,7 @@ class Engine:
     def place(self, placement: Placement) -> None:
         """Take over what the store says of other workers and of all intervals."""
         assert self.courier is not None
+        self.pause(placement.paused)
         self.courier.meet(
             {w.id: w.address for w in placement.workers if w.id != self.worker and w.address}
         )
@@ -467,6 +474,23 @@ class Engine:
             if self.held(remote.id) is None:  # cut otherwise: its records go by slot
                 for delivery in remote.unacked():
                     remote.step.interval_of(delivery.slot).intake.append(delivery)
+
+    def pause(self, computations: frozenset[int]) -> None:
+        """Injectors of these computations read no more, those of all others do.
+
+        What was read is processed; the watermark stays where it is, since nobody knows what
+        comes next.
+        """
+        if computations == self.paused:
+            return
+        resting = [injector for injector in self.injectors if injector.paused]
+        self.paused = computations
+        names = [step.name for id_, step in self.steps.items() if id_ in computations]
+        self.log.info("injectors_paused", injectors=names)
+        for injector in resting:
+            if not injector.paused:
+                injector.resume()
+        self.check_finished()
 
     # -- between this worker's intervals ----------------------------------------------------
 
@@ -651,7 +675,7 @@ class Engine:
 
     def check_finished(self) -> None:
         """Set `done` when every source has ended and nothing is left to do."""
-        if not all(injector.ended for injector in self.injectors):
+        if self.paused or not all(injector.ended for injector in self.injectors):
             return
         now = self.clock.now()
         if self.courier is not None and not self.watermarks.all_at_end():

@@ -64,6 +64,7 @@ class Injector:
         last of them was read)."""
         self._task: asyncio.Task[None] | None = None
         self.credit = asyncio.Event()
+        """It may be able to read on: some of what it sent was acknowledged, or it was resumed."""
         self.ended = False
         self.rows = 0
 
@@ -104,6 +105,16 @@ class Injector:
         if self.ended and self._task is not None:
             self.ended = False
             self._read_on()
+
+    @property
+    def paused(self) -> bool:
+        """Whether an operator wants it to rest."""
+        return self._interval.step.id in self._engine.paused
+
+    def resume(self) -> None:
+        """Read where it stopped; what came to the source meanwhile is not old news."""
+        self._last_row_at = self._engine.clock.monotonic()
+        self.credit.set()
 
     async def stop(self) -> None:
         """Read no more."""
@@ -174,7 +185,7 @@ class Injector:
         assert self._reader is not None
         limit = engine.settings.chunk_records
         while True:
-            while not self._interval.may_send():
+            while self.paused or not self._interval.may_send():
                 self.credit.clear()
                 await self.credit.wait()
             rows = self._reader.read(limit)
@@ -211,10 +222,14 @@ class Injector:
 
     @property
     def idle(self) -> bool:
-        """Whether it has waited for rows so long that it counts for nothing in the watermark."""
+        """Whether it has waited for rows so long that it counts for nothing in the watermark.
+
+        One that is paused has not waited: its rows may be there, and must not come too late.
+        """
         return (
             self._idle_after is not None
             and self.ended
+            and not self.paused
             and self._engine.clock.monotonic() - self._last_row_at >= self._idle_after
         )
 
