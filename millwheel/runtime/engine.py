@@ -100,6 +100,8 @@ class Engine:
         self.courier = None if self._network is None else Courier(self, self._network)
         """To and from other workers; None: there are none."""
         self._stand_ins: dict[int, Remote] = {}
+        self._idle: set[Injector] = set()
+        """Those here that were idle at the last look."""
         self.lanes = [Lane(self, number) for number in range(self.settings.lanes)]
         self.processed = 0
         """Records and timers whose effects are durable, since this start."""
@@ -583,15 +585,15 @@ class Engine:
 
     def hear(self, worker: str, reports: Iterable[IntervalReport]) -> None:
         """What another worker has stored; and that it has these intervals."""
-        for id_, computation, slot_from, slot_to, sequencer, watermark, percentiles in reports:
+        for id_, computation, low, high, sequencer, watermark, idle, percentiles in reports:
+            report = Report(computation, low, high, sequencer, watermark, idle)
             remote = self._stand_ins.get(id_)
-            if remote is not None and sequencer > remote.sequencer:
-                remote.belongs_to(worker, sequencer)
-            if computation in self.steps:  # else it is of a graph that grew since we started
-                self._take_report(Report(computation, slot_from, slot_to, sequencer, watermark))
-                for percentile, low in percentiles.items():
-                    report = Report(computation, slot_from, slot_to, sequencer, low)
-                    self._take_percentile(percentile, report)
+            if remote is not None and report.sequencer > remote.sequencer:
+                remote.belongs_to(worker, report.sequencer)
+            if report.computation in self.steps:  # else of a graph that grew since we started
+                self._take_report(report)
+                for percentile, early in percentiles.items():
+                    self._take_percentile(percentile, report._replace(watermark=early))
         self.check_finished()
 
     def _take_report(self, report: Report) -> None:
@@ -623,12 +625,44 @@ class Engine:
             self.touch(interval, urgent=True)
 
     def excuse_idle(self) -> None:
-        """Idle injectors go along with the least of those that are not."""
-        idle = [injector for injector in self.injectors if injector.idle]
-        if idle and len(idle) < len(self.injectors):
-            others = [injector for injector in self.injectors if injector not in idle]
-            for injector in idle:
-                injector.go_along(others)
+        """Idle partitions here go along with the least of those that are not, here or elsewhere.
+
+        What others have is known by what they told, which is stored. That one is idle may be old
+        news, and does no harm: what is excused promises for its own rows alone, and whoever reads
+        still goes by the least of all (decision 26).
+        """
+        injectors = self.injectors
+        idle = {injector for injector in injectors if injector.idle}
+        for injector in injectors:
+            if (injector in idle) != (injector in self._idle):
+                self._tell_readers(injector.interval)
+        self._idle = idle
+        if not idle:
+            return
+        least = self._least_awake(self.watermarks)
+        if least is None:
+            return  # everybody is: time stands still
+        percentiles = {p: self._least_awake(kept, p) for p, kept in self.percentiles.items()}
+        for injector in idle:
+            injector.go_along(least, percentiles)
+
+    def _tell_readers(self, interval: Interval) -> None:
+        """Readers here take what is stored of an interval as it is now."""
+        self._take_report(interval.report(interval.durable))
+        for percentile, kept in interval.percentiles.items():
+            self._take_percentile(percentile, interval.report(kept.durable))
+
+    def _least_awake(self, kept: Watermarks, percentile: float | None = None) -> int | None:
+        """The least that is stored of the partitions that are not idle, of all injectors.
+
+        An injector that keeps no such percentile low watermark counts with its exact one.
+        """
+        found = []
+        for step in self.steps.values():
+            if step.node.kind == "injector":
+                keeps = percentile is None or percentile in step.node.percentiles
+                found.append((kept if keeps else self.watermarks).least_awake(step.id))
+        return min((least for least in found if least is not None), default=None)
 
     async def load_timers(self, interval: Interval, kind: str) -> None:
         """Read the next page of an interval's stored timers."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from millwheel.codec import LETTER_CHARACTERS, encode_key, named_id, reason, shown, storable
@@ -134,14 +135,9 @@ class Injector:
         return self._interval.log
 
     @property
-    def promised(self) -> int:
-        """The low watermark it has stored."""
-        return self._interval.durable
-
-    def promised_percentile(self, percentile: float) -> int:
-        """The percentile low watermark it has stored; the exact one, if it keeps none."""
-        kept = self._interval.percentiles.get(percentile)
-        return self.promised if kept is None else kept.durable
+    def interval(self) -> Interval:
+        """The partition as an interval."""
+        return self._interval
 
     def progress(self) -> float:
         """The share of the partition read, 0 to 1."""
@@ -233,15 +229,15 @@ class Injector:
             and self._engine.clock.monotonic() - self._last_row_at >= self._idle_after
         )
 
-    def go_along(self, others: list[Injector]) -> None:
-        """Promise, while idle, what all the others have promised."""
+    def go_along(self, watermark: int, percentiles: Mapping[float, int | None]) -> None:
+        """Promise, while idle, what all that are not have stored."""
         interval = self._interval
         if not interval.log.drained:
             return
-        interval.hear(min(other.promised for other in others))
+        interval.hear(watermark)
         for percentile in interval.percentiles:
-            promises = (other.promised_percentile(percentile) for other in others)
-            interval.hear_percentile(percentile, min(promises))
+            if (early := percentiles[percentile]) is not None:
+                interval.hear_percentile(percentile, early)
         if interval.has_news():
             self._engine.touch(interval, urgent=True)
 

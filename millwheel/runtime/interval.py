@@ -364,7 +364,8 @@ class Interval:
 
     def report(self, watermark: int) -> Report:
         """What others are told of its low watermark."""
-        return Report(self.step.id, *self.slots, self.sequencer, watermark)
+        idle = self.injector is not None and self.injector.idle
+        return Report(self.step.id, *self.slots, self.sequencer, watermark, idle)
 
     def has_news(self) -> bool:
         """Whether more may be promised than is stored."""
