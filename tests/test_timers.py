@@ -767,7 +767,7 @@ class Told(NamedTuple):
             st.integers(0, 11),
             st.integers(1, 12),
             st.integers(0, 6),
-            st.integers(0, 50),
+            st.integers(0, 5),
             st.booleans(),
         ).filter(lambda told: told.low < told.high)
     )
