@@ -124,8 +124,8 @@ async def _add(
         )
     for node in nodes:
         computation = await insert(
-            "INSERT INTO {t} (name, kind, version, state, upstream) VALUES (%s, %s, %s, %s, %s) "
-            "RETURNING id",
+            "INSERT INTO {t} (name, kind, version, state, upstream, paused) "
+            "VALUES (%s, %s, %s, %s, %s, false) RETURNING id",
             [node.name, node.kind, node.version, Jsonb(node.state), Jsonb(node.upstream)],
             t=table("computation"),
         )

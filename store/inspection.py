@@ -54,6 +54,14 @@ class Worker(msgspec.Struct, frozen=True):
     """By its lease; dead: its process ran on this machine and is gone."""
     intervals: int
     """That it owns."""
+    address: str = ""
+    """Where other workers reach it; empty: it is alone."""
+    code: str = ""
+    """Hash of what it runs."""
+    cpu: float | None = None
+    """CPU seconds per second, by its last heartbeat; None: there was none yet."""
+    rss_bytes: int | None = None
+    """Its memory, likewise."""
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -78,6 +86,8 @@ class ComputationStatus(msgspec.Struct):
 
     name: str
     kind: str
+    paused: bool = False
+    """An injector that an operator lets rest."""
     intervals: int = 0
     processed: int = 0
     duplicates_dropped: int = 0
@@ -117,6 +127,8 @@ class IntervalStatus(msgspec.Struct, frozen=True):
     processed: int
     input_watermark: str
     low_watermark: str
+    wanted_by: str | None = None
+    """Id of the worker that is to have it next; None: it stays."""
 
 
 class SourceStatus(msgspec.Struct, frozen=True):
@@ -479,13 +491,11 @@ def _json(text: str | None) -> Any:
 
 
 def _worker(row: Any) -> Worker:
-    id_, host, pid, pid_started, started_at, heartbeat_at, lease_seconds, intervals = row
+    id_, host, pid, pid_started, started_at, heartbeat_at, lease_seconds, *rest = row
     state: Literal["running", "silent", "dead"] = "running" if lease_seconds > 0 else "silent"
     if is_dead(host, pid, pid_started):
         state = "dead"
-    return Worker(
-        id_, host.split()[0], pid, started_at, heartbeat_at, lease_seconds, state, intervals
-    )
+    return Worker(id_, host.split()[0], pid, started_at, heartbeat_at, lease_seconds, state, *rest)
 
 
 def is_dead(host: str, pid: int, pid_started: str) -> bool:
@@ -503,6 +513,7 @@ def _computation(name: str, kind: str, intervals: list[Any], now: int) -> Comput
     return ComputationStatus(
         name,
         kind,
+        paused=intervals[0].paused,
         intervals=len(intervals),
         processed=totals["processed"],
         duplicates_dropped=totals["duplicates_dropped"],
@@ -529,6 +540,7 @@ def _interval(row: Any) -> IntervalStatus:
         row.counters.get("processed", 0),
         time_text(row.input_watermark),
         time_text(row.low_watermark),
+        row.wanted_by,
     )
 
 

@@ -205,6 +205,7 @@ class MemoryStore:
         self._clock = clock or SystemClock()
         self._graph: dict[str, Any] | None = None
         self._computations: dict[str, _Named] = {}
+        self._paused: set[str] = set()
         self._streams: dict[str, _Named] = {}
         self._intervals: dict[int, IntervalRow] = {}
         self._last_interval = 0
@@ -515,7 +516,12 @@ class MemoryStore:
                 for id_, w in self._workers.items()
                 if not w.stopped
             ],
+            frozenset(self._computations[name].id for name in self._paused),
         )  # fmt: skip
+
+    def pause(self, *injectors: str) -> None:
+        """Let these rest, and no others, as an operator does."""
+        self._paused = set(injectors)
 
     async def wish(self, changes: list[Wish]) -> list[int]:
         await self._called("wish")
@@ -906,6 +912,10 @@ class MemoryStore:
                 self._timers[name] = (timer.due, timer.hold)
         self._folded[interval_id] = through
         return True
+
+    async def now(self) -> int:
+        await self._called("now")
+        return self._clock.now()
 
     async def oldest_snapshot_seconds(self) -> float:
         await self._called("oldest_snapshot_seconds")

@@ -72,7 +72,7 @@ class PostgresPlacement:
         except psycopg.Error as error:
             raise translate(error) from error
         assert row is not None
-        now, intervals, workers = row
+        now, intervals, workers, paused = row
         return Placement(
             now,
             [PlacedInterval(*found) for found in msgspec.json.decode(intervals)],
@@ -84,6 +84,7 @@ class PostgresPlacement:
                 for id_, address, code, host, pid, started, backends, left, load
                 in msgspec.json.decode(workers)
             ],
+            frozenset(msgspec.json.decode(paused)),
         )  # fmt: skip
 
     # -- claims -------------------------------------------------------------------

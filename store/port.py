@@ -268,6 +268,8 @@ class Placement:
     """In the order of computations and slots."""
     workers: list[PlacedWorker]
     """In the order in which they registered."""
+    paused: frozenset[int] = frozenset()
+    """Computations: injectors that are not to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -531,6 +533,10 @@ class Store(Protocol):
         ...
 
     async def oldest_snapshot_seconds(self) -> float: ...
+
+    async def now(self) -> int:
+        """The store's clock, microseconds: a round trip that does nothing else."""
+        ...
 
     async def live_buckets(self) -> list[Bucket]: ...
 

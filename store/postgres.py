@@ -532,6 +532,10 @@ class PostgresStore:
             await connection.execute(self.statements.get("fold_timers"), params)
         return True
 
+    async def now(self) -> int:
+        ((micros,),) = await self._rows("database_time")
+        return int(micros)
+
     async def oldest_snapshot_seconds(self) -> float:
         rows = await self._rows("oldest_snapshot")
         return float(rows[0][0])

@@ -69,6 +69,7 @@ computation = Table(
     Column("version", Integer, nullable=False, comment="version of the state's type"),
     Column("state", JSONB, nullable=False, comment="fingerprint of the state's type"),
     Column("upstream", JSONB, nullable=False, comment="names of the nodes whose streams it reads"),
+    Column("paused", Boolean, nullable=False, comment="an injector that is not to read"),
     comment="The nodes of the deployed graph",
 )
 

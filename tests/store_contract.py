@@ -21,6 +21,7 @@ from millwheel.clock import VirtualClock
 from millwheel.codec import encode_key
 from millwheel.model import SLOTS, Delivery, Key, record_id
 from millwheel.sinks import Table
+from millwheel.store import administration
 from millwheel.store.memory import MemoryStore, ShownState, ShownTimer
 from millwheel.store.port import (
     Claim,
@@ -121,6 +122,10 @@ class Site(ABC):
         """What was given up on, in order."""
 
     @abstractmethod
+    async def pause(self, *injectors: str) -> None:
+        """Let these injectors rest, and no others, as an operator does."""
+
+    @abstractmethod
     async def aclose(self) -> None: ...
 
     @abstractmethod
@@ -152,6 +157,9 @@ class MemorySite(Site):
 
     async def dead_letters(self) -> list[DeadLetter]:
         return list(self.store.dead_letters)
+
+    async def pause(self, *injectors: str) -> None:
+        self.store.pause(*injectors)
 
     async def aclose(self) -> None:
         await self.store.close()
@@ -218,6 +226,11 @@ class PostgresSite(Site):
             )
             for letter in letters
         ]
+
+    async def pause(self, *injectors: str) -> None:
+        administration.pause(self.schema.url, self.schema.name, paused=False)
+        if injectors:
+            administration.pause(self.schema.url, self.schema.name, injectors)
 
     async def aclose(self) -> None:
         await self.reader.close()

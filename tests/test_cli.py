@@ -13,6 +13,7 @@ import io
 import json
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
@@ -598,6 +599,48 @@ def test_a_pipeline_that_runs_is_seen_and_kept_from_harm(shell: Shell) -> None:
     assert code == 0
     assert "complete" in stdout
     assert shell.counts() == expected(rows)
+
+
+def test_injectors_are_paused_and_go_on(shell: Shell) -> None:
+    name = shell.environment["NAME"]
+    first, second = lines(100), lines(200, first=100)
+    shell.write(first)
+    shell("run", "wheel:pipeline", "--keep-open")
+    told = shell("pause", name, "nothing", code=2)
+    assert "has no injector 'nothing'; it has: lines_injector. Nothing was changed" in told
+    told = shell("pause", name, "lines_injector")
+    assert told == f"paused 1 injector of {name}: lines_injector\nno worker is running\n"
+    assert "lines_injector reads " in (text := shell("status", name))
+    assert ", read to its end, paused\n" in text
+    assert "\n lines_injector (paused) |" in text
+
+    shell.write(second, append=True)
+    running = shell.start("run", "wheel:pipeline")
+    running.until(lambda line: line["event"] == "injectors_paused")
+    running.until(lambda line: line["event"] == "progress" and line["seconds"] > 1)
+    assert running.log[-1]["read"] == 0
+    told = shell("pause", name)
+    assert told == (
+        f"paused 0 injectors of {name}\npaused already: lines_injector\n"
+        "1 worker running: will stop reading within 2 s\n"
+    )
+    (status,) = shell.json("status", name)["pipelines"]
+    assert [c["paused"] for c in status["computations"]] == [True, False, False, False]
+    (worker,) = status["workers"]
+    assert worker["rss_bytes"] > 1 << 20
+    assert worker["cpu"] >= 0
+    assert (worker["address"], worker["code"]) == ("", "")
+    text = shell("status", name)
+    assert re.search(r"lease for \d+ s more, 7 intervals, CPU \d+%, [\d,]+ MB\n", text), text
+    shell("resume", name)
+    code, stdout, _ = running.end()
+    assert code == 0
+    assert "complete" in stdout
+    assert shell.counts() == expected(first, second)
+    told = shell("resume", name)
+    assert told == (
+        f"resumed 0 injectors of {name}\nnot paused: lines_injector\nno worker is running\n"
+    )
 
 
 def test_a_dump_of_the_schema_is_a_savepoint(shell: Shell, tmp_path: Path) -> None:

@@ -116,6 +116,18 @@ async def test_the_placement_shows_workers_and_intervals(site: Site) -> None:
     assert (theirs.lease_left, theirs.backends, theirs.load) == (0.0, [], {})
 
 
+async def test_the_placement_shows_what_rests_and_a_deploy_leaves_it_so(site: Site) -> None:
+    deployment = await deploy(site.store)
+    assert (await site.store.read_placement()).paused == frozenset()
+    await site.pause("lines")
+    lines = deployment.computations["lines"]
+    assert (await site.store.read_placement()).paused == {lines}
+    await deploy(await site.another())
+    assert (await site.store.read_placement()).paused == {lines}
+    await site.pause()
+    assert (await site.store.read_placement()).paused == frozenset()
+
+
 @pytest.mark.parametrize("end", ["stop", "run out", "unknown"])
 async def test_the_placement_shows_whose_lease_is_over(site: Site, end: str) -> None:
     owner = await Owner.take(site.store)

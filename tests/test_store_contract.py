@@ -1369,3 +1369,8 @@ async def test_statements_are_kept_with_their_commits(memory: MemorySite) -> Non
     await owner.write(commit)
     assert memory.store.statements == [("INSERT INTO mine VALUES (%s)", (1,))]
     assert memory.store.state("count", b'"nobody"') == {}
+
+
+async def test_the_store_tells_its_time(site: Site) -> None:
+    first = await site.store.now()
+    assert START <= first <= await site.store.now()

@@ -731,26 +731,57 @@ def test_slots_that_nobody_reports_keep_their_last_value() -> None:
     assert of.least == 40, "and nowhere else"
 
 
+def test_the_least_of_those_that_are_not_idle() -> None:
+    marks = Watermarks()
+    marks.add_sender(1, 3)
+    marks.add_reader(9, [1])
+    for partition, watermark in enumerate((10, 20, 30)):
+        marks.report(Report(1, partition, partition + 1, 1, watermark))
+    assert marks.least_awake(1) == 10
+    marks.report(Report(1, 0, 1, 1, 10, idle=True))
+    assert marks.least_awake(1) == 20, "that it is idle comes with no other watermark"
+    assert marks.input(9) == 10, "who reads goes by the least of all"
+    marks.report(Report(1, 0, 1, 1, 5))
+    assert marks.least_awake(1) == 20, "an old report"
+    marks.report(Report(1, 0, 1, 2, 5))
+    assert marks.least_awake(1) == 5, "a new owner has begun to look"
+    for partition in range(3):
+        marks.report(Report(1, partition, partition + 1, 3, 40, idle=True))
+    assert marks.least_awake(1) is None
+    assert marks.input(9) == 40
+
+
 class Told(NamedTuple):
     low: int
     high: int
     sequencer: int
     watermark: int
+    idle: bool
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(
     st.lists(
         st.builds(
-            Told, st.integers(0, 11), st.integers(1, 12), st.integers(0, 6), st.integers(0, 50)
+            Told,
+            st.integers(0, 11),
+            st.integers(1, 12),
+            st.integers(0, 6),
+            st.integers(0, 5),
+            st.booleans(),
         ).filter(lambda told: told.low < told.high)
     )
 )
 def test_the_last_word_of_each_slot_counts(words: list[Told]) -> None:
     of = SlotWatermarks(12)
     slots = [(-1, MIN_TIME)] * 12
+    idle = [False] * 12
     for told in words:
         of.report(*told)
         for slot in range(told.low, told.high):
-            slots[slot] = max(slots[slot], (told.sequencer, told.watermark))
+            if (told.sequencer, told.watermark) >= slots[slot]:
+                slots[slot] = (told.sequencer, told.watermark)
+                idle[slot] = told.idle
         assert of.least == min(watermark for _, watermark in slots)
+        awake = [slots[slot][1] for slot in range(12) if not idle[slot]]
+        assert of.least_awake() == min(awake, default=None)

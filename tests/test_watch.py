@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from millwheel.cli.store import MOVING_SHOWN
 from millwheel.cli.watch import Rates, lag, lines, owners
 from millwheel.store.inspection import (
     END_OF_TIME,
@@ -25,8 +26,12 @@ def worker(id: str, *, lease: float = 10) -> Worker:
     return Worker(id, "mill", 42, START, START, lease, state, 1)  # type: ignore[arg-type]
 
 
-def interval(number: int, owner: str | None, computation: str = "count") -> IntervalStatus:
-    return IntervalStatus(number, computation, 0, 9, owner, 1, 1, 0, END_OF_TIME, END_OF_TIME)
+def interval(
+    number: int, owner: str | None, computation: str = "count", wanted_by: str | None = None
+) -> IntervalStatus:
+    return IntervalStatus(
+        number, computation, 0, 9, owner, 1, 1, 0, END_OF_TIME, END_OF_TIME, wanted_by
+    )
 
 
 def status(seconds: float = 0, processed: int = 0, **more: object) -> PipelineStatus:
@@ -112,8 +117,8 @@ def test_the_view() -> None:
     assert figures == "  2 workers · 3 intervals · 2,500 records/s · backlog 12"
     workers, computations = tables[2:4], tables[6:]
     assert [[cell.strip() for cell in row.split("|")] for row in workers] == [
-        ["aaaaaaaa", "running", "42", "mill", "10 s", "1"],
-        ["cccccccc", "silent", "42", "mill", "0 s", "1"],
+        ["aaaaaaaa", "running", "42", "mill", "", "", "10 s", "1", "", ""],
+        ["cccccccc", "silent", "42", "mill", "", "", "0 s", "1", "", ""],
     ]
     assert [[cell.strip() for cell in row.split("|")] for row in computations] == [
         ["count", "2,500", "1,234,567", "12", "2024-05-01T11:59:00", "1 min 0 s",
@@ -128,3 +133,45 @@ def test_pipelines_that_cannot_be_looked_into_are_told_in_a_line() -> None:
     assert "Run: millwheel migrate old" in shown[0]
     assert shown[1:] == ["", "pipeline unused: made, but never run"]
     assert lines([]) == []
+
+
+def test_workers_tell_where_they_are_and_what_they_cost() -> None:
+    ann = Worker(
+        ANN, "mill", 42, START, START, 10, "running", 1, "10.0.0.1:7000", "0123456789abcdef", 0.256,
+        300 << 20,
+    )  # fmt: skip
+    found = status(workers=[ann])
+    head, _, row = lines([found])[2:5]
+    cells = dict(zip(cells_of(head), cells_of(row), strict=True))
+    assert cells["address"] == "10.0.0.1:7000"
+    assert cells["code"] == "01234567"
+    assert cells["CPU"] == "26%"
+    assert cells["memory"] == "300 MB"
+
+
+def cells_of(line: str) -> list[str]:
+    return [cell.strip() for cell in line.split("|")]
+
+
+def test_intervals_on_their_way_are_told() -> None:
+    found = status(workers=[worker(ANN), worker(BOB)])
+    found.intervals = [
+        interval(1, ANN),
+        interval(2, ANN, "end", BOB),
+        interval(3, None, "end", BOB),
+    ]
+    shown = lines([found])
+    assert [line for line in shown if "moving" in line] == [
+        "  end[0:9] moving to bbbbbbbb from aaaaaaaa",
+        "  end[0:9] moving to bbbbbbbb from nobody",
+    ]
+    found.intervals = [interval(n, ANN, "end", BOB) for n in range(25)]
+    told = [line for line in lines([found]) if "moving" in line]
+    assert len(told) == MOVING_SHOWN + 1
+    assert told[-1] == "  and 15 more intervals moving"
+
+
+def test_an_injector_that_rests_is_marked() -> None:
+    found = status()
+    found.computations[0].paused = True
+    assert cells_of(lines([found])[-1])[0] == "count (paused)"

@@ -26,6 +26,8 @@ class Report(NamedTuple):
     slot_to: int
     sequencer: int
     watermark: int
+    idle: bool = False
+    """A partition of a source that has been silent for so long that nobody waits for it."""
 
 
 class Stretch(NamedTuple):
@@ -35,6 +37,7 @@ class Stretch(NamedTuple):
     """One past the last; it begins where the one before ends."""
     sequencer: int
     watermark: int
+    idle: bool = False
 
 
 class SlotWatermarks:
@@ -47,18 +50,20 @@ class SlotWatermarks:
         self._stretches = [Stretch(slots, -1, MIN_TIME)]
         self.least = MIN_TIME
 
-    def report(self, slot_from: int, slot_to: int, sequencer: int, watermark: int) -> None:
+    def report(
+        self, slot_from: int, slot_to: int, sequencer: int, watermark: int, idle: bool = False
+    ) -> None:
         """Take the word of an interval's owner; of the same owner, a lower one is an old one."""
         starts, stretches = self._starts, self._stretches
         place = bisect_right(starts, slot_from) - 1
         known = stretches[place]
         if starts[place] == slot_from and known.end == slot_to:
-            if (sequencer, watermark) > (known.sequencer, known.watermark):
-                stretches[place] = Stretch(slot_to, sequencer, watermark)
+            if (sequencer, watermark) >= (known.sequencer, known.watermark):
+                stretches[place] = Stretch(slot_to, sequencer, watermark, idle)
         else:
             self._cut(slot_from)
             self._cut(slot_to)
-            self._overlay(slot_from, slot_to, sequencer, watermark)
+            self._overlay(slot_from, slot_to, sequencer, watermark, idle)
         self.least = min(stretch.watermark for stretch in self._stretches)
 
     def _cut(self, slot: int) -> None:
@@ -70,14 +75,20 @@ class SlotWatermarks:
             self._stretches[place] = known._replace(end=slot)
             self._stretches.insert(place + 1, known)
 
-    def _overlay(self, slot_from: int, slot_to: int, sequencer: int, watermark: int) -> None:
+    def least_awake(self) -> int | None:
+        """The least of what is not idle; None: all is."""
+        return min((s.watermark for s in self._stretches if not s.idle), default=None)
+
+    def _overlay(
+        self, slot_from: int, slot_to: int, sequencer: int, watermark: int, idle: bool
+    ) -> None:
         """Replace what is older in a range that begins and ends between stretches."""
         starts: list[int] = []
         stretches: list[Stretch] = []
         for start, known in zip(self._starts, self._stretches, strict=True):
             inside = slot_from <= start and known.end <= slot_to
-            if inside and (sequencer, watermark) > (known.sequencer, known.watermark):
-                known = Stretch(known.end, sequencer, watermark)
+            if inside and (sequencer, watermark) >= (known.sequencer, known.watermark):
+                known = Stretch(known.end, sequencer, watermark, idle)
             if stretches and stretches[-1][1:] == known[1:]:
                 stretches[-1] = known
             else:
@@ -110,7 +121,7 @@ class Watermarks:
         """Take a report; gives the computations whose input watermark moved."""
         of = self._of[report.computation]
         before = of.least
-        of.report(report.slot_from, report.slot_to, report.sequencer, report.watermark)
+        of.report(*report[1:])
         if of.least == before:
             return []
         moved = []
@@ -128,6 +139,11 @@ class Watermarks:
     def all_at_end(self) -> bool:
         """Whether every computation has stored the end of time for all its slots."""
         return all(of.least == MAX_TIME for of in self._of.values())
+
+    def least_awake(self, computation: int) -> int | None:
+        """The least that is stored of the partitions of a source that are not idle, whoever has
+        them; None: all are."""
+        return self._of[computation].least_awake()
 
     def least(self, computation: int) -> int:
         """The least that is stored of a computation."""

@@ -99,6 +99,9 @@ def upgrade() -> None:
             nullable=False,
             comment="names of the nodes whose streams it reads",
         ),
+        sa.Column(
+            "paused", sa.Boolean(), nullable=False, comment="an injector that is not to read"
+        ),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("name"),
         comment="The nodes of the deployed graph",

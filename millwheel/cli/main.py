@@ -296,6 +296,35 @@ def status(
     status(pipeline, store, as_json=as_json)
 
 
+PipelineName = Annotated[str, typer.Argument(metavar="PIPELINE", show_default=False)]
+Injectors = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="INJECTOR", help="Else all of them.", show_default=False),
+]
+
+
+@app.command()
+@command
+def pause(
+    pipeline: PipelineName, injectors: Injectors = None, store: Store = None, debug: Debug = False
+) -> None:
+    """Let injectors read no more. What they have read is processed; watermarks stand still."""
+    from millwheel.cli.store import pause
+
+    pause(pipeline, injectors or [], store, paused=True)
+
+
+@app.command()
+@command
+def resume(
+    pipeline: PipelineName, injectors: Injectors = None, store: Store = None, debug: Debug = False
+) -> None:
+    """Let injectors that were paused read on where they stopped."""
+    from millwheel.cli.store import pause
+
+    pause(pipeline, injectors or [], store, paused=False)
+
+
 @app.command()
 @command
 def sql(

@@ -20,7 +20,9 @@ from millwheel.store.inspection import (
     ComputationStatus,
     DeadLetterEntry,
     Holder,
+    IntervalStatus,
     PipelineStatus,
+    Worker,
     inspect,
     select,
 )
@@ -29,6 +31,12 @@ from millwheel.store.presence import present
 from millwheel.streams import check_name
 
 Format = Literal["table", "csv", "json"]
+
+NOTICED_SECONDS = 2
+"""Workers look every second, and have a chunk in hand."""
+
+MOVING_SHOWN = 10
+"""Intervals on their way to another worker that are told one by one."""
 
 LIMIT_WIDTH = 60
 """Longest cell in the lists for people; `--json` and `show` tell all."""
@@ -76,21 +84,17 @@ def _print_status(status: PipelineStatus) -> None:
         typer.echo("  made, but never run")
         return
     for worker in status.workers:
-        lease = (
-            f"lease for {worker.lease_seconds:.0f} s more"
-            if worker.lease_seconds > 0
-            else f"lease ran out {-worker.lease_seconds:.0f} s ago"
-        )
-        typer.echo(
-            f"  worker {worker.id[:8]}: {worker.state}, process {worker.pid} on {worker.host}, "
-            f"{lease}, {worker.intervals} intervals"
-        )
+        typer.echo(f"  worker {worker.id[:8]}: {', '.join(_worker(worker))}")
     if not status.workers:
         typer.echo("  no worker runs it")
+    for line in moving(status.intervals):
+        typer.echo(f"  {line}")
+    paused = {computation.name for computation in status.computations if computation.paused}
     for source in status.sources:
         typer.echo(
             f"  {source.computation} reads {source.source}"
             + (", read to its end" if source.ended else "")
+            + (", paused" if source.computation in paused else "")
         )
     typer.echo()
     print_table(
@@ -98,6 +102,42 @@ def _print_status(status: PipelineStatus) -> None:
          "dead letters", "input watermark", "low watermark", "held by"],
         [_row(computation) for computation in status.computations],
     )  # fmt: skip
+
+
+def _worker(worker: Worker) -> list[str]:
+    """What there is to say of a worker."""
+    lease = (
+        f"lease for {worker.lease_seconds:.0f} s more"
+        if worker.lease_seconds > 0
+        else f"lease ran out {-worker.lease_seconds:.0f} s ago"
+    )
+    return [
+        worker.state,
+        f"process {worker.pid} on {worker.host}",
+        lease,
+        f"{worker.intervals} intervals",
+        *([f"CPU {worker.cpu:.0%}"] if worker.cpu is not None else []),
+        *([byte_text(worker.rss_bytes)] if worker.rss_bytes is not None else []),
+        *([f"at {worker.address}"] if worker.address else []),
+        *([f"code {worker.code[:8]}"] if worker.code else []),
+    ]
+
+
+def moving(intervals: list[IntervalStatus]) -> list[str]:
+    """The intervals that are to have another owner, a line each."""
+    found = [interval for interval in intervals if interval.wanted_by is not None]
+    lines = [
+        f"{interval.computation}[{interval.slot_from}:{interval.slot_to}] moving to "
+        f"{(interval.wanted_by or '')[:8]} from {(interval.owner or 'nobody')[:8]}"
+        for interval in found[:MOVING_SHOWN]
+    ]
+    more = len(found) - len(lines)
+    return [*lines, *([f"and {more} more intervals moving"] if more else [])]
+
+
+def name_of(status: ComputationStatus) -> str:
+    """A computation's name, and whether it rests."""
+    return f"{status.name} (paused)" if status.paused else status.name
 
 
 def _row(status: ComputationStatus) -> list[str]:
@@ -110,7 +150,7 @@ def _row(status: ComputationStatus) -> list[str]:
         status.bloom_maybes,
     )
     return [
-        status.name,
+        name_of(status),
         *(f"{figure:,}" for figure in figures),
         late(status),
         f"{status.dead_letters:,}",
@@ -236,6 +276,32 @@ def discard_dead_letters(
     typer.echo(f"discarded {len(gone)} dead letter{'' if len(gone) == 1 else 's'} of {name}")
 
 
+def pause(pipeline: str, injectors: list[str], store: str | None, *, paused: bool) -> None:
+    """Let injectors rest, or go on; tell what that changes, and when."""
+    with present(StoreAddress.parse(store)) as presence:
+        found = administration.pause(presence.url, pipeline, injectors, paused=paused)
+    done = "paused" if paused else "resumed"
+    names = ", ".join(found.changed)
+    typer.echo(
+        f"{done} {_count(len(found.changed), 'injector')} of {pipeline}"
+        + (f": {names}" if names else "")
+    )
+    if found.unchanged:
+        was = "paused already" if paused else "not paused"
+        typer.echo(f"{was}: {', '.join(found.unchanged)}")
+    if found.workers:
+        soon = "stop reading" if paused else "read on"
+        typer.echo(
+            f"{_count(found.workers, 'worker')} running: will {soon} within {NOTICED_SECONDS} s"
+        )
+    else:
+        typer.echo("no worker is running")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def drop(pipeline: str, store: str | None, *, sure: bool) -> None:
     """Remove a pipeline with all its data."""
     address = StoreAddress.parse(store)
@@ -246,18 +312,19 @@ def drop(pipeline: str, store: str | None, *, sure: bool) -> None:
             if not (sys.stdin.isatty() and sys.stdout.isatty()):
                 raise UsageError(
                     f"removing {what} takes all its data with it ({tables} tables, "
-                    f"{_bytes(size)}); say --yes to do so"
+                    f"{byte_text(size)}); say --yes to do so"
                 )
             typer.confirm(
                 f"Remove {what} with its state, its results and everything else "
-                f"({tables} tables, {_bytes(size)})?",
+                f"({tables} tables, {byte_text(size)})?",
                 abort=True,
             )
         administration.drop_pipeline(presence.url, pipeline)
     typer.echo(f"removed pipeline {pipeline}")
 
 
-def _bytes(size: float) -> str:
+def byte_text(size: float) -> str:
+    """A number of bytes for people."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if size < 1024 or unit == "GB":
             return f"{size:,.0f} {unit}"

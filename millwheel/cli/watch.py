@@ -19,7 +19,7 @@ from rich.live import Live
 from rich.text import Text
 
 from millwheel.cli.output import print_json_line, table
-from millwheel.cli.store import held_by, moment
+from millwheel.cli.store import byte_text, held_by, moment, moving, name_of
 from millwheel.errors import StoreUnavailable
 from millwheel.store.address import StoreAddress
 from millwheel.store.inspection import (
@@ -144,9 +144,11 @@ def _pipeline(status: PipelineStatus) -> list[str]:
     shown = [f"pipeline {status.name} at {at} UTC", f"  {' · '.join(figures)}"]
     if status.workers:
         shown += table(
-            ["worker", "state", "process", "host", "lease", "intervals"],
+            ["worker", "state", "process", "host", "address", "code", "lease", "intervals", "CPU",
+             "memory"],
             [_worker(worker) for worker in status.workers],
-        )
+        )  # fmt: skip
+    shown += [f"  {line}" for line in moving(status.intervals)]
     shown += table(
         ["computation", "records/s", "processed", "backlog", "low watermark", "lag", "owned by",
          "held by"],
@@ -165,15 +167,19 @@ def _worker(worker: Worker) -> list[str]:
         worker.state,
         str(worker.pid),
         worker.host,
+        worker.address,
+        worker.code[:8],
         f"{max(worker.lease_seconds, 0):.0f} s",
         str(worker.intervals),
+        "" if worker.cpu is None else f"{worker.cpu:.0%}",
+        "" if worker.rss_bytes is None else byte_text(worker.rss_bytes),
     ]
 
 
 def _computation(one: ComputationStatus, status: PipelineStatus) -> list[str]:
     ended = one.low_watermark == END_OF_TIME
     return [
-        one.name,
+        name_of(one),
         "" if one.per_second is None else f"{one.per_second:,.0f}",
         f"{one.processed:,}",
         f"{one.backlog:,}",

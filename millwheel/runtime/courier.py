@@ -18,7 +18,17 @@ from typing import TYPE_CHECKING, Any
 from millwheel.codec import apply_migrations, decode_key
 from millwheel.model import Delivery, record_id
 from millwheel.runtime.delivery import Incoming, Outgoing, Verdict
-from millwheel.runtime.frames import Acknowledge, Deliver, Frame, Gap, NotMine, Report, Row, Run
+from millwheel.runtime.frames import (
+    Acknowledge,
+    Deliver,
+    Frame,
+    Gap,
+    IntervalReport,
+    NotMine,
+    Report,
+    Row,
+    Run,
+)
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.network import Link, Network
 
@@ -299,12 +309,9 @@ class Courier:
         await self._network.close()
 
 
-def _reported(interval: Interval) -> tuple[int, int, int, int, int, int, dict[float, int]]:
+def _reported(interval: Interval) -> IntervalReport:
     percentiles = {percentile: kept.durable for percentile, kept in interval.percentiles.items()}
-    return (
-        interval.id, interval.step.id, *interval.slots, interval.sequencer, interval.durable,
-        percentiles,
-    )  # fmt: skip
+    return (interval.id, *interval.report(interval.durable), percentiles)
 
 
 def _runs(seqs: Iterable[int]) -> list[Run]:

@@ -29,7 +29,10 @@ from millwheel.runtime.injector import Injector
 from millwheel.runtime.interval import Interval, Ownership
 from millwheel.runtime.lane import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Lane
 from millwheel.runtime.lease import Lease
+from millwheel.runtime.load import Meter, Process
 from millwheel.runtime.network import Network
+from millwheel.runtime.observer import Observer
+from millwheel.runtime.placing import Pauses
 from millwheel.runtime.sent import SentLog
 from millwheel.runtime.step import NOBODY, Destination, Step, StreamRoute, connect
 from millwheel.runtime.tasks import end
@@ -57,6 +60,7 @@ class Engine:
             it is given. None of the intervals are claimed until `Holdings.take` is told to.
             None: this worker has all of them to itself.
         worker: its id, a UUID nobody else has; None: a new one.
+        process: what this process costs.
     """
 
     def __init__(
@@ -70,12 +74,15 @@ class Engine:
         take_over: bool = False,
         network: Callable[[str], Network] | None = None,
         worker: str | None = None,
+        process: Process | None = None,
     ) -> None:
         self.pipeline = pipeline
         self.graph = pipeline.graph()
         self.settings = pipeline.settings
         self.store = store
         self.clock = clock or SystemClock()
+        self.process = process or Process()
+        self._meter = Meter(self.clock, self.process)
         self.close_at_end = close_at_end
         self.inject_copies = inject_copies
         self._take_over = take_over
@@ -95,14 +102,22 @@ class Engine:
         self.courier = None if self._network is None else Courier(self, self._network)
         """To and from other workers; None: there are none."""
         self._stand_ins: dict[int, Remote] = {}
+        self._idle: set[Injector] = set()
+        """Those here that were idle at the last look."""
         self.lanes = [Lane(self, number) for number in range(self.settings.lanes)]
         self.processed = 0
         """Records and timers whose effects are durable, since this start."""
         self.done = asyncio.Event()
         """Every source has ended, and everything that came of it is stored."""
         self.lease = Lease(self.clock, self.settings.lease_seconds)
+        self.paused: frozenset[int] = frozenset()
+        """The injectors, by computation, that an operator wants to rest."""
         self.lookup_wanted = asyncio.Event()
         """Who owns what should be read again soon."""
+        self.observer = Observer()
+        """Who is told what happens."""
+        self.started = False
+        """It has claimed what it is to begin with, or looked around for it."""
         self.stopping = False
         """Nothing new is read or run: what is finished is committed, and that is all."""
         self._failure: BaseException | None = None
@@ -146,10 +161,14 @@ class Engine:
             await lane.connect()
             lane.start()
         if self._network is None:
+            pauses = Pauses(self)
+            await pauses.run_once()
             await self.holdings.take([row.id for row in deployment.intervals])
+            self.spawn(pauses.run(), "pauses")
         else:
             await self.look_around()
         self.spawn(self.housekeeping.run(), "housekeeping")
+        self.started = True
         self.log.info("started", intervals=len(self.intervals), lanes=len(self.lanes))
 
     async def run(self, stop: asyncio.Event | None = None, *, until_done: bool = True) -> None:
@@ -450,6 +469,7 @@ class Engine:
     def place(self, placement: Placement) -> None:
         """Take over what the store says of other workers and of all intervals."""
         assert self.courier is not None
+        self.pause(placement.paused)
         self.courier.meet(
             {w.id: w.address for w in placement.workers if w.id != self.worker and w.address}
         )
@@ -481,6 +501,23 @@ class Engine:
             if self.held(remote.id) is None:  # cut otherwise: its records go by slot
                 for delivery in remote.unacked():
                     remote.step.interval_of(delivery.slot).intake.append(delivery)
+
+    def pause(self, computations: frozenset[int]) -> None:
+        """Injectors of these computations read no more, those of all others do.
+
+        What was read is processed; the watermark stays where it is, since nobody knows what
+        comes next.
+        """
+        if computations == self.paused:
+            return
+        resting = [injector for injector in self.injectors if injector.paused]
+        self.paused = computations
+        names = [step.name for id_, step in self.steps.items() if id_ in computations]
+        self.log.info("injectors_paused", injectors=names)
+        for injector in resting:
+            if not injector.paused:
+                injector.resume()
+        self.check_finished()
 
     # -- between this worker's intervals ----------------------------------------------------
 
@@ -573,15 +610,15 @@ class Engine:
 
     def hear(self, worker: str, reports: Iterable[IntervalReport]) -> None:
         """What another worker has stored; and that it has these intervals."""
-        for id_, computation, slot_from, slot_to, sequencer, watermark, percentiles in reports:
+        for id_, computation, low, high, sequencer, watermark, idle, percentiles in reports:
+            report = Report(computation, low, high, sequencer, watermark, idle)
             remote = self._stand_ins.get(id_)
-            if remote is not None and sequencer > remote.sequencer:
-                remote.belongs_to(worker, sequencer)
-            if computation in self.steps:  # else it is of a graph that grew since we started
-                self._take_report(Report(computation, slot_from, slot_to, sequencer, watermark))
-                for percentile, low in percentiles.items():
-                    report = Report(computation, slot_from, slot_to, sequencer, low)
-                    self._take_percentile(percentile, report)
+            if remote is not None and report.sequencer > remote.sequencer:
+                remote.belongs_to(worker, report.sequencer)
+            if report.computation in self.steps:  # else of a graph that grew since we started
+                self._take_report(report)
+                for percentile, early in percentiles.items():
+                    self._take_percentile(percentile, report._replace(watermark=early))
         self.check_finished()
 
     def _take_report(self, report: Report) -> None:
@@ -613,12 +650,44 @@ class Engine:
             self.touch(interval, urgent=True)
 
     def excuse_idle(self) -> None:
-        """Idle injectors go along with the least of those that are not."""
-        idle = [injector for injector in self.injectors if injector.idle]
-        if idle and len(idle) < len(self.injectors):
-            others = [injector for injector in self.injectors if injector not in idle]
-            for injector in idle:
-                injector.go_along(others)
+        """Idle partitions here go along with the least of those that are not, here or elsewhere.
+
+        What others have is known by what they told, which is stored. That one is idle may be old
+        news, and does no harm: what is excused promises for its own rows alone, and whoever reads
+        still goes by the least of all (decision 26).
+        """
+        injectors = self.injectors
+        idle = {injector for injector in injectors if injector.idle}
+        for injector in injectors:
+            if (injector in idle) != (injector in self._idle):
+                self._tell_readers(injector.interval)
+        self._idle = idle
+        if not idle:
+            return
+        least = self._least_awake(self.watermarks)
+        if least is None:
+            return  # everybody is: time stands still
+        percentiles = {p: self._least_awake(kept, p) for p, kept in self.percentiles.items()}
+        for injector in idle:
+            injector.go_along(least, percentiles)
+
+    def _tell_readers(self, interval: Interval) -> None:
+        """Readers here take what is stored of an interval as it is now."""
+        self._take_report(interval.report(interval.durable))
+        for percentile, kept in interval.percentiles.items():
+            self._take_percentile(percentile, interval.report(kept.durable))
+
+    def _least_awake(self, kept: Watermarks, percentile: float | None = None) -> int | None:
+        """The least that is stored of the partitions that are not idle, of all injectors.
+
+        An injector that keeps no such percentile low watermark counts with its exact one.
+        """
+        found = []
+        for step in self.steps.values():
+            if step.node.kind == "injector":
+                keeps = percentile is None or percentile in step.node.percentiles
+                found.append((kept if keeps else self.watermarks).least_awake(step.id))
+        return min((least for least in found if least is not None), default=None)
 
     async def load_timers(self, interval: Interval, kind: str) -> None:
         """Read the next page of an interval's stored timers."""
@@ -665,7 +734,7 @@ class Engine:
 
     def check_finished(self) -> None:
         """Set `done` when every source has ended and nothing is left to do."""
-        if not all(injector.ended for injector in self.injectors):
+        if self.paused or not all(injector.ended for injector in self.injectors):
             return
         now = self.clock.now()
         if self.courier is not None and not self.watermarks.all_at_end():
@@ -691,3 +760,7 @@ class Engine:
             "share": min((i.progress() for i in self.injectors), default=1.0),
             "wall_timers": sum(i.next_wall_timer() is not None for i in self.intervals),
         }
+
+    def load(self) -> dict[str, Any]:
+        """What a heartbeat publishes: `progress`, and what the work cost since the one before."""
+        return {**self.progress(), **self._meter.take(self.intervals)}

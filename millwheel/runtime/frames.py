@@ -60,9 +60,9 @@ as JSON, version of the stream's type)."""
 Run: TypeAlias = tuple[int, int]
 """Numbers from the first to the last, both included."""
 
-IntervalReport: TypeAlias = tuple[int, int, int, int, int, int, dict[float, int]]
-"""(interval, computation, first slot, slot behind the last, sequencer, low watermark, the
-percentile low watermarks). Times in microseconds."""
+IntervalReport: TypeAlias = tuple[int, int, int, int, int, int, bool, dict[float, int]]
+"""(interval, computation, first slot, slot behind the last, sequencer, low watermark, whether it is
+a partition of a source that is idle, the percentile low watermarks). Times in microseconds."""
 
 Nonce = Annotated[bytes, msgspec.Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 

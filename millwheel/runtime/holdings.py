@@ -112,6 +112,7 @@ class Holdings:
         self.intervals.append(interval)
         self._of.setdefault(step.id, []).append(interval)
         self._by_id[interval.id] = interval
+        engine.observer.interval_taken(interval)
         before = step.put(interval)
         if isinstance(before, Remote):
             interval.intake.extend(before.unacked())
@@ -224,6 +225,7 @@ class Holdings:
         self.intervals.remove(interval)
         self._of[interval.step.id].remove(interval)
         del self._by_id[interval.id]
+        engine.observer.interval_gone(interval)
 
     async def lose(self, interval: Interval) -> None:
         """Somebody else has claimed it: what it did since its last durable commit never was."""
@@ -266,6 +268,7 @@ class Holdings:
                 ours = {row.id for row in placement.intervals if row.owner == engine.worker}
                 for interval in intervals:
                     if interval.ownership is Ownership.HELD and interval.id not in ours:
+                        engine.observer.interval_fenced(interval)
                         await self.lose(interval)
             else:
                 return {claim.interval.id: claim for claim in claims}

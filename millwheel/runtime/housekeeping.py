@@ -63,7 +63,7 @@ class Housekeeping(Service):
         engine = self._engine
         asked, before = engine.clock.monotonic(), engine.clock.now()
         answer = await engine.store.heartbeat(
-            engine.worker, self._settings.lease_seconds, dict(engine.progress())
+            engine.worker, self._settings.lease_seconds, engine.load()
         )
         engine.lease.renewed(asked)
         if engine.courier is not None:

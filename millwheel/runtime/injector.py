@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from millwheel.codec import LETTER_CHARACTERS, encode_key, named_id, reason, shown, storable
@@ -23,6 +24,7 @@ from millwheel.model import (
     to_micros,
 )
 from millwheel.runtime.interval import Interval
+from millwheel.runtime.load import Measured
 from millwheel.runtime.sent import SentLog
 from millwheel.runtime.step import NOBODY
 from millwheel.runtime.step import Reader as StreamReader
@@ -63,6 +65,7 @@ class Injector:
         last of them was read)."""
         self._task: asyncio.Task[None] | None = None
         self.credit = asyncio.Event()
+        """It may be able to read on: some of what it sent was acknowledged, or it was resumed."""
         self.ended = False
         self.rows = 0
 
@@ -93,7 +96,7 @@ class Injector:
             self._read_on()
 
     def _read_on(self) -> None:
-        self._task = self._engine.spawn(self._run(), f"injector {self._interval.name}")
+        self._task = self._engine.spawn(self._measured_run(), f"injector {self._interval.name}")
 
     def read_on(self) -> None:
         """Read what was added to the source since its end was met.
@@ -103,6 +106,16 @@ class Injector:
         if self.ended and self._task is not None:
             self.ended = False
             self._read_on()
+
+    @property
+    def paused(self) -> bool:
+        """Whether an operator wants it to rest."""
+        return self._interval.step.id in self._engine.paused
+
+    def resume(self) -> None:
+        """Read where it stopped; what came to the source meanwhile is not old news."""
+        self._last_row_at = self._engine.clock.monotonic()
+        self.credit.set()
 
     async def stop(self) -> None:
         """Read no more."""
@@ -122,14 +135,9 @@ class Injector:
         return self._interval.log
 
     @property
-    def promised(self) -> int:
-        """The low watermark it has stored."""
-        return self._interval.durable
-
-    def promised_percentile(self, percentile: float) -> int:
-        """The percentile low watermark it has stored; the exact one, if it keeps none."""
-        kept = self._interval.percentiles.get(percentile)
-        return self.promised if kept is None else kept.durable
+    def interval(self) -> Interval:
+        """The partition as an interval."""
+        return self._interval
 
     def progress(self) -> float:
         """The share of the partition read, 0 to 1."""
@@ -164,12 +172,16 @@ class Injector:
             return (self._interval.stored_position or {}).get("since")
         return marks[1 if held and len(marks) > 1 else -1][2]
 
+    async def _measured_run(self) -> None:
+        clock = self._engine.process.run_seconds
+        await Measured(self._run(), self._interval.workload, clock)
+
     async def _run(self) -> None:
         engine = self._engine
         assert self._reader is not None
         limit = engine.settings.chunk_records
         while True:
-            while not self._interval.may_send():
+            while self.paused or not self._interval.may_send():
                 self.credit.clear()
                 await self.credit.wait()
             rows = self._reader.read(limit)
@@ -182,6 +194,7 @@ class Injector:
             self._last_row_at = engine.clock.monotonic()
             self._send(rows)
             self.rows += len(rows)
+            self._interval.workload.records += len(rows)
             self._marks.append((rows[-1].offset + 1, self._seen, engine.clock.now()))
             engine.wake_all()
             self._advance()
@@ -205,22 +218,26 @@ class Injector:
 
     @property
     def idle(self) -> bool:
-        """Whether it has waited for rows so long that it counts for nothing in the watermark."""
+        """Whether it has waited for rows so long that it counts for nothing in the watermark.
+
+        One that is paused has not waited: its rows may be there, and must not come too late.
+        """
         return (
             self._idle_after is not None
             and self.ended
+            and not self.paused
             and self._engine.clock.monotonic() - self._last_row_at >= self._idle_after
         )
 
-    def go_along(self, others: list[Injector]) -> None:
-        """Promise, while idle, what all the others have promised."""
+    def go_along(self, watermark: int, percentiles: Mapping[float, int | None]) -> None:
+        """Promise, while idle, what all that are not have stored."""
         interval = self._interval
         if not interval.log.drained:
             return
-        interval.hear(min(other.promised for other in others))
+        interval.hear(watermark)
         for percentile in interval.percentiles:
-            promises = (other.promised_percentile(percentile) for other in others)
-            interval.hear_percentile(percentile, min(promises))
+            if (early := percentiles[percentile]) is not None:
+                interval.hear_percentile(percentile, early)
         if interval.has_news():
             self._engine.touch(interval, urgent=True)
 

@@ -24,6 +24,7 @@ from millwheel.errors import InvariantBroken
 from millwheel.model import MAX_TIME, MIN_TIME, Delivery, Firing, Key, Timer
 from millwheel.runtime.bundle import IntervalWork, Item
 from millwheel.runtime.dedup import Dedup
+from millwheel.runtime.load import Workload
 from millwheel.runtime.part_file import PartFile
 from millwheel.runtime.sent import SentLog
 from millwheel.runtime.states import StateCache
@@ -82,6 +83,7 @@ class Interval:
         self.dedup: Dedup = None  # type: ignore[assignment]
         self.part_file: PartFile | None = None
         self.injector: Injector | None = None
+        self.workload = Workload(self.slots)
         self.restore(claim)
 
     def restore(self, claim: Claim) -> None:
@@ -104,6 +106,9 @@ class Interval:
         """The low watermark of the last commit put together: the next one follows it or fails."""
         self.durable = claim.low_watermark
         self.counters: dict[str, int] = dict(claim.counters)
+        """Totals since deploy, up to the last commit put together."""
+        self.durable_counters = msgspec.json.encode(claim.counters)
+        """The same up to the last commit known to be durable, as JSON."""
         self.stored_position = claim.position
         self.holds = Holds()
         self.release: list[int] = []
@@ -359,7 +364,8 @@ class Interval:
 
     def report(self, watermark: int) -> Report:
         """What others are told of its low watermark."""
-        return Report(self.step.id, *self.slots, self.sequencer, watermark)
+        idle = self.injector is not None and self.injector.idle
+        return Report(self.step.id, *self.slots, self.sequencer, watermark, idle)
 
     def has_news(self) -> bool:
         """Whether more may be promised than is stored."""
@@ -374,6 +380,7 @@ class Interval:
         for percentile, watermark in work.percentiles.items():
             self.percentiles[percentile].durable = watermark
         self.durable_n = work.n
+        self.durable_counters = self.encoded_counters
         for queue in self.timers.values():
             queue.durable = work.n
 

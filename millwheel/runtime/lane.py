@@ -25,6 +25,7 @@ from millwheel.model import MAX_TIME, Delivery, Firing, record_id
 from millwheel.runtime.bundle import Bundle, IntervalWork, Item
 from millwheel.runtime.execution import Execution, give_up
 from millwheel.runtime.interval import Interval, Ownership
+from millwheel.runtime.load import Measured
 from millwheel.runtime.states import Change, KeyState
 from millwheel.runtime.step import NOBODY
 from millwheel.runtime.tasks import end
@@ -202,6 +203,7 @@ class Lane:
                 await self.wake.wait()
                 continue
             interval, items = taken
+            interval.workload.sample(items)
             self._sorted = interval
             try:
                 groups = await self._sort(interval, items)
@@ -361,9 +363,13 @@ class Lane:
         await self._ran.wait()
 
     def _start_hand(self, interval: Interval, groups: deque[Group]) -> None:
-        hand = asyncio.create_task(self._hand(interval, groups))
+        hand = asyncio.create_task(self._measured_hand(interval, groups))
         self._hands.add(hand)
         hand.add_done_callback(self._hand_ended)
+
+    async def _measured_hand(self, interval: Interval, groups: deque[Group]) -> None:
+        clock = self._engine.process.run_seconds
+        await Measured(self._hand(interval, groups), interval.workload, clock)
 
     async def _hand(self, interval: Interval, groups: deque[Group]) -> None:
         """Runs groups until there are none, or until one waits: then another hand takes over.
@@ -510,7 +516,10 @@ class Lane:
             if work.effects.lines and interval.part_file is not None:
                 await interval.part_file.append(work.effects.lines)
         assert self._port is not None
+        clock = self._engine.clock
+        sent = clock.monotonic()
         await self._port.commit(commit)
+        self._engine.observer.commit_durable(clock.monotonic() - sent)
         self._failing_since = None
         self._settle(bundle, commit)
 
@@ -631,6 +640,7 @@ class Lane:
             interval.settled(work)
             interval.last_bucket = commit.bucket
             if work.items:
+                interval.workload.records += len(work.items)
                 acknowledged += interval.dedup.landed(
                     [item.id for item in work.items if type(item) is Delivery]
                 )

@@ -96,6 +96,18 @@ class Placing(Service):
             await engine.holdings.give_up(interval)
 
 
+class Pauses(Service):
+    """Sees which injectors are to rest, where this worker is alone and needs to see no more."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine.clock, engine.settings.placement_seconds)
+        self._engine = engine
+
+    async def run_once(self) -> None:
+        placement = await self._engine.store.read_placement()
+        self._engine.pause(placement.paused)
+
+
 class LeaseGuard(Service):
     """Lets go of everything when the lease is as good as over."""
 

@@ -16,6 +16,8 @@ from millwheel.runtime.network import Limits, Network
 from millwheel.runtime.placing import LeaseGuard, Placing
 from millwheel.services.endpoint import Endpoint
 from millwheel.services.hosting import Beside, hosted, opened, unless
+from millwheel.services.http import HttpService
+from millwheel.services.observed import EngineObserved
 from millwheel.services.tcp import Tcp, Tls
 
 
@@ -80,6 +82,9 @@ class Worker:
                 close_at_end=self._until_done,
                 network=self._network,
             )
+            if self._http is not None:
+                service = HttpService(EngineObserved(engine), self._http)
+                await stack.enter_async_context(service)
             beside = self._beside.services(engine, self._clock)
             await stack.enter_async_context(hosted(engine, beside))
             if await unless(stop, engine.start()):

@@ -1,4 +1,4 @@
--- Who owns what, who should, and who is there: one statement, so one snapshot; one row, since
+-- Who owns what, who should, who is there, and which injectors rest: one statement, so one snapshot; one row, since
 -- every worker asks every second. The database's clock decides on leases, nobody else's.
 SELECT
     (extract(epoch FROM now()) * 1000000)::bigint,
@@ -31,4 +31,5 @@ SELECT
         )
         FROM {worker} AS w
         WHERE NOT w.stopped
-    )::text
+    )::text,
+    (SELECT coalesce(jsonb_agg(c.id), '[]') FROM {computation} AS c WHERE c.paused)::text

@@ -4,7 +4,8 @@ SELECT c.name, c.kind, l.input_watermark, l.low_watermark, l.stamp, l.counters, 
            SELECT g.source FROM {log} AS g
            WHERE g.interval_id = l.interval_id AND g.source IS NOT NULL
        ) AS source,
-       k.id, k.slot_from, k.slot_to, k.owner::text, k.sequencer, l.n
+       k.id, k.slot_from, k.slot_to, k.owner::text, k.sequencer, l.n,
+       nullif(k.wanted_by, k.owner)::text AS wanted_by, c.paused
 FROM {computation} AS c
 JOIN {latest_commits} AS l ON l.computation = c.name
 JOIN {key_interval} AS k ON k.id = l.interval_id

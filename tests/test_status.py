@@ -1,0 +1,57 @@
+"""What the status of a pipeline says of workers, of who is to own what, and of what rests."""
+
+from __future__ import annotations
+
+import uuid
+
+from millwheel.store.inspection import PipelineStatus, inspect
+from millwheel.store.port import Wish
+from tests.store_contract import Owner, PostgresSite
+
+
+def look(site: PostgresSite) -> PipelineStatus:
+    with inspect(site.schema.url) as inspection:
+        return inspection.status(site.schema.name)
+
+
+async def test_what_a_worker_said_of_itself_last(postgres: PostgresSite) -> None:
+    owner = await Owner.take(postgres.store)
+    other = str(uuid.uuid4())
+    await postgres.store.register_worker(other, 9.0, address="10.0.0.1:7000", code="abc123")
+    await postgres.store.heartbeat(owner.worker, 9.0, {"cpu": 0.25, "rss_bytes": 1 << 33})
+    mine, theirs = look(postgres).workers
+    assert (mine.id, mine.intervals, mine.address, mine.code) == (owner.worker, 3, "", "")
+    assert (mine.cpu, mine.rss_bytes) == (0.25, 1 << 33)
+    assert (theirs.id, theirs.intervals) == (other, 0)
+    assert (theirs.address, theirs.code) == ("10.0.0.1:7000", "abc123")
+    assert (theirs.cpu, theirs.rss_bytes) == (None, None), "it has said nothing yet"
+
+
+async def test_an_interval_is_moving_while_another_than_its_owner_is_to_have_it(
+    postgres: PostgresSite,
+) -> None:
+    owner = await Owner.take(postgres.store)
+    lower, upper = owner.intervals
+    other = str(uuid.uuid4())
+    wanted = {lower.id: owner.worker, upper.id: other}
+    sequencers = {id_: claim.interval.sequencer for id_, claim in owner.claims.items()}
+    await postgres.store.wish([Wish(i, sequencers[i], w, "test") for i, w in wanted.items()])
+    assert _moving(postgres) == {upper.id: (owner.worker, other)}
+    await postgres.store.release(owner.worker, {upper.id: sequencers[upper.id]})
+    assert _moving(postgres) == {upper.id: (None, other)}
+
+
+def _moving(site: PostgresSite) -> dict[int, tuple[str | None, str]]:
+    """Owner and next owner of what is on its way."""
+    found = look(site).intervals
+    return {i.id: (i.owner, i.wanted_by) for i in found if i.wanted_by is not None}
+
+
+async def test_injectors_that_rest_are_told(postgres: PostgresSite) -> None:
+    await Owner.take(postgres.store)
+    assert [c.paused for c in look(postgres).computations] == [False, False]
+    await postgres.pause("lines")
+    assert {c.name: c.paused for c in look(postgres).computations} == {
+        "lines": True,
+        "count": False,
+    }
