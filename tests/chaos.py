@@ -155,8 +155,10 @@ class Member:
         code = await self._process.wait()
         self.done = True
         self._report.exits[code] += 1
-        # One that cannot reach the store at its start ends; a service manager starts another.
-        if code not in (0, -signal.SIGKILL, 128 + signal.SIGTERM, StoreError.exit_code):
+        expected = {0, -signal.SIGKILL, 128 + signal.SIGTERM}
+        if not self.id:  # it could not reach the store at its start: somebody starts another
+            expected.add(StoreError.exit_code)
+        if code not in expected:
             self._report.errors.append(f"worker {self.number} ended with exit code {code}")
 
     def _note(self, event: Any) -> None:

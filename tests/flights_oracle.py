@@ -48,21 +48,17 @@ class Flight(NamedTuple):
     delay: int | None
 
 
-def airport_hour() -> dict[Key, Counts]:
-    """Per airport and hour of planned departure; 19,486 of them."""
+def airport_hour(flights: Iterable[Flight] | None = None) -> dict[Key, Counts]:
+    """Per airport and hour of planned departure; of the whole year 19,486 of them."""
     sums: defaultdict[Key, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
-    for row in _rows():
-        hour = _utc(row["time_hour"])
-        assert 0 <= int(row["minute"]) < 60, "the planned minute lies within its hour"
-        counts = sums[row["origin"], hour]
+    for flight in _all_flights() if flights is None else flights:
+        counts = sums[flight.origin, flight.planned.replace(minute=0)]
         counts[0] += 1
-        if row["dep_time"] == "NA":
-            assert row["dep_delay"] == "NA", "a flight that did not leave has no delay"
+        if flight.delay is None:
             counts[1] += 1
         else:
-            delay = int(row["dep_delay"])
-            counts[2] += delay
-            counts[3] += delay >= LATE_MINUTES
+            counts[2] += flight.delay
+            counts[3] += flight.delay >= LATE_MINUTES
     return {key: (counts[0], counts[1], counts[2], counts[3]) for key, counts in sums.items()}
 
 
@@ -132,7 +128,10 @@ def _all_flights() -> list[Flight]:
     found = []
     for number, row in enumerate(_rows()):
         planned = _utc(row["time_hour"]) + timedelta(minutes=int(row["minute"]))
-        delay = None if row["dep_time"] == "NA" else int(row["dep_delay"])
+        assert 0 <= int(row["minute"]) < 60, "the planned minute lies within its hour"
+        left = row["dep_time"] != "NA"
+        assert left or row["dep_delay"] == "NA", "a flight that did not leave has no delay"
+        delay = int(row["dep_delay"]) if left else None
         seen = planned + timedelta(minutes=delay or 0)
         found.append(Flight(number, row["tailnum"], row["origin"], planned, seen, delay))
     return found
