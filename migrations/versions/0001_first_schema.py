@@ -99,6 +99,12 @@ def upgrade() -> None:
             nullable=False,
             comment="names of the nodes whose streams it reads",
         ),
+        sa.Column(
+            "removed_at",
+            sa.DateTime(timezone=True),
+            nullable=True,
+            comment="when it was taken away; it is kept so that its name means nothing else",
+        ),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("name"),
         comment="The nodes of the deployed graph",
@@ -162,19 +168,32 @@ def upgrade() -> None:
             "name", sa.Text(), nullable=False, comment="the pipeline's name, also the schema's"
         ),
         sa.Column(
-            "graph",
-            postgresql.JSONB(astext_type=sa.Text()),
-            nullable=False,
-            comment="the deployed graph, as compared at start",
-        ),
-        sa.Column(
             "gc_watermark",
             sa.BigInteger(),
             nullable=False,
             comment="nothing produced before it is ever sent again; microseconds",
         ),
         sa.PrimaryKeyConstraint("name"),
-        comment="One row: what is deployed here, and how far its past was forgotten",
+        comment="One row: what the pipeline is called, and how far its past was forgotten",
+        schema=schema,
+    )
+    op.create_table(
+        "generation",
+        sa.Column("number", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column(
+            "code",
+            postgresql.JSONB(astext_type=sa.Text()),
+            nullable=False,
+            comment="the graph and the types of states and streams, as compared at start",
+        ),
+        sa.Column(
+            "began_at",
+            sa.DateTime(timezone=True),
+            nullable=False,
+            comment="when it was deployed",
+        ),
+        sa.PrimaryKeyConstraint("number"),
+        comment="What was deployed, one after the other; the last is what is deployed now",
         schema=schema,
     )
     op.create_table(
@@ -386,6 +405,12 @@ def upgrade() -> None:
         ),
         sa.Column("address", sa.Text(), nullable=False, comment="where others reach it: host:port"),
         sa.Column("code", sa.Text(), nullable=False, comment="hash of what it runs"),
+        sa.Column(
+            "generation",
+            sa.Integer(),
+            nullable=False,
+            comment="generation.number of what it runs",
+        ),
         sa.PrimaryKeyConstraint("id"),
         comment="Worker processes, with their leases",
         schema=schema,
@@ -404,6 +429,12 @@ def upgrade() -> None:
         ),
         sa.Column("owner", sa.UUID(), nullable=True, comment="worker.id"),
         sa.Column("wanted_by", sa.UUID(), nullable=True, comment="worker.id of who should own it"),
+        sa.Column(
+            "generation",
+            sa.Integer(),
+            nullable=False,
+            comment="generation.number of the newest code that owned it: no older worker may",
+        ),
         sa.ForeignKeyConstraint(
             ["computation"],
             [f"{schema}.computation.id"],
