@@ -328,9 +328,7 @@ class MemoryStore:
             )
             newest.commits[row.id] = [_CommitRow(link, stamp)]
 
-    def _make_interval(
-        self, computation: int, low: int, high: int, generation: int
-    ) -> IntervalRow:
+    def _make_interval(self, computation: int, low: int, high: int, generation: int) -> IntervalRow:
         self._last_interval += 1
         row = IntervalRow(self._last_interval, computation, low, high, self._next())
         self._intervals[row.id] = row
@@ -455,7 +453,9 @@ class MemoryStore:
                     reason = "it had no owner" if before is None else "it is its own"
                 self._note(id_, "claim", before, worker, reason)
         elif any(
-            self._owners.get(id_) != worker if again else self._generations.get(id_, mine + 1) > mine
+            self._owners.get(id_) != worker
+            if again
+            else self._generations.get(id_, mine + 1) > mine
             for id_ in interval_ids
         ):
             raise Fenced(
