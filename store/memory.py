@@ -40,7 +40,7 @@ from millwheel.errors import (
 from millwheel.model import MIN_TIME
 from millwheel.sinks import Column, Table
 from millwheel.store.deployment import admission_of
-from millwheel.store.generations import Admission, Code, Generation, plain
+from millwheel.store.generations import Admission, Code, Generation, plain, without
 from millwheel.store.lineage import Line, merged, upper_part
 from millwheel.store.placement import KEEP_EVENTS, refuse
 from millwheel.store.port import (
@@ -327,6 +327,24 @@ class MemoryStore:
                 row.id, row.sequencer, 0, 0, MIN_TIME, MIN_TIME, stamp, b"{}", None, b"{}"
             )
             newest.commits[row.id] = [_CommitRow(link, stamp)]
+
+    def remove(self, names: list[str]) -> None:
+        """Take nodes away, as `millwheel.store.administration.remove_computations` does.
+
+        Raises:
+            UsageError: there is no such node, or one that stays needs it.
+        """
+        newest = self._history[-1]
+        code = without(self._name, newest.code, names)
+        self._history.append(Generation(newest.number + 1, code))
+        for name in names:
+            self._computations[name].removed = True
+        gone = {self._computations[name].id for name in names}
+        for row in [row for row in self._intervals.values() if row.computation in gone]:
+            self._logs = {id_: g for id_, g in self._logs.items() if g.interval_id != row.id}
+            self._forget(row.id)
+        self._state = {key: found for key, found in self._state.items() if key[1] not in gone}
+        self._timers = {key: found for key, found in self._timers.items() if key[1] not in gone}
 
     def _make_interval(self, computation: int, low: int, high: int, generation: int) -> IntervalRow:
         self._last_interval += 1
@@ -1004,6 +1022,8 @@ class MemoryStore:
         if bucket.family == "named":
             return True
         if bucket.family == "source":
+            if bucket.log not in self._logs:
+                return True
             last, _ = self._last_commit(self._logs[bucket.log].interval_id)
             acked = msgspec.json.decode(last.link.acked).get(str(bucket.log))
             return acked is not None and acked[0] >= bucket.high

@@ -641,7 +641,8 @@ class PostgresStore:
                 self.statements.get("source_acknowledged"), {"log": bucket.log}
             )
             row = await cursor.fetchone()
-            return row is not None and row[0] is not None and row[0] >= bucket.high
+            # No row: the injector was removed. Nothing stored: none of it is acknowledged yet.
+            return row is None or (row[0] is not None and row[0] >= bucket.high)
         if bucket.family == "named":
             return True
         cursor = await connection.execute(self.statements.get("stored_floor"))
