@@ -630,6 +630,24 @@ def test_a_dump_of_the_schema_is_a_savepoint(shell: Shell, tmp_path: Path) -> No
     assert shell.counts() == expected(rows)
 
 
+def test_a_computation_is_removed_with_its_state(shell: Shell) -> None:
+    rows = lines(200)
+    shell.write(rows)
+    shell("run", "wheel:pipeline")
+    name = shell.environment["NAME"]
+    everybody = [row["name"] for row in shell.json("status", name)["pipelines"][0]["computations"]]
+    gone = everybody[2:]
+    assert "say --yes" in shell("remove", name, *gone, code=2)
+    assert "counts, and nobody else writes it" in shell("remove", name, gone[0], "-y", code=2)
+    assert "removed" in shell("remove", name, *gone, "--yes")
+    assert "0 rows" in shell("remove", name, *gone, "--yes")
+    left = shell.json("status", name)["pipelines"][0]["computations"]
+    assert [row["name"] for row in left] == everybody[:2]
+    assert shell.counts() == expected(rows), "the tables of sinks are the user's"
+    assert "was removed from pipeline" in shell("run", "wheel:pipeline", code=4)
+    shell("drop", name, "--yes")
+
+
 def test_status_is_watched_until_it_is_interrupted(shell: Shell) -> None:
     rows = [*lines(1999), {"at": lines(2000)[-1]["at"], "text": "gate"}, *lines(500, 2000)]
     shell.write(rows)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
@@ -26,7 +27,20 @@ from millwheel.runtime.placing import Decide, LeaseGuard, Placing
 from millwheel.store.administration import remove_computations
 from millwheel.store.port import NodeDeploy, Placement, Store, Wish
 from millwheel.testing.ether import Weather
-from tests.store_contract import COUNT, GRAPH, WORDS, MemorySite, PostgresSite, Site, deploy
+from tests.store_contract import (
+    BUCKET_HIGH,
+    COUNT,
+    GRAPH,
+    LINES,
+    SECOND,
+    START,
+    WORDS,
+    MemorySite,
+    Owner,
+    PostgresSite,
+    Site,
+    deploy,
+)
 from tests.test_runtime_world import (
     ITEMS,
     TALLY,
@@ -108,7 +122,7 @@ def with_total(values: list[Item]) -> Pipeline:
     class Tally(Computation[Item, Total]):
         writes = (TALLY,)
         version = 2
-        migrations = {1: count_to_total}
+        migrations: ClassVar = {1: count_to_total}
 
         async def process_record(self, record: Record[Item], ctx: Context[Total]) -> None:
             ctx.state.total += 1
@@ -121,7 +135,7 @@ def with_total(values: list[Item]) -> Pipeline:
 class Back(Tally):
     """The code that was there first, with a way back to it."""
 
-    migrations = {2: total_to_count}
+    migrations: ClassVar = {2: total_to_count}
 
 
 Back.__name__ = "Tally"
@@ -152,9 +166,7 @@ def with_told(values: list[Item], limits: Settings = SHARED) -> Pipeline:
         async def process_record(self, record: Record[Told], ctx: Context[Any]) -> None:
             ctx.state.count += 1
             told = record.value
-            ctx.produce(
-                AGAIN, Counted(told.key, told.number, told.times * 100 + ctx.state.count)
-            )
+            ctx.produce(AGAIN, Counted(told.key, told.number, told.times * 100 + ctx.state.count))
 
         @property
         def state_type(self) -> Any:
@@ -389,3 +401,436 @@ async def test_what_old_code_cannot_read_waits_at_its_sender(
     monkeypatch.setattr(Hushed, "hushed", False)
     await cluster.end()
     check(cluster, values)
+
+
+# -- growing ------------------------------------------------------------------------------------
+
+
+async def test_a_computation_is_added_while_workers_that_do_not_know_it_go_on() -> None:
+    values = many(4000)
+    cluster = Rolling(counting(values))
+    for _ in range(2):
+        await cluster.start_worker(cluster.pipeline)
+    await cluster.go(lambda: all(engine.processed > 50 for engine in cluster.alive))
+    old, other = cluster.alive
+    await cluster.leave(old)
+    new = await cluster.start_worker(grown(values))
+    extra = next(step for step in new.steps.values() if step.name == "extra")
+    tally = next(step for step in new.steps.values() if step.name == "tally")
+    await cluster.go(lambda: new.holdings.of(extra.id))
+    until = cluster.clock.monotonic() + LONG_SECONDS
+
+    def promise_kept() -> bool:
+        """Nobody promises for the new one what those who send to it have not (I5)."""
+        assert all(
+            interval.durable <= new.watermarks.least(tally.id)
+            for interval in new.holdings.of(extra.id)
+        )
+        return cluster.clock.monotonic() > until
+
+    await cluster.go(promise_kept, tick=0.05)
+    assert other.intervals
+    await cluster.leave(other)
+    before = {
+        production.value.number
+        for commit in cluster.commits
+        for production in commit.productions
+        if production.stream == "tally"
+    }
+    assert len(before) < len(values)
+    await cluster.start_worker(grown(values))
+    await cluster.end()
+    check(cluster, values)
+    told = Counter(row[1] for row in cluster.rows("extra"))
+    assert set(told.values()) == {1}
+    assert {item.number for item in values} - before <= told.keys()
+    assert cluster.letters() == []
+
+
+async def test_a_new_writer_of_a_stream_takes_its_readers_from_workers_that_do_not_know_it() -> (
+    None
+):
+    """They would go by a low watermark that leaves it out."""
+    values = many(2000)
+    more = [Item("more", 10_000 + number, 0) for number in range(200)]
+    cluster = Rolling(counting(values))
+    old = await cluster.start_worker(counting(values))
+    await cluster.go(lambda: old.processed > 50)
+    wider = counting(values)
+    wider.inject(ITEMS, script(ITEMS, more, "part 2"), timestamp=time_of, name="source_2")
+    new = await cluster.start_worker(wider)
+    await cluster.go(lambda: len([i for i in new.intervals if i.step.name == "tally"]) == 2)
+    await cluster.end()
+    numbers = [row[1] for row in cluster.rows()]
+    assert sorted(numbers) == sorted(item.number for item in [*values, *more])
+
+
+# -- shrinking ----------------------------------------------------------------------------------
+
+
+def names_held(engine: Engine) -> set[str]:
+    return {interval.step.name for interval in engine.intervals}
+
+
+async def test_a_computation_is_removed_while_its_workers_run() -> None:
+    values = many(4000)
+    cluster = Rolling(grown(values))
+    for _ in range(2):
+        await cluster.start_worker(grown(values))
+    await cluster.go(lambda: len(cluster.rows("extra")) > 50)
+    cluster.store.remove(["extra"])
+    removed = cluster.clock.monotonic()
+    await cluster.go(lambda: all("extra" not in names_held(e) for e in cluster.alive))
+    assert cluster.clock.monotonic() - removed < 2.0
+    written = len(cluster.rows("extra"))
+    await cluster.go(lambda: len(cluster.rows()) > 500)
+    with pytest.raises(DeployRefused, match=r"'extra' was removed from pipeline 'counting'"):
+        await cluster.start_worker(grown(values))
+    first, second = cluster.alive
+    await cluster.crash(first)
+    third = await cluster.start_worker(counting(values))
+    await cluster.wait(5.0)
+    assert third.intervals, "what the old ones sent to the removed one is in its way"
+    await cluster.leave(second)
+    await cluster.end()
+    check(cluster, values)
+    assert len(cluster.rows("extra")) == written
+    assert cluster.versions("extra") == {}
+    assert cluster.store.pending_productions() == []
+
+
+async def test_an_injector_is_removed_and_nobody_waits_for_its_watermark() -> None:
+    values = many(600)
+    endless = [Item("b", 10_000 + number, 0) for number in range(20_000)]
+
+    def three(with_third: bool) -> Pipeline:
+        made = counting(values)
+        if with_third:
+            source = script(ITEMS, endless, "part 2")
+            made.inject(ITEMS, source, timestamp=time_of, name="source_2")
+        return made
+
+    cluster = Rolling(three(with_third=True))
+    for _ in range(2):
+        await cluster.start_worker(three(with_third=True))
+    await cluster.go(lambda: len(cluster.rows()) > 700)
+    assert not cluster.finished()
+    cluster.store.remove(["source_2"])
+    await cluster.go(cluster.finished)
+    for engine in list(cluster.alive):
+        await cluster.leave(engine)
+    read = {row[1] for row in cluster.rows()}
+    assert {item.number for item in values} <= read
+    last = await cluster.start_worker(three(with_third=False))
+    await cluster.end()
+    assert all(interval.durable == MAX_TIME for interval in last.intervals)
+    assert len(cluster.rows()) == len(read)
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        (["nothing"], "has no 'nothing'; it has extra, recount, source_0, source_1, tally"),
+        (["tally"], "recount reads tally, and nobody else writes it"),
+        (["tally", "recount", "extra"], "source_0 injects items, and nobody else reads it"),
+        (["source_0", "source_1"], "tally reads items, and nobody else writes it"),
+        (["source_0", "source_1", "tally", "recount", "extra"], "millwheel drop counting"),
+    ],
+)
+async def test_what_others_need_is_not_removed(names: list[str], reason: str) -> None:
+    cluster = Rolling(grown(many(10)))
+    await cluster.start_worker(cluster.pipeline)
+    with pytest.raises(UsageError, match=reason):
+        cluster.store.remove(names)
+    await cluster.end()
+
+
+# -- at random ----------------------------------------------------------------------------------
+
+Act = tuple[int, str, int]
+"""After so many more commits, what happens, to whom."""
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(
+    acts=st.lists(
+        st.tuples(
+            st.integers(1, 25),
+            st.sampled_from(["old", "new", "new", "crash", "leave"]),
+            st.integers(0, 3),
+        ),
+        max_size=9,
+    ),
+    change=st.sampled_from([with_total, with_told, grown]),
+    bad=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_old_and_new_come_and_go_and_the_wire_is_bad(
+    acts: list[Act], change: Callable[[list[Item]], Pipeline], bad: bool, seed: int
+) -> None:
+    values = many(400)
+    newest: dict[int, int] = {}
+    """Per interval the newest generation that was seen to own it."""
+
+    async def look(cluster: Rolling) -> None:
+        placement = await cluster.store.read_placement()
+        of = {worker.id: worker.generation for worker in placement.workers}
+        for row in placement.intervals:
+            if row.owner in of:
+                assert of[row.owner] >= newest.get(row.id, 1), "old code has what newer code had"
+                newest[row.id] = of[row.owner]
+
+    async def happen(cluster: Rolling, what: str, who: int) -> None:
+        engine = cluster.alive[who % len(cluster.alive)]
+        if what == "new" and len(cluster.alive) < 4:
+            await cluster.start_worker(change(values))
+        elif what == "old" and len(cluster.alive) < 4:
+            with contextlib.suppress(DeployRefused):  # nothing may be left for it
+                await cluster.start_worker(counting(values))
+        elif what == "crash" and len(cluster.alive) > 1:
+            await cluster.crash(engine)
+        elif what == "leave" and len(cluster.alive) > 1:
+            await cluster.leave(engine)
+
+    async def go() -> None:
+        weather = Weather(Random(seed), delay=0.05, drop=0.02, duplicate=0.05, overtake=0.05)
+        cluster = Rolling(counting(values), weather if bad else None)
+        await cluster.start_worker(counting(values))
+        await cluster.start_worker(counting(values))
+        for after, what, who in acts:
+            until = len(cluster.commits) + after, cluster.clock.monotonic() + 5
+            # Not for ever: if only old ones live, there may be nothing that they can do.
+            await cluster.go(
+                lambda until=until: (  # type: ignore[misc]
+                    len(cluster.commits) >= until[0] or cluster.clock.monotonic() >= until[1]
+                )
+            )
+            await look(cluster)
+            await happen(cluster, what, who)
+        await cluster.start_worker(change(values))
+        await cluster.end()
+        check(cluster, values)
+
+    asyncio.run(go())
+
+
+# -- the store ----------------------------------------------------------------------------------
+
+NEWER = replace(COUNT, state={"type": "object", "n": "string"}, version=3, migrates_from=[2])
+OTHERS = NodeDeploy("others", "computation", 1, {}, ["count"], [(0, SLOTS)], [])
+GROWN = {
+    "nodes": {
+        **GRAPH["nodes"],
+        "others": {"inputs": [["totals", "key"]], "kind": "computation", "writes": []},
+    }
+}
+
+
+async def worker(store: Store, generation: int) -> str:
+    """A worker that is registered."""
+    name = str(uuid.uuid4())
+    await store.register_worker(name, 60.0, address="somewhere", generation=generation)
+    return name
+
+
+async def claim(store: Store, worker: str) -> list[int]:
+    """Claim whatever can be claimed; gives the ids."""
+    rows = (await store.read_placement()).intervals
+    sequencers = {row.id: row.sequencer for row in rows}
+    claims = await store.claim(worker, list(sequencers), sequencers=sequencers)
+    return [claim.interval.id for claim in claims]
+
+
+async def release(store: Store, worker: str) -> None:
+    rows = (await store.read_placement()).intervals
+    await store.release(worker, {row.id: row.sequencer for row in rows})
+
+
+async def test_no_worker_claims_what_newer_code_has_owned(site: Site) -> None:
+    await deploy(site.store)
+    newer = await deploy(site.store, count=NEWER)
+    assert newer.generation == 2
+    old, new = await worker(site.store, 1), await worker(site.store, 2)
+    everything = await claim(site.store, old)
+    assert len(everything) == 3
+    await release(site.store, old)
+    assert await claim(site.store, new) == everything
+    await release(site.store, new)
+    for older in (old, str(uuid.uuid4())):
+        assert await claim(site.store, older) == []
+        with pytest.raises(Fenced):
+            await site.store.claim(older, everything)
+    assert await claim(site.store, new) == everything
+    with pytest.raises(DeployRefused, match="Nothing is left for it"):
+        await deploy(await site.another(), shared=True)
+
+
+async def test_parts_and_wholes_are_for_the_code_that_their_intervals_are_for(site: Site) -> None:
+    await deploy(site.store)
+    await deploy(site.store, count=NEWER)
+    old, new = await worker(site.store, 1), await worker(site.store, 2)
+    rows = [row for row in (await site.store.read_placement()).intervals if row.name == "count"]
+    assert [row.generation for row in rows] == [1, 1]
+    upper = rows[1]
+    await site.store.claim(new, [upper.id], sequencers={upper.id: upper.sequencer})
+    await release(site.store, new)
+    lower, upper = [
+        row for row in (await site.store.read_placement()).intervals if row.name == "count"
+    ]
+    whole = await site.store.merge(
+        lower.id, upper.id, {lower.id: lower.sequencer, upper.id: upper.sequencer}
+    )
+    (row,) = [row for row in (await site.store.read_placement()).intervals if row.id == whole]
+    assert row.generation == 2
+    part = await site.store.split(whole, row.sequencer, SLOTS // 4)
+    assert {whole, part}.isdisjoint(await claim(site.store, old))
+
+
+@pytest.mark.parametrize("change", ["state", "graph"])
+async def test_many_workers_that_start_at_once_begin_one_generation(
+    site: Site, change: str
+) -> None:
+    await deploy(site.store)
+    stores = [await site.another() for _ in range(6)]
+    if change == "state":
+        found = await asyncio.gather(*(deploy(store, count=NEWER) for store in stores))
+    else:
+        found = await asyncio.gather(
+            *(deploy(store, graph=GROWN, more=(OTHERS,)) for store in stores)
+        )
+    assert {deployment.generation for deployment in found} == {2}
+    assert len({tuple(row.id for row in deployment.intervals) for deployment in found}) == 1
+    assert (await deploy(site.store, shared=True)).generation == 1, "there is old work left"
+
+
+async def test_a_stream_of_another_version_takes_its_readers_from_older_code(site: Site) -> None:
+    graph = {"nodes": {**GROWN["nodes"], "count": {"inputs": [["words", "key"]], "writes": []}}}
+    await deploy(site.store, graph=graph, more=(OTHERS,))
+    newer = replace(WORDS, version=2, type={"type": "integer"}, migrates_from=[1])
+    await deploy(site.store, graph=graph, more=(OTHERS,), words=newer)
+    rows = (await site.store.read_placement()).intervals
+    assert {(row.name, row.generation) for row in rows} == {
+        ("lines", 1), ("count", 2), ("others", 1),
+    }  # fmt: skip
+
+
+async def test_a_version_is_never_used_for_two_types(site: Site) -> None:
+    await deploy(site.store)
+    await deploy(site.store, count=NEWER)
+    back = replace(COUNT, migrates_from=[3])
+    assert (await deploy(site.store, count=back)).generation == 3
+    other = replace(NEWER, state={"type": "object", "n": "boolean"})
+    with pytest.raises(DeployRefused, match="version = 4"):
+        await deploy(site.store, count=other)
+    with pytest.raises(DeployRefused, match=r"goes from version 2 to 4.*no entry for version 2"):
+        await deploy(site.store, count=replace(other, version=4, migrates_from=[3]))
+    last = replace(other, version=4, migrates_from=[2, 3])
+    assert (await deploy(site.store, count=last)).generation == 4
+
+
+async def remove(site: Site, *names: str) -> None:
+    """As the command does."""
+    if isinstance(site, MemorySite):
+        site.store.remove(list(names))
+    else:
+        assert isinstance(site, PostgresSite)
+        await asyncio.to_thread(remove_computations, site.schema.url, site.schema.name, list(names))
+
+
+async def test_what_is_removed_counts_for_nothing_and_its_rows_are_deleted(site: Site) -> None:
+    nodes = {
+        "lines": {"kind": "injector", "writes": ["words"]},
+        "count": {"inputs": [["words", "key"]], "writes": ["totals"]},
+        "others": {"inputs": [["words", "key"]], "writes": []},
+    }
+    graph = {"nodes": nodes, "streams": ["totals", "words"]}
+    owner = await Owner.take(
+        site.store, await deploy(site.store, graph=graph, more=(OTHERS,), tables=())
+    )
+    first = owner.intervals[0]
+    await owner.write(owner.fill(owner.commit(), 50))
+    link = owner.links[first.id]
+    assert await site.store.fold(first.id, link.sequencer, 0, link.n)
+    assert await site.states()
+    assert await site.timers()
+    rest = [row for row in owner.deployment.intervals if row not in owner.intervals]
+    owner.stamp += 1000 * SECOND
+    await owner.write(owner.commit(*rest))
+    floor = owner.stamp
+    assert await site.store.advance_gc_watermark() < floor
+    await site.store.stop_worker(owner.worker)
+    await remove(site, "count")
+    with pytest.raises(Fenced):
+        await owner.write(owner.commit())
+    assert await site.states() == []
+    assert await site.timers() == []
+    assert await site.pending() == []
+    assert await site.store.advance_gc_watermark() == floor
+    placement = await site.store.read_placement()
+    assert {row.name for row in placement.intervals} == {"lines", "others"}
+    assert placement.removed == {owner.computation}
+    with pytest.raises(Fenced):
+        await owner.claim(first)
+    with pytest.raises(DeployRefused, match=r"'count' was removed .* needs another name"):
+        await deploy(site.store, graph=graph, more=(OTHERS,), shared=True)
+    left = {"nodes": {n: node for n, node in nodes.items() if n != "count"}, "streams": ["words"]}
+    deployment = await site.store.deploy(
+        left, [LINES, OTHERS], [WORDS], [], stamp=START, bucket_high=BUCKET_HIGH
+    )
+    assert deployment.generation == 2
+    assert sorted(deployment.computations) == ["lines", "others"]
+
+
+async def test_a_removal_that_was_broken_off_is_taken_up_again(
+    postgres: PostgresSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, name = postgres.schema.url, postgres.schema.name
+    graph = {"nodes": {"lines": {"writes": ["words"]}, "count": {}}, "streams": ["words"]}
+    owner = await Owner.take(postgres.store, await deploy(postgres.store, graph=graph, tables=()))
+    await owner.write(owner.fill(owner.commit(), 20))
+    for row in owner.intervals:
+        link = owner.links[row.id]
+        assert await postgres.store.fold(row.id, link.sequencer, 0, link.n)
+    with pytest.raises(UsageError, match="has it to itself"):
+        await asyncio.to_thread(remove_computations, url, name, ["count"])
+    await postgres.store.stop_worker(owner.worker)
+    with monkeypatch.context() as patch:
+        patch.setattr("millwheel.store.administration.SLOTS", SLOTS // 2)
+        await asyncio.to_thread(remove_computations, url, name, ["count"])
+    left = await asyncio.to_thread(remove_computations, url, name, ["count"])
+    assert 0 < left < 40
+    assert await asyncio.to_thread(remove_computations, url, name, ["count"]) == 0
+    assert await postgres.query("SELECT FROM {state}", state="state") == []
+    assert await postgres.query("SELECT FROM {timer}", timer="timer") == []
+
+
+# -- bad input ----------------------------------------------------------------------------------
+
+
+async def test_another_graph_under_the_same_name_is_refused_and_disturbs_nobody() -> None:
+    values = many(600)
+    cluster = Rolling(counting(values))
+    first = await cluster.start_worker(counting(values))
+    await cluster.go(lambda: first.processed > 50)
+    other = Pipeline("counting", settings=SHARED)
+    other.inject(ITEMS, script(ITEMS, values, "part 0"), timestamp=time_of, name="source_0")
+    other.add(Tally(), ITEMS.by(lambda item: item.number))
+    with pytest.raises(DeployRefused) as caught:
+        await cluster.start_worker(other)
+    assert "nodes.recount: only in the store" in str(caught.value)
+    assert "nodes.tally.inputs" in str(caught.value)
+    assert len((await cluster.store.read_placement()).workers) == 1
+    await cluster.end()
+    check(cluster, values)
+
+
+async def test_a_worker_alone_is_refused_with_older_code() -> None:
+    """It could have only a part of the intervals, and nobody would have the others."""
+    values = many(60)
+    cluster = Rolling(counting(values))
+    for pipeline in (counting(values), with_total(values)):
+        alone = await cluster.start(pipeline)
+        await cluster.turns(20)
+        await alone.kill()
+    with pytest.raises(DeployRefused, match="It may only run beside workers of that one"):
+        await cluster.start(counting(values))
