@@ -112,11 +112,18 @@ async def deploy(
             [statements.schema],
         )
     if admission.begins:
-        made = await _begin(connection, statements, sequence, admission, code, nodes, streams)
+        made = await _begin(
+            connection, statements, sequence, admission.generation, code, nodes, streams
+        )
     if not admission.is_older:
         for table in tables:
             await _create_table(connection, statements, table)
         await keep_state_views(connection, statements, nodes)
+    if admission.outgrown:  # last: owners' commits wait for it
+        await connection.execute(
+            statements.get("outgrow_intervals"),
+            {"names": sorted(admission.outgrown), "generation": admission.generation},
+        )
     deployment = await _read(connection, statements, admission.generation)
     return Deployed(deployment, not history, made)
 
@@ -125,13 +132,12 @@ async def _begin(
     connection: AsyncConnection[Any],
     statements: Statements,
     sequence: str,
-    admission: Admission,
+    number: int,
     code: Code,
     nodes: list[NodeDeploy],
     streams: list[StreamDeploy],
 ) -> list[int]:
     """Store what the first code of a generation says; gives the ids of the new intervals."""
-    number = admission.generation
     await connection.execute(
         statements.get("begin_generation"),
         {"number": number, "code": msgspec.json.encode(code).decode()},
@@ -142,10 +148,6 @@ async def _begin(
         statements,
         [node for node in nodes if node.name in known.computations],
         [stream for stream in streams if stream.name in known.streams],
-    )
-    await connection.execute(
-        statements.get("outgrow_intervals"),
-        {"names": sorted(admission.outgrown), "generation": number},
     )
     return await _add(
         connection,

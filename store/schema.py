@@ -62,7 +62,7 @@ pipeline = Table(
 generation = Table(
     "generation",
     metadata,
-    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("number", Integer, primary_key=True, autoincrement=False, comment="1 and up"),
     Column(
         "code",
         JSONB,

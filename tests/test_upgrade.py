@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table
+from millwheel import Computation, Context, Pipeline, Record, Stream, Table
 from millwheel.errors import DeployRefused, Fenced, UsageError
 from millwheel.model import MAX_TIME, SLOTS
 from millwheel.runtime.balancer import Balancer
@@ -44,6 +44,7 @@ from tests.store_contract import (
 from tests.test_runtime_world import (
     ITEMS,
     TALLY,
+    Count,
     Counted,
     Item,
     Tally,
@@ -99,10 +100,9 @@ def pipeline_of(
     tally: Computation[Any, Any],
     recount: Computation[Any, Any] | None = None,
     told: Stream[Any] = TALLY,
-    limits: Settings = SHARED,
 ) -> Pipeline:
     """`counting`, of other parts."""
-    made = Pipeline("counting", settings=limits)
+    made = Pipeline("counting", settings=SHARED)
     for number in range(2):
         made.inject(
             ITEMS,
@@ -145,37 +145,26 @@ def gone_back(values: list[Item]) -> Pipeline:
     return pipeline_of(values, Back())
 
 
-def with_told(values: list[Item], limits: Settings = SHARED) -> Pipeline:
+def with_told(values: list[Item]) -> Pipeline:
     """A stream has values of another class."""
 
-    class Tally(Computation[Item, "Count"]):
+    class Tally(Computation[Item, Count]):
         writes = (TOLD,)
 
-        async def process_record(self, record: Record[Item], ctx: Context[Any]) -> None:
+        async def process_record(self, record: Record[Item], ctx: Context[Count]) -> None:
             ctx.state.count += 1
             item = record.value
             ctx.produce(TOLD, Told(item.key, item.number, ctx.state.count))
 
-        @property
-        def state_type(self) -> Any:
-            return OldTally().state_type
-
-    class Recount(Computation[Told, "Count"]):
+    class Recount(Computation[Told, Count]):
         writes = (AGAIN,)
 
-        async def process_record(self, record: Record[Told], ctx: Context[Any]) -> None:
+        async def process_record(self, record: Record[Told], ctx: Context[Count]) -> None:
             ctx.state.count += 1
             told = record.value
             ctx.produce(AGAIN, Counted(told.key, told.number, told.times * 100 + ctx.state.count))
 
-        @property
-        def state_type(self) -> Any:
-            return OldTally().state_type
-
-    return pipeline_of(values, Tally(), Recount(), TOLD, limits)
-
-
-OldTally = Tally
+    return pipeline_of(values, Tally(), Recount(), TOLD)
 
 
 class Extra(Computation[Counted, None]):
@@ -187,9 +176,9 @@ class Extra(Computation[Counted, None]):
         ctx.produce(EXTRA, record.value)
 
 
-def grown(values: list[Item], limits: Settings = SHARED) -> Pipeline:
+def grown(values: list[Item]) -> Pipeline:
     """One computation more."""
-    made = counting(values, limits)
+    made = counting(values)
     made.add(Extra(), TALLY.by(number_of))
     made.sink(EXTRA, Table("extra", Counted, numbered=True))
     return made
@@ -200,10 +189,6 @@ def grown(values: list[Item], limits: Settings = SHARED) -> Pipeline:
 
 class Rolling(Cluster):
     """A cluster whose workers each run code of their own."""
-
-    def __init__(self, pipeline: Pipeline, weather: Weather | None = None) -> None:
-        super().__init__(pipeline, weather)
-        self.generations: list[dict[int, int]] = []
 
     async def start_worker(
         self, pipeline: Pipeline, decide: Callable[[Engine], Decide] = Balancer

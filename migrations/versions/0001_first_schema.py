@@ -179,7 +179,7 @@ def upgrade() -> None:
     )
     op.create_table(
         "generation",
-        sa.Column("number", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("number", sa.Integer(), autoincrement=False, nullable=False, comment="1 and up"),
         sa.Column(
             "code",
             postgresql.JSONB(astext_type=sa.Text()),

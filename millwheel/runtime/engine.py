@@ -323,14 +323,16 @@ class Engine:
             if isinstance(use.sink, Table)
         }
         stamp = self.stamps.next()
-        return await self.store.deploy(
-            self.graph.describe(),
-            nodes,
-            streams,
-            list(tables.values()),
-            stamp=stamp,
-            bucket_high=stamp + int(self.settings.bucket_seconds * 1e6),
-            shared=self._network is not None,
+        return await self.patiently(  # commits of those who are there may be in its way
+            lambda: self.store.deploy(
+                self.graph.describe(),
+                nodes,
+                streams,
+                list(tables.values()),
+                stamp=stamp,
+                bucket_high=stamp + int(self.settings.bucket_seconds * 1e6),
+                shared=self._network is not None,
+            )
         )
 
     def _node_deploy(self, node: Node) -> NodeDeploy:
