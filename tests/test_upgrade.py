@@ -145,16 +145,16 @@ def gone_back(values: list[Item]) -> Pipeline:
     return pipeline_of(values, Back())
 
 
-def with_told(values: list[Item]) -> Pipeline:
+def with_told(values: list[Item], tally: Stream[Told] = TOLD) -> Pipeline:
     """A stream has values of another class."""
 
     class Tally(Computation[Item, Count]):
-        writes = (TOLD,)
+        writes = (tally,)
 
         async def process_record(self, record: Record[Item], ctx: Context[Count]) -> None:
             ctx.state.count += 1
             item = record.value
-            ctx.produce(TOLD, Told(item.key, item.number, ctx.state.count))
+            ctx.produce(tally, Told(item.key, item.number, ctx.state.count))
 
     class Recount(Computation[Told, Count]):
         writes = (AGAIN,)
@@ -164,7 +164,7 @@ def with_told(values: list[Item]) -> Pipeline:
             told = record.value
             ctx.produce(AGAIN, Counted(told.key, told.number, told.times * 100 + ctx.state.count))
 
-    return pipeline_of(values, Tally(), Recount(), TOLD)
+    return pipeline_of(values, Tally(), Recount(), tally)
 
 
 class Extra(Computation[Counted, None]):
@@ -388,6 +388,25 @@ async def test_what_old_code_cannot_read_waits_at_its_sender(
     check(cluster, values)
 
 
+async def test_a_migration_that_fails_on_what_comes_from_old_code_ends_the_new_worker() -> None:
+    """Not the connection, again and again: who starts it anew would meet the same record."""
+    values = many(600)
+
+    def fail(_: dict[str, Any]) -> dict[str, Any]:
+        raise ValueError("no such form")
+
+    told = Stream("tally", Told, version=2, migrations={1: fail})
+    cluster = Rolling(counting(values))
+    old = await cluster.start_worker(counting(values))
+    await cluster.go(lambda: old.processed > 50)
+    new = await cluster.start_worker(with_told(values, told))
+    with pytest.raises(ValueError, match="no such form"):
+        await cluster.go(lambda: False)
+    assert isinstance(new.failure, ValueError)
+    assert old.failure is None
+    await cluster.close()
+
+
 # -- growing ------------------------------------------------------------------------------------
 
 
@@ -482,6 +501,22 @@ async def test_a_computation_is_removed_while_its_workers_run() -> None:
     assert len(cluster.rows("extra")) == written
     assert cluster.versions("extra") == {}
     assert cluster.store.pending_productions() == []
+
+
+async def test_what_is_removed_as_soon_as_it_is_claimed_hinders_nobody() -> None:
+    values = many(600)
+    cluster = Rolling(grown(values))
+
+    async def remove_behind(call: str) -> None:
+        if call == "claim":
+            cluster.store.faults.before_call = None
+            asyncio.get_running_loop().call_soon(cluster.store.remove, ["extra"])
+
+    cluster.store.faults.before_call = remove_behind
+    worker = await cluster.start_worker(grown(values))
+    await cluster.end()
+    check(cluster, values)
+    assert "extra" not in names_held(worker)
 
 
 async def test_an_injector_is_removed_and_nobody_waits_for_its_watermark() -> None:
