@@ -128,9 +128,9 @@ def _refuse_removed(pipeline: str, removed: Collection[str], code: Code) -> None
     back = sorted(code.graph.get("nodes", {}).keys() & set(removed))
     if back:
         raise DeployRefused(
-            f"{', '.join(map(repr, back))} was removed from pipeline {pipeline!r} with all its "
-            "state, and this code still has it. Deploy code without it; what is to begin anew "
-            "needs another name"
+            f"removed from pipeline {pipeline!r} with all state, and still in this code: "
+            f"{', '.join(map(repr, back))}. Deploy code without; what is to begin anew needs "
+            "another name"
         )
 
 

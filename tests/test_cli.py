@@ -644,7 +644,7 @@ def test_a_computation_is_removed_with_its_state(shell: Shell) -> None:
     left = shell.json("status", name)["pipelines"][0]["computations"]
     assert [row["name"] for row in left] == everybody[:2]
     assert shell.counts() == expected(rows), "the tables of sinks are the user's"
-    assert "was removed from pipeline" in shell("run", "wheel:pipeline", code=4)
+    assert "removed from pipeline" in shell("run", "wheel:pipeline", code=4)
     shell("drop", name, "--yes")
 
 

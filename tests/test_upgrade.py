@@ -8,6 +8,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from random import Random
 from typing import Any, ClassVar
 
@@ -18,9 +19,11 @@ from hypothesis import strategies as st
 
 from millwheel import Computation, Context, Pipeline, Record, Stream, Table
 from millwheel.errors import DeployRefused, Fenced, UsageError
-from millwheel.model import MAX_TIME, SLOTS
+from millwheel.model import MAX_TIME, SLOTS, Delivery
 from millwheel.runtime.balancer import Balancer
+from millwheel.runtime.delivery import Outgoing
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.frames import Frame, Gap
 from millwheel.runtime.greeting import Identity
 from millwheel.runtime.links import Links
 from millwheel.runtime.placing import Decide, LeaseGuard, Placing
@@ -349,6 +352,60 @@ class Hushed:
         return [] if Hushed.hushed else self._balancer(placement)
 
 
+class StrayLink:
+    """A link that nothing is sent over."""
+
+    peer = "old"
+    outgoing = True
+    up = True
+
+    def send(self, frame: Frame) -> None:
+        raise AssertionError("nothing is to be said")
+
+    def close(self) -> None:
+        raise AssertionError("it stays")
+
+
+def outgoing(*numbers: int) -> Outgoing:
+    """A stream of deliveries with these records."""
+    stream = Outgoing()
+    for number in numbers:
+        stream.append(
+            Delivery(
+                "a", number, 0, "tally", b'"a"', 0, 1, 0, 1, b"0", 1, number, 0, b"%016d" % number
+            )
+        )
+    return stream
+
+
+def test_a_halted_stream_sends_nothing_until_it_begins_anew() -> None:
+    stream = outgoing(1, 2, 3)
+    stream.begin()
+    assert [d.seq for d in stream.take(2, 100)[1]] == [1, 2]
+    stream.halted = True
+    assert stream.take(9, 100)[1] == []
+    stream.begin()
+    assert [d.seq for d in stream.take(9, 100)[1]] == [1, 2, 3]
+
+
+def test_a_halted_stream_is_tried_again_ever_more_seldom() -> None:
+    stream = outgoing(1, 2, 3)
+    stream.begin()
+    stream.take(1, 100)
+    stream.halted = True
+    tried = []
+    for second in range(100):
+        if stream.is_overdue(float(second)):
+            tried.append(second)
+            stream.begin()
+            stream.take(1, 100)
+            stream.halted = True
+    assert tried[0] == 3
+    assert 3 < len(tried) < 8
+    pauses = [later - earlier for earlier, later in pairwise(tried)]
+    assert pauses == sorted(pauses)
+
+
 async def test_what_old_code_cannot_read_waits_at_its_sender(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -381,6 +438,21 @@ async def test_what_old_code_cannot_read_waits_at_its_sender(
     await cluster.wait(LONG_SECONDS)
     assert has("old", "recount")
     assert refused["too new"] < 40, "it is asked again and again"
+    waiting = [
+        (remote, log, stream)
+        for remote in new.remotes()
+        if remote.step.name == "recount"
+        for log, stream in remote.streams.items()
+        if stream.unacked
+    ]
+    assert waiting
+    assert all(stream.halted for _, _, stream in waiting)
+    remote, log, stream = waiting[0]
+    begun = stream.begun
+    assert new.courier is not None
+    gap = Gap(log, begun, remote.id, -1)  # of a frame that was on its way when it was halted
+    new.courier.received(StrayLink(), gap)
+    assert stream.begun == begun
     seen = {row[1] for row in cluster.rows()}
     assert len(seen) < len(values)
     monkeypatch.setattr(Hushed, "hushed", False)
@@ -488,7 +560,7 @@ async def test_a_computation_is_removed_while_its_workers_run() -> None:
     assert cluster.clock.monotonic() - removed < 2.0
     written = len(cluster.rows("extra"))
     await cluster.go(lambda: len(cluster.rows()) > 500)
-    with pytest.raises(DeployRefused, match=r"'extra' was removed from pipeline 'counting'"):
+    with pytest.raises(DeployRefused, match=r"removed from pipeline 'counting' .* 'extra'"):
         await cluster.start_worker(grown(values))
     first, second = cluster.alive
     await cluster.crash(first)
@@ -500,6 +572,37 @@ async def test_a_computation_is_removed_while_its_workers_run() -> None:
     check(cluster, values)
     assert len(cluster.rows("extra")) == written
     assert cluster.versions("extra") == {}
+    assert cluster.store.pending_productions() == []
+
+
+async def test_a_removed_computation_that_has_nothing_to_do_is_let_go_of_as_well() -> None:
+    values = many(200)
+    cluster = Rolling(grown(values))
+    for _ in range(2):
+        await cluster.start_worker(grown(values))
+    await cluster.go(cluster.finished)
+    await cluster.wait(2.0)
+    assert any("extra" in names_held(engine) for engine in cluster.alive)
+    cluster.store.remove(["extra"])
+    await cluster.wait(2.0)
+    assert all("extra" not in names_held(engine) for engine in cluster.alive)
+    await cluster.end()
+
+
+async def test_what_was_sent_to_a_removed_computation_is_not_sent_again_by_newer_code() -> None:
+    values = many(600)
+    cluster = Rolling(grown(values))
+    old = await cluster.start_worker(grown(values))
+    extra = next(step.id for step in old.steps.values() if step.name == "extra")
+    await cluster.go(
+        lambda: any(p.receiver == extra for c in cluster.commits[-1:] for p in c.productions)
+    )
+    cluster.store.remove(["extra"])
+    await cluster.crash(old)
+    assert cluster.store.pending_productions()
+    await cluster.start_worker(counting(values))
+    await cluster.end()
+    check(cluster, values)
     assert cluster.store.pending_productions() == []
 
 
@@ -638,6 +741,7 @@ def test_old_and_new_come_and_go_and_the_wire_is_bad(
 
 NEWER = replace(COUNT, state={"type": "object", "n": "string"}, version=3, migrates_from=[2])
 OTHERS = NodeDeploy("others", "computation", 1, {}, ["count"], [(0, SLOTS)], [])
+PAGES = NodeDeploy("pages", "injector", 1, {}, [], [(0, 1)], ["file pages.txt"])
 GROWN = {
     "nodes": {
         **GRAPH["nodes"],
@@ -762,10 +866,11 @@ async def test_what_is_removed_counts_for_nothing_and_its_rows_are_deleted(site:
         "lines": {"kind": "injector", "writes": ["words"]},
         "count": {"inputs": [["words", "key"]], "writes": ["totals"]},
         "others": {"inputs": [["words", "key"]], "writes": []},
+        "pages": {"kind": "injector", "writes": ["words"]},
     }
     graph = {"nodes": nodes, "streams": ["totals", "words"]}
     owner = await Owner.take(
-        site.store, await deploy(site.store, graph=graph, more=(OTHERS,), tables=())
+        site.store, await deploy(site.store, graph=graph, more=(OTHERS, PAGES), tables=())
     )
     first = owner.intervals[0]
     await owner.write(owner.fill(owner.commit(), 50))
@@ -778,8 +883,16 @@ async def test_what_is_removed_counts_for_nothing_and_its_rows_are_deleted(site:
     await owner.write(owner.commit(*rest))
     floor = owner.stamp
     assert await site.store.advance_gc_watermark() < floor
+    (log,) = [
+        log
+        for claim in owner.claims.values()
+        for log in claim.logs
+        if log.source == PAGES.sources[0]
+    ]
+    rows = await site.store.open_bucket("source", log.id, 0, 100)
+    assert not await site.store.drop_bucket(rows)
     await site.store.stop_worker(owner.worker)
-    await remove(site, "count")
+    await remove(site, "count", "pages")
     with pytest.raises(Fenced):
         await owner.write(owner.commit())
     assert await site.states() == []
@@ -788,12 +901,17 @@ async def test_what_is_removed_counts_for_nothing_and_its_rows_are_deleted(site:
     assert await site.store.advance_gc_watermark() == floor
     placement = await site.store.read_placement()
     assert {row.name for row in placement.intervals} == {"lines", "others"}
-    assert placement.removed == {owner.computation}
+    gone = {owner.deployment.computations[name] for name in ("count", "pages")}
+    assert placement.removed == gone
+    assert await site.store.drop_bucket(rows)
     with pytest.raises(Fenced):
         await owner.claim(first)
-    with pytest.raises(DeployRefused, match=r"'count' was removed .* needs another name"):
-        await deploy(site.store, graph=graph, more=(OTHERS,), shared=True)
-    left = {"nodes": {n: node for n, node in nodes.items() if n != "count"}, "streams": ["words"]}
+    with pytest.raises(DeployRefused, match=r"this code: 'count', 'pages'\. .* needs another name"):
+        await deploy(site.store, graph=graph, more=(OTHERS, PAGES), shared=True)
+    if isinstance(site, PostgresSite):
+        query = "SELECT upstream FROM {c} WHERE name = 'others'"
+        assert await site.query(query, c="computation") == [([],)]
+    left = {"nodes": {name: nodes[name] for name in ("lines", "others")}, "streams": ["words"]}
     deployment = await site.store.deploy(
         left, [LINES, OTHERS], [WORDS], [], stamp=START, bucket_high=BUCKET_HIGH
     )
