@@ -54,6 +54,8 @@ class Worker(msgspec.Struct, frozen=True):
     """By its lease; dead: its process ran on this machine and is gone."""
     intervals: int
     """That it owns."""
+    generation: int
+    """Of the pipeline, that its code belongs to."""
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -463,13 +465,16 @@ def _json(text: str | None) -> Any:
 
 
 def _worker(row: Any) -> Worker:
-    id_, host, pid, pid_started, started_at, heartbeat_at, lease_seconds, intervals = row
+    id_, host, pid, pid_started, started_at, heartbeat_at, lease_seconds, intervals, generation = (
+        row
+    )
     state: Literal["running", "silent", "dead"] = "running" if lease_seconds > 0 else "silent"
     if is_dead(host, pid, pid_started):
         state = "dead"
     return Worker(
-        id_, host.split()[0], pid, started_at, heartbeat_at, lease_seconds, state, intervals
-    )
+        id_, host.split()[0], pid, started_at, heartbeat_at, lease_seconds, state, intervals,
+        generation,
+    )  # fmt: skip
 
 
 def is_dead(host: str, pid: int, pid_started: str) -> bool:

@@ -591,6 +591,7 @@ def test_a_pipeline_that_runs_is_seen_and_kept_from_harm(shell: Shell) -> None:
 
     told = shell("status", name)
     assert f"running, process {running.process.pid}" in told
+    assert "code of generation 1" in told
     assert "row 1998 of" in told
 
     shell.gate.touch()

@@ -938,6 +938,8 @@ async def test_a_removal_that_was_broken_off_is_taken_up_again(
     left = await asyncio.to_thread(remove_computations, url, name, ["count"])
     assert 0 < left < 40
     assert await asyncio.to_thread(remove_computations, url, name, ["count"]) == 0
+    query = "SELECT number, began_at IS NULL FROM {generation} ORDER BY number"
+    assert await postgres.query(query, generation="generation") == [(1, False), (2, False)]
     assert await postgres.query("SELECT FROM {state}", state="state") == []
     assert await postgres.query("SELECT FROM {timer}", timer="timer") == []
 

@@ -22,7 +22,7 @@ ANN, BOB, RIP = (letter * 8 + "-0000-0000-0000-000000000000" for letter in "abc"
 
 def worker(id: str, *, lease: float = 10) -> Worker:
     state = "running" if lease > 0 else "silent"
-    return Worker(id, "mill", 42, START, START, lease, state, 1)  # type: ignore[arg-type]
+    return Worker(id, "mill", 42, START, START, lease, state, 1, 1)  # type: ignore[arg-type]
 
 
 def interval(number: int, owner: str | None, computation: str = "count") -> IntervalStatus:

@@ -83,7 +83,7 @@ def _print_status(status: PipelineStatus) -> None:
         )
         typer.echo(
             f"  worker {worker.id[:8]}: {worker.state}, process {worker.pid} on {worker.host}, "
-            f"{lease}, {worker.intervals} intervals"
+            f"{lease}, {worker.intervals} intervals, code of generation {worker.generation}"
         )
     if not status.workers:
         typer.echo("  no worker runs it")

@@ -1,7 +1,8 @@
 -- Workers that have not ended in order, with what is left of their leases.
 SELECT w.id::text, w.host, w.pid, w.pid_started, w.started_at, w.heartbeat_at,
        extract(epoch FROM w.lease_until - clock_timestamp())::float8,
-       (SELECT count(*)::integer FROM {key_interval} AS k WHERE k.owner = w.id)
+       (SELECT count(*)::integer FROM {key_interval} AS k WHERE k.owner = w.id),
+       w.generation
 FROM {worker} AS w
 WHERE NOT w.stopped
 ORDER BY w.started_at
