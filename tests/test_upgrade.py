@@ -27,6 +27,7 @@ from millwheel.runtime.frames import Frame, Gap
 from millwheel.runtime.greeting import Identity
 from millwheel.runtime.links import Links
 from millwheel.runtime.placing import Decide, LeaseGuard, Placing
+from millwheel.services.worker import Worker
 from millwheel.store.administration import remove_computations
 from millwheel.store.port import NodeDeploy, Placement, Store, Wish
 from millwheel.testing.ether import Weather
@@ -56,6 +57,7 @@ from tests.test_runtime_world import (
     time_of,
 )
 from tests.test_sharing import AGAIN, SHARED, Cluster, Recount, check, counting, many, number_of
+from tests.test_store_postgres import until
 
 LONG_SECONDS = 20.0
 """Of virtual time, in which both versions of the code are at work."""
@@ -974,3 +976,73 @@ async def test_a_worker_alone_is_refused_with_older_code() -> None:
         await alone.kill()
     with pytest.raises(DeployRefused, match="It may only run beside workers of that one"):
         await cluster.start(counting(values))
+
+
+# -- on Postgres --------------------------------------------------------------------------------
+
+
+def begin(site: PostgresSite, made: Pipeline) -> tuple[asyncio.Event, asyncio.Task[bool]]:
+    """A worker with this code; what stops it, and whether it was done."""
+    made.name = site.schema.name
+    stop = asyncio.Event()
+    worker = Worker(made, site.schema.url, until_done=True)
+    return stop, asyncio.create_task(worker.run(stop))
+
+
+async def at_work(site: PostgresSite, generation: int, workers: int) -> None:
+    """Wait until so many workers of a generation have something."""
+
+    async def are_there() -> bool:
+        query = "SELECT count(*) FROM {workers} WHERE generation = %s AND intervals > 0"
+        return await site.query(query, generation, workers="workers") == [(workers,)]
+
+    await until(are_there, seconds=60.0)
+
+
+async def check_table(site: PostgresSite, values: list[Item]) -> None:
+    """Each item counted once, and told once."""
+    rows = await site.query("SELECT key, number, count FROM {out}", out="out")
+    assert sorted(number for _, number, _ in rows) == [item.number for item in values]
+    assert all(count % 100 == 1 for _, _, count in rows), "told twice"
+    of_key = Counter(key for key, _, _ in rows)
+    assert {(key, count // 100) for key, _, count in rows} == {
+        (key, place) for key, most in of_key.items() for place in range(1, most + 1)
+    }
+
+
+@pytest.mark.parametrize("change", [with_total, with_told])
+async def test_workers_on_postgres_go_over_to_new_code(
+    postgres: PostgresSite, change: Callable[[list[Item]], Pipeline]
+) -> None:
+    values = many(1500)
+    olds = [begin(postgres, counting(values)) for _ in range(2)]
+    await at_work(postgres, 1, 2)
+    news = []
+    for number, (stop, old) in enumerate(olds, 1):
+        stop.set()
+        assert not await old, "it was done too soon"
+        news.append(begin(postgres, change(values)))
+        await at_work(postgres, 2, number)
+    assert all([await new for _, new in news])
+    await check_table(postgres, values)
+
+
+async def test_workers_on_postgres_go_on_when_a_computation_is_removed(
+    postgres: PostgresSite,
+) -> None:
+    values = many(1500)
+    workers = [begin(postgres, grown(values)) for _ in range(2)]
+    await at_work(postgres, 1, 2)
+
+    async def has_begun() -> bool:
+        return await postgres.query("SELECT count(*) > 50 FROM {t}", t="extra") == [(True,)]
+
+    await until(has_begun, seconds=60.0)
+    await asyncio.to_thread(
+        remove_computations, postgres.schema.url, postgres.schema.name, ["extra"]
+    )
+    assert all([await worker for _, worker in workers])
+    await check_table(postgres, values)
+    ((told,),) = await postgres.query("SELECT count(*) FROM {t}", t="extra")
+    assert told < len(values)
+    assert await postgres.pending() == []
