@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -361,6 +361,12 @@ def _without_prose(schema: Any) -> Any:
     return schema
 
 
+def leads(migrations: Container[int], stored: int, current: int) -> bool:
+    """Whether there is a step from each version on the way from `stored` to `current`."""
+    step = 1 if stored < current else -1
+    return all(version in migrations for version in range(stored, current, step))
+
+
 def apply_migrations(
     encoded: bytes,
     stored: int,
@@ -368,20 +374,16 @@ def apply_migrations(
     migrations: Mapping[int, Callable[[Any], Any]],
     what: str,
 ) -> bytes:
-    """Bring JSON written by version `stored` up to `current`, one step at a time.
+    """Bring JSON written by version `stored` to `current`, up or down, one step at a time.
 
     Raises:
-        UserCodeError: a step is missing, or the data is newer than this code.
+        UserCodeError: a step is missing.
     """
-    if stored > current:
-        raise UserCodeError(
-            f"{what}: stored by version {stored}, but this code is version {current}; "
-            "deploy the newer code again"
-        )
+    step = 1 if stored < current else -1
     value = msgspec.json.decode(encoded)
-    for version in range(stored, current):
-        upgrade = migrations.get(version)
-        if upgrade is None:
-            raise UserCodeError(f"{what}: no migration from version {version} to {version + 1}")
-        value = upgrade(value)
+    for version in range(stored, current, step):
+        migrate = migrations.get(version)
+        if migrate is None:
+            raise UserCodeError(f"{what}: no migration from version {version} to {version + step}")
+        value = migrate(value)
     return _encode_json(value)

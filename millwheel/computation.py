@@ -31,7 +31,11 @@ class Computation(Generic[V, S]):
     """Raised by one with every change of the state's type."""
 
     migrations: ClassVar[Mapping[int, Callable[[Any], Any]]] = {}
-    """For each older version, a function from the state's decoded JSON to the next version's."""
+    """For each older version, a function from the state's decoded JSON to the next version's.
+
+    They run when a key's state is read. To go back to the code of an older version, for each newer
+    one a function to the version before: ``{2: down}`` with ``version = 1``.
+    """
 
     async def process_record(self, record: Record[V], ctx: Context[S]) -> None:
         """Called for each record of each input."""

@@ -7,6 +7,9 @@ figures, calls it, and writes the wishes (docs/decisions/0022-who-owns-what.md).
 An interval's **home** is the worker that is to own it: the one it is wanted by, if that lives,
 else its owner, if that lives. An interval without a home is an *orphan*.
 
+A worker may have what no newer code than its own has owned (decision 28); what nobody alive may
+have stays where it is, or an orphan.
+
 1. Orphans get a home at once, all of them: where fewest intervals of the same computation are at
    home, then where there is least load. A decision that does so does nothing else: nobody who is
    well is disturbed because another died.
@@ -58,6 +61,8 @@ class WorkerLoad:
     """CPU seconds per second, as it said of itself: with what belongs to no interval."""
     started: int = 0
     """When it registered, microseconds; among equals the younger one gets more."""
+    generation: int = 1
+    """Of its code."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,8 @@ class IntervalLoad:
     """One past the last slot, or partition of an injector."""
     sequencer: int = 0
     """Handed through to whoever writes the wish: a compare-and-set on it."""
+    generation: int = 1
+    """Of the newest code that owned it: workers of older code cannot claim it."""
     owner: str | None = None
     wanted_by: str | None = None
     pinned: bool = False
@@ -202,13 +209,18 @@ class _Planner:
         """What is hotter than this has more than its share."""
 
     def _home_of(self, interval: IntervalLoad) -> str | None:
-        if interval.wanted_by in self._workers:
+        if self._may_have(interval.wanted_by, interval):
             return interval.wanted_by
         # Its owner lets go of it if somebody else is wanted, even if that one is dead by now.
         return interval.owner if interval.wanted_by is None and self._owned(interval) else None
 
     def _owned(self, interval: IntervalLoad) -> bool:
-        return interval.owner in self._workers
+        return self._may_have(interval.owner, interval)
+
+    def _may_have(self, worker: str | None, interval: IntervalLoad) -> bool:
+        """Whether a worker is alive, and its code not older than what the interval needs."""
+        known = self._workers.get(worker or "")
+        return known is not None and known.generation >= interval.generation
 
     def _settle(self, interval: IntervalLoad, home: str) -> None:
         self._home[interval.id] = home
@@ -247,12 +259,17 @@ class _Planner:
         orphans = [interval for interval in self._intervals if interval.id not in self._home]
         for interval in sorted(orphans, key=lambda orphan: (-orphan.cpu, _place(orphan))):
             worker = self._assignee(interval)
-            self._settle(interval, worker)
             self._fixed.add(interval.id)
+            if worker is None:
+                continue
+            self._settle(interval, worker)
             self.decisions.append(Assign(interval.id, worker, self._why_orphan(interval)))
 
-    def _assignee(self, interval: IntervalLoad) -> str:
-        """Who has fewest of its computation; then who has least to do; then who has fewest."""
+    def _assignee(self, interval: IntervalLoad) -> str | None:
+        """Who has fewest of its computation; then who has least to do; then who has fewest.
+
+        None: all who are alive run older code than it needs.
+        """
         if self._owned(interval):  # wanted by a worker that died before it got it
             assert interval.owner is not None
             return interval.owner
@@ -268,11 +285,16 @@ class _Planner:
                 worker,
             )
 
-        return min(self._workers, key=preference)
+        able = [worker for worker in self._workers if self._may_have(worker, interval)]
+        return min(able, key=preference, default=None)
 
     def _why_orphan(self, interval: IntervalLoad) -> str:
         if self._owned(interval):
             return f"worker {interval.wanted_by}, who was to have it, is gone: it stays"
+        if interval.owner in self._workers:
+            return (
+                f"its owner {interval.owner} runs older code than generation {interval.generation}"
+            )
         if interval.owner is not None:
             return f"its owner {interval.owner} is gone"
         if interval.wanted_by is not None:
@@ -314,7 +336,7 @@ class _Planner:
             return max(self._load[hot] - interval.cpu, self._load[cool] + interval.cpu)
 
         best = min(
-            self._movable(hot),
+            [interval for interval in self._movable(hot) if self._may_have(cool, interval)],
             key=lambda interval: (round(result(interval), 3), interval.state_bytes, interval.id),
             default=None,
         )
@@ -389,7 +411,11 @@ class _Planner:
     ) -> IntervalLoad | None:
         """What brings the two loads nearest to each other, without making the taker the hotter."""
         room = max(self._settings.placement_quiet_load, self._load[giver]) - self._load[taker]
-        fitting = [interval for interval in candidates if interval.cpu <= room]
+        fitting = [
+            interval
+            for interval in candidates
+            if interval.cpu <= room and self._may_have(taker, interval)
+        ]
         difference = self._load[giver] - self._load[taker]
         return min(
             fitting,

@@ -48,6 +48,7 @@ RESERVED_TABLES = frozenset(
         "dead_letter",
         "dead_letters",
         "fold",
+        "generation",
         "horizon",
         "key_interval",
         "latest_commits",

@@ -37,7 +37,8 @@ class Stream(Generic[V]):
         name: unique in a pipeline; lower case, digits, underscores.
         value_type: a msgspec.Struct, a dataclass, or a plain JSON type.
         version: raised by one with every change of the type.
-        migrations: for each older version, a function from its decoded JSON to the next one's.
+        migrations: for each older version, a function from its decoded JSON to the next one's; to
+            go back, for each newer one, to the one before.
     """
 
     def __init__(

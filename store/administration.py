@@ -1,5 +1,5 @@
-"""What an operator changes in a store by hand: injectors paused, dead letters let go, pipelines
-removed."""
+"""What an operator changes in a store by hand: injectors paused, dead letters let go, nodes and
+pipelines removed."""
 
 from __future__ import annotations
 
@@ -7,15 +7,26 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import psycopg
 from psycopg.conninfo import make_conninfo
 
 from millwheel.errors import StoreUnavailable, UsageError
+from millwheel.model import SLOTS
+from millwheel.store.generations import Code, without
 from millwheel.store.inspection import CONNECT_SECONDS, choose, is_dead, translated
 from millwheel.store.statements import Statements
 
 LOCK_SECONDS = 10
 """How long a removal waits for those who are reading."""
+
+OWNER_LOCK_MILLISECONDS = 500
+"""A live owner's commit lets go of its interval sooner."""
+
+ATTEMPTS = 20
+
+SLOTS_AT_A_TIME = 1024
+"""Of which the rows of a removed node are deleted in one transaction."""
 
 
 @contextlib.contextmanager
@@ -147,6 +158,86 @@ def _alive(
         )
         if lease_left > 0 and not is_dead(host, pid, pid_started)
     ]
+
+
+def remove_computations(url: str, pipeline: str, names: list[str]) -> int:
+    """Take nodes away from a pipeline that may be running; gives how many rows were deleted.
+
+    One short transaction makes them count for nothing: workers let go of their intervals, senders
+    take what goes there for acknowledged, and nobody's watermark waits for them. Then their state
+    and timers are deleted, bit by bit. What is asked for again is taken up where it ended.
+
+    Raises:
+        UsageError: there is no such node, one that stays needs it, or a worker that has the
+            pipeline to itself is running.
+        StoreUnavailable: a commit holds an interval for too long.
+    """
+    ids = _take_away(url, pipeline, names)
+    statements = Statements(pipeline)
+    deleted = 0
+    for low in range(0, SLOTS, SLOTS_AT_A_TIME):
+        which = {"slot_from": low, "slot_to": low + SLOTS_AT_A_TIME, "computations": ids}
+        with _transaction(url) as connection:
+            for name in ("delete_states", "delete_timers"):
+                deleted += connection.execute(statements.get(name), which).rowcount
+    return deleted
+
+
+def _take_away(url: str, pipeline: str, names: list[str]) -> list[int]:
+    """Make nodes count for nothing; gives their ids."""
+    statements = Statements(pipeline)
+    with _transaction(url) as connection:
+        # The lock of deploy and migrate: neither begins while this goes on.
+        connection.execute(
+            "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"millwheel {pipeline}"]
+        )
+        _find(connection, pipeline)
+        found = connection.execute(statements.get("removed_ids"), {"names": names}).fetchall()
+        left = sorted({*names} - {name for _, name in found})
+        if not left:
+            return [id_ for id_, _ in found]
+        for host, pid, pid_started in connection.execute(statements.get("lone_workers")):
+            if not is_dead(host, pid, pid_started):
+                raise UsageError(
+                    f"pipeline {pipeline!r} is being run by process {pid} on {host.split()[0]!r}, "
+                    "which has it to itself and would not notice. Stop that one first; nothing "
+                    "was removed"
+                )
+        for _ in range(ATTEMPTS):
+            try:
+                with connection.transaction():
+                    removed = _begin_without(connection, statements, pipeline, left)
+                    return [*removed, *(id_ for id_, _ in found)]
+            except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
+                pass
+        raise StoreUnavailable(
+            f"an interval of {', '.join(left)} is held by a commit that does not end, maybe of a "
+            "process that was stopped; nothing was removed"
+        )
+
+
+def _begin_without(
+    connection: psycopg.Connection[Any], statements: Statements, pipeline: str, names: list[str]
+) -> list[int]:
+    """Begin a generation without these nodes; gives their ids."""
+    history = connection.execute(statements.get("deployed")).fetchall()
+    if not history:
+        raise UsageError(f"pipeline {pipeline!r} was never run: there is nothing to remove")
+    number, code = history[-1]
+    left = without(pipeline, msgspec.json.decode(code, type=Code), names)
+    connection.execute(
+        "SELECT set_config('lock_timeout', %s, true)", [f"{OWNER_LOCK_MILLISECONDS}ms"]
+    )
+    connection.execute(
+        statements.get("begin_generation"),
+        {"number": number + 1, "code": msgspec.json.encode(left).decode()},
+    )
+    ids = [
+        id_
+        for (id_,) in connection.execute(statements.get("remove_computations"), {"names": names})
+    ]
+    connection.execute(statements.get("remove_intervals"), {"computations": ids})
+    return ids
 
 
 def _find(connection: psycopg.Connection[Any], pipeline: str) -> None:

@@ -3,8 +3,8 @@
 What must not change under stored data: the nodes, how they are wired, and the types of
 state and streams. A type may change when its version is raised and a migration from the
 stored version is given; then stored values are brought up to date when they are read.
-Nodes may be added: they start with what is sent from then on, and since nobody who was there
-reads them, nobody's watermark moves.
+Nodes may be added: they start with what is sent from then on. Each such change begins a
+generation (`millwheel.store.generations`, decision 28), and workers of the one before go on.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from psycopg.types.json import Jsonb
 from millwheel.errors import DeployRefused
 from millwheel.model import MIN_TIME
 from millwheel.sinks import Table
+from millwheel.store.generations import Admission, Code, Generation, Kind, admit
 from millwheel.store.port import Deployment, IntervalRow, NodeDeploy, StreamDeploy
 from millwheel.store.state_views import keep_state_views
 from millwheel.store.statements import Statements
@@ -34,6 +35,37 @@ class Deployed:
     """The intervals it made; each needs its first commit."""
 
 
+def admission_of(
+    pipeline: str,
+    history: list[Generation],
+    graph: dict[str, Any],
+    nodes: list[NodeDeploy],
+    streams: list[StreamDeploy],
+    removed: set[str],
+    least_left: int | None,
+) -> tuple[Admission, Code]:
+    """Of which generation the code is that says this, and what it says.
+
+    Raises:
+        DeployRefused: it fits none.
+    """
+    code = Code(
+        graph,
+        {node.name: Kind(node.version, node.state) for node in nodes},
+        {stream.name: Kind(stream.version, stream.type) for stream in streams},
+    )
+    admission = admit(
+        pipeline,
+        history,
+        code,
+        state_steps={node.name: node.migrates_from for node in nodes},
+        stream_steps={stream.name: stream.migrates_from for stream in streams},
+        removed=removed,
+        least_left=least_left,
+    )
+    return admission, code
+
+
 async def deploy(
     connection: AsyncConnection[Any],
     statements: Statements,
@@ -42,6 +74,8 @@ async def deploy(
     nodes: list[NodeDeploy],
     streams: list[StreamDeploy],
     tables: list[Table[Any]],
+    *,
+    shared: bool,
 ) -> Deployed:
     """Within a transaction: make the graph's rows, or check that they are the same.
 
@@ -52,55 +86,96 @@ async def deploy(
         "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"millwheel {statements.schema}"]
     )
     cursor = await connection.execute(statements.get("deployed"))
-    stored = await cursor.fetchone()
-    if stored is None:
+    history = [
+        Generation(number, msgspec.json.decode(code, type=Code))
+        for number, code in await cursor.fetchall()
+    ]
+    cursor = await connection.execute(statements.get("removed_computations"))
+    removed = {name for (name,) in await cursor.fetchall()}
+    cursor = await connection.execute(statements.get("least_generation"))
+    least = await cursor.fetchone()
+    admission, code = admission_of(
+        statements.schema,
+        history,
+        graph,
+        nodes,
+        streams,
+        removed,
+        least[0] if shared and least is not None else None,
+    )
+    made: list[int] = []
+    if not history:
         await connection.execute(
-            sql.SQL("INSERT INTO {} (name, graph, gc_watermark) VALUES (%s, %s, 0)").format(
+            sql.SQL("INSERT INTO {} (name, gc_watermark) VALUES (%s, 0)").format(
                 statements.table("pipeline")
             ),
-            [statements.schema, Jsonb(graph)],
+            [statements.schema],
         )
-        made = await _add(connection, statements, sequence, nodes, streams)
-    else:
-        before = msgspec.json.decode(stored[1])
-        refuse_other_graph(statements.schema, before, graph)
-        known = await _read(connection, statements)
-        old_nodes = [node for node in nodes if node.name in known.computations]
-        old_streams = [stream for stream in streams if stream.name in known.streams]
-        await _move(connection, statements, old_nodes, old_streams)
-        made = await _add(
-            connection,
-            statements,
-            sequence,
-            [node for node in nodes if node not in old_nodes],
-            [stream for stream in streams if stream not in old_streams],
+    if admission.begins:
+        made = await _begin(
+            connection, statements, sequence, admission.generation, code, nodes, streams
         )
-        if before != msgspec.json.decode(msgspec.json.encode(graph)):
-            await connection.execute(
-                sql.SQL("UPDATE {} SET graph = %s").format(statements.table("pipeline")),
-                [Jsonb(graph)],
-            )
-    for table in tables:
-        await _create_table(connection, statements, table)
-    await keep_state_views(connection, statements, nodes)
-    deployment = await _read(connection, statements)
-    return Deployed(deployment, stored is None, made)
+    if not admission.is_older:
+        for table in tables:
+            await _create_table(connection, statements, table)
+        await keep_state_views(connection, statements, nodes)
+    if admission.outgrown:  # last: owners' commits wait for it
+        await connection.execute(
+            statements.get("outgrow_intervals"),
+            {"names": sorted(admission.outgrown), "generation": admission.generation},
+        )
+    deployment = await _read(connection, statements, admission.generation)
+    return Deployed(deployment, not history, made)
 
 
-async def _read(connection: AsyncConnection[Any], statements: Statements) -> Deployment:
+async def _begin(
+    connection: AsyncConnection[Any],
+    statements: Statements,
+    sequence: str,
+    number: int,
+    code: Code,
+    nodes: list[NodeDeploy],
+    streams: list[StreamDeploy],
+) -> list[int]:
+    """Store what the first code of a generation says; gives the ids of the new intervals."""
+    await connection.execute(
+        statements.get("begin_generation"),
+        {"number": number, "code": msgspec.json.encode(code).decode()},
+    )
+    known = await _read(connection, statements, number)
+    await _move(
+        connection,
+        statements,
+        [node for node in nodes if node.name in known.computations],
+        [stream for stream in streams if stream.name in known.streams],
+    )
+    return await _add(
+        connection,
+        statements,
+        sequence,
+        number,
+        [node for node in nodes if node.name not in known.computations],
+        [stream for stream in streams if stream.name not in known.streams],
+    )
+
+
+async def _read(
+    connection: AsyncConnection[Any], statements: Statements, generation: int
+) -> Deployment:
     cursor = await connection.execute(statements.get("deployed_computations"))
-    computations = {row[1]: row[0] for row in await cursor.fetchall()}
+    computations = {name: id_ for id_, name in await cursor.fetchall()}
     cursor = await connection.execute(statements.get("deployed_streams"))
-    streams = {row[1]: row[0] for row in await cursor.fetchall()}
+    streams = {name: id_ for id_, name in await cursor.fetchall()}
     cursor = await connection.execute(statements.get("list_intervals"))
     intervals = [IntervalRow(*row[:5]) for row in await cursor.fetchall()]
-    return Deployment(computations, streams, intervals)
+    return Deployment(computations, streams, intervals, generation)
 
 
 async def _add(
     connection: AsyncConnection[Any],
     statements: Statements,
     sequence: str,
+    generation: int,
     nodes: list[NodeDeploy],
     streams: list[StreamDeploy],
 ) -> list[int]:
@@ -131,9 +206,9 @@ async def _add(
         )
         for number, (low, high) in enumerate(node.slots):
             interval = await insert(
-                "INSERT INTO {t} (computation, slot_from, slot_to, sequencer) "
-                "VALUES (%s, %s, %s, nextval(%s::regclass)) RETURNING id",
-                [computation, low, high, sequence],
+                "INSERT INTO {t} (computation, slot_from, slot_to, sequencer, generation) "
+                "VALUES (%s, %s, %s, nextval(%s::regclass), %s) RETURNING id",
+                [computation, low, high, sequence, generation],
                 t=table("key_interval"),
             )
             made.append(interval)
@@ -177,117 +252,22 @@ async def _move(
     nodes: list[NodeDeploy],
     streams: list[StreamDeploy],
 ) -> None:
-    """Note the types that moved to a newer version."""
-    cursor = await connection.execute(statements.get("deployed_computations"))
-    known = {row[1]: (row[3], msgspec.json.decode(row[4])) for row in await cursor.fetchall()}
+    """Note what is now true of what was there: versions, types, and who sends to whom."""
     for node in nodes:
-        if must_migrate(
-            f"state of {node.name!r}",
-            *known[node.name],
-            node.version,
-            node.state,
-            node.migrates_from,
-        ):
-            await connection.execute(
-                sql.SQL("UPDATE {} SET version = %s, state = %s WHERE name = %s").format(
-                    statements.table("computation")
-                ),
-                [node.version, Jsonb(node.state), node.name],
-            )
-    cursor = await connection.execute(statements.get("deployed_streams"))
-    known = {row[1]: (row[2], msgspec.json.decode(row[3])) for row in await cursor.fetchall()}
+        await connection.execute(
+            statements.get("move_computation"),
+            {
+                "name": node.name,
+                "version": node.version,
+                "state": Jsonb(node.state),
+                "upstream": Jsonb(node.upstream),
+            },
+        )
     for stream in streams:
-        if must_migrate(
-            f"stream {stream.name!r}",
-            *known[stream.name],
-            stream.version,
-            stream.type,
-            stream.migrates_from,
-        ):
-            await connection.execute(
-                sql.SQL("UPDATE {} SET version = %s, type = %s WHERE name = %s").format(
-                    statements.table("stream")
-                ),
-                [stream.version, Jsonb(stream.type), stream.name],
-            )
-
-
-def refuse_other_graph(pipeline: str, stored: Any, graph: Any) -> None:
-    """See to it that the deployed graph is this code's, or a part of it.
-
-    Raises:
-        DeployRefused: it is another; the message shows each difference.
-    """
-    new = msgspec.json.decode(msgspec.json.encode(graph))
-    for part in ("nodes", "streams"):
-        if set(stored.get(part, ())) < set(new.get(part, ())):  # it has grown: see the rest alone
-            new[part] = (
-                {name: new[part][name] for name in stored[part]}
-                if isinstance(new[part], dict)
-                else stored[part]
-            )
-    differences = _differences(stored, new)
-    if differences:
-        raise DeployRefused(
-            f"pipeline {pipeline!r} is deployed with another graph than this code's:\n  "
-            + "\n  ".join(differences)
-            + "\nGive this pipeline another name, go back to the code that was deployed, or remove "
-            f"the old one with all its data: millwheel drop {pipeline}"
+        await connection.execute(
+            statements.get("move_stream"),
+            {"name": stream.name, "version": stream.version, "type": Jsonb(stream.type)},
         )
-
-
-def must_migrate(
-    what: str,
-    stored_version: int,
-    stored_type: Any,
-    version: int,
-    new_type: Any,
-    migrates_from: list[int],
-) -> bool:
-    """Whether the type moved to a newer version; refuses what would misread stored data."""
-    new_type = msgspec.json.decode(msgspec.json.encode(new_type))
-    if version == stored_version:
-        if stored_type == new_type:
-            return False
-        raise DeployRefused(
-            f"the type of the {what} changed without a new version:\n  "
-            + "\n  ".join(_differences(stored_type, new_type))
-            + f"\nStored values might be misread. Set version = {version + 1} and give "
-            f"migrations = {{{version}: upgrade}}, where upgrade turns the old JSON into the new"
-        )
-    if version < stored_version:
-        raise DeployRefused(
-            f"the {what} is stored as version {stored_version}, but this code knows only version "
-            f"{version}; deploy the newer code"
-        )
-    missing = [v for v in range(stored_version, version) if v not in migrates_from]
-    if missing:
-        raise DeployRefused(
-            f"the {what} goes from version {stored_version} to {version}, but migrations has no "
-            f"entry for version {', '.join(map(str, missing))}"
-        )
-    return True
-
-
-def _differences(stored: Any, new: Any, path: str = "") -> list[str]:
-    """Every place where two JSON values differ, in words."""
-    if isinstance(stored, dict) and isinstance(new, dict):
-        lines = []
-        for name in sorted({*stored, *new}):
-            where = f"{path}.{name}" if path else name
-            if name not in new:
-                lines.append(f"{where}: only in the store")
-            elif name not in stored:
-                lines.append(f"{where}: only in this code")
-            else:
-                lines += _differences(stored[name], new[name], where)
-        return lines
-    if stored == new:
-        return []
-    return [
-        f"{path}: stored {msgspec.json.encode(stored).decode()}, "
-        f"this code {msgspec.json.encode(new).decode()}"
-    ]
 
 
 async def _create_table(

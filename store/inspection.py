@@ -54,6 +54,8 @@ class Worker(msgspec.Struct, frozen=True):
     """By its lease; dead: its process ran on this machine and is gone."""
     intervals: int
     """That it owns."""
+    generation: int
+    """Of the pipeline, that its code belongs to."""
     address: str = ""
     """Where other workers reach it; empty: it is alone."""
     code: str = ""

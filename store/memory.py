@@ -22,6 +22,7 @@ from decimal import Decimal
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -38,7 +39,8 @@ from millwheel.errors import (
 )
 from millwheel.model import MIN_TIME
 from millwheel.sinks import Column, Table
-from millwheel.store.deployment import must_migrate, refuse_other_graph
+from millwheel.store.deployment import admission_of
+from millwheel.store.generations import Admission, Code, Generation, plain, without
 from millwheel.store.lineage import Line, merged, upper_part
 from millwheel.store.placement import KEEP_EVENTS, refuse
 from millwheel.store.port import (
@@ -56,6 +58,7 @@ from millwheel.store.port import (
     IntervalRow,
     LogRow,
     NodeDeploy,
+    NodeKind,
     OtherWorker,
     PlacedInterval,
     PlacedWorker,
@@ -141,6 +144,7 @@ class _Worker:
     load: dict[str, Any]
     address: str = ""
     code: str = ""
+    generation: int = 1
     stopped: bool = False
 
 
@@ -172,12 +176,12 @@ class _Tables:
 
 
 @dataclass(slots=True)
-class _Named:
-    """A computation or stream as deployed."""
+class _Node:
+    """A computation as deployed."""
 
     id: int
-    version: int
-    type: Any
+    kind: NodeKind
+    removed: bool = False
 
 
 _StateKey = tuple[int, int, bytes]
@@ -203,14 +207,18 @@ class MemoryStore:
         """The age of the oldest snapshot that somebody is to hold."""
         self._name = name
         self._clock = clock or SystemClock()
-        self._graph: dict[str, Any] | None = None
-        self._computations: dict[str, _Named] = {}
         self._paused: set[str] = set()
-        self._streams: dict[str, _Named] = {}
+        self._history: list[Generation] = []
+        self._computations: dict[str, _Node] = {}
+        """By name, also those that were removed."""
+        self._streams: dict[str, int] = {}
+        self._written: WeakKeyDictionary[MemoryStore, dict[str, int]] = WeakKeyDictionary()
+        """The versions of streams that each object's code writes."""
         self._intervals: dict[int, IntervalRow] = {}
         self._last_interval = 0
         self._owners: dict[int, str] = {}
         self._wanted: dict[int, str] = {}
+        self._generations: dict[int, int] = {}
         self._events: deque[ShownEvent] = deque(maxlen=KEEP_EVENTS)
         self._leader: tuple[MemoryStore, float] | None = None
         """Which object leads, and until when it may be silent."""
@@ -228,7 +236,7 @@ class MemoryStore:
         self._last_bucket = 0
 
     def another(self) -> MemoryStore:
-        """The same store, as another process sees it: only leadership is each object's own."""
+        """The same store, as another process sees it: its leadership and code are its own."""
         twin = object.__new__(MemoryStore)
         twin.__dict__ = self.__dict__
         return twin
@@ -259,63 +267,92 @@ class MemoryStore:
         *,
         stamp: int,
         bucket_high: int,
+        shared: bool = False,
     ) -> Deployment:
         await self._called("deploy")
-        graph = _plain(graph)
-        if self._graph is None:
+        admission, code = admission_of(
+            self._name,
+            self._history,
+            graph,
+            nodes,
+            streams,
+            {name for name, node in self._computations.items() if node.removed},
+            min(self._generations.values(), default=1) if shared else None,
+        )
+        if not admission.is_older:
             self._check_tables(tables)
+        if not self._history:
             self._create_bucket("time", 0, 0, bucket_high)
-        else:
-            refuse_other_graph(self._name, self._graph, graph)
-            states = [_state_of(n) for n in nodes if n.name in self._computations]
-            known_streams = [stream for stream in streams if stream.name in self._streams]
-            moved = [
-                *self._moved("state of", self._computations, states),
-                *self._moved("stream", self._streams, known_streams),
-            ]
-            self._check_tables(tables)
-            for known, version, type_ in moved:
-                known.version, known.type = version, type_
-        self._graph = graph
-        made = self._add(
-            [node for node in nodes if node.name not in self._computations],
-            [stream for stream in streams if stream.name not in self._streams],
-        )
+        if admission.begins:
+            self._begin(admission, code, nodes, streams, stamp)
         for table in tables:
-            if table.name not in self._sinks:
-                self._sinks[table.name] = table
-        if made:
-            newest = self._newest_bucket()
-            for row in made:
-                link = IntervalCommit(
-                    row.id, row.sequencer, 0, 0, MIN_TIME, MIN_TIME, stamp, b"{}", None, b"{}"
-                )
-                newest.commits[row.id] = [_CommitRow(link, stamp)]
+            self._sinks.setdefault(table.name, table)
+        self._written[self] = {stream.name: stream.version for stream in streams}
         return Deployment(
-            {name: known.id for name, known in self._computations.items()},
-            {name: known.id for name, known in self._streams.items()},
+            {name: node.id for name, node in self._computations.items() if not node.removed},
+            dict(self._streams),
             [replace(row) for row in self._in_order()],
+            admission.generation,
         )
 
-    def _add(self, nodes: list[NodeDeploy], streams: list[StreamDeploy]) -> list[IntervalRow]:
-        made: list[IntervalRow] = []
-        for id_, stream in enumerate(streams, len(self._streams) + 1):
-            self._streams[stream.name] = _Named(id_, stream.version, _plain(stream.type))
-        for id_, node in enumerate(nodes, len(self._computations) + 1):
-            self._computations[node.name] = _Named(id_, node.version, _plain(node.state))
-            for number, (low, high) in enumerate(node.slots):
-                row = self._make_interval(id_, low, high)
-                interval = row.id
-                made.append(row)
-                if node.sources:
-                    self._logs[self._next()] = _Log(interval, node.sources[number])
-        return made
+    def _begin(
+        self,
+        admission: Admission,
+        code: Code,
+        nodes: list[NodeDeploy],
+        streams: list[StreamDeploy],
+        stamp: int,
+    ) -> None:
+        """Store what the first code of a generation says."""
+        number = admission.generation
+        self._history.append(Generation(number, plain(code)))
+        outgrown = {self._computations[name].id for name in admission.outgrown}
+        for row in self._intervals.values():
+            if row.computation in outgrown:
+                self._generations[row.id] = number
+        for stream in streams:
+            self._streams.setdefault(stream.name, len(self._streams) + 1)
+        for node in nodes:
+            if node.name not in self._computations:
+                self._add(node, number, stamp)
 
-    def _make_interval(self, computation: int, low: int, high: int) -> IntervalRow:
+    def _add(self, node: NodeDeploy, generation: int, stamp: int) -> None:
+        id_ = len(self._computations) + 1
+        self._computations[node.name] = _Node(id_, node.kind)
+        newest = self._newest_bucket()
+        for number, (low, high) in enumerate(node.slots):
+            row = self._make_interval(id_, low, high, generation)
+            if node.sources:
+                self._logs[self._next()] = _Log(row.id, node.sources[number])
+            link = IntervalCommit(
+                row.id, row.sequencer, 0, 0, MIN_TIME, MIN_TIME, stamp, b"{}", None, b"{}"
+            )
+            newest.commits[row.id] = [_CommitRow(link, stamp)]
+
+    def remove(self, names: list[str]) -> None:
+        """Take nodes away, as `millwheel.store.administration.remove_computations` does.
+
+        Raises:
+            UsageError: there is no such node, or one that stays needs it.
+        """
+        newest = self._history[-1]
+        code = without(self._name, newest.code, names)
+        self._history.append(Generation(newest.number + 1, code))
+        for name in names:
+            self._computations[name].removed = True
+        gone = {self._computations[name].id for name in names}
+        for row in [row for row in self._intervals.values() if row.computation in gone]:
+            self._logs = {id_: g for id_, g in self._logs.items() if g.interval_id != row.id}
+            self._forget(row.id)
+        self._state = {key: found for key, found in self._state.items() if key[1] not in gone}
+        self._timers = {key: found for key, found in self._timers.items() if key[1] not in gone}
+
+    def _make_interval(self, computation: int, low: int, high: int, generation: int) -> IntervalRow:
         self._last_interval += 1
         row = IntervalRow(self._last_interval, computation, low, high, self._next())
         self._intervals[row.id] = row
         self._folded[row.id] = 0
+        self._generations[row.id] = generation
         return row
 
     def _newest_bucket(self) -> _Tables:
@@ -324,24 +361,6 @@ class MemoryStore:
             (tables for tables in self._buckets.values() if tables.row.family == "time"),
             key=lambda tables: tables.row.low,
         )
-
-    def _moved(
-        self, what: str, stored: dict[str, _Named], deployed: Sequence[StreamDeploy]
-    ) -> list[tuple[_Named, int, Any]]:
-        """Which types moved to a newer version; refuses what would misread stored data."""
-        moved = []
-        for new in deployed:
-            known = stored[new.name]
-            if must_migrate(
-                f"{what} {new.name!r}",
-                known.version,
-                known.type,
-                new.version,
-                new.type,
-                new.migrates_from,
-            ):
-                moved.append((known, new.version, _plain(new.type)))
-        return moved
 
     def _check_tables(self, tables: list[Table[Any]]) -> None:
         for table in tables:
@@ -361,13 +380,23 @@ class MemoryStore:
                     f"{table.row_type.__name__}:\n  " + "\n  ".join(wrong)
                 )
 
+    def _names(self) -> dict[int, str]:
+        """Computations by id."""
+        return {node.id: name for name, node in self._computations.items()}
+
     def _in_order(self) -> list[IntervalRow]:
         return sorted(self._intervals.values(), key=lambda row: (row.computation, row.slot_from))
 
     # -- workers ------------------------------------------------------------------
 
     async def register_worker(
-        self, worker: str, lease_seconds: float, *, address: str = "", code: str = ""
+        self,
+        worker: str,
+        lease_seconds: float,
+        *,
+        address: str = "",
+        code: str = "",
+        generation: int = 1,
     ) -> None:
         await self._called("register_worker")
         now = self._clock.monotonic()
@@ -376,7 +405,9 @@ class MemoryStore:
             for id_, other in self._workers.items()
             if other.lease_until >= now - FORGET_WORKERS_SECONDS
         }
-        self._workers[worker] = _Worker(self._next(), now + lease_seconds, {}, address, code)
+        self._workers[worker] = _Worker(
+            self._next(), now + lease_seconds, {}, address, code, generation
+        )
 
     async def heartbeat(self, worker: str, lease_seconds: float, load: dict[str, Any]) -> Heartbeat:
         await self._called("heartbeat")
@@ -425,11 +456,13 @@ class MemoryStore:
     ) -> list[Claim]:
         assert not (again and sequencers is not None), "one's own need no comparison"
         await self._called("claim")
+        mine = self._workers[worker].generation if worker in self._workers else 1
         if sequencers is not None:
             interval_ids = [
                 id_
                 for id_ in interval_ids
                 if self._is(id_, sequencers[id_])
+                and self._generations[id_] <= mine
                 and (self._owners.get(id_) in (None, worker) or self._is_lease_over(id_))
             ]
             for id_ in interval_ids:
@@ -438,11 +471,15 @@ class MemoryStore:
                 if before is None or before == worker:
                     reason = "it had no owner" if before is None else "it is its own"
                 self._note(id_, "claim", before, worker, reason)
-        elif any(id_ not in self._intervals for id_ in interval_ids) or (
-            again and any(self._owners.get(id_) != worker for id_ in interval_ids)
+        elif any(
+            self._owners.get(id_) != worker
+            if again
+            else self._generations.get(id_, mine + 1) > mine
+            for id_ in interval_ids
         ):
             raise Fenced(
-                "another owner has claimed intervals of this worker meanwhile; it must let go of them"
+                "another owner has claimed intervals of this worker meanwhile, maybe one of newer "
+                "code; it must let go of them"
             )
         sourced = {log.interval_id for log in self._logs.values() if log.source is not None}
         new_logs: dict[int, int] = {}
@@ -450,6 +487,8 @@ class MemoryStore:
         for id_ in interval_ids:
             raised[id_] = self._intervals[id_].sequencer = self._next()
             self._owners[id_] = worker
+            if not again:
+                self._generations[id_] = mine
         for id_ in interval_ids:
             if id_ not in sourced:
                 new_logs[id_] = self._next()
@@ -476,10 +515,9 @@ class MemoryStore:
         self, interval_id: int, what: str, before: str | None, after: str | None, reason: str
     ) -> None:
         row = self._intervals[interval_id]
-        names = {known.id: name for name, known in self._computations.items()}
         self._events.append(
             ShownEvent(
-                names[row.computation], row.id, row.slot_from, row.slot_to, what, before, after,
+                self._names()[row.computation], row.id, row.slot_from, row.slot_to, what, before, after,
                 reason,
             )
         )  # fmt: skip
@@ -499,23 +537,26 @@ class MemoryStore:
     async def read_placement(self) -> Placement:
         await self._called("read_placement")
         now = self._clock.monotonic()
+        nodes = {node.id: (name, node.kind) for name, node in self._computations.items()}
         return Placement(
             self._clock.now(),
             [
                 PlacedInterval(
                     row.id, row.computation, row.slot_from, row.slot_to, row.sequencer,
                     self._owners.get(row.id), self._wanted.get(row.id), self._is_lease_over(row.id),
+                    self._generations[row.id], *nodes[row.computation],
                 )
                 for row in self._in_order()
             ],
             [
                 PlacedWorker(
                     id_, w.address, w.code, "memory", w.number, "", [],
-                    max(0.0, w.lease_until - now), _plain(w.load),
+                    max(0.0, w.lease_until - now), _plain(w.load), w.generation,
                 )
                 for id_, w in self._workers.items()
                 if not w.stopped
             ],
+            frozenset(node.id for node in self._computations.values() if node.removed),
             frozenset(self._computations[name].id for name in self._paused),
         )  # fmt: skip
 
@@ -557,7 +598,9 @@ class MemoryStore:
         row = self._intervals[interval_id]
         row.sequencer = self._next()
         row.slot_to = at
-        made = self._begin(upper, self._wanted.get(interval_id))
+        made = self._begin_chain(
+            upper, self._wanted.get(interval_id), self._generations[interval_id]
+        )
         why = f"cut off interval {interval_id}" + (f": {reason}" if reason else "")
         self._note(made, "split", None, None, why)
         return made
@@ -569,16 +612,16 @@ class MemoryStore:
             raise PlacementRefused(f"interval {lower_id} cannot be merged with itself")
         await self._called("merge")
         parts = lower_id, upper_id
-        made = self._begin(
+        made = self._begin_chain(
             merged(*self._lines({id_: sequencers[id_] for id_ in parts})),
             self._wanted.get(lower_id),
+            max(self._generations[id_] for id_ in parts),
         )
         for log in self._logs.values():
             if log.interval_id in parts:
                 log.interval_id = made
         for id_ in parts:
-            del self._intervals[id_], self._folded[id_]
-            self._wanted.pop(id_, None)
+            self._forget(id_)
         why = f"was intervals {lower_id} and {upper_id}" + (f": {reason}" if reason else "")
         self._note(made, "merge", None, None, why)
         return made
@@ -616,9 +659,14 @@ class MemoryStore:
             )
         return lines
 
-    def _begin(self, line: Line, wanted_by: str | None) -> int:
+    def _forget(self, interval_id: int) -> None:
+        del self._intervals[interval_id], self._folded[interval_id], self._generations[interval_id]
+        self._wanted.pop(interval_id, None)
+        self._owners.pop(interval_id, None)
+
+    def _begin_chain(self, line: Line, wanted_by: str | None, generation: int) -> int:
         """Make an interval and the commit that its chain begins with; gives its id."""
-        row = self._make_interval(line.computation, line.slot_from, line.slot_to)
+        row = self._make_interval(line.computation, line.slot_from, line.slot_to, generation)
         self._want(row.id, wanted_by)
         link = IntervalCommit(
             row.id, row.sequencer, 0, 0, line.input_watermark, line.low_watermark, line.floor,
@@ -747,7 +795,7 @@ class MemoryStore:
         for d in commit.productions:
             tables.productions.setdefault(d.log, {})[d.seq] = StoredProduction(
                 d.seq, d.stream, d.receiver, d.slot, d.key_text, d.encoded,
-                self._streams[d.stream].version, d.micros, d.hold, d.stamp,
+                self._written[self][d.stream], d.micros, d.hold, d.stamp,
             )  # fmt: skip
         for letter in commit.dead_letters:
             if letter.key is not None or all(
@@ -984,6 +1032,8 @@ class MemoryStore:
         if bucket.family == "named":
             return True
         if bucket.family == "source":
+            if bucket.log not in self._logs:
+                return True
             last, _ = self._last_commit(self._logs[bucket.log].interval_id)
             acked = msgspec.json.decode(last.link.acked).get(str(bucket.log))
             return acked is not None and acked[0] >= bucket.high
@@ -1010,7 +1060,7 @@ class MemoryStore:
                 merged.pop(name, None)
                 if change.value is not None:
                     merged[name] = (change.value, change.version)
-        names = {known.id: name for name, known in self._computations.items()}
+        names = self._names()
         return [
             ShownState(names[computation], slot, json.loads(key), entry, json.loads(value), version)
             for ((slot, computation, key), entry), (value, version) in sorted(merged.items())
@@ -1024,7 +1074,7 @@ class MemoryStore:
                 merged.pop(name, None)
                 if change.due is not None and change.hold is not None:
                     merged[name] = (change.due, change.hold)
-        names = {known.id: name for name, known in self._computations.items()}
+        names = self._names()
         return [
             ShownTimer(names[computation], slot, json.loads(key), kind, tag, due, hold)
             for (slot, computation, key, kind, tag), (due, hold) in sorted(merged.items())
@@ -1167,11 +1217,6 @@ def _since(changes: list[_Change], after: int, through: int | None) -> list[_Cha
     number = attrgetter("n")
     first = bisect_right(changes, after, key=number)
     return changes[first : None if through is None else bisect_right(changes, through, key=number)]
-
-
-def _state_of(node: NodeDeploy) -> StreamDeploy:
-    """A node's state, to be compared as streams are."""
-    return StreamDeploy(node.name, node.version, node.state, node.migrates_from)
 
 
 def _plain(value: Any) -> Any:

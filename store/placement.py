@@ -72,18 +72,19 @@ class PostgresPlacement:
         except psycopg.Error as error:
             raise translate(error) from error
         assert row is not None
-        now, intervals, workers, paused = row
+        now, intervals, workers, removed, paused = row
         return Placement(
             now,
             [PlacedInterval(*found) for found in msgspec.json.decode(intervals)],
             [
                 PlacedWorker(
                     id_, address, code, host, pid, started,
-                    [(backend, start) for backend, start in backends], float(left), load,
+                    [(backend, start) for backend, start in backends], float(left), load, generation,
                 )
-                for id_, address, code, host, pid, started, backends, left, load
+                for id_, address, code, host, pid, started, backends, left, load, generation
                 in msgspec.json.decode(workers)
             ],
+            frozenset(msgspec.json.decode(removed)),
             frozenset(msgspec.json.decode(paused)),
         )  # fmt: skip
 
@@ -104,8 +105,8 @@ class PostgresPlacement:
             cursor = await connection.execute(self._statements.get(statement), params)
             if cursor.rowcount != len(interval_ids):
                 raise Fenced(
-                    "another owner has claimed intervals of this worker meanwhile; "
-                    "it must let go of them"
+                    "another owner has claimed intervals of this worker meanwhile, maybe one of "
+                    "newer code; it must let go of them"
                 )
             raised: dict[int, int] = dict(await cursor.fetchall())
             cursor = await connection.execute(self._statements.get("open_logs"), params)

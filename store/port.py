@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from millwheel.model import Delivery
 from millwheel.sinks import Table
@@ -29,6 +29,8 @@ class Bucket:
     low: int
     high: int
 
+
+NodeKind = Literal["injector", "computation", "relay"]
 
 EARLY_CLOSE_MICROS = 5_000_000
 """A bucket closed early ends at least so far ahead of the database's clock: what was read of
@@ -235,6 +237,11 @@ class PlacedInterval:
     wanted_by: str | None
     lease_over: bool
     """It has an owner, who stopped, is unknown, or let the lease run out."""
+    generation: int
+    """Of the newest code that owned it: workers of older code cannot claim it."""
+    name: str
+    """Of the computation, which may be of newer code than this worker's."""
+    kind: NodeKind
 
     @property
     def is_free(self) -> bool:
@@ -256,6 +263,8 @@ class PlacedWorker:
     lease_left: float
     """Seconds; 0.0 when the lease is over."""
     load: dict[str, Any]
+    generation: int
+    """Of the code that it runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +277,8 @@ class Placement:
     """In the order of computations and slots."""
     workers: list[PlacedWorker]
     """In the order in which they registered."""
+    removed: frozenset[int]
+    """Computations that were taken away: nothing is sent to them, nobody waits for them."""
     paused: frozenset[int] = frozenset()
     """Computations: injectors that are not to read."""
 
@@ -289,6 +300,8 @@ class Deployment:
     computations: dict[str, int]
     streams: dict[str, int]
     intervals: list[IntervalRow]
+    generation: int
+    """That of the code: what it may own depends on it."""
 
 
 @dataclass(slots=True)
@@ -296,7 +309,7 @@ class NodeDeploy:
     """A node of the graph as deploy needs it."""
 
     name: str
-    kind: str
+    kind: NodeKind
     version: int
     state: dict[str, Any]
     upstream: list[str]
@@ -350,12 +363,15 @@ class Store(Protocol):
         *,
         stamp: int,
         bucket_high: int,
+        shared: bool = False,
     ) -> Deployment:
         """Make or check what is stored of the graph.
 
         Args:
             stamp: the logical time of the first commits.
             bucket_high: the end of the first time bucket.
+            shared: the worker is one of several: its code may be older than what is deployed,
+                as long as there are intervals left that it may own.
 
         Raises:
             DeployRefused: another graph is stored under this name, or a type changed
@@ -364,13 +380,20 @@ class Store(Protocol):
         ...
 
     async def register_worker(
-        self, worker: str, lease_seconds: float, *, address: str = "", code: str = ""
+        self,
+        worker: str,
+        lease_seconds: float,
+        *,
+        address: str = "",
+        code: str = "",
+        generation: int = 1,
     ) -> None:
         """Say that a worker is there.
 
         Args:
             address: where others reach it.
             code: a hash of what it runs.
+            generation: that of its deployment; it never owns what newer code has owned.
         """
         ...
 
@@ -414,11 +437,12 @@ class Store(Protocol):
             sequencers: per interval the sequencer that was read. Then only those are taken
                 where it is still the same and that are free: without an owner, one's own, or
                 of an owner who stopped, is unknown or let the lease run out, by the store's
-                clock. The answer has exactly those, perhaps none. Not together with `again`.
+                clock, and that no newer code has owned. The answer has exactly those, perhaps
+                none. Not together with `again`.
 
         Raises:
-            Fenced: without `sequencers`: one is gone, or with `again`, somebody has claimed
-                one meanwhile; nothing was changed.
+            Fenced: without `sequencers`: one is gone, or newer code has owned it, or with
+                `again`, somebody has claimed one meanwhile; nothing was changed.
         """
         ...
 

@@ -161,10 +161,18 @@ class PostgresStore:
         *,
         stamp: int,
         bucket_high: int,
+        shared: bool = False,
     ) -> Deployment:
         async with self._connection() as connection, connection.transaction():
             result = await deployment.deploy(
-                connection, self.statements, self._sequence, graph, nodes, streams, tables
+                connection,
+                self.statements,
+                self._sequence,
+                graph,
+                nodes,
+                streams,
+                tables,
+                shared=shared,
             )
             if result.fresh:
                 await self._create_bucket(connection, "time", 0, 0, bucket_high)
@@ -182,10 +190,8 @@ class PostgresStore:
                     stamp,
                     result.intervals,
                 )
-        versions = {stream.name: stream.version for stream in streams}
-        self._streams = {
-            name: (id_, versions[name]) for name, id_ in result.deployment.streams.items()
-        }
+        ids = result.deployment.streams
+        self._streams = {stream.name: (ids[stream.name], stream.version) for stream in streams}
         return result.deployment
 
     # -- workers ------------------------------------------------------------------
@@ -202,7 +208,13 @@ class PostgresStore:
         return msgspec.json.encode([*lanes, *self._pool_backends]).decode()
 
     async def register_worker(
-        self, worker: str, lease_seconds: float, *, address: str = "", code: str = ""
+        self,
+        worker: str,
+        lease_seconds: float,
+        *,
+        address: str = "",
+        code: str = "",
+        generation: int = 1,
     ) -> None:
         self._worker = worker
         host, pid, started = process_identity()
@@ -216,6 +228,7 @@ class PostgresStore:
                 "lease_seconds": lease_seconds,
                 "address": address,
                 "code": code,
+                "generation": generation,
             },
         )
         await self._run("forget_workers", {})
@@ -632,7 +645,8 @@ class PostgresStore:
                 self.statements.get("source_acknowledged"), {"log": bucket.log}
             )
             row = await cursor.fetchone()
-            return row is not None and row[0] is not None and row[0] >= bucket.high
+            # No row: the injector was removed. Nothing stored: none of it is acknowledged yet.
+            return row is None or (row[0] is not None and row[0] >= bucket.high)
         if bucket.family == "named":
             return True
         cursor = await connection.execute(self.statements.get("stored_floor"))

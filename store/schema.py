@@ -50,14 +50,27 @@ pipeline = Table(
     "pipeline",
     metadata,
     Column("name", Text, primary_key=True, comment="the pipeline's name, also the schema's"),
-    Column("graph", JSONB, nullable=False, comment="the deployed graph, as compared at start"),
     Column(
         "gc_watermark",
         BigInteger,
         nullable=False,
         comment="nothing produced before it is ever sent again; microseconds",
     ),
-    comment="One row: what is deployed here, and how far its past was forgotten",
+    comment="One row: what the pipeline is called, and how far its past was forgotten",
+)
+
+generation = Table(
+    "generation",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=False, comment="1 and up"),
+    Column(
+        "code",
+        JSONB,
+        nullable=False,
+        comment="the graph and the types of states and streams, as compared at start",
+    ),
+    Column("began_at", DateTime(timezone=True), nullable=False, comment="when it was deployed"),
+    comment="What was deployed, one after the other; the last is what is deployed now",
 )
 
 computation = Table(
@@ -70,6 +83,11 @@ computation = Table(
     Column("state", JSONB, nullable=False, comment="fingerprint of the state's type"),
     Column("upstream", JSONB, nullable=False, comment="names of the nodes whose streams it reads"),
     Column("paused", Boolean, nullable=False, comment="an injector that is not to read"),
+    Column(
+        "removed_at",
+        DateTime(timezone=True),
+        comment="when it was taken away; it is kept so that its name means nothing else",
+    ),
     comment="The nodes of the deployed graph",
 )
 
@@ -102,6 +120,7 @@ worker = Table(
     Column("load", JSONB, nullable=False, comment="what it last said of itself"),
     Column("address", Text, nullable=False, comment="where others reach it: host:port"),
     Column("code", Text, nullable=False, comment="hash of what it runs"),
+    Column("generation", Integer, nullable=False, comment="generation.number of what it runs"),
     comment="Worker processes, with their leases",
 )
 
@@ -120,6 +139,12 @@ key_interval = Table(
     ),
     Column("owner", UUID, comment="worker.id"),
     Column("wanted_by", UUID, comment="worker.id of who should own it"),
+    Column(
+        "generation",
+        Integer,
+        nullable=False,
+        comment="generation.number of the newest code that owned it: no older worker may",
+    ),
     UniqueConstraint("computation", "slot_from"),
     comment="Ranges of slots of a computation, or partitions of an injector: the unit of ownership",
 )

@@ -11,8 +11,8 @@ BUCKETED = ("commit_record", "state_change", "timer_change", "production", "seen
 """The parents of bucket tables; a bucket of seen ids of a source has `seen_record` alone."""
 
 TABLES = (
-    *BUCKETED, "bucket", "computation", "dead_letter", "fold", "key_interval", "log", "pipeline",
-    "placement_event", "state", "stream", "timer", "worker",
+    *BUCKETED, "bucket", "computation", "dead_letter", "fold", "generation", "key_interval", "log",
+    "pipeline", "placement_event", "state", "stream", "timer", "worker",
 )  # fmt: skip
 """The names in `millwheel.store.schema`, which takes 0.13 s to import; a test compares."""
 

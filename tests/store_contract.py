@@ -299,10 +299,18 @@ async def deploy(
     words: StreamDeploy = WORDS,
     tables: tuple[Table[Any], ...] = (COUNTS, LOG),
     bucket_high: int = BUCKET_HIGH,
+    more: tuple[NodeDeploy, ...] = (),
+    shared: bool = False,
 ) -> Deployment:
     """A pipeline of an injector with one partition and a computation with two intervals."""
     return await store.deploy(
-        graph, [LINES, count], [words, TOTALS], list(tables), stamp=START, bucket_high=bucket_high
+        graph,
+        [LINES, count, *more],
+        [words, TOTALS],
+        list(tables),
+        stamp=START,
+        bucket_high=bucket_high,
+        shared=shared,
     )
 
 

@@ -592,6 +592,7 @@ def test_a_pipeline_that_runs_is_seen_and_kept_from_harm(shell: Shell) -> None:
 
     told = shell("status", name)
     assert f"running, process {running.process.pid}" in told
+    assert "code of generation 1" in told
     assert "row 1998 of" in told
 
     shell.gate.touch()
@@ -671,6 +672,24 @@ def test_a_dump_of_the_schema_is_a_savepoint(shell: Shell, tmp_path: Path) -> No
     assert shell.counts().total() < expected(rows).total()
     assert "complete" in shell("run", "wheel:pipeline")
     assert shell.counts() == expected(rows)
+
+
+def test_a_computation_is_removed_with_its_state(shell: Shell) -> None:
+    rows = lines(200)
+    shell.write(rows)
+    shell("run", "wheel:pipeline")
+    name = shell.environment["NAME"]
+    everybody = [row["name"] for row in shell.json("status", name)["pipelines"][0]["computations"]]
+    gone = everybody[2:]
+    assert "say --yes" in shell("remove", name, *gone, code=2)
+    assert "counts, and nobody else writes it" in shell("remove", name, gone[0], "-y", code=2)
+    assert "removed" in shell("remove", name, *gone, "--yes")
+    assert "0 rows" in shell("remove", name, *gone, "--yes")
+    left = shell.json("status", name)["pipelines"][0]["computations"]
+    assert [row["name"] for row in left] == everybody[:2]
+    assert shell.counts() == expected(rows), "the tables of sinks are the user's"
+    assert "removed from pipeline" in shell("run", "wheel:pipeline", code=4)
+    shell("drop", name, "--yes")
 
 
 def test_status_is_watched_until_it_is_interrupted(shell: Shell) -> None:

@@ -606,3 +606,46 @@ def test_what_an_operator_pinned_stays_while_that_worker_lives() -> None:
 
 def by_id(state: Iterable[IntervalLoad]) -> dict[int, IntervalLoad]:
     return {interval.id: interval for interval in state}
+
+
+# -- several versions of the code ----------------------------------------------------------------
+
+
+def test_what_newer_code_owned_goes_to_newer_code_only() -> None:
+    old, new = WorkerLoad("ann", generation=1), WorkerLoad("bob", generation=2)
+    lost = [replace(i, generation=2) for i in intervals([None, None, None])]
+    assert {d.worker for d in plan([old, new], lost, SETTINGS) if isinstance(d, Assign)} == {"bob"}
+    assert plan([old], lost, SETTINGS) == []
+
+
+def test_what_is_nobodys_hinders_nothing_else() -> None:
+    """Cold neighbours of it are merged, orphans that somebody may have get a home."""
+    old = WorkerLoad("ann", generation=1)
+    waiting = [replace(i, generation=2) for i in intervals([None] * 8)]
+    assert plan([old], waiting, SETTINGS) == []
+    other = intervals([None], computation="sum", first=20)
+    (decision,) = plan([old], [*waiting, *other], SETTINGS)
+    assert decision == Assign(20, "ann", "nobody owns it")
+
+
+def test_what_old_code_must_not_have_any_more_moves_as_soon_as_somebody_may_have_it() -> None:
+    old, new = WorkerLoad("ann", generation=1), WorkerLoad("bob", generation=2)
+    outgrown = [
+        replace(i, generation=2, wanted_by="ann") for i in intervals(["ann", "ann", "ann", "ann"])
+    ]
+    assert plan([old], outgrown, SETTINGS) == []
+    decisions = plan([old, new], outgrown, replace(SETTINGS, placement_moves=1))
+    assert [(type(d), d.interval, d.worker) for d in decisions if isinstance(d, Assign)] == [
+        (Assign, i.id, "bob") for i in outgrown
+    ]
+    assert all("ann runs older code than generation 2" in d.reason for d in decisions)
+
+
+@pytest.mark.parametrize("cpu", [0.0, 0.4])
+def test_nothing_is_moved_to_a_worker_whose_code_is_too_old(cpu: float) -> None:
+    """Neither for its load nor for the number."""
+    old, new = WorkerLoad("ann", generation=1), WorkerLoad("bob", generation=2)
+    his = [replace(i, generation=2, wanted_by="bob") for i in intervals(["bob"] * 6, cpu=cpu)]
+    assert not [d for d in plan([old, new], his, SETTINGS) if isinstance(d, Assign | Move)]
+    free = [replace(i, generation=1) for i in his]
+    assert [d for d in plan([old, new], free, SETTINGS) if isinstance(d, Move)]

@@ -23,7 +23,7 @@ ANN, BOB, RIP = (letter * 8 + "-0000-0000-0000-000000000000" for letter in "abc"
 
 def worker(id: str, *, lease: float = 10) -> Worker:
     state = "running" if lease > 0 else "silent"
-    return Worker(id, "mill", 42, START, START, lease, state, 1)  # type: ignore[arg-type]
+    return Worker(id, "mill", 42, START, START, lease, state, 1, 1)  # type: ignore[arg-type]
 
 
 def interval(
@@ -137,7 +137,7 @@ def test_pipelines_that_cannot_be_looked_into_are_told_in_a_line() -> None:
 
 def test_workers_tell_where_they_are_and_what_they_cost() -> None:
     ann = Worker(
-        ANN, "mill", 42, START, START, 10, "running", 1, "10.0.0.1:7000", "0123456789abcdef", 0.256,
+        ANN, "mill", 42, START, START, 10, "running", 1, 1, "10.0.0.1:7000", "0123456789abcdef", 0.256,
         300 << 20,
     )  # fmt: skip
     found = status(workers=[ann])

@@ -102,6 +102,12 @@ def upgrade() -> None:
         sa.Column(
             "paused", sa.Boolean(), nullable=False, comment="an injector that is not to read"
         ),
+        sa.Column(
+            "removed_at",
+            sa.DateTime(timezone=True),
+            nullable=True,
+            comment="when it was taken away; it is kept so that its name means nothing else",
+        ),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("name"),
         comment="The nodes of the deployed graph",
@@ -165,19 +171,32 @@ def upgrade() -> None:
             "name", sa.Text(), nullable=False, comment="the pipeline's name, also the schema's"
         ),
         sa.Column(
-            "graph",
-            postgresql.JSONB(astext_type=sa.Text()),
-            nullable=False,
-            comment="the deployed graph, as compared at start",
-        ),
-        sa.Column(
             "gc_watermark",
             sa.BigInteger(),
             nullable=False,
             comment="nothing produced before it is ever sent again; microseconds",
         ),
         sa.PrimaryKeyConstraint("name"),
-        comment="One row: what is deployed here, and how far its past was forgotten",
+        comment="One row: what the pipeline is called, and how far its past was forgotten",
+        schema=schema,
+    )
+    op.create_table(
+        "generation",
+        sa.Column("number", sa.Integer(), autoincrement=False, nullable=False, comment="1 and up"),
+        sa.Column(
+            "code",
+            postgresql.JSONB(astext_type=sa.Text()),
+            nullable=False,
+            comment="the graph and the types of states and streams, as compared at start",
+        ),
+        sa.Column(
+            "began_at",
+            sa.DateTime(timezone=True),
+            nullable=False,
+            comment="when it was deployed",
+        ),
+        sa.PrimaryKeyConstraint("number"),
+        comment="What was deployed, one after the other; the last is what is deployed now",
         schema=schema,
     )
     op.create_table(
@@ -389,6 +408,12 @@ def upgrade() -> None:
         ),
         sa.Column("address", sa.Text(), nullable=False, comment="where others reach it: host:port"),
         sa.Column("code", sa.Text(), nullable=False, comment="hash of what it runs"),
+        sa.Column(
+            "generation",
+            sa.Integer(),
+            nullable=False,
+            comment="generation.number of what it runs",
+        ),
         sa.PrimaryKeyConstraint("id"),
         comment="Worker processes, with their leases",
         schema=schema,
@@ -407,6 +432,12 @@ def upgrade() -> None:
         ),
         sa.Column("owner", sa.UUID(), nullable=True, comment="worker.id"),
         sa.Column("wanted_by", sa.UUID(), nullable=True, comment="worker.id of who should own it"),
+        sa.Column(
+            "generation",
+            sa.Integer(),
+            nullable=False,
+            comment="generation.number of the newest code that owned it: no older worker may",
+        ),
         sa.ForeignKeyConstraint(
             ["computation"],
             [f"{schema}.computation.id"],

@@ -408,6 +408,24 @@ def drop(
 
 @app.command()
 @command
+def remove(
+    pipeline: Annotated[str, typer.Argument(help="Its name.", show_default=False)],
+    computations: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME...", help="Computations, or injectors.", show_default=False),
+    ],
+    store: Store = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Take computations out of a pipeline, which may go on running: their state is given up."""
+    from millwheel.cli.store import remove
+
+    remove(pipeline, computations, store, sure=yes)
+
+
+@app.command()
+@command
 def stop(
     directory: Annotated[
         Path | None, typer.Argument(metavar="DIR", help="The store's.", show_default=False)

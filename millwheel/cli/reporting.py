@@ -7,6 +7,7 @@ and for bugs. Standard output is for results alone.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import linecache
 import logging
@@ -102,13 +103,19 @@ def _not_the_users() -> tuple[str, ...]:
 
 
 class _Stderr:
-    """Standard error as it is at the moment: a progress bar stands in for it."""
+    """Standard error as it is at the moment: a progress bar stands in for it.
+
+    If who read it is gone, there is nobody to tell: the work goes on.
+    """
 
     def write(self, text: str) -> int:
-        return sys.stderr.write(text)
+        with contextlib.suppress(BrokenPipeError):
+            return sys.stderr.write(text)
+        return len(text)
 
     def flush(self) -> None:
-        sys.stderr.flush()
+        with contextlib.suppress(BrokenPipeError):
+            sys.stderr.flush()
 
 
 class _ToStructlog(logging.Handler):

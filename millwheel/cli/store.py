@@ -323,6 +323,27 @@ def drop(pipeline: str, store: str | None, *, sure: bool) -> None:
     typer.echo(f"removed pipeline {pipeline}")
 
 
+def remove(pipeline: str, names: list[str], store: str | None, *, sure: bool) -> None:
+    """Take nodes away from a pipeline, with their state."""
+    address = StoreAddress.parse(store)
+    what = f"{', '.join(names)} of pipeline {pipeline!r} in {address.redacted()}"
+    with present(address) as presence:
+        if not sure:
+            if not (sys.stdin.isatty() and sys.stdout.isatty()):
+                raise UsageError(
+                    f"removing {what} takes state and timers with it, and what it has sent and "
+                    "nobody has processed yet; say --yes to do so"
+                )
+            typer.confirm(
+                f"Remove {what} with state and timers, and with what it has sent and nobody has "
+                "processed yet?",
+                abort=True,
+            )
+        rows = administration.remove_computations(presence.url, pipeline, names)
+    typer.echo(f"removed {', '.join(names)} from {pipeline}: {rows:,} rows of state and timers")
+    typer.echo("next: start workers with code that does not have it")
+
+
 def byte_text(size: float) -> str:
     """A number of bytes for people."""
     for unit in ("bytes", "kB", "MB", "GB"):

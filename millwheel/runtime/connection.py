@@ -37,6 +37,7 @@ from millwheel.runtime.frames import (
     Refuse,
     Report,
     Splitter,
+    TooNew,
     decode,
     encode,
     named,
@@ -218,7 +219,7 @@ class Connection(asyncio.Protocol):
     def _take(self, frame: Frame) -> None:
         if not self.up:
             self._greet(frame)
-        elif isinstance(frame, Deliver | Acknowledge | Report | NotMine | Gap):
+        elif isinstance(frame, Deliver | Acknowledge | Report | NotMine | Gap | TooNew):
             self._owner.received(self, frame)
         elif isinstance(frame, Ping):
             self.send(Pong())

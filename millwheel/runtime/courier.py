@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from millwheel.codec import apply_migrations, decode_key
+from millwheel.codec import apply_migrations, decode_key, leads
 from millwheel.model import Delivery, record_id
 from millwheel.runtime.delivery import Incoming, Outgoing, Verdict
 from millwheel.runtime.frames import (
@@ -28,6 +28,7 @@ from millwheel.runtime.frames import (
     Report,
     Row,
     Run,
+    TooNew,
 )
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.network import Link, Network
@@ -115,6 +116,7 @@ class Courier:
         self._flushing: asyncio.Handle | None = None
         self.refused: Counter[str] = Counter()
         """Frames that were not taken, by the reason."""
+        self._told_too_new: set[str] = set()
 
     # -- who is there -----------------------------------------------------------------
 
@@ -235,6 +237,8 @@ class Courier:
                 self._lose_owner(frame)
             case Gap():
                 self._begin_anew(frame)
+            case TooNew():
+                self._halt(link, frame)
 
     def _receive(self, link: Link, frame: Deliver) -> None:
         """Records for an interval here: into its queue, in order, or refused."""
@@ -242,6 +246,10 @@ class Courier:
         if interval is None:
             self.refused["not mine"] += 1
             link.send(NotMine(frame.log, frame.epoch, frame.interval))
+            return
+        if not self._can_read(frame):
+            self.refused["too new"] += 1
+            link.send(TooNew(frame.log, frame.epoch, frame.interval))
             return
         name = (frame.log, frame.interval)
         stream = self._incoming.get(name)
@@ -258,8 +266,20 @@ class Courier:
                 self._sources[frame.log] = link
                 if frame.source:
                     self._engine.source_logs |= {frame.log}
-                interval.intake.extend(self._delivery(frame, row) for row in frame.records)
+                try:
+                    interval.intake.extend([self._delivery(frame, row) for row in frame.records])
+                except Exception as error:  # a migration failed; who starts again meets it again
+                    self._engine.fail(error)
                 self._engine.wake(interval)
+
+    def _can_read(self, frame: Deliver) -> bool:
+        """Whether this code knows all streams in a frame, and the versions they are sent as."""
+        streams = self._engine.graph.streams
+        for name, version in {(row[1], row[11]) for row in frame.records}:
+            stream = streams.get(name)
+            if stream is None or not leads(stream.migrations, version, stream.version):
+                return False
+        return True
 
     def _delivery(self, frame: Deliver, row: Row) -> Delivery[Any]:
         seq, name, key_text, slot, ts, hold, stamp, size, id_, named, encoded, version = row
@@ -274,7 +294,7 @@ class Courier:
             id_ or record_id(frame.log, seq), 0, named,
         )  # fmt: skip
 
-    def _stream(self, frame: Gap | NotMine) -> tuple[Remote, Outgoing] | None:
+    def _stream(self, frame: Gap | NotMine | TooNew) -> tuple[Remote, Outgoing] | None:
         """The stream that a receiver speaks of, unless it began anew since."""
         for remote in self._engine.remotes():
             stream = remote.streams.get(frame.log) if remote.id == frame.interval else None
@@ -284,7 +304,7 @@ class Courier:
 
     def _begin_anew(self, gap: Gap) -> None:
         found = self._stream(gap)
-        if found is not None:
+        if found is not None and not found[1].halted:
             remote, stream = found
             stream.begin()
             self.has_work(remote)
@@ -295,6 +315,16 @@ class Courier:
         if found is not None:
             found[0].owner = None
             self._engine.look_up_owners()
+
+    def _halt(self, link: Link, refusal: TooNew) -> None:
+        """The owner's code is older than what it was sent: keep that until somebody else has it."""
+        found = self._stream(refusal)
+        if found is not None:
+            remote, stream = found
+            stream.halted = True
+            if link.peer not in self._told_too_new:
+                self._told_too_new.add(link.peer)
+                self._engine.log.info("peer_runs_older_code", peer=link.peer, of=remote.step.name)
 
     def forget(self, interval: Interval) -> None:
         """An interval is not here any more: whoever sends to it begins anew, here or elsewhere."""

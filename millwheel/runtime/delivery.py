@@ -11,6 +11,9 @@ takes a frame that follows the last one it took of the newest epoch it has seen:
     repeats             ignored            ignored (a copy)      gap
     leaves out          ignored            gap                   gap
 
+A receiver whose code is too old to read a frame takes nothing of its epoch and says so; the stream
+is *halted* then until it begins anew: for another owner, or to try again, ever more seldom.
+
 So the records of one log come to a key in the sender's order (I14), whatever the wire does; a
 record that comes twice, because a stream began anew, is dropped by its id like any other copy.
 """
@@ -44,7 +47,16 @@ class Outgoing:
             that is made anew for the same log and interval must not look like an old one.
     """
 
-    __slots__ = ("_numbers", "_patience", "_quiet_since", "_unsent", "begun", "last", "unacked")
+    __slots__ = (
+        "_numbers",
+        "_patience",
+        "_quiet_since",
+        "_unsent",
+        "begun",
+        "halted",
+        "last",
+        "unacked",
+    )
 
     def __init__(self, numbers: Iterator[int]) -> None:
         self._numbers = numbers
@@ -55,6 +67,8 @@ class Outgoing:
         self._unsent: deque[Delivery[Any]] = deque()
         self.begun = 0
         """Number of the stream's last begin; 0: it has not begun yet."""
+        self.halted = False
+        """The receiver cannot read what comes: nothing is sent until it begins anew."""
         self.last = NOTHING
 
     def append(self, delivery: Delivery[Any]) -> None:
@@ -71,6 +85,7 @@ class Outgoing:
     def begin(self) -> None:
         """Send everything again that is not acknowledged, as a stream of its own."""
         self.begun = next(self._numbers)
+        self.halted = False
         self.last = NOTHING
         self._unsent = deque(self.unacked.values())
 
@@ -83,6 +98,8 @@ class Outgoing:
         """
         previous = self.last
         taken: list[Delivery[Any]] = []
+        if self.halted:
+            return previous, taken
         unsent, unacked = self._unsent, self.unacked
         while unsent and len(taken) < records and size > 0:
             delivery = unsent.popleft()
@@ -104,12 +121,13 @@ class Outgoing:
             self._patience = FIRST_PATIENCE_SECONDS
 
     def is_overdue(self, now: float) -> bool:
-        """Whether nothing was heard for so long that a frame or its answer must be lost.
+        """Whether nothing was heard for so long that a frame or its answer must be lost, or that a
+        receiver who could not read it may be asked again.
 
         Asked again and again, with the time on a monotonic clock; each time it says so, it waits
         twice as long for the next.
         """
-        if not self.unacked or self._unsent:
+        if not self.unacked or (self._unsent and not self.halted):
             self._quiet_since = float("inf")
         elif self._quiet_since == float("inf"):
             self._quiet_since = now

@@ -37,15 +37,47 @@ from millwheel.runtime.sent import SentLog
 from millwheel.runtime.step import NOBODY, Destination, Step, StreamRoute, connect
 from millwheel.runtime.tasks import end
 from millwheel.sinks import Table
-from millwheel.store.port import DeadLetter, NodeDeploy, Placement, Store, StreamDeploy
+from millwheel.store.port import (
+    DeadLetter,
+    Deployment,
+    NodeDeploy,
+    Placement,
+    Store,
+    StreamDeploy,
+)
 from millwheel.store.state_shape import state_shape
 from millwheel.timers.watermark import Report, Watermarks
 
 T = TypeVar("T")
 
 
+LAST_WORD = (1 << 63) - 1
+"""A sequencer above all: nothing that is still on its way counts after it."""
+
 HAND_OVER_SECONDS = 3.0
 """How long a worker that stops takes to finish what it has begun."""
+
+
+class Nowhere:
+    """In the place of a removed computation's intervals: what is sent there is done with."""
+
+    id = NOBODY
+
+    def __init__(self, engine: Engine, step: Step) -> None:
+        self._engine = engine
+        self._came: list[Delivery[Any]] = []
+        self.slots = (0, step.slots)
+        self.intake = self
+
+    def append(self, delivery: Delivery[Any]) -> None:
+        """One more; it is acknowledged when its sender has noted that it was sent."""
+        if not self._came:
+            asyncio.get_running_loop().call_soon(self._acknowledge)
+        self._came.append(delivery)
+
+    def _acknowledge(self) -> None:
+        came, self._came = self._came, []
+        self._engine.acknowledge(came)
 
 
 class Engine:
@@ -145,7 +177,12 @@ class Engine:
             await self._network.start(self.courier)
             address = self._network.address
         asked = self.clock.monotonic()
-        await self.store.register_worker(self.worker, self.settings.lease_seconds, address=address)
+        await self.store.register_worker(
+            self.worker,
+            self.settings.lease_seconds,
+            address=address,
+            generation=deployment.generation,
+        )
         self.lease.renewed(asked)
         if self._network is None:
             await self._wait_for_others()
@@ -169,7 +206,12 @@ class Engine:
             await self.look_around()
         self.spawn(self.housekeeping.run(), "housekeeping")
         self.started = True
-        self.log.info("started", intervals=len(self.intervals), lanes=len(self.lanes))
+        self.log.info(
+            "started",
+            intervals=len(self.intervals),
+            lanes=len(self.lanes),
+            generation=deployment.generation,
+        )
 
     async def run(self, stop: asyncio.Event | None = None, *, until_done: bool = True) -> None:
         """Wait until everything is done, or `stop` is set, or something fails.
@@ -295,7 +337,7 @@ class Engine:
 
     # -- deploy and claim -----------------------------------------------------------------
 
-    async def _deploy(self) -> Any:
+    async def _deploy(self) -> Deployment:
         nodes = [self._node_deploy(node) for node in self.graph.nodes]
         streams = [
             StreamDeploy(s.name, s.version, s.codec.fingerprint, sorted(s.migrations))
@@ -309,13 +351,16 @@ class Engine:
             if isinstance(use.sink, Table)
         }
         stamp = self.stamps.next()
-        return await self.store.deploy(
-            self.graph.describe(),
-            nodes,
-            streams,
-            list(tables.values()),
-            stamp=stamp,
-            bucket_high=stamp + int(self.settings.bucket_seconds * 1e6),
+        return await self.patiently(  # commits of those who are there may be in its way
+            lambda: self.store.deploy(
+                self.graph.describe(),
+                nodes,
+                streams,
+                list(tables.values()),
+                stamp=stamp,
+                bucket_high=stamp + int(self.settings.bucket_seconds * 1e6),
+                shared=self._network is not None,
+            )
         )
 
     def _node_deploy(self, node: Node) -> NodeDeploy:
@@ -463,6 +508,8 @@ class Engine:
     async def look_around(self) -> Placement:
         """See who is there and who owns what, and send records there from now on."""
         placement = await self.store.read_placement()
+        for computation in placement.removed & self.steps.keys():
+            self._take_away(self.steps[computation])
         self.place(placement)
         return placement
 
@@ -494,7 +541,8 @@ class Engine:
                 owner = None if row.lease_over or row.owner == self.worker else row.owner
                 remote.belongs_to(owner, row.sequencer)
         for step_id, destinations in of.items():
-            self.steps[step_id].arrange(destinations)
+            step = self.steps[step_id]
+            step.arrange([Nowhere(self, step)] if step.removed else destinations)
         for id_, remote in gone.items():
             if self._stand_ins.get(id_) is remote:
                 del self._stand_ins[id_]
@@ -518,6 +566,23 @@ class Engine:
             if not injector.paused:
                 injector.resume()
         self.check_finished()
+
+    def _take_away(self, step: Step) -> None:
+        """A computation was removed: nobody waits for it, and what it has here goes.
+
+        Its intervals are gone from the store, so that the next commit of each is refused, and
+        who wrote it lets go: the one way there is out of an interval that is not one's own.
+        """
+        if step.removed:
+            return
+        step.removed = True
+        self.log.info("computation_removed", computation=step.name)
+        end = Report(step.id, 0, step.slots, LAST_WORD, MAX_TIME)
+        self._take_report(end)
+        for percentile in self.percentiles:
+            self._take_percentile(percentile, end)
+        for interval in self.holdings.of(step.id):
+            self.touch(interval, urgent=True)
 
     # -- between this worker's intervals ----------------------------------------------------
 

@@ -15,6 +15,7 @@ frame          goes       says
 `Acknowledge`  against    these numbers of the log are durable at the receiver, or seen before
 `NotMine`      against    the interval has another owner: look it up, begin anew
 `Gap`          against    something is missing before what came: begin anew
+`TooNew`       against    the receiver's code cannot read it: keep it for one whose code can
 `Ping`         both       are you there? The answer is `Pong`
 `Goodbye`      both       the last frame of a connection, and why
 =============  =========  =====================================================================
@@ -141,6 +142,15 @@ class Gap(Frame, frozen=True, array_like=True, gc=False, tag=8):
     expected: int
 
 
+class TooNew(Frame, frozen=True, array_like=True, gc=False, tag=13):
+    """The interval's owner runs older code, which cannot read what came: nothing of this epoch is
+    taken, and nothing more of it needs to be sent. Newer code will have the interval."""
+
+    log: int
+    epoch: int
+    interval: int
+
+
 class Report(Frame, frozen=True, array_like=True, gc=False, tag=9):
     """The stored low watermarks of some intervals of the sender."""
 
@@ -163,7 +173,7 @@ class Goodbye(Frame, frozen=True, array_like=True, gc=False, tag=12):
 
 _Any = (
     Hello | Proof | Welcome | Refuse | Deliver | Acknowledge | NotMine | Gap | Report | Ping
-    | Pong | Goodbye
+    | Pong | Goodbye | TooNew
 )  # fmt: skip
 
 _LENGTH = Struct(">I")

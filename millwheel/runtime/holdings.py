@@ -27,7 +27,7 @@ from millwheel.runtime.interval import Interval, Ownership
 from millwheel.runtime.part_file import PartFile
 from millwheel.runtime.sent import SentLog
 from millwheel.runtime.states import KeyState, StateCache
-from millwheel.runtime.step import NOBODY, Step
+from millwheel.runtime.step import Step
 from millwheel.sinks import JsonLinesFiles
 from millwheel.store.port import Claim
 
@@ -358,6 +358,10 @@ class Holdings:
             if log.is_acknowledged(row.seq):
                 log.skip(row.seq + 1)
                 continue
+            if row.receiver not in self._engine.steps:  # nobody, or who was removed since
+                log.sent(row.seq + 1, row.hold, 0, row.stamp, [row.hold])
+                log.acknowledge([row.seq])
+                continue
             stream = self._engine.graph.streams[row.stream]
             value = row.value
             if row.version != stream.version:
@@ -365,9 +369,6 @@ class Holdings:
                     value, row.version, stream.version, stream.migrations, f"stream {row.stream!r}"
                 )
             log.sent(row.seq + 1, row.hold, len(value), row.stamp, [row.hold])
-            if row.receiver == NOBODY:
-                log.acknowledge([row.seq])
-                continue
             delivery: Delivery[Any] = Delivery(
                 decode_key(row.key), stream.codec.decode(value), row.ts, row.stream, row.key,
                 row.slot, row.receiver, row.hold, len(value), value, log.id, row.seq, row.stamp,

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from millwheel.errors import StoreUnavailable
+from millwheel.errors import Fenced, StoreUnavailable
 from millwheel.runtime.service import Service
 from millwheel.store.port import PlacedInterval, Placement, Wish
 
@@ -70,7 +70,11 @@ class Placing(Service):
         engine = self._engine
         wanted = {row.id: row.sequencer for row in placement.intervals if self._is_for_us(row)}
         if wanted:
-            taken = await engine.holdings.take(list(wanted), wanted)
+            try:
+                taken = await engine.holdings.take(list(wanted), wanted)
+            except Fenced:  # one was merged or removed as soon as it was claimed: look again
+                engine.look_up_owners()
+                return
             if taken:
                 engine.log.info("took", intervals=[interval.name for interval in taken])
 

@@ -49,6 +49,8 @@ class Step:
     """In the order of the graph, in which writers come before readers."""
     node: Node
     routes: dict[str, StreamRoute]
+    removed: bool = False
+    """It was taken away while this worker runs code that still has it."""
     destinations: list[Destination] = field(default_factory=list)
     """Who gets the records of which slots, in the order of slots."""
     starts: list[int] = field(default_factory=list)

@@ -1,24 +1,33 @@
 -- Takes over what is free, and nothing else: intervals whose sequencer is the one that was
 -- read, without an owner or with one whose lease is over by the database's clock. Like every
--- claim it raises the sequencers first (I4). In order of id, so that two claimers never wait
+-- claim it raises the sequencers first (I4). None that newer code has had: it may have written
+-- what this worker cannot read; one whom nobody remembers counts as the oldest there is. In order of id, so that two claimers never wait
 -- for each other; now() is the start of the transaction, so waiting ends no lease.
-WITH free AS MATERIALIZED (
+WITH claimer AS (
+    SELECT coalesce((SELECT w.generation FROM {worker} AS w WHERE w.id = %(owner)s::uuid), 1)
+        AS generation
+), free AS MATERIALIZED (
     SELECT k.id, k.owner
     FROM {key_interval} AS k
     JOIN unnest(%(interval_ids)s::bigint[], %(sequencers)s::bigint[]) AS x (id, sequencer)
         ON x.id = k.id AND x.sequencer = k.sequencer
-    WHERE k.owner IS NULL
-       OR k.owner = %(owner)s::uuid
-       OR NOT EXISTS (
-           SELECT FROM {worker} AS w
-           WHERE w.id = k.owner AND NOT w.stopped AND w.lease_until > now()
-       )
+    CROSS JOIN claimer AS c
+    WHERE k.generation <= c.generation
+      AND (
+          k.owner IS NULL
+          OR k.owner = %(owner)s::uuid
+          OR NOT EXISTS (
+              SELECT FROM {worker} AS w
+              WHERE w.id = k.owner AND NOT w.stopped AND w.lease_until > now()
+          )
+      )
     ORDER BY k.id
     FOR NO KEY UPDATE OF k
 ), claimed AS (
     UPDATE {key_interval} AS k
-    SET sequencer = nextval(%(sequence)s::regclass), owner = %(owner)s::uuid
-    FROM free AS f
+    SET sequencer = nextval(%(sequence)s::regclass), owner = %(owner)s::uuid,
+        generation = c.generation
+    FROM free AS f CROSS JOIN claimer AS c
     WHERE k.id = f.id
     RETURNING k.id, k.computation, k.slot_from, k.slot_to, k.sequencer, f.owner AS before
 ), noted AS (

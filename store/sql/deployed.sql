@@ -1,2 +1,2 @@
--- What is deployed.
-SELECT name, graph::text FROM {pipeline}
+-- What was deployed, one generation after the other.
+SELECT number, code::text FROM {generation} ORDER BY number

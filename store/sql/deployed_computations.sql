@@ -1,2 +1,2 @@
 -- The nodes of the deployed graph.
-SELECT id, name, kind, version, state::text FROM {computation}
+SELECT id, name FROM {computation} WHERE removed_at IS NULL

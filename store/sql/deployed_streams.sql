@@ -1,2 +1,2 @@
 -- The streams of the deployed graph.
-SELECT id, name, version, type::text FROM {stream}
+SELECT id, name FROM {stream}

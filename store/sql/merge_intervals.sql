@@ -1,7 +1,11 @@
 -- The interval that two neighbours become.
 WITH merged AS (
-    INSERT INTO {key_interval} (computation, slot_from, slot_to, sequencer, wanted_by)
-    SELECT k.computation, %(slot_from)s, %(slot_to)s, nextval(%(sequence)s::regclass), k.wanted_by
+    INSERT INTO {key_interval} (computation, slot_from, slot_to, sequencer, wanted_by, generation)
+    SELECT k.computation, %(slot_from)s, %(slot_to)s, nextval(%(sequence)s::regclass), k.wanted_by,
+           (
+               SELECT max(p.generation) FROM {key_interval} AS p
+               WHERE p.id IN (%(lower_id)s::bigint, %(upper_id)s::bigint)
+           )
     FROM {key_interval} AS k
     WHERE k.id = %(lower_id)s
     RETURNING id, computation, slot_from, slot_to, sequencer

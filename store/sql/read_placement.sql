@@ -10,20 +10,23 @@ SELECT
                     k.owner IS NOT NULL AND NOT EXISTS (
                         SELECT FROM {worker} AS w
                         WHERE w.id = k.owner AND NOT w.stopped AND w.lease_until > now()
-                    )
+                    ),
+                    k.generation, c.name, c.kind
                 )
                 ORDER BY k.computation, k.slot_from
             ),
             '[]'
         )
         FROM {key_interval} AS k
+        JOIN {computation} AS c ON c.id = k.computation
     )::text,
     (
         SELECT coalesce(
             jsonb_agg(
                 jsonb_build_array(
                     w.id, w.address, w.code, w.host, w.pid, w.pid_started, w.backends,
-                    greatest(0, extract(epoch FROM w.lease_until - now()))::float8, w.load
+                    greatest(0, extract(epoch FROM w.lease_until - now()))::float8, w.load,
+                    w.generation
                 )
                 ORDER BY w.started_at, w.id
             ),
@@ -31,5 +34,9 @@ SELECT
         )
         FROM {worker} AS w
         WHERE NOT w.stopped
+    )::text,
+    (
+        SELECT coalesce(jsonb_agg(c.id ORDER BY c.id), '[]') FROM {computation} AS c
+        WHERE c.removed_at IS NOT NULL
     )::text,
     (SELECT coalesce(jsonb_agg(c.id), '[]') FROM {computation} AS c WHERE c.paused)::text

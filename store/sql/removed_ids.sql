@@ -1,0 +1,3 @@
+-- Nodes that were taken away, of these.
+SELECT id, name FROM {computation}
+WHERE removed_at IS NOT NULL AND name = ANY(%(names)s::text[])
