@@ -36,7 +36,7 @@ from millwheel.errors import (
     StoreError,
     StoreUnavailable,
 )
-from millwheel.model import MIN_TIME
+from millwheel.model import MIN_TIME, SLOTS
 from millwheel.sinks import Column, Table
 from millwheel.store.deployment import must_migrate, refuse_other_graph
 from millwheel.store.lineage import Line, merged, upper_part
@@ -606,9 +606,16 @@ class MemoryStore:
                     percentiles=link.percentiles,
                     acked=msgspec.json.decode(link.acked),
                     counters=msgspec.json.decode(link.counters),
+                    grain=self._grain(row.computation),
                 )
             )
         return lines
+
+    def _grain(self, computation: int) -> int:
+        """Slots that must stay together in one interval of a computation."""
+        assert self._graph is not None
+        (name,) = (name for name, known in self._computations.items() if known.id == computation)
+        return SLOTS // int(self._graph["nodes"][name].get("broadcast_cells", SLOTS))
 
     def _begin(self, line: Line, wanted_by: str | None) -> int:
         """Make an interval and the commit that its chain begins with; gives its id."""

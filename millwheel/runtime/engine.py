@@ -52,6 +52,8 @@ class Engine:
         close_at_end: when every source has ended, move the watermark to the end of time,
             so that all windows close; otherwise leave it where the data put it.
         inject_copies: how often each source row is delivered; 2 to test deduplication.
+        guard_shared: fail a record that changes `Context.shared`, which it may only read; costs an
+            encoding of the table for each key in a chunk.
         take_over: claim the intervals even of a worker that is alive; it will be fenced.
         network: to share the pipeline with other workers: makes the links of the worker whose id
             it is given. None of the intervals are claimed until `Holdings.take` is told to.
@@ -66,6 +68,7 @@ class Engine:
         clock: Clock | None = None,
         close_at_end: bool = True,
         inject_copies: int = 1,
+        guard_shared: bool = False,
         take_over: bool = False,
         network: Callable[[str], Network] | None = None,
     ) -> None:
@@ -76,6 +79,7 @@ class Engine:
         self.clock = clock or SystemClock()
         self.close_at_end = close_at_end
         self.inject_copies = inject_copies
+        self.guard_shared = guard_shared
         self._take_over = take_over
         self.worker = str(uuid.uuid4())
         self._network = None if network is None else network(self.worker)
@@ -296,20 +300,22 @@ class Engine:
             sources = [partition.identity for partition in node.injection.source.partitions()]
             slots = [(number, number + 1) for number in range(len(sources))]
         else:
-            count = self.settings.lanes
-            edges = [SLOTS * number // count for number in range(count + 1)]
+            grain = node.grain
+            count = min(self.settings.lanes, SLOTS // grain)
+            edges = [SLOTS // grain * number // count * grain for number in range(count + 1)]
             slots = list(pairwise(edges))
         computation = node.computation
         return NodeDeploy(
             name=node.name,
             kind=node.kind,
             version=computation.version if computation else 1,
-            state=node.layout.fingerprint if node.layout else {},
+            state=_fingerprint(node),
             upstream=[other.name for other in self.graph.upstream(node)],
             slots=slots,
             sources=sources,
-            migrates_from=sorted(computation.migrations) if computation else [],
+            migrates_from=_migrates_from(node),
             shape=state_shape(node.layout),
+            shared=state_shape(node.shared),
         )
 
     async def _wait_for_others(self) -> None:
@@ -666,3 +672,24 @@ class Engine:
             "share": min((i.progress() for i in self.injectors), default=1.0),
             "wall_timers": sum(i.next_wall_timer() is not None for i in self.intervals),
         }
+
+
+def _fingerprint(node: Node) -> dict[str, Any]:
+    """The types that a node stores: of its state, and of what its keys share."""
+    found = dict(node.layout.fingerprint) if node.layout else {}
+    if node.shared is not None:
+        found["shared"] = node.shared.fingerprint["plain"]
+    return found
+
+
+def _migrates_from(node: Node) -> list[int]:
+    """The versions from which everything that a node stores can be brought up to date."""
+    computation = node.computation
+    if computation is None:
+        return []
+    versions = set(computation.migrations)
+    if node.shared is not None:
+        stateless = node.layout is None or node.layout.stateless
+        also = set(computation.shared_migrations)
+        versions = also if stateless else versions & also
+    return sorted(versions)

@@ -69,6 +69,8 @@ class Lane:
         self._committing = False
         self._on_the_wire: Container[Interval] = ()
         """The intervals of the bundle that is being committed."""
+        self._sorting: Interval | None = None
+        """Whose records were taken, and are neither dropped nor put to their keys yet."""
         self._settled = asyncio.Event()
         """Set when the commit on its way has come to its end; each has its own."""
         self._quiet = asyncio.Event()
@@ -109,6 +111,7 @@ class Lane:
         while interval in self.intervals and (
             interval.backlog
             or interval.dirty
+            or interval is self._sorting
             or interval in self._open.works
             or interval in self._on_the_wire
         ):
@@ -129,6 +132,7 @@ class Lane:
             await end([runner])
         await end(self._hands)
         self._hands.clear()
+        self._sorting = None
         self._looked.set()
 
     def drop_open(self) -> None:
@@ -195,9 +199,13 @@ class Lane:
                 await self.wake.wait()
                 continue
             interval, items = taken
+            self._sorting = interval
             groups = await self._sort(interval, items)
+            self._sorting = None
             if groups:
                 await self._run_groups(interval, groups)
+            elif interval.leaving:
+                self._announce()
             self._looked.set()
 
     async def _page_in(self) -> None:
@@ -278,7 +286,7 @@ class Lane:
         by_key: dict[bytes, list[Item]] = {}
         groups: deque[Group] = deque()
         missing: list[KeyState] = []
-        backlog, get = interval.backlog, interval.states.get
+        backlog, get = interval.backlog, interval.state_of
         for item in fresh:
             key_text = item.key_text
             same = by_key.get(key_text)
@@ -755,7 +763,7 @@ class Lane:
             items = interval.retake(items)
             if not items:
                 continue
-            state = interval.states.get(items[0].key, key_text, items[0].slot)
+            state = interval.state_of(items[0].key, key_text, items[0].slot)
             if not state.loaded:
                 await self._load(interval, [state])
             execution = Execution(interval)
@@ -773,7 +781,7 @@ class Lane:
         if not taken:
             return  # a timer that was cancelled or replaced meanwhile
         (item,) = taken
-        state = interval.states.get(item.key, item.key_text, item.slot)
+        state = interval.state_of(item.key, item.key_text, item.slot)
         attempts = interval.step.node.retries + 1
         effects = give_up(interval, item, error, attempts, self._engine.clock.now())
         self._finish(interval, state, [item], effects, [])
