@@ -29,8 +29,8 @@ from millwheel.windows import Pane
 INJECTED = "__injected"
 """Ends the name of the hidden stream between injectors and the relay that meets ids."""
 
-ROWS = "__rows"
-"""Ends the name of the hidden stream between injectors and the relay before a broadcast."""
+RELAYED = "__relayed"
+"""Ends the name of the hidden stream that broadcasts the rows of a source."""
 
 STATE_VIEWS = "state_of_"
 """Begins the names of the views that show one computation's state."""
@@ -81,12 +81,17 @@ class Node:
     @property
     def injected(self) -> str:
         """The stream an injector is for, whatever hidden stream it writes on the way."""
-        return self.writes[0].name.removesuffix(INJECTED).removesuffix(ROWS)
+        return self.writes[0].name.removesuffix(INJECTED)
 
     @property
     def grain(self) -> int:
         """Its intervals begin and end at multiples of so many slots."""
         return SLOTS // self.cells if self.cells else 1
+
+    @property
+    def broadcast_names(self) -> dict[str, str]:
+        """What the streams that it reads by broadcast are called by who wrote the pipeline."""
+        return {i.stream.name: i.name for i in self.inputs if isinstance(i, Broadcast)}
 
     @property
     def is_spread(self) -> bool:
@@ -386,29 +391,21 @@ def identify_node(stream: Stream[Any], identify: Callable[[Any], Key]) -> tuple[
     return hidden, node
 
 
-def number_rows(stream: Stream[Any], nodes: dict[str, Node]) -> Node | None:
-    """Let injectors of a stream that is read by broadcast write it through a relay; gives that.
+def relay_node(stream: Stream[Any], taken: Collection[str]) -> tuple[Stream[Any], Node]:
+    """The hidden stream and the relay by which rows of a source are broadcast.
 
-    A row of a source is one number of the source's log, acknowledged by one interval of each
-    reader. A row that goes to many intervals of one reader has to become many productions first.
+    A row is one number of the source's log, acknowledged by one interval of each reader. One that
+    goes to many intervals of a reader has to become many productions first.
     """
-    writers = [
-        n for n in nodes.values() if n.kind == "injector" and n.writes[0].name == stream.name
-    ]
-    if not writers:
-        return None
-    hidden = _copy(stream, stream.name + ROWS)
-    for writer in writers:
-        writer.writes = (hidden,)
-    relay = Node(
-        name=free_name(f"{stream.name}_relay", nodes),
+    hidden = _copy(stream, stream.name + RELAYED)
+    node = Node(
+        name=free_name(f"{stream.name}_relay", taken),
         kind="relay",
-        inputs=(Input(hidden, _constant_key),),
-        writes=(stream,),
-        computation=Relay(stream),
+        inputs=(Input(stream, _constant_key),),
+        writes=(hidden,),
+        computation=Relay(hidden),
     )
-    nodes[relay.name] = relay
-    return relay
+    return hidden, node
 
 
 def free_name(name: str, taken: Collection[str]) -> str:

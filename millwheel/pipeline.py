@@ -20,7 +20,7 @@ from millwheel.graph import (
     Reading,
     free_name,
     identify_node,
-    number_rows,
+    relay_node,
     sink_node,
 )
 from millwheel.model import Key
@@ -285,7 +285,7 @@ class Pipeline:
         """
         if self._graph is None:
             nodes = {name: _without_sinks(node) for name, node in self.nodes.items()}
-            self._number_broadcast_rows(nodes)
+            self._relay_rows(nodes)
             for stream, use in self.sinks:
                 self._attach(nodes, stream, use)
             self._graph = Graph(self.name, nodes.values())
@@ -299,17 +299,22 @@ class Pipeline:
                 raise GraphError(f"pipeline {self.name!r} has no injector, so nothing can happen")
         return self._graph
 
-    def _number_broadcast_rows(self, nodes: dict[str, Node]) -> None:
-        broadcast = {
-            i.stream.name: i.stream
-            for node in self.nodes.values()
-            for i in node.inputs
-            if isinstance(i, Broadcast)
-        }
-        for stream in broadcast.values():
-            relay = number_rows(stream, nodes)
-            if relay is not None:
-                relay.layout = self._layout(None, relay.name)
+    def _relay_rows(self, nodes: dict[str, Node]) -> None:
+        """Let streams of sources that are read by broadcast be broadcast by a relay."""
+        injected = {n.writes[0].name for n in nodes.values() if n.kind == "injector"}
+        hidden: dict[str, Stream[Any]] = {}
+        for node in list(nodes.values()):
+            inputs: list[Reading] = []
+            for input_ in node.inputs:
+                if isinstance(input_, Broadcast) and input_.stream.name in injected:
+                    stream = input_.stream
+                    if stream.name not in hidden:
+                        hidden[stream.name], relay = relay_node(stream, nodes)
+                        relay.layout = self._layout(None, relay.name)
+                        nodes[relay.name] = relay
+                    input_ = Broadcast(hidden[stream.name], relayed=stream)
+                inputs.append(input_)
+            node.inputs = tuple(inputs)
 
     def _attach(self, nodes: dict[str, Node], stream: Stream[Any], use: SinkUse) -> None:
         """Let the producers write the sink, or give it a step of its own."""

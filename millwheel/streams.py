@@ -135,9 +135,16 @@ class Broadcast(Generic[V_co]):
     """A stream whose every record all keys of a consumer get to see."""
 
     stream: Stream[Any]
+    relayed: Stream[Any] | None = None
+    """Of rows of a source the stream itself; `stream` is the hidden one that carries them."""
 
     extractor_name = "broadcast()"
     manner = "broadcast"
+
+    @property
+    def name(self) -> str:
+        """What the stream is called by who wrote the pipeline."""
+        return (self.relayed or self.stream).name
 
 
 class _Unknown:

@@ -427,7 +427,10 @@ async def test_each_item_finds_the_rules_of_its_own_instant_whatever_happens() -
     """A timer at an instant sees every broadcast record up to it: what is promised of order."""
     orders = [Item("abc"[n % 3], n, n * 2 + 1) for n in range(6)]
     rules = [Rule("ab"[n % 2], n, n * 3) for n in range(4)]
-    steps: list[Any] = [*[inject(ITEMS, order) for order in orders], *[inject(RULES, r) for r in rules]]
+    steps: list[Any] = [
+        *[inject(ITEMS, order) for order in orders],
+        *[inject(RULES, r) for r in rules],
+    ]
     expected = [
         Judged(o.key, o.number, {r.name: r.number for r in rules if r.second <= o.second})
         for o in orders
@@ -823,7 +826,7 @@ async def _cut_between_cells(name: str, store: Any) -> None:
     (again,) = await go(2 * CELLS + 1)
     assert again.slots == (0, SLOTS)
     tables = {table.key["cell"]: table.snapshot().told for table in again.tables}
-    assert tables == dict.fromkeys(range(CELLS), {"0": [7, 2]})
+    assert tables == {cell: {"0": [7, 2]} for cell in range(CELLS)}
     await store.close()
 
 
@@ -1077,8 +1080,9 @@ async def test_rows_that_are_broadcast_become_productions_first() -> None:
     made.add(FlatMap(lambda rule: [Item(rule.name, rule.number)], to=DOUBLED), RULES.by(name_of))
     made.add(Keep(), DOUBLED.by(key_of))
     graph = made.graph()
-    assert [(n.name, n.kind) for n in graph.writers("rules")] == [("rules_relay", "relay")]
-    assert [n.name for n in graph.writers("items")] == ["items_injector"]
+    assert [n.name for n in graph.writers("rules")] == ["rules_injector"]
+    (relay,) = [node for node, _ in graph.readers("rules") if node.kind == "relay"]
+    assert [n.name for n, _ in graph.readers(relay.writes[0].name)] == ["judge"]
     rules = [Rule("ab"[n % 2], n) for n in range(5)]
     await assert_exactly_once(
         made,
@@ -1090,6 +1094,52 @@ async def test_rows_that_are_broadcast_become_productions_first() -> None:
 
 def name_of(rule: Rule) -> str:
     return rule.name
+
+
+async def test_a_broadcast_record_tells_its_stream() -> None:
+    """Rows of a source take another way than what a computation has made; nobody need know."""
+    names: list[str] = []
+
+    class Two(Judge):
+        async def process_broadcast(self, record: Record[Any], shared: Rules) -> None:
+            assert record.timestamp == at(3)
+            names.append(record.stream)
+
+    made = Pipeline("judging", settings=replace(QUICK, broadcast_cells=1))
+    made.inject(RULES, script(RULES, [], "rules"), timestamp=second_of)
+    made.inject(ITEMS, script(ITEMS, []), timestamp=time_of)
+    made.add(Double(), ITEMS.spread())
+    two: Computation[Item, None, Any, Rules] = Two()
+    made.add(two, ITEMS.by(key_of), RULES.broadcast(), DOUBLED.broadcast())
+    made.add(Judge(), ITEMS.by(key_of), RULES.broadcast(), name="another")
+    assert sum(node.kind == "relay" for node in made.graph().nodes) == 1
+    async with Harness(made) as harness:
+        await harness.inject(RULES, Rule("tax", 7, 3))
+        await harness.inject(ITEMS, Item("a", 1, 3))
+        assert names == ["rules", "doubled"]
+        assert harness.shared("another", "a")["now"] == {"tax": 7}
+
+
+async def test_a_deployed_graph_may_grow_by_a_broadcast() -> None:
+    """Who is there already is not touched: the new reader begins with what comes from then on."""
+
+    def pipeline(rules: list[Rule], orders: list[Item], *, grown: bool) -> Pipeline:
+        made = Pipeline("growing", settings=FEW_CELLS)
+        made.inject(RULES, script(RULES, rules, "rules"), timestamp=second_of)
+        made.inject(ITEMS, script(ITEMS, orders), timestamp=time_of)
+        made.add(
+            FlatMap(lambda rule: [Item(rule.name, rule.number)], to=DOUBLED), RULES.by(name_of)
+        )
+        made.add(Keep(), DOUBLED.by(key_of), ITEMS.by(key_of))
+        if grown:
+            made.add(Judge(), ITEMS.by(key_of), RULES.broadcast(), name="judge")
+        return made
+
+    world = World(pipeline([Rule("old", 1)], [], grown=False))
+    await world.run()
+    world.pipeline = pipeline([Rule("old", 1), Rule("new", 2)], items(1), grown=True)
+    await world.run()
+    assert [table["now"] for table in tables_of(world.store).values()] == [{"new": 2}] * CELLS
 
 
 async def test_rows_with_ids_are_broadcast_once_each() -> None:
@@ -1110,13 +1160,13 @@ def test_a_graph_shows_how_streams_are_read() -> None:
     graph = made.graph()
     assert "reads items by key_of" in graph.text()
     assert "reads items spread" in graph.text()
-    assert "reads rules broadcast to 4 cells" in graph.text()
+    assert "reads rules__relayed broadcast to 4 cells" in graph.text()
     mermaid = graph.mermaid()
     assert "items_injector -->|items| judge" in mermaid
     assert "items_injector -->|items, spread| double" in mermaid
-    assert "rules_relay -->|rules, broadcast| judge" in mermaid
+    assert "rules_relay -->|rules__relayed, broadcast| judge" in mermaid
     judge, double = graph.by_name["judge"].describe(), graph.by_name["double"].describe()
-    assert judge["inputs"] == [["items", "key_of"], ["rules", "broadcast()"]]
+    assert judge["inputs"] == [["items", "key_of"], ["rules__relayed", "broadcast()"]]
     assert judge["broadcast_cells"] == 4
     assert double["inputs"] == [["items", "spread()"]]
     assert "broadcast_cells" not in double

@@ -95,7 +95,9 @@ class Execution:
     async def _process_broadcast(self, record: Record[Any], context: Context[Any, Any]) -> None:
         computation = self._node.computation
         assert computation is not None
-        await computation.process_broadcast(record, context.state)
+        name = self._node.broadcast_names[record.stream]
+        shown = Record(record.key, record.value, record.micros, name)
+        await computation.process_broadcast(shown, context.state)
 
     async def _fire_sooner(self, firing: Firing) -> None:
         """Run the timers that this key has just set for an instant before a due one's (I6).
@@ -209,7 +211,7 @@ def give_up(
     node = interval.step.node
     key = item.key
     what = (
-        f"record of stream {item.stream!r}"
+        f"record of stream {_stream_of(interval, item)!r}"
         if isinstance(item, Delivery)
         else f"timer {item.timer.tag!r}"
     )
@@ -225,6 +227,11 @@ def give_up(
     if isinstance(item, Firing):
         effects.timers[(item.key_text, item.timer.kind, item.timer.tag)] = None
     return effects
+
+
+def _stream_of(interval: Interval, item: Delivery[Any]) -> str:
+    """The stream of a record as its reader calls it: hidden ones are nobody's business."""
+    return interval.step.node.broadcast_names.get(item.stream, item.stream)
 
 
 def _place(item: Item) -> str:
@@ -250,7 +257,7 @@ def dead_letter(
     }
     if isinstance(item, Delivery):
         return DeadLetter(
-            stream=item.stream,
+            stream=_stream_of(interval, item),
             record_id=item.id,
             value=item.encoded.decode() or _json_text(item.value),
             ts=item.micros,
