@@ -84,7 +84,8 @@ class Stream(Generic[V]):
 
         Each of its records goes to `Computation.process_broadcast`, which changes the table;
         records of the other inputs see it as `Context.shared`. It is stored once for each of
-        ``Settings.broadcast_cells`` ranges of keys, and a record is sent to each of them.
+        ``Settings.broadcast_cells`` ranges of keys, and a record is sent to each of them. A source
+        that falls silent holds the low watermark here as anywhere: see ``idle_after`` of `inject`.
         """
         return Broadcast(self)
 

@@ -615,7 +615,8 @@ class MemoryStore:
         """Slots that must stay together in one interval of a computation."""
         assert self._graph is not None
         (name,) = (name for name, known in self._computations.items() if known.id == computation)
-        return SLOTS // int(self._graph["nodes"][name].get("broadcast_cells", SLOTS))
+        node = self._graph["nodes"].get(name, {})
+        return SLOTS // int(node.get("broadcast_cells", SLOTS))
 
     def _begin(self, line: Line, wanted_by: str | None) -> int:
         """Make an interval and the commit that its chain begins with; gives its id."""

@@ -34,11 +34,14 @@ from millwheel.errors import (
     GraphError,
     InvariantBroken,
     PlacementRefused,
+    UsageError,
     UserCodeError,
 )
 from millwheel.model import SLOTS
 from millwheel.placement import IntervalLoad, split_at
+from millwheel.runtime import balancer
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.shared import SharedTables
 from millwheel.runtime.step import SpreadReader, Step
 from millwheel.store.memory import MemoryStore
 from millwheel.store.postgres import PostgresStore
@@ -279,6 +282,10 @@ def test_productions_go_to_all_where_none_is_here_and_follow_what_moves() -> Non
     assert sent(step, 1000) == {2: 1000}
     step.put(Place(2, (30_000, SLOTS), False))
     assert sent(step, 1000) == {1: 500, 2: 500}
+    step.put(Place(3, (50_000, SLOTS), True))  # the upper part of what was split
+    assert sent(step, 1000) == {3: 1000}
+    step.arrange([Place(4, (0, 10_000), True), Place(5, (10_000, SLOTS), False)])
+    assert sent(step, 1000) == {4: 1000}
 
 
 def test_an_interval_without_a_number_is_passed_over() -> None:
@@ -420,6 +427,8 @@ async def test_without_a_rule_the_table_is_empty() -> None:
         await harness.inject(ITEMS, Item("a", 1))
         assert harness.produced(JUDGED) == [Judged("a", 1, {})]
         assert harness.shared("judge", "a") is None
+        with pytest.raises(UsageError, match="'items_injector' reads nothing by broadcast"):
+            harness.shared("items_injector", "a")
         assert tables_of(harness.store) == {}
 
 
@@ -831,8 +840,6 @@ async def _cut_between_cells(name: str, store: Any) -> None:
 
 
 def test_an_interval_that_cuts_a_cell_apart_is_never_worked_on() -> None:
-    from millwheel.runtime.shared import SharedTables
-
     with pytest.raises(InvariantBroken, match="apart"):
         SharedTables(None, (0, 100), 64, guarded=False)  # type: ignore[arg-type]
 
@@ -868,6 +875,22 @@ def test_the_planner_halves_the_load_at_a_grain() -> None:
     assert cut(((0, 4.0), (350, 12.0))) == 300
     assert cut(((0, 0.1), (110, 20.0), (190, 0.1))) is None  # one cell has it all
     assert cut(((0, 8.0),)) == 200  # one bar over everything
+
+
+async def test_the_balancer_knows_the_grains(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(judging())
+    engine = await world.start()
+    planned: list[IntervalLoad] = []
+
+    def plan(workers: Any, intervals: list[IntervalLoad], *rest: Any) -> list[Any]:
+        planned.extend(intervals)
+        return []
+
+    monkeypatch.setattr(balancer, "plan", plan)
+    balancer.Balancer(engine)(await world.store.read_placement())
+    grains = {interval.computation: interval.grain for interval in planned}
+    assert (grains["judge"], grains["rules_relay"]) == (SLOTS // CELLS, 1)
+    await world.close()
 
 
 def test_intervals_begin_and_end_at_cells_from_the_start() -> None:

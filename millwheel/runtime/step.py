@@ -130,8 +130,9 @@ class Reader(Protocol):
     bit: int
     """Its own among the readers of a source's row."""
 
-    def address(self, value: Any, stream: str, offset: int | None = None) -> Address:
-        """The key the consumer gets a value under; `offset` is that of a source's row."""
+    def address(self, value: Any, stream: str, offset: int | None = None) -> tuple[Any, bytes, int]:
+        """The key the consumer gets a value under, in canonical bytes too, and its slot; `offset`
+        is that of a source's row."""
         ...
 
 
@@ -143,7 +144,7 @@ class KeyedReader:
     bit: int
     extractor: Callable[[Any], Key]
 
-    def address(self, value: Any, stream: str, offset: int | None = None) -> Address:
+    def address(self, value: Any, stream: str, offset: int | None = None) -> tuple[Key, bytes, int]:
         """The key the consumer takes from a value; its failure is told as such."""
         try:
             key = self.extractor(value)
@@ -152,7 +153,8 @@ class KeyedReader:
                 f"the key extractor of {self.step.name!r} failed on a value of stream {stream!r}: "
                 f"{reason(error)}; value {shown(value, 300)}"
             ) from error
-        return Address(key, *encode_key(key))
+        key_text, slot = encode_key(key)
+        return key, key_text, slot
 
 
 @dataclass(eq=False)

@@ -115,8 +115,10 @@ class Harness:
     def shared(self, computation: str, key: Key) -> Any:
         """What is stored of the table that the records of a key see: decoded JSON, or None where
         it is as empty as it was in the beginning."""
-        grain = self._rig.pipeline.graph().by_name[computation].grain
-        slot = encode_key(key)[1]
+        node = self._rig.pipeline.graph().by_name.get(computation)
+        if node is None or not node.cells:
+            raise UsageError(f"{computation!r} reads nothing by broadcast")
+        grain, slot = node.grain, encode_key(key)[1]
         return self.store.state(computation, cell_address(slot // grain, grain).key_text).get("")
 
     def counters(self, computation: str) -> dict[str, int]:
