@@ -69,8 +69,6 @@ class Lane:
         self._committing = False
         self._on_the_wire: Container[Interval] = ()
         """The intervals of the bundle that is being committed."""
-        self._sorting: Interval | None = None
-        """Whose records were taken, and are neither dropped nor put to their keys yet."""
         self._settled = asyncio.Event()
         """Set when the commit on its way has come to its end; each has its own."""
         self._quiet = asyncio.Event()
@@ -78,6 +76,8 @@ class Lane:
         self._port: StoreLane | None = None
         self._runner: asyncio.Task[None] | None = None
         self._hands: set[asyncio.Task[None]] = set()
+        self._sorting: Interval | None = None
+        """Whose records the runner has taken and not yet put by their keys."""
         self._ran = asyncio.Event()
         self._looked = asyncio.Event()
         """The runner has taken some work and run it, has found none, or waits for the store."""
@@ -202,10 +202,10 @@ class Lane:
             self._sorting = interval
             groups = await self._sort(interval, items)
             self._sorting = None
+            if interval.leaving:
+                self._announce()
             if groups:
                 await self._run_groups(interval, groups)
-            elif interval.leaving:
-                self._announce()
             self._looked.set()
 
     async def _page_in(self) -> None:
