@@ -127,9 +127,9 @@ class Watch(Computation[Reading, Recent, Limit, Limits]):
             ctx.produce(ALARMS, Alarm(reading.sensor, reading.at, reading.value, most))
 
 
-def build(directory: Path = INPUT) -> Pipeline:
+def build(directory: Path = INPUT, name: str = "limits") -> Pipeline:
     """The pipeline over ``lines.jsonl`` and ``limits.jsonl`` of a directory."""
-    made = Pipeline("limits")
+    made = Pipeline(name)
     made.inject(
         LINES,
         JsonLines(directory / "lines.jsonl"),
