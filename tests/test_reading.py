@@ -583,6 +583,30 @@ async def test_an_item_that_fails_takes_no_rule_along() -> None:
     assert all(t["told"] == {"0": list(range(5))} for t in tables_of(world.store).values())
 
 
+async def test_rules_beside_a_refused_statement_are_committed_apart() -> None:
+    """Both are in one bundle, which is refused, and bisected until the item stands alone."""
+    gate = Gate()
+
+    class Refused(Judge):
+        async def process_broadcast(self, record: Record[Rule], shared: Rules) -> None:
+            await gate.wait()
+            await super().process_broadcast(record, shared)
+
+        async def process_record(self, record: Record[Item], ctx: Context[None, Rules]) -> None:
+            await gate.wait()
+            ctx.execute("INSERT INTO marks VALUES (%s)", [record.value.number])
+
+    rules, orders = [Rule("a", 1), Rule("a", 2)], items(5, key="b")
+    world = World(judging(Refused(), rules=rules, orders=orders, on_error="dead_letter"))
+    world.store.faults.refuse = lambda what, _: "no" if what.startswith("INSERT") else None
+    engine = await world.start()
+    await world.until(lambda: gate.reached == CELLS + 1)
+    gate.open()
+    await world.finish(engine)
+    assert [letter.stream for letter in world.store.dead_letters] == ["items"]
+    assert [t["told"] for t in tables_of(world.store).values()] == [{"0": [1, 2]}] * CELLS
+
+
 async def test_a_lost_commit_takes_the_table_back() -> None:
     rules, orders = [Rule("a", n) for n in range(20)], items(*range(20), key="b")
     for number in range(1, 12):
