@@ -11,11 +11,12 @@ from millwheel.pipeline import Pipeline
 from millwheel.settings import Settings
 from millwheel.sinks import Console, Discard, JsonLinesFiles, Table
 from millwheel.state import ListState, MapState
-from millwheel.streams import Input, Stream
+from millwheel.streams import Broadcast, Input, Stream
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Broadcast",
     "Computation",
     "Console",
     "Context",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, Generic, Never, get_args, get_origin
+
+from typing_extensions import TypeVar
 
 from millwheel.context import Context
 from millwheel.model import Record, Timer
@@ -12,9 +14,11 @@ from millwheel.streams import Input, Stream
 
 V = TypeVar("V")
 S = TypeVar("S")
+B = TypeVar("B", default=Never)
+T = TypeVar("T", default=None)
 
 
-class Computation(Generic[V, S]):
+class Computation(Generic[V, S, B, T]):
     """One step of a pipeline: reads records of type `V`, keeps state `S` per key.
 
     The records of one key are processed one at a time and in order; different keys in
@@ -22,13 +26,16 @@ class Computation(Generic[V, S]):
     once, even though the call itself may be repeated after a failure (paper section 5).
 
     ``Computation[int, None]`` keeps no state. Otherwise ``S()`` is the empty state.
+
+    ``Computation[V, S, B, T]`` also reads records of type `B` by broadcast, into a table `T` that
+    all keys share: see `process_broadcast`.
     """
 
     writes: tuple[Stream[Any], ...] = ()
     """The streams this computation may produce to."""
 
     version: ClassVar[int] = 1
-    """Raised by one with every change of the state's type."""
+    """Raised by one with every change of the type of the state or of the shared table."""
 
     migrations: ClassVar[Mapping[int, Callable[[Any], Any]]] = {}
     """For each older version, a function from the state's decoded JSON to the next version's.
@@ -37,13 +44,35 @@ class Computation(Generic[V, S]):
     one a function to the version before: ``{2: down}`` with ``version = 1``.
     """
 
-    async def process_record(self, record: Record[V], ctx: Context[S]) -> None:
-        """Called for each record of each input."""
+    shared_migrations: ClassVar[Mapping[int, Callable[[Any], Any]]] = {}
+    """The same for the shared table."""
+
+    async def process_record(self, record: Record[V], ctx: Context[S, T]) -> None:
+        """Called for each record of each input that is not read by broadcast."""
         raise NotImplementedError(f"{type(self).__name__} must define process_record")
 
-    async def process_timer(self, timer: Timer, ctx: Context[S]) -> None:
+    async def process_timer(self, timer: Timer, ctx: Context[S, T]) -> None:
         """Called for each timer that is due."""
         raise NotImplementedError(f"{type(self).__name__} sets timers but defines no process_timer")
+
+    async def process_broadcast(self, record: Record[B], shared: T) -> None:
+        """Called for each record of an input read by broadcast: change `shared` in place.
+
+        ``T()`` is the empty table. Records of the other inputs and timers see it as
+        `Context.shared`, as it was left by the last broadcast record, and may not change it.
+
+        It is called once for each of ``Settings.broadcast_cells`` ranges of keys, each with a
+        table of its own. So it is given nothing that could differ between them (no time, no key
+        of use), and cannot produce: what goes out would go out that many times.
+
+        Order: broadcast records of one sender's log come in its order, to every table. Between
+        them and other records there is none: a record may be processed before a rule that was
+        there first. Where the rule of that instant is wanted, keep the record in the state and
+        set a timer at its timestamp: when that fires, every broadcast record that is on time and
+        not newer has been seen. Newer ones may have been as well: let the table say from when
+        on each rule holds.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define process_broadcast")
 
     def check_inputs(self, inputs: tuple[Input[Any], ...]) -> None:
         """Called by `Pipeline.add`, for what can be told from the inputs alone.
@@ -61,6 +90,15 @@ class Computation(Generic[V, S]):
     def state_type(self) -> Any:
         """The type of the state, read from the class's bases; override it when it varies."""
         return _type_argument(type(self), 1)
+
+    @property
+    def shared_type(self) -> Any:
+        """The type of the shared table, or None; read like the type of the state."""
+        return _type_argument(type(self), 3)
+
+    def defines(self, method: str) -> bool:
+        """Whether the class has a method of its own in place of `Computation`'s."""
+        return getattr(type(self), method) is not getattr(Computation, method)
 
 
 def _type_argument(cls: type, index: int) -> Any:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NoReturn, Protocol
+
+from typing_extensions import TypeVar
 
 from millwheel.errors import UserCodeError
 from millwheel.model import (
@@ -25,6 +27,7 @@ from millwheel.model import (
 from millwheel.streams import Stream
 
 S = TypeVar("S")
+T = TypeVar("T", default=None)
 V = TypeVar("V")
 
 TimerIdentity = tuple[bytes, str, str]
@@ -111,6 +114,12 @@ class StateCell(Protocol):
     def replace_state(self, state: Any) -> None: ...
 
 
+class SharedTable(Protocol):
+    """What all keys of a cell share."""
+
+    def snapshot(self) -> Any: ...
+
+
 MAX_TAG_BYTES = 1024
 """A timer's tag: it stands in an index beside its key."""
 
@@ -130,7 +139,7 @@ _STATEMENT = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*([A-Za-z]+)", re.DOTALL)
 _ALLOWED = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE", "SELECT", "WITH"})
 
 
-class Context(Generic[S]):
+class Context(Generic[S, T]):
     """Handed to `process_record` and `process_timer`; valid only during that call."""
 
     __slots__ = (
@@ -141,6 +150,8 @@ class Context(Generic[S]):
         "_now",
         "_promised",
         "_routes",
+        "_shared",
+        "_table",
         "_watermark",
     )
 
@@ -152,10 +163,21 @@ class Context(Generic[S]):
         self._watermark = self._promised = self._now = 0
         self._micros = 0
         """The timestamp of the record or timer being processed."""
+        self._table: SharedTable | None = None
+        self._shared: Any = None
 
-    def _open(self, cell: StateCell, watermark: int, promised: int, now: int) -> None:
-        """The next key, and the times that are frozen for it."""
+    def _open(
+        self,
+        cell: StateCell,
+        watermark: int,
+        promised: int,
+        now: int,
+        table: SharedTable | None = None,
+    ) -> None:
+        """The next key, and what is frozen for it: times, and what it shares with others."""
         self._cell = cell
+        self._table = table
+        self._shared = None
         self._watermark = watermark
         self._promised = promised
         self._now = now
@@ -177,6 +199,18 @@ class Context(Generic[S]):
     @state.setter
     def state(self, state: S) -> None:
         self._cell.replace_state(state)
+
+    @property
+    def shared(self) -> T:
+        """The table that broadcast records have made; the same one for the whole call.
+
+        To be read only: `Computation.process_broadcast` changes it. What is changed here may be
+        seen by other records, is never stored, and is an error in a `Harness`.
+        """
+        if self._shared is None and self._table is not None:
+            self._shared = self._table.snapshot()
+        shared: T = self._shared
+        return shared
 
     @property
     def low_watermark(self) -> datetime:
@@ -319,6 +353,30 @@ class Context(Generic[S]):
             )
         counters = self._effects.counters
         counters[name] = counters.get(name, 0) + by
+
+
+class SpreadContext(Context[S, T]):
+    """Of a computation that reads its streams spread: a key that means nothing keeps nothing."""
+
+    __slots__ = ()
+
+    def set_timer(self, at: datetime, tag: str = "", kind: TimerKind = "watermark") -> NoReturn:
+        self._refuse("set a timer")
+
+    def cancel_timer(self, tag: str = "", kind: TimerKind = "watermark") -> NoReturn:
+        self._refuse("cancelled a timer")
+
+    def hold_watermark(self, at: datetime, tag: str = "") -> NoReturn:
+        self._refuse("held the low watermark")
+
+    def release_watermark(self, tag: str = "") -> NoReturn:
+        self._refuse("released the low watermark")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise UserCodeError(
+            f"{self._name} {what}, but it reads its streams by STREAM.spread(): its keys are the "
+            "engine's and mean nothing. Read them by a key, STREAM.by(...)"
+        )
 
 
 def _is_storable(text: object, limit: int) -> bool:

@@ -3,35 +3,40 @@
 Nodes are injectors, computations, and *relays*: small steps of the engine's own that pass
 a stream on under another key, where that is what correctness asks for (records with
 user-supplied ids meet at the hash of the id; rows of an upsert sink at the row's key;
-files and the terminal read a stream like any computation).
+rows of a source that are broadcast become productions first; files and the terminal read
+a stream like any computation).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
-from typing import Any, Literal, get_origin
+from typing import Any, Literal, TypeAlias, get_origin
 
 import msgspec
 
 from millwheel.computation import Computation
 from millwheel.context import Context
 from millwheel.errors import GraphError
-from millwheel.model import Key, Record, to_micros
+from millwheel.model import SLOTS, Key, Record, to_micros
 from millwheel.sinks import Console, Discard, JsonLinesFiles, SinkUse, Table
 from millwheel.sources import Source
 from millwheel.state import StateLayout
-from millwheel.streams import Input, Stream
+from millwheel.streams import Broadcast, Input, Stream
 from millwheel.windows import Pane
 
 INJECTED = "__injected"
 """Ends the name of the hidden stream between injectors and the relay that meets ids."""
 
+RELAYED = "__relayed"
+"""Ends the name of the hidden stream that broadcasts the rows of a source."""
+
 STATE_VIEWS = "state_of_"
 """Begins the names of the views that show one computation's state."""
 
 OnError = Literal["fail", "dead_letter"]
+Reading: TypeAlias = Input[Any] | Broadcast[Any]
 
 
 @dataclass(frozen=True)
@@ -53,11 +58,15 @@ class Node:
 
     name: str
     kind: Literal["injector", "computation", "relay"]
-    inputs: tuple[Input[Any], ...] = ()
+    inputs: tuple[Reading, ...] = ()
     writes: tuple[Stream[Any], ...] = ()
-    computation: Computation[Any, Any] | None = None
+    computation: Computation[Any, Any, Any, Any] | None = None
     injection: Injection | None = None
     layout: StateLayout[Any] | None = None
+    shared: StateLayout[Any] | None = None
+    """Of the table that broadcast records make."""
+    cells: int = 0
+    """Parts of its slots with a table each; 0: it reads nothing by broadcast."""
     on_error: OnError = "fail"
     retries: int = 0
     percentile: float | None = None
@@ -74,6 +83,21 @@ class Node:
         """The stream an injector is for, whatever hidden stream it writes on the way."""
         return self.writes[0].name.removesuffix(INJECTED)
 
+    @property
+    def grain(self) -> int:
+        """Its intervals begin and end at multiples of so many slots."""
+        return SLOTS // self.cells if self.cells else 1
+
+    @property
+    def broadcast_names(self) -> dict[str, str]:
+        """What the streams that it reads by broadcast are called by who wrote the pipeline."""
+        return {i.stream.name: i.name for i in self.inputs if isinstance(i, Broadcast)}
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether its keys are the engine's choice."""
+        return any(isinstance(i, Input) and i.extractor is None for i in self.inputs)
+
     def describe(self) -> dict[str, Any]:
         """What is stored of it, and compared when the pipeline is started again."""
         description: dict[str, Any] = {
@@ -89,6 +113,8 @@ class Node:
             description["lateness_seconds"] = self.injection.lateness.total_seconds()
         if self.computation:
             description["class"] = type(self.computation).__name__
+        if self.cells:
+            description["broadcast_cells"] = self.cells
         if self.named:
             description["named"] = True
         if self.percentile is not None:
@@ -217,7 +243,7 @@ class Graph:
         """The nodes that write a stream."""
         return [n for n in self.nodes if any(s.name == stream for s in n.writes)]
 
-    def readers(self, stream: str) -> list[tuple[Node, Input[Any]]]:
+    def readers(self, stream: str) -> list[tuple[Node, Reading]]:
         """The nodes that read a stream, with how."""
         return [(n, i) for n in self.nodes for i in n.inputs if i.stream.name == stream]
 
@@ -284,7 +310,7 @@ class Graph:
             lines.append(f"  {node.kind} {node.name}")
             if node.injection:
                 lines.append(f"    from  {json_text(node.injection.source.describe())}")
-            lines += [f"    reads {i.stream.name} by {i.extractor_name}" for i in node.inputs]
+            lines += [f"    reads {i.stream.name} {_manner(node, i)}" for i in node.inputs]
             for stream in node.writes:
                 lines += [
                     f"    table {sink_name(use)} gets {stream.name}, in the same commit"
@@ -308,10 +334,23 @@ class Graph:
         for node in self.nodes:
             for stream_ in node.writes:
                 lines += [
-                    f"  {node.name} -->|{stream_.name}| {reader.name}"
-                    for reader, _ in self.readers(stream_.name)
+                    f"  {node.name} -->|{_label(input_)}| {reader.name}"
+                    for reader, input_ in self.readers(stream_.name)
                 ]
         return "\n".join(lines)
+
+
+def _manner(node: Node, input_: Reading) -> str:
+    """How a node reads a stream, as the terminal shows it."""
+    if isinstance(input_, Broadcast):
+        return f"{input_.manner} to {node.cells} cells"
+    return input_.manner
+
+
+def _label(input_: Reading) -> str:
+    """What stands on an arrow of the flowchart: how it is read, where that is not by a key."""
+    by_key = isinstance(input_, Input) and input_.extractor is not None
+    return input_.stream.name if by_key else f"{input_.stream.name}, {input_.manner}"
 
 
 def _table_text(table: Table[Any]) -> str:
@@ -352,13 +391,36 @@ def identify_node(stream: Stream[Any], identify: Callable[[Any], Key]) -> tuple[
     return hidden, node
 
 
+def relay_node(stream: Stream[Any], taken: Collection[str]) -> tuple[Stream[Any], Node]:
+    """The hidden stream and the relay by which rows of a source are broadcast.
+
+    A row is one number of the source's log, acknowledged by one interval of each reader. One that
+    goes to many intervals of a reader has to become many productions first.
+    """
+    hidden = _copy(stream, stream.name + RELAYED)
+    node = Node(
+        name=free_name(f"{stream.name}_relay", taken),
+        kind="relay",
+        inputs=(Input(stream, _constant_key),),
+        writes=(hidden,),
+        computation=Relay(hidden),
+    )
+    return hidden, node
+
+
+def free_name(name: str, taken: Collection[str]) -> str:
+    """`name`, numbered if a node is called so already."""
+    number = 2
+    free = name
+    while free in taken:
+        free = f"{name}_{number}"
+        number += 1
+    return free
+
+
 def sink_node(stream: Stream[Any], use: SinkUse, taken: set[str]) -> Node:
     """The relay that feeds a sink which cannot ride in the producer's commit."""
-    name = f"{stream.name}_to_{sink_name(use)}"
-    number = 2
-    while name in taken:
-        name = f"{stream.name}_to_{sink_name(use)}_{number}"
-        number += 1
+    name = free_name(f"{stream.name}_to_{sink_name(use)}", taken)
     hidden = _copy(stream, f"{stream.name}__{name}")
     extractor: Callable[[Any], Key] = _constant_key
     panes = False

@@ -4,20 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
+from typing_extensions import TypeVar
+
+from millwheel.addresses import MOST_CELLS
 from millwheel.codec import Codec
 from millwheel.computation import Computation
 from millwheel.errors import GraphError
-from millwheel.graph import Graph, Injection, Node, OnError, identify_node, sink_node
+from millwheel.graph import (
+    Graph,
+    Injection,
+    Node,
+    OnError,
+    Reading,
+    free_name,
+    identify_node,
+    relay_node,
+    sink_node,
+)
 from millwheel.model import Key
 from millwheel.settings import Settings
 from millwheel.sinks import Discard, Sink, SinkUse, Table
 from millwheel.sources import Source
 from millwheel.state import StateLayout
-from millwheel.streams import Input, Stream, check_name
+from millwheel.streams import Broadcast, Input, Stream, check_name
 
 V = TypeVar("V")
+B = TypeVar("B")
 R = TypeVar("R")
 
 
@@ -109,7 +123,9 @@ class Pipeline:
                 self._add(node)
         self._add(
             Node(
-                name=check_name(name or self._free_name(f"{stream.name}_injector"), "injector"),
+                name=check_name(
+                    name or free_name(f"{stream.name}_injector", self.nodes), "injector"
+                ),
                 kind="injector",
                 writes=(target,),
                 injection=Injection(
@@ -120,8 +136,8 @@ class Pipeline:
 
     def add(
         self,
-        computation: Computation[V, Any],
-        *inputs: Input[V],
+        computation: Computation[V, Any, B, Any],
+        *inputs: Input[V] | Broadcast[B],
         name: str | None = None,
         productions: Literal["strong", "weak"] = "strong",
         exactly_once: bool = True,
@@ -129,7 +145,7 @@ class Pipeline:
         on_error: OnError = "fail",
         retries: int = 0,
     ) -> None:
-        """Run `computation` over `inputs`.
+        """Run `computation` over `inputs`: ``STREAM.by(key)``, ``.spread()``, ``.broadcast()``.
 
         Args:
             productions: ``"strong"``: outputs are durable before they are sent.
@@ -165,7 +181,10 @@ class Pipeline:
                 f"{label!r}: low_watermark_percentile is between 0 and 100, 99 for example, not "
                 f"{low_watermark_percentile!r}; leave it out for the exact low watermark"
             )
-        computation.check_inputs(inputs)
+        keyed = tuple(i for i in inputs if isinstance(i, Input))
+        _check_spread(label, computation, keyed)
+        cells = self._cells_of(label, computation, inputs)
+        computation.check_inputs(keyed)
         self._add(
             Node(
                 name=label,
@@ -173,11 +192,54 @@ class Pipeline:
                 inputs=inputs,
                 writes=tuple(computation.writes),
                 computation=computation,
+                cells=cells,
                 percentile=low_watermark_percentile,
                 on_error=on_error,
                 retries=retries,
             )
         )
+
+    def _cells_of(
+        self,
+        label: str,
+        computation: Computation[Any, Any, Any, Any],
+        inputs: tuple[Reading, ...],
+    ) -> int:
+        """In how many cells it has its table; none if it reads nothing by broadcast.
+
+        Raises:
+            GraphError: what it reads by broadcast and what it defines do not fit together.
+        """
+        broadcast = [i.stream.name for i in inputs if isinstance(i, Broadcast)]
+        defined = computation.defines("process_broadcast")
+        if not broadcast:
+            if defined:
+                raise GraphError(
+                    f"{label!r} defines process_broadcast, but reads nothing by broadcast; give it "
+                    "STREAM.broadcast() for the stream that makes its table"
+                )
+            return 0
+        if not defined:
+            raise GraphError(
+                f"{label!r} reads {broadcast[0]!r} by broadcast, but defines no process_broadcast "
+                "to take its records into the table"
+            )
+        if len(broadcast) == len(inputs):
+            raise GraphError(
+                f"{label!r} reads nothing but {broadcast[0]!r} by broadcast, so that nobody sees "
+                "its table; give it a stream by a key or spread as well"
+            )
+        if computation.shared_type in (None, type(None)):
+            raise GraphError(
+                f"{label!r} reads {broadcast[0]!r} by broadcast, but says nothing of its table: "
+                "name its type last in Computation[..., ..., ..., Table]"
+            )
+        cells = self.settings.broadcast_cells
+        if not 1 <= cells <= MOST_CELLS or cells & (cells - 1):
+            raise GraphError(
+                f"{label!r}: broadcast_cells is a power of two from 1 to {MOST_CELLS}, not {cells}"
+            )
+        return cells
 
     def sink(self, stream: Stream[V], sink: Sink, *, row: Callable[[V], Any] | None = None) -> None:
         """Write every record of `stream` to `sink`; any number of sinks a stream.
@@ -188,27 +250,32 @@ class Pipeline:
         self.sinks.append((stream, SinkUse(sink, row)))
         self._graph = None
 
-    def _free_name(self, name: str) -> str:
-        number = 2
-        free = name
-        while free in self.nodes:
-            free = f"{name}_{number}"
-            number += 1
-        return free
-
     def _add(self, node: Node) -> None:
         if node.name in self.nodes:
             raise GraphError(
                 f"two nodes are called {node.name!r}; give one another name=... in add or inject"
             )
         if node.computation is not None:
-            node.layout = StateLayout(
-                node.computation.state_type,
-                owner=node.name,
-                limit=self.settings.max_state_bytes,
-            )
+            node.layout = self._layout(node.computation.state_type, node.name)
+            if node.cells:
+                node.shared = self._layout(node.computation.shared_type, f"{node.name} (shared)")
+                if node.shared.collections:
+                    raise GraphError(
+                        f"the shared table of {node.name!r} has the MapState or ListState "
+                        f"{', '.join(node.shared.collections)}: it is read as one object, so use a "
+                        "dict or a list"
+                    )
+                if not node.shared.codec.mutable:
+                    raise GraphError(
+                        f"the shared table of {node.name!r} is of type "
+                        f"{node.shared.state_type!r}, which cannot be changed in place; make it a "
+                        "msgspec.Struct or a dataclass that is not frozen"
+                    )
         self.nodes[node.name] = node
         self._graph = None
+
+    def _layout(self, state_type: Any, owner: str) -> StateLayout[Any]:
+        return StateLayout(state_type, owner=owner, limit=self.settings.max_state_bytes)
 
     def graph(self) -> Graph:
         """The checked graph.
@@ -218,6 +285,7 @@ class Pipeline:
         """
         if self._graph is None:
             nodes = {name: _without_sinks(node) for name, node in self.nodes.items()}
+            self._relay_rows(nodes)
             for stream, use in self.sinks:
                 self._attach(nodes, stream, use)
             self._graph = Graph(self.name, nodes.values())
@@ -230,6 +298,23 @@ class Pipeline:
             if not any(node.kind == "injector" for node in self._graph.nodes):
                 raise GraphError(f"pipeline {self.name!r} has no injector, so nothing can happen")
         return self._graph
+
+    def _relay_rows(self, nodes: dict[str, Node]) -> None:
+        """Let streams of sources that are read by broadcast be broadcast by a relay."""
+        injected = {n.writes[0].name for n in nodes.values() if n.kind == "injector"}
+        hidden: dict[str, Stream[Any]] = {}
+        for node in list(nodes.values()):
+            inputs: list[Reading] = []
+            for input_ in node.inputs:
+                if isinstance(input_, Broadcast) and input_.stream.name in injected:
+                    stream = input_.stream
+                    if stream.name not in hidden:
+                        hidden[stream.name], relay = relay_node(stream, nodes)
+                        relay.layout = self._layout(None, relay.name)
+                        nodes[relay.name] = relay
+                    input_ = Broadcast(hidden[stream.name], relayed=stream)
+                inputs.append(input_)
+            node.inputs = tuple(inputs)
 
     def _attach(self, nodes: dict[str, Node], stream: Stream[Any], use: SinkUse) -> None:
         """Let the producers write the sink, or give it a step of its own."""
@@ -251,9 +336,7 @@ class Pipeline:
             return
         node = sink_node(stream, use, set(nodes))
         assert node.computation is not None
-        node.layout = StateLayout(
-            node.computation.state_type, owner=node.name, limit=self.settings.max_state_bytes
-        )
+        node.layout = self._layout(node.computation.state_type, node.name)
         nodes[node.name] = node
 
 
@@ -261,3 +344,27 @@ def _without_sinks(node: Node) -> Node:
     copy = Node(**{name: getattr(node, name) for name in node.__dataclass_fields__})
     copy.sinks = {}
     return copy
+
+
+def _check_spread(
+    label: str, computation: Computation[Any, Any, Any, Any], inputs: tuple[Input[Any], ...]
+) -> None:
+    """See to it that a computation whose keys are the engine's choice keeps nothing by key.
+
+    Raises:
+        GraphError: it has state or timers, or another input has a key that means something.
+    """
+    spread = [i.stream.name for i in inputs if i.extractor is None]
+    if not spread:
+        return
+    why = f"{label!r} reads {spread[0]!r} spread, where the key is the engine's and means nothing"
+    for input_ in inputs:
+        if input_.extractor is not None:
+            raise GraphError(
+                f"{why}, and {input_.stream.name!r} by {input_.extractor_name}; read both by a key "
+                "if it matters, both spread if it does not"
+            )
+    if computation.state_type not in (None, type(None)):
+        raise GraphError(f"{why}, but keeps state by key; read the stream by a key: STREAM.by(...)")
+    if computation.defines("process_timer"):
+        raise GraphError(f"{why}, but has timers by key; read the stream by a key: STREAM.by(...)")

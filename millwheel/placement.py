@@ -75,6 +75,8 @@ class IntervalLoad:
     slot_from: int
     slot_to: int
     """One past the last slot, or partition of an injector."""
+    grain: int = 1
+    """It can be cut at multiples of so many slots alone: its keys share what must stay together."""
     sequencer: int = 0
     """Handed through to whoever writes the wish: a compare-and-set on it."""
     generation: int = 1
@@ -484,9 +486,10 @@ class _Planner:
 def split_at(interval: IntervalLoad) -> int | None:
     """The first slot of the upper part: where both have half of the load, or half of the slots.
 
-    None: it has one slot, or one slot has nearly all of its load.
+    Always a multiple of the interval's grain. None: it is one grain of slots, or one of them has
+    nearly all of its load.
     """
-    if interval.slot_to - interval.slot_from < 2:
+    if interval.slot_to - interval.slot_from < 2 * interval.grain:
         return None
     loads = [
         (max(slot, interval.slot_from), load)
@@ -495,7 +498,10 @@ def split_at(interval: IntervalLoad) -> int | None:
     ]
     total = sum(load for _, load in loads)
     if total <= 0:
-        return (interval.slot_from + interval.slot_to) // 2
+        half = (interval.slot_from + interval.slot_to) // 2
+        return half - half % interval.grain
+    if interval.grain > 1:
+        loads = _by_grain(interval, loads)
     best, largest = interval.slot_from, total
     below = 0.0
     for (_, load), (border, _) in pairwise([*loads, (interval.slot_to, 0.0)]):
@@ -507,11 +513,22 @@ def split_at(interval: IntervalLoad) -> int | None:
     return _inside(interval, loads, total)
 
 
+def _by_grain(interval: IntervalLoad, loads: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """The same load by grains: that of a bar is taken to be even over its slots."""
+    found = dict.fromkeys(range(interval.slot_from, interval.slot_to, interval.grain), 0.0)
+    for (begin, load), (end, _) in pairwise([*loads, (interval.slot_to, 0.0)]):
+        for grain in found:
+            shared = min(end, grain + interval.grain) - max(begin, grain)
+            if shared > 0:
+                found[grain] += load * shared / (end - begin)
+    return list(found.items())
+
+
 def _inside(interval: IntervalLoad, loads: list[tuple[int, float]], total: float) -> int | None:
     """The middle of the bar that has nearly everything; None if that is a single slot."""
     ends = [*(slot for slot, _ in loads[1:]), interval.slot_to]
     hottest = max(range(len(loads)), key=lambda number: loads[number][1])
     begin, end = loads[hottest][0], ends[hottest]
-    if end - begin < 2:
+    if end - begin < 2 * interval.grain:
         return None
     return (begin + end) // 2

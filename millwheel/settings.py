@@ -45,6 +45,11 @@ class Settings:
     eager_entries: int = 64
     """Map entries loaded together with a key; a larger map is loaded entry by entry."""
 
+    broadcast_cells: int = 16
+    """Ranges of keys of a computation that have a table of broadcast records each, a power of two:
+    a broadcast record is sent and stored so many times, and no more workers than that can share
+    the computation. It is part of the deployed graph, and cannot be changed later."""
+
     timers_in_memory: int = 20_000
     """Timers of one interval and kind kept in memory, the soonest; the others stand in the store
     and are read in pages of this size as time gets there."""

@@ -1,4 +1,15 @@
-"""Streams: typed, globally named channels; the reader chooses the key."""
+"""Streams: typed, globally named channels; the reader chooses how it reads one.
+
+``STREAM.by(key)``
+    Records of one key go to one place, one after the other. State and timers are per key.
+
+``STREAM.spread()``
+    The work does not depend on a key (parse, enrich, call a service): the engine chooses where a
+    record goes, near to where it was made and evenly. No state, no timers, no order.
+
+``STREAM.broadcast()``
+    Every key's records see what came by it: rules, small tables (`Computation.process_broadcast`).
+"""
 
 from __future__ import annotations
 
@@ -59,21 +70,49 @@ class Stream(Generic[V]):
         """This stream, read with the key that `extractor` takes from each value."""
         return Input(self, extractor)
 
+    def spread(self) -> Input[V]:
+        """This stream, for work that depends on no key: the engine chooses where a record goes.
+
+        A record that a computation produced goes to an interval of the reader on the same worker,
+        if there is one, so that it need not travel; rows of a source go evenly to all. Records
+        are processed in parallel and in any order. `Context.key` is a number that means nothing,
+        so the reader has no state and no timers; what it makes is read on by key.
+        """
+        return Input(self, None)
+
+    def broadcast(self) -> Broadcast[V]:
+        """This stream, for a table that all keys of the reader share: rules, rates, a small list.
+
+        Each of its records goes to `Computation.process_broadcast`, which changes the table;
+        records of the other inputs see it as `Context.shared`. It is stored once for each of
+        ``Settings.broadcast_cells`` ranges of keys, and a record is sent to each of them. A source
+        that falls silent holds the low watermark here as anywhere: see ``idle_after`` of `inject`.
+        """
+        return Broadcast(self)
+
     def __repr__(self) -> str:
         return f"Stream({self.name!r}, {getattr(self.value_type, '__name__', self.value_type)})"
 
 
 @dataclass(frozen=True)
 class Input(Generic[V_co]):
-    """A stream as one consumer reads it: keyed by `extractor`."""
+    """A stream as one consumer reads it: keyed by `extractor`, or spread."""
 
     stream: Stream[Any]
-    extractor: Callable[[Any], Key]
+    extractor: Callable[[Any], Key] | None
+    """None: the engine chooses."""
 
     @property
     def extractor_name(self) -> str:
-        """How the extractor is called in the stored graph."""
+        """How the extractor is called in the stored graph; brackets are in no function's name."""
+        if self.extractor is None:
+            return "spread()"
         return getattr(self.extractor, "__qualname__", type(self.extractor).__name__)
+
+    @property
+    def manner(self) -> str:
+        """How the stream is read, for people."""
+        return "spread" if self.extractor is None else f"by {self.extractor_name}"
 
     @property
     def key_type(self) -> str | None:
@@ -82,6 +121,8 @@ class Input(Generic[V_co]):
         Told by the extractor's annotation. One without (a lambda) is tried on an empty value
         of the stream's type.
         """
+        if self.extractor is None:
+            return None
         declared = _declared_key_type(self.extractor)
         if declared is not None:
             return declared
@@ -89,6 +130,23 @@ class Input(Generic[V_co]):
             return _shown_key_type(self.extractor(_empty_value(self.stream.value_type)))
         except Exception:  # whatever it is, user code meets a value it was not made for
             return None
+
+
+@dataclass(frozen=True)
+class Broadcast(Generic[V_co]):
+    """A stream whose every record all keys of a consumer get to see."""
+
+    stream: Stream[Any]
+    relayed: Stream[Any] | None = None
+    """Of rows of a source the stream itself; `stream` is the hidden one that carries them."""
+
+    extractor_name = "broadcast()"
+    manner = "broadcast"
+
+    @property
+    def name(self) -> str:
+        """What the stream is called by who wrote the pipeline."""
+        return (self.relayed or self.stream).name
 
 
 class _Unknown:

@@ -34,6 +34,8 @@ class Line:
     acked: Mapping[str, Any]
     """Per log, as stored: numbers acknowledged."""
     counters: Mapping[str, int]
+    grain: int = 1
+    """Intervals of its computation begin and end at multiples of so many slots."""
 
     def first_commit(self) -> dict[str, Any]:
         """The columns of the commit that a chain begins with."""
@@ -63,6 +65,11 @@ def upper_part(parent: Line, at: int) -> Line:
         raise PlacementRefused(
             f"interval {parent.id} holds the slots from {parent.slot_from} to {parent.slot_to}: "
             f"it cannot be split at {at}"
+        )
+    if at % parent.grain:
+        raise PlacementRefused(
+            f"interval {parent.id} is of a computation whose keys share tables, {parent.grain} slots "
+            f"one: it can be split at a multiple of that, not at {at}"
         )
     return replace(parent, slot_from=at, n=0, folded=0, floor=parent.stamp, acked={}, counters={})
 

@@ -37,7 +37,7 @@ from millwheel.errors import (
     StoreError,
     StoreUnavailable,
 )
-from millwheel.model import MIN_TIME
+from millwheel.model import MIN_TIME, SLOTS
 from millwheel.sinks import Column, Table
 from millwheel.store.deployment import admission_of
 from millwheel.store.generations import Admission, Code, Generation, plain, without
@@ -655,6 +655,7 @@ class MemoryStore:
                     percentiles=link.percentiles,
                     acked=msgspec.json.decode(link.acked),
                     counters=msgspec.json.decode(link.counters),
+                    grain=self._grain(row.computation),
                 )
             )
         return lines
@@ -663,6 +664,12 @@ class MemoryStore:
         del self._intervals[interval_id], self._folded[interval_id], self._generations[interval_id]
         self._wanted.pop(interval_id, None)
         self._owners.pop(interval_id, None)
+
+    def _grain(self, computation: int) -> int:
+        """Slots that must stay together in one interval of a computation."""
+        (name,) = (name for name, known in self._computations.items() if known.id == computation)
+        node = self._history[-1].code.graph["nodes"].get(name, {})
+        return SLOTS // int(node.get("broadcast_cells", SLOTS))
 
     def _begin_chain(self, line: Line, wanted_by: str | None, generation: int) -> int:
         """Make an interval and the commit that its chain begins with; gives its id."""

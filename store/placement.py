@@ -232,7 +232,7 @@ class PostgresPlacement:
         lines = {}
         for (
             id_, computation, slot_from, slot_to, kind, n, folded, stamp, input_watermark,
-            low_watermark, floor, percentiles, acked, counters,
+            low_watermark, floor, percentiles, acked, counters, grain,
         ) in await cursor.fetchall():  # fmt: skip
             lines[id_] = Line(
                 id=id_,
@@ -249,6 +249,7 @@ class PostgresPlacement:
                 percentiles={float(p): micros for p, micros in (percentiles or {}).items()},
                 acked=msgspec.json.decode(acked),
                 counters=msgspec.json.decode(counters),
+                grain=grain,
             )
         return [lines[id_] for id_ in sequencers]
 

@@ -320,6 +320,8 @@ class NodeDeploy:
     migrates_from: list[int] = field(default_factory=list)
     shape: StateShape | None = None
     """The state as columns, for the views of it; None: there are none to make."""
+    shared: StateShape | None = None
+    """What its keys share, likewise."""
 
 
 @dataclass(slots=True)

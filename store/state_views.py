@@ -1,7 +1,8 @@
 """Views of one computation's state, with a column per field; made at each deploy.
 
 ``state_of_<computation>`` shows the plain part of its keys, ``state_of_<computation>_<field>``
-the entries of a `MapState` or `ListState`. They stand on the view `states`, so they too show
+the entries of a `MapState` or `ListState`, ``state_of_<computation>_shared`` the tables that
+broadcast records have made, one for each cell. They stand on the view `states`, so they too show
 what is committed, at one snapshot.
 
 A deploy that changes nothing touches nothing: it would wait for whoever reads a view. New
@@ -23,7 +24,7 @@ from psycopg import AsyncConnection, sql
 from millwheel.errors import DeployRefused
 from millwheel.graph import STATE_VIEWS
 from millwheel.store.port import NodeDeploy
-from millwheel.store.state_shape import CollectionShape
+from millwheel.store.state_shape import CollectionShape, StateShape
 from millwheel.store.statements import Statements, text_of
 
 OURS = "State of computation "
@@ -193,20 +194,44 @@ class _Views:
 
     def of(self, nodes: Iterable[NodeDeploy]) -> Iterator[StateView]:
         """The views of the state of these nodes."""
-        stateful = [n for n in nodes if n.kind == "computation" and n.shape is not None]
-        taken = {STATE_VIEWS + node.name for node in stateful}
-        for node in stateful:
-            assert node.shape is not None
-            if node.shape.fields or node.shape.whole:
-                yield self._plain(node)
-            for collection in node.shape.collections:
-                name = _free_name(f"{STATE_VIEWS}{node.name}_{collection.field}", taken)
-                yield self._collection(name, node.name, collection)
+        computations = [n for n in nodes if n.kind == "computation"]
+        taken = {STATE_VIEWS + n.name for n in computations if n.shape is not None}
+        for node in computations:
+            if node.shape is not None:
+                if node.shape.fields or node.shape.whole:
+                    yield self._plain(node, node.shape)
+                for collection in node.shape.collections:
+                    name = _free_name(f"{STATE_VIEWS}{node.name}_{collection.field}", taken)
+                    yield self._collection(name, node.name, collection)
+            if node.shared is not None:
+                name = _free_name(f"{STATE_VIEWS}{node.name}_shared", taken)
+                yield self._shared(name, node.name, node.shared)
 
-    def _plain(self, node: NodeDeploy) -> StateView:
-        shape = node.shape
-        assert shape is not None
-        taken = {_KEY.name, _VERSION.name}
+    def _plain(self, node: NodeDeploy, shape: StateShape) -> StateView:
+        return StateView(
+            STATE_VIEWS + node.name,
+            node.name,
+            f"{OURS}{node.name} as committed, exactly at this snapshot: a row for each key, except "
+            f"where all fields have their defaults. {_OLDER}",
+            (_KEY, *self._fields(shape, _KEY), _VERSION),
+            _OF_KEY if node.shared else _PLAIN,
+        )
+
+    def _shared(self, name: str, computation: str, shape: StateShape) -> StateView:
+        find = self._cast(sql.SQL("s.key -> 'cell'"), "bigint")
+        cell = ViewColumn("cell", "bigint", "which part of the slots, from 0", find)
+        return StateView(
+            name,
+            computation,
+            f"{OURS}{computation} as committed, exactly at this snapshot: what its keys share, a row "
+            f"for each cell, except where all fields have their defaults. {_OLDER}",
+            (cell, *self._fields(shape, cell), _VERSION),
+            _OF_CELL,
+        )
+
+    def _fields(self, shape: StateShape, first: ViewColumn) -> list[ViewColumn]:
+        """The columns of the plain part of a state."""
+        taken = {first.name, _VERSION.name}
         columns = [
             ViewColumn(
                 _free_name(field, taken),
@@ -220,14 +245,7 @@ class _Views:
         if shape.whole:
             source = self._cast(sql.SQL("s.value"), shape.whole)
             columns.append(ViewColumn("value", shape.whole, "the state object", source))
-        return StateView(
-            STATE_VIEWS + node.name,
-            node.name,
-            f"{OURS}{node.name} as committed, exactly at this snapshot: a row for each key, except "
-            f"where all fields have their defaults. {_OLDER}",
-            (_KEY, *columns, _VERSION),
-            sql.SQL("s.entry = ''"),
-        )
+        return columns
 
     def _collection(self, name: str, computation: str, of: CollectionShape) -> StateView:
         find = sql.SQL("{}(s.entry, {})").format(
@@ -269,6 +287,10 @@ _OLDER = (
     "A row written by an older version of the state's type shows what was stored, until the key "
     "is written again"
 )
+_PLAIN = sql.SQL("s.entry = ''")
+_OF_KEY = sql.SQL("s.entry = '' AND jsonb_typeof(s.key) <> 'object'")
+_OF_CELL = sql.SQL("s.entry = '' AND jsonb_typeof(s.key) = 'object'")
+"""No key of a user's is an object (`millwheel.addresses`)."""
 _KEY = ViewColumn(
     "key", "jsonb", "the key as JSON, as in states; key #>> '{}' is its text", sql.SQL("s.key")
 )

@@ -41,6 +41,7 @@ class Balancer:
                     kind=row.kind,
                     slot_from=row.slot_from,
                     slot_to=row.slot_to,
+                    grain=engine.steps[row.computation].node.grain,
                     sequencer=row.sequencer,
                     owner=None if row.lease_over else row.owner,
                     wanted_by=row.wanted_by,

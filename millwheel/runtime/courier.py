@@ -45,6 +45,8 @@ FRAME_BYTES = 1 << 20
 class Remote:
     """An interval that somebody else owns, or nobody: the records for it wait here for their ACK."""
 
+    is_here = False
+
     def __init__(self, courier: Courier, step: Step, id_: int, slots: tuple[int, int]) -> None:
         self._courier = courier
         self.step = step

@@ -62,6 +62,7 @@ class Nowhere:
     """In the place of a removed computation's intervals: what is sent there is done with."""
 
     id = NOBODY
+    is_here = False
 
     def __init__(self, engine: Engine, step: Step) -> None:
         self._engine = engine
@@ -87,6 +88,8 @@ class Engine:
         close_at_end: when every source has ended, move the watermark to the end of time,
             so that all windows close; otherwise leave it where the data put it.
         inject_copies: how often each source row is delivered; 2 to test deduplication.
+        guard_shared: fail a record that changes `Context.shared`, which it may only read; costs an
+            encoding of the table for each key in a chunk.
         take_over: claim the intervals even of a worker that is alive; it will be fenced.
         network: to share the pipeline with other workers: makes the links of the worker whose id
             it is given. None of the intervals are claimed until `Holdings.take` is told to.
@@ -103,6 +106,7 @@ class Engine:
         clock: Clock | None = None,
         close_at_end: bool = True,
         inject_copies: int = 1,
+        guard_shared: bool = False,
         take_over: bool = False,
         network: Callable[[str], Network] | None = None,
         worker: str | None = None,
@@ -117,6 +121,7 @@ class Engine:
         self._meter = Meter(self.clock, self.process)
         self.close_at_end = close_at_end
         self.inject_copies = inject_copies
+        self.guard_shared = guard_shared
         self._take_over = take_over
         self.worker = worker or str(uuid.uuid4())
         self._network = None if network is None else network(self.worker)
@@ -369,20 +374,22 @@ class Engine:
             sources = [partition.identity for partition in node.injection.source.partitions()]
             slots = [(number, number + 1) for number in range(len(sources))]
         else:
-            count = self.settings.lanes
-            edges = [SLOTS * number // count for number in range(count + 1)]
+            grain = node.grain
+            count = min(self.settings.lanes, SLOTS // grain)
+            edges = [SLOTS // grain * number // count * grain for number in range(count + 1)]
             slots = list(pairwise(edges))
         computation = node.computation
         return NodeDeploy(
             name=node.name,
             kind=node.kind,
             version=computation.version if computation else 1,
-            state=node.layout.fingerprint if node.layout else {},
+            state=_fingerprint(node),
             upstream=[other.name for other in self.graph.upstream(node)],
             slots=slots,
             sources=sources,
-            migrates_from=sorted(computation.migrations) if computation else [],
+            migrates_from=_migrates_from(node),
             shape=state_shape(node.layout),
+            shared=state_shape(node.shared),
         )
 
     async def _wait_for_others(self) -> None:
@@ -829,3 +836,24 @@ class Engine:
     def load(self) -> dict[str, Any]:
         """What a heartbeat publishes: `progress`, and what the work cost since the one before."""
         return {**self.progress(), **self._meter.take(self.intervals)}
+
+
+def _fingerprint(node: Node) -> dict[str, Any]:
+    """The types that a node stores: of its state, and of what its keys share."""
+    found = dict(node.layout.fingerprint) if node.layout else {}
+    if node.shared is not None:
+        found["shared"] = node.shared.fingerprint["plain"]
+    return found
+
+
+def _migrates_from(node: Node) -> list[int]:
+    """The versions from which everything that a node stores can be brought up to date."""
+    computation = node.computation
+    if computation is None:
+        return []
+    versions = set(computation.migrations)
+    if node.shared is not None:
+        stateless = node.layout is None or node.layout.stateless
+        also = set(computation.shared_migrations)
+        versions = also if stateless else versions & also
+    return sorted(versions)

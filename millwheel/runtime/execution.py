@@ -10,18 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import traceback
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 
 from millwheel.codec import LETTER_CHARACTERS, reason, shown, storable
-from millwheel.context import DEAD_LETTERS, Context, Effects, TimerIdentity
+from millwheel.context import DEAD_LETTERS, Context, Effects, SpreadContext, TimerIdentity
 from millwheel.errors import InvariantBroken, StoreError, UserCodeError
-from millwheel.model import Delivery, Firing, Timer
+from millwheel.model import Delivery, Firing, Record, Timer
 from millwheel.runtime.bundle import Item
 from millwheel.runtime.interval import Interval
+from millwheel.runtime.shared import Table
 from millwheel.runtime.states import Change, KeyState
 from millwheel.store.port import DeadLetter
+
+Process = Callable[[Record[Any], Context[Any, Any]], Awaitable[None]]
 
 SOONER_TIMERS = 256
 """Timers set by timers that fire at once, between two due ones of a key."""
@@ -33,7 +37,7 @@ class Execution:
     Not shared between tasks: user code that waits keeps the one it runs in.
     """
 
-    __slots__ = ("_context", "_interval", "_node", "_process", "effects")
+    __slots__ = ("_context", "_interval", "_node", "_process", "_table", "effects")
 
     def __init__(self, interval: Interval) -> None:
         node = interval.step.node
@@ -41,8 +45,11 @@ class Execution:
         self.effects = Effects()
         self._interval = interval
         self._node = node
-        self._process = node.computation.process_record
-        self._context: Context[Any] = Context(node.name, interval.step.routes, self.effects)
+        self._process: Process = node.computation.process_record
+        self._table: Table | None = None
+        """What the key that runs shares with others."""
+        kind: type[Context[Any, Any]] = SpreadContext if node.is_spread else Context
+        self._context = kind(node.name, interval.step.routes, self.effects)
 
     async def run(
         self, state: KeyState, items: list[Item], watermark: int, now: int
@@ -54,7 +61,9 @@ class Execution:
         """
         interval = self._interval
         context = self._context
-        context._open(state, watermark, interval.promised, now)
+        if interval.tables is not None:
+            self._share(state)
+        context._open(state, watermark, interval.promised, now, self._table)
         try:
             for item in items:
                 if type(item) is Delivery:
@@ -63,6 +72,8 @@ class Execution:
                 else:
                     await self._fire_sooner(item)  # type: ignore[arg-type]
                     await self._fire(item)  # type: ignore[arg-type]
+            if self._table is not None:
+                self._table.check_unchanged()
             return state.capture(interval.n + 1)
         except (Exception, asyncio.CancelledError) as error:
             state.revert()
@@ -70,6 +81,23 @@ class Execution:
             if _is_ours(error):
                 raise
         return await self._run_carefully(state, items, watermark, now)
+
+    def _share(self, state: KeyState) -> None:
+        """Have the table of the cell at hand; or change it, if the key is the cell's own."""
+        tables, computation = self._interval.tables, self._node.computation
+        assert tables is not None
+        assert computation is not None
+        if isinstance(state, Table):
+            self._table, self._process = None, self._process_broadcast
+        else:
+            self._table, self._process = tables.of(state.slot), computation.process_record
+
+    async def _process_broadcast(self, record: Record[Any], context: Context[Any, Any]) -> None:
+        computation = self._node.computation
+        assert computation is not None
+        name = self._node.broadcast_names[record.stream]
+        shown = Record(record.key, record.value, record.micros, name)
+        await computation.process_broadcast(shown, context.state)
 
     async def _fire_sooner(self, firing: Firing) -> None:
         """Run the timers that this key has just set for an instant before a due one's (I6).
@@ -120,7 +148,7 @@ class Execution:
         changes: dict[str, bytes | None] = {}
         for item in items:
             for attempt in range(1, node.retries + 2):
-                context._open(state, watermark, interval.promised, now)
+                context._open(state, watermark, interval.promised, now, self._table)
                 try:
                     if isinstance(item, Delivery):
                         interval.step.renew(item)
@@ -129,6 +157,8 @@ class Execution:
                     else:
                         self.effects.timers.update(total.timers)
                         await self._fire(item)
+                    if self._table is not None:
+                        self._table.check_unchanged()
                     changed = state.capture(interval.n + 1)
                 except (Exception, asyncio.CancelledError) as error:
                     state.revert()
@@ -181,7 +211,7 @@ def give_up(
     node = interval.step.node
     key = item.key
     what = (
-        f"record of stream {item.stream!r}"
+        f"record of stream {_stream_of(interval, item)!r}"
         if isinstance(item, Delivery)
         else f"timer {item.timer.tag!r}"
     )
@@ -197,6 +227,11 @@ def give_up(
     if isinstance(item, Firing):
         effects.timers[(item.key_text, item.timer.kind, item.timer.tag)] = None
     return effects
+
+
+def _stream_of(interval: Interval, item: Delivery[Any]) -> str:
+    """The stream of a record as its reader calls it: hidden ones are nobody's business."""
+    return interval.step.node.broadcast_names.get(item.stream, item.stream)
 
 
 def _place(item: Item) -> str:
@@ -222,7 +257,7 @@ def dead_letter(
     }
     if isinstance(item, Delivery):
         return DeadLetter(
-            stream=item.stream,
+            stream=_stream_of(interval, item),
             record_id=item.id,
             value=item.encoded.decode() or _json_text(item.value),
             ts=item.micros,

@@ -26,9 +26,11 @@ from millwheel.runtime.injector import Injector
 from millwheel.runtime.interval import Interval, Ownership
 from millwheel.runtime.part_file import PartFile
 from millwheel.runtime.sent import SentLog
+from millwheel.runtime.shared import SharedTables
 from millwheel.runtime.states import KeyState, StateCache
 from millwheel.runtime.step import Step
 from millwheel.sinks import JsonLinesFiles
+from millwheel.state import StateLayout
 from millwheel.store.port import Claim
 
 if TYPE_CHECKING:
@@ -314,8 +316,11 @@ class Holdings:
             self._engine.logs[log.id] = (log, interval)
         if interval.injector is not None:
             return
-        states = self._state_cache(interval)
-        interval.attach(states, interval.dedup, claim)
+        interval.attach(
+            self._state_cache(interval), self._shared_tables(interval), interval.dedup, claim
+        )
+        if interval.tables is not None:
+            await self._load_tables(interval, interval.tables)
         inherited = interval.logs[:-1]
         for log in inherited:
             log.complete = False
@@ -324,10 +329,34 @@ class Holdings:
             log.complete = True
 
     def _state_cache(self, interval: Interval) -> StateCache:
-        step = interval.step
-        node = step.node
+        node = interval.step.node
         assert node.layout is not None
         assert node.computation is not None
+        what = f"state of {node.name!r}"
+        return self._cache(interval, node.layout, what, node.computation.migrations)
+
+    def _shared_tables(self, interval: Interval) -> SharedTables | None:
+        node = interval.step.node
+        if node.shared is None:
+            return None
+        assert node.computation is not None
+        what = f"shared table of {node.name!r}"
+        cache = self._cache(interval, node.shared, what, node.computation.shared_migrations)
+        return SharedTables(cache, interval.slots, node.grain, guarded=self._engine.guard_shared)
+
+    async def _load_tables(self, interval: Interval, tables: SharedTables) -> None:
+        """Read what is folded of them, all at once."""
+        places = [(table.slot, table.key_text) for table in tables]
+        rows = await self._engine.patiently(
+            lambda: self._engine.store.load_keys(interval.step.id, places, 1)
+        )
+        for table, entries in zip(tables, rows, strict=True):
+            table.fill(entries, complete=True)
+
+    def _cache(
+        self, interval: Interval, layout: StateLayout[Any], what: str, migrations: Any
+    ) -> StateCache:
+        step = interval.step
 
         async def fetch(state: KeyState, entry: str) -> tuple[bytes, int] | None:
             return await self._engine.patiently(
@@ -344,10 +373,10 @@ class Holdings:
             )
 
         return StateCache(
-            node.layout,
-            what=f"state of {node.name!r}",
-            version=node.computation.version,
-            migrations=node.computation.migrations,
+            layout,
+            what=what,
+            version=step.version,
+            migrations=migrations,
             fetch_entry=fetch,
             scan_entries=scan,
         )

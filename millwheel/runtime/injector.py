@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from millwheel.codec import LETTER_CHARACTERS, encode_key, named_id, reason, shown, storable
+from millwheel.codec import LETTER_CHARACTERS, named_id, reason, shown, storable
 from millwheel.errors import InputError, MillwheelError
 from millwheel.model import (
     MAX_TIME,
@@ -289,8 +289,7 @@ class Injector:
                     self._send_to_all(row, micros, hold)
                 else:
                     # `_address`, written out: one reader and no ids of its own is the rule
-                    key = reader.key_of(value, stream)
-                    key_text, slot = encode_key(key)
+                    key, key_text, slot = reader.address(value, stream, offset)
                     encoded = route.codec.encode(value) if mutable else b""
                     reader.step.interval_of(slot).intake.append(
                         Delivery(
@@ -319,8 +318,7 @@ class Injector:
     ) -> Delivery[Any]:
         """The row as one reader gets it; its key is the reader's choice."""
         route, log = self._route, self.log.id
-        key = reader.key_of(value, route.stream)
-        key_text, slot = encode_key(key)
+        key, key_text, slot = reader.address(value, route.stream, offset)
         named = reader.step.node.named
         id_ = record_id(log, offset)
         if named:

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import enum
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from millwheel.addresses import CELL_MARK
 from millwheel.codec import decode_key
 from millwheel.context import BLOOM_MAYBES, DUPLICATES_DROPPED, TimerIdentity
 from millwheel.errors import InvariantBroken
@@ -27,7 +29,8 @@ from millwheel.runtime.dedup import Dedup
 from millwheel.runtime.load import Workload
 from millwheel.runtime.part_file import PartFile
 from millwheel.runtime.sent import SentLog
-from millwheel.runtime.states import StateCache
+from millwheel.runtime.shared import SharedTables
+from millwheel.runtime.states import KeyState, StateCache
 from millwheel.runtime.step import Step
 from millwheel.settings import Settings
 from millwheel.store.port import Claim, TimerChange, TimerPlace
@@ -66,6 +69,8 @@ class Interval:
     claim (paper 6.2, soft state).
     """
 
+    is_here = True
+
     def __init__(self, step: Step, claim: Claim, settings: Settings) -> None:
         self.step = step
         self.id = claim.interval.id
@@ -80,6 +85,10 @@ class Interval:
         self.leaving = False
         """It is being handed over: what it has is finished, nothing more is taken."""
         self.states: StateCache = None  # type: ignore[assignment]
+        self.tables: SharedTables | None = None
+        """What its keys share, if its computation reads anything by broadcast."""
+        self.state_of: Callable[[Key, bytes, int], KeyState]
+        """The state of a key, or of a cell, loaded or not."""
         self.dedup: Dedup = None  # type: ignore[assignment]
         self.part_file: PartFile | None = None
         self.injector: Injector | None = None
@@ -157,14 +166,24 @@ class Interval:
         self.rows_written = 0
         self.encoded_counters = msgspec.json.encode(self.counters)
 
-    def attach(self, states: StateCache, dedup: Dedup, claim: Claim) -> None:
+    def attach(
+        self, states: StateCache, tables: SharedTables | None, dedup: Dedup, claim: Claim
+    ) -> None:
         """Take the parts that need the store, and the tail of the state."""
         self.states = states
+        self.tables = tables
+        self.state_of = states.get if tables is None else self._state_of_key_or_cell
         self.dedup = dedup
         states.folded = claim.folded
         for change in claim.states:
-            state = states.get(decode_key(change.key), change.key, change.slot)
+            state = self.state_of(decode_key(change.key), change.key, change.slot)
             state.restore(change.entry, change.value, change.version, change.n)
+
+    def _state_of_key_or_cell(self, key: Key, key_text: bytes, slot: int) -> KeyState:
+        if key_text.startswith(CELL_MARK):
+            assert self.tables is not None
+            return self.tables.of(slot)
+        return self.states.get(key, key_text, slot)
 
     def requeue(self, apart: set[int]) -> None:
         """Put what was received and is not durable back into the queue, in its order.

@@ -293,7 +293,7 @@ class Lane:
         by_key: dict[bytes, list[Item]] = {}
         groups: deque[Group] = deque()
         missing: list[KeyState] = []
-        backlog, get = interval.backlog, interval.states.get
+        backlog, get = interval.backlog, interval.state_of
         for item in fresh:
             key_text = item.key_text
             same = by_key.get(key_text)
@@ -800,7 +800,7 @@ class Lane:
             items = interval.retake(items)
             if not items:
                 continue
-            state = interval.states.get(items[0].key, key_text, items[0].slot)
+            state = interval.state_of(items[0].key, key_text, items[0].slot)
             if not state.loaded:
                 await self._load(interval, [state])
             execution = Execution(interval)
@@ -818,7 +818,7 @@ class Lane:
         if not taken:
             return  # a timer that was cancelled or replaced meanwhile
         (item,) = taken
-        state = interval.states.get(item.key, item.key_text, item.slot)
+        state = interval.state_of(item.key, item.key_text, item.slot)
         attempts = interval.step.node.retries + 1
         effects = give_up(interval, item, error, attempts, self._engine.clock.now())
         self._finish(interval, state, [item], effects, [])

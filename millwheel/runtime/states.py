@@ -318,6 +318,11 @@ class KeyState:
 
     # -- what the engine does ------------------------------------------------------
 
+    @property
+    def captured(self) -> tuple[bytes | None, int]:
+        """The plain part of the state as captured last, and the version that wrote it so."""
+        return self._main.encoded, self._version
+
     def fill(self, rows: list[tuple[str, bytes, int]], *, complete: bool) -> None:
         """Take what the store holds of the key; what is here already is newer."""
         for entry, encoded, version in rows:

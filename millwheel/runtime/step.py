@@ -10,13 +10,14 @@ from typing import Any, Protocol
 
 import msgspec
 
+from millwheel.addresses import Address, cell_address, spread_addresses
 from millwheel.codec import Codec, encode_key, reason, shown
 from millwheel.context import Effects, StateCell
 from millwheel.errors import UserCodeError
-from millwheel.graph import Node
+from millwheel.graph import Node, Reading
 from millwheel.model import SLOTS, Delivery, Key
 from millwheel.sinks import Console, JsonLinesFiles, SinkUse, Table
-from millwheel.streams import Input, Stream
+from millwheel.streams import Broadcast, Stream
 
 
 class Queue(Protocol):
@@ -34,6 +35,8 @@ class Destination(Protocol):
     def slots(self) -> tuple[int, int]: ...
     @property
     def intake(self) -> Queue: ...
+    @property
+    def is_here(self) -> bool: ...
 
 
 NOBODY = 0
@@ -55,6 +58,7 @@ class Step:
     """Who gets the records of which slots, in the order of slots."""
     starts: list[int] = field(default_factory=list)
     """The first slot of each."""
+    _nearest: list[Address] | None = None
 
     def put(self, destination: Destination) -> Destination | None:
         """Let an interval have its slots; gives who had exactly these."""
@@ -62,19 +66,36 @@ class Step:
         place = bisect_right(self.starts, start)
         if place and self.starts[place - 1] == start:
             before, self.destinations[place - 1] = self.destinations[place - 1], destination
+            self._nearest = None
             return before
+        self._nearest = None
         self.starts.insert(place, start)
         self.destinations.insert(place, destination)
         return None
 
     def arrange(self, destinations: list[Destination]) -> None:
         """All of them anew, in the order of slots."""
+        self._nearest = None
         self.destinations = destinations
         self.starts = [destination.slots[0] for destination in destinations]
 
     def interval_of(self, slot: int) -> Destination:
         """Who gets a key's records: an interval here, or what stands for one elsewhere."""
         return self.destinations[bisect_right(self.starts, slot) - 1]
+
+    @property
+    def nearest(self) -> list[Address]:
+        """Where a spread record may go, each interval as often: those here, if there are any."""
+        if self._nearest is None:
+            of: dict[int, list[Address]] = {}
+            for address in spread_addresses():
+                of.setdefault(bisect_right(self.starts, address.slot) - 1, []).append(address)
+            here = [
+                addresses for place, addresses in of.items() if self.destinations[place].is_here
+            ]
+            rows = _in_turn(here or list(of.values()))
+            self._nearest = [address for row in rows for address in row]
+        return self._nearest
 
     @property
     def slots(self) -> int:
@@ -104,23 +125,73 @@ class Step:
             delivery.value = codec.decode(delivery.encoded)
 
 
-@dataclass(eq=False)
-class Reader:
-    """A consumer of a stream: who, and by which key."""
+class Reader(Protocol):
+    """A consumer of a stream, and where it wants a record to go."""
 
     step: Step
-    extractor: Callable[[Any], Key]
     bit: int
+    """Its own among the readers of a source's row."""
 
-    def key_of(self, value: Any, stream: str) -> Key:
+    def address(self, value: Any, stream: str, offset: int | None = None) -> tuple[Any, bytes, int]:
+        """The key the consumer gets a value under, in canonical bytes too, and its slot; `offset`
+        is that of a source's row."""
+        ...
+
+
+@dataclass(eq=False)
+class KeyedReader:
+    """One that takes the key from the value."""
+
+    step: Step
+    bit: int
+    extractor: Callable[[Any], Key]
+
+    def address(self, value: Any, stream: str, offset: int | None = None) -> tuple[Key, bytes, int]:
         """The key the consumer takes from a value; its failure is told as such."""
         try:
-            return self.extractor(value)
+            key = self.extractor(value)
         except Exception as error:
             raise UserCodeError(
                 f"the key extractor of {self.step.name!r} failed on a value of stream {stream!r}: "
                 f"{reason(error)}; value {shown(value, 300)}"
             ) from error
+        key_text, slot = encode_key(key)
+        return key, key_text, slot
+
+
+@dataclass(eq=False)
+class SpreadReader:
+    """One that leaves the key to the engine."""
+
+    step: Step
+    bit: int
+    sent: int = 0
+
+    def address(self, value: Any, stream: str, offset: int | None = None) -> Address:
+        """The next place in turn.
+
+        A row of a source that is read again must get the place it had, wherever intervals are by
+        then: its ids are kept by slot. Of a production the place is stored.
+        """
+        if offset is not None:
+            everywhere = spread_addresses()
+            return everywhere[offset % len(everywhere)]
+        nearest = self.step.nearest
+        self.sent += 1
+        return nearest[self.sent % len(nearest)]
+
+
+@dataclass(eq=False)
+class CellReader:
+    """One cell of a consumer that gets every record in all its cells."""
+
+    step: Step
+    bit: int
+    cell: Address
+
+    def address(self, value: Any, stream: str, offset: int | None = None) -> Address:
+        """The cell's."""
+        return self.cell
 
 
 class StreamRoute:
@@ -168,11 +239,10 @@ class StreamRoute:
             effects.size += size * len(readers)
             for reader in readers:
                 copy = self.codec.check(encoded, value)
-                reader_key = reader.key_of(copy, self.stream)
-                key_text, slot = encode_key(reader_key)
+                key, key_text, slot = reader.address(copy, self.stream)
                 effects.productions.append(
                     Delivery(
-                        reader_key, copy, micros, self.stream, key_text, slot, reader.step.id,
+                        key, copy, micros, self.stream, key_text, slot, reader.step.id,
                         hold, size, encoded,
                     )
                 )  # fmt: skip
@@ -210,14 +280,25 @@ class StreamRoute:
 def connect(steps: dict[str, Step], node: Node, routes: dict[str, StreamRoute]) -> None:
     """Attach the readers of everything `node` writes."""
     for stream in node.writes:
-        route = routes[stream.name]
-        readers: list[tuple[Step, Input[Any]]] = [
-            (step, input_)
-            for step in steps.values()
-            for input_ in step.node.inputs
-            if input_.stream.name == stream.name
-        ]
-        route.readers = [
-            Reader(step, input_.extractor, 1 << number)
-            for number, (step, input_) in enumerate(readers)
-        ]
+        readers = routes[stream.name].readers
+        for step in steps.values():
+            for input_ in step.node.inputs:
+                if input_.stream.name == stream.name:
+                    readers += _readers(step, input_, 1 << len(readers))
+
+
+def _readers(step: Step, input_: Reading, bit: int) -> list[Reader]:
+    """A consumer as the readers that it is; no source has one that is several (the graph)."""
+    if isinstance(input_, Broadcast):
+        node = step.node
+        cells = [cell_address(cell, node.grain) for cell in range(node.cells)]
+        return [CellReader(step, bit, cell) for cell in cells]
+    if input_.extractor is None:
+        return [SpreadReader(step, bit)]
+    return [KeyedReader(step, bit, input_.extractor)]
+
+
+def _in_turn(lists: list[list[Address]]) -> list[list[Address]]:
+    """Rows with one of each list; the shorter lists begin anew until the longest is through."""
+    longest = max(map(len, lists))
+    return [[each[row % len(each)] for each in lists] for row in range(longest)]

@@ -140,6 +140,7 @@ class Trial:
             clock=self._clock,
             close_at_end=False,
             inject_copies=self._mode.copies,
+            guard_shared=True,
             take_over=take_over,
         )
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Self, TypeVar
 
+from millwheel.addresses import cell_address
 from millwheel.clock import VirtualClock
 from millwheel.codec import encode_key
 from millwheel.errors import GraphError, UsageError
@@ -47,7 +48,13 @@ class Harness:
         graph = pipeline.graph()
         written = {s.name: s for node in graph.nodes for s in node.writes if "__" not in s.name}
         self._rig = Rig(pipeline, (), written.values(), quick(pipeline.settings))
-        self._engine = Engine(self._rig.pipeline, self.store, clock=self.clock, close_at_end=False)
+        self._engine = Engine(
+            self._rig.pipeline,
+            self.store,
+            clock=self.clock,
+            close_at_end=False,
+            guard_shared=True,
+        )
 
     async def __aenter__(self) -> Self:
         await self._engine.start()
@@ -104,6 +111,15 @@ class Harness:
     def state(self, computation: str, key: Key) -> dict[str, Any]:
         """What is stored of a key: entry -> decoded JSON; the state object's entry is empty."""
         return self.store.state(computation, encode_key(key)[0])
+
+    def shared(self, computation: str, key: Key) -> Any:
+        """What is stored of the table that the records of a key see: decoded JSON, or None where
+        it is as empty as it was in the beginning."""
+        node = self._rig.pipeline.graph().by_name.get(computation)
+        if node is None or not node.cells:
+            raise UsageError(f"{computation!r} reads nothing by broadcast")
+        grain, slot = node.grain, encode_key(key)[1]
+        return self.store.state(computation, cell_address(slot // grain, grain).key_text).get("")
 
     def counters(self, computation: str) -> dict[str, int]:
         """What a computation has counted."""

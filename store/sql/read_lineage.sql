@@ -1,9 +1,11 @@
 -- What becomes of intervals that are split or merged: their last commits, and how far folded.
 SELECT k.id, k.computation, k.slot_from, k.slot_to, p.kind, c.n, f.through, c.stamp,
-       c.input_watermark, c.low_watermark, c.floor, c.percentiles, c.acked::text, c.counters::text
+       c.input_watermark, c.low_watermark, c.floor, c.percentiles, c.acked::text, c.counters::text,
+       65536 / coalesce((g.code #>> ARRAY['graph', 'nodes', p.name, 'broadcast_cells'])::integer, 65536)
 FROM {key_interval} AS k
 JOIN {computation} AS p ON p.id = k.computation
 JOIN {fold} AS f ON f.interval_id = k.id
+CROSS JOIN (SELECT code FROM {generation} ORDER BY number DESC LIMIT 1) AS g
 CROSS JOIN LATERAL (
     SELECT * FROM {commit_record} AS r WHERE r.interval_id = k.id ORDER BY r.n DESC LIMIT 1
 ) AS c
