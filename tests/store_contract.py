@@ -282,6 +282,7 @@ async def deploy(
     store: Store,
     *,
     graph: dict[str, Any] = GRAPH,
+    lines: NodeDeploy = LINES,
     count: NodeDeploy = COUNT,
     words: StreamDeploy = WORDS,
     tables: tuple[Table[Any], ...] = (COUNTS, LOG),
@@ -289,7 +290,7 @@ async def deploy(
 ) -> Deployment:
     """A pipeline of an injector with one partition and a computation with two intervals."""
     return await store.deploy(
-        graph, [LINES, count], [words, TOTALS], list(tables), stamp=START, bucket_high=bucket_high
+        graph, [lines, count], [words, TOTALS], list(tables), stamp=START, bucket_high=bucket_high
     )
 
 

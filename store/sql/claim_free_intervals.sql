@@ -17,7 +17,8 @@ WITH free AS MATERIALIZED (
     FOR NO KEY UPDATE OF k
 ), claimed AS (
     UPDATE {key_interval} AS k
-    SET sequencer = nextval(%(sequence)s::regclass), owner = %(owner)s::uuid
+    SET sequencer = nextval(%(sequence)s::regclass), owner = %(owner)s::uuid,
+        split_at = NULL, merge_with = NULL
     FROM free AS f
     WHERE k.id = f.id
     RETURNING k.id, k.computation, k.slot_from, k.slot_to, k.sequencer, f.owner AS before

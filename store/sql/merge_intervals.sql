@@ -1,7 +1,8 @@
--- The interval that two neighbours become.
+-- The interval that two neighbours become; who should own it is as for the lower one.
 WITH merged AS (
-    INSERT INTO {key_interval} (computation, slot_from, slot_to, sequencer, wanted_by)
-    SELECT k.computation, %(slot_from)s, %(slot_to)s, nextval(%(sequence)s::regclass), k.wanted_by
+    INSERT INTO {key_interval} (computation, slot_from, slot_to, sequencer, wanted_by, pinned)
+    SELECT k.computation, %(slot_from)s, %(slot_to)s, nextval(%(sequence)s::regclass),
+           k.wanted_by, k.pinned
     FROM {key_interval} AS k
     WHERE k.id = %(lower_id)s
     RETURNING id, computation, slot_from, slot_to, sequencer

@@ -10,7 +10,8 @@ SELECT
                     k.owner IS NOT NULL AND NOT EXISTS (
                         SELECT FROM {worker} AS w
                         WHERE w.id = k.owner AND NOT w.stopped AND w.lease_until > now()
-                    )
+                    ),
+                    k.pinned, k.split_at, k.merge_with
                 )
                 ORDER BY k.computation, k.slot_from
             ),
