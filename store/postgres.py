@@ -42,12 +42,12 @@ from millwheel.store.port import (
     NodeDeploy,
     OtherWorker,
     Placement,
+    PlacementChange,
     StateChange,
     StoredProduction,
     StreamDeploy,
     TimerChange,
     TimerPlace,
-    Wish,
 )
 from millwheel.store.statements import BUCKETED, Statements
 

@@ -33,7 +33,8 @@ FIRST_PATIENCE_SECONDS = 2.0
 LONGEST_PATIENCE_SECONDS = 30.0
 
 Epoch = tuple[int, int]
-"""The sequencer of the sending interval, and how often the stream began under it."""
+"""The sequencer of the sending interval, and a number that rises with every stream its owner
+begins: a stream to an interval that was cut, and is known anew, is above those before the cut."""
 
 
 class Outgoing:
@@ -48,7 +49,7 @@ class Outgoing:
         """By number, in the order in which they were sent to here."""
         self._unsent: deque[Delivery[Any]] = deque()
         self.begun = 0
-        """How often the stream began; 0: it has not yet."""
+        """The number it began with; 0: it has not begun yet."""
         self.last = NOTHING
 
     def append(self, delivery: Delivery[Any]) -> None:
@@ -56,9 +57,13 @@ class Outgoing:
         self.unacked[delivery.seq] = delivery
         self._unsent.append(delivery)
 
-    def begin(self) -> None:
-        """Send everything again that is not acknowledged, as a stream of its own."""
-        self.begun += 1
+    def begin(self, number: int) -> None:
+        """Send everything again that is not acknowledged, as a stream of its own.
+
+        Args:
+            number: higher than that of any stream begun before.
+        """
+        self.begun = number
         self.last = NOTHING
         self._unsent = deque(self.unacked.values())
 

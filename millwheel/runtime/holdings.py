@@ -15,6 +15,7 @@ release. Records that wait here are not lost: their senders have not been told.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from millwheel.codec import apply_migrations, decode_key
@@ -110,8 +111,7 @@ class Holdings:
         self._by_id[interval.id] = interval
         before = step.put(interval)
         if isinstance(before, Remote):
-            interval.intake.extend(before.unacked())
-            engine.forget_stand_in(before)
+            interval.intake.extend(engine.forget_stand_in(before))
         if step.node.injection is not None:
             partition = step.node.injection.source.partitions()[interval.slots[0]]
             interval.injector = Injector(engine, interval, partition)
@@ -134,7 +134,7 @@ class Holdings:
         for uses in interval.step.node.sinks.values():
             for use in uses:
                 if isinstance(use.sink, JsonLinesFiles):
-                    path = use.sink.path / f"part-{interval.slots[0]:05d}.jsonl"
+                    path = use.sink.path / f"part-{interval.id:05d}.jsonl"
                     length = (claim.position or {}).get("length", 0)
                     interval.part_file = PartFile(path, length)
 
@@ -150,8 +150,11 @@ class Holdings:
 
     # -- handing over -----------------------------------------------------------------
 
-    async def give_up(self, interval: Interval) -> None:
+    async def give_up(self, interval: Interval) -> bool:
         """Finish what an interval has begun, and let another worker have it (no lease wait).
+
+        Returns:
+            Whether it is free now: False if somebody has claimed it meanwhile.
 
         Raises:
             StoreError: it could not be finished; the interval stays as it is stored.
@@ -162,28 +165,37 @@ class Holdings:
             await interval.injector.stop()
         remote = self._leave(interval)
         await engine.lane_of(interval).let_go(interval)
-        if interval.leaving and interval.ownership is Ownership.HELD:  # else it was fenced
-            self._send_on(interval, remote)
-            while interval.folded < interval.durable_n and await engine.housekeeping.fold(interval):
-                pass
-            self._forget(interval)
-            await engine.patiently(
-                lambda: engine.store.release(engine.worker, {interval.id: interval.sequencer})
-            )
-            interval.transition("release")
+        if interval.ownership is not Ownership.HELD:
+            return False
+        self._send_on(interval, remote)
+        while interval.folded < interval.durable_n and await engine.patiently(
+            lambda: engine.housekeeping.fold(interval)
+        ):
+            pass
+        if not self.knows(interval.id):
+            return False  # the lease was over before that
+        self._forget(interval)
+        released = await engine.patiently(
+            lambda: engine.store.release(engine.worker, {interval.id: interval.sequencer})
+        )
+        interval.transition("release")
+        return bool(released)
 
     def _leave(self, interval: Interval) -> Remote:
         """From here on records for its keys go to whoever will have it."""
         remote = self._engine.stand_in(interval)
-        interval.step.put(remote)
+        if interval in interval.step.destinations:  # else it was cut: they go by slot already
+            interval.step.put(remote)
         return remote
 
     def _send_on(self, interval: Interval, remote: Remote) -> None:
-        """Records of logs here that waited in it; those of other workers they send again."""
+        """Records of logs here that waited in it, before those that came since it leaves (I14);
+        those of other workers they send again."""
         waiting = [] if interval.dedup is None else interval.dedup.start_over()
-        for delivery in (*waiting, *interval.intake):
-            if delivery.log in self._engine.logs:
-                remote.append(delivery)
+        waiting += interval.intake
+        ours = [delivery for delivery in waiting if delivery.log in self._engine.logs]
+        for delivery in sorted((*ours, *remote.take_out()), key=attrgetter("log", "seq")):
+            remote.append(delivery)
         interval.intake.clear()
 
     def _forget(self, interval: Interval) -> None:
@@ -192,6 +204,8 @@ class Holdings:
         for log in interval.logs:
             engine.logs.pop(log.id, None)
         engine.forget_sent({log.id for log in interval.logs})
+        if engine.courier is not None:
+            engine.courier.forget(interval)
         if interval.injector is not None:
             interval.injector.close()
         if interval.part_file is not None:

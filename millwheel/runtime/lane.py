@@ -76,6 +76,8 @@ class Lane:
         self._port: StoreLane | None = None
         self._runner: asyncio.Task[None] | None = None
         self._hands: set[asyncio.Task[None]] = set()
+        self._sorting: Interval | None = None
+        """Whose records the runner has taken and not yet put by their keys."""
         self._ran = asyncio.Event()
         self._looked = asyncio.Event()
         """The runner has taken some work and run it, has found none, or waits for the store."""
@@ -109,6 +111,7 @@ class Lane:
         while interval in self.intervals and (
             interval.backlog
             or interval.dirty
+            or interval is self._sorting
             or interval in self._open.works
             or interval in self._on_the_wire
         ):
@@ -129,6 +132,7 @@ class Lane:
             await end([runner])
         await end(self._hands)
         self._hands.clear()
+        self._sorting = None
         self._looked.set()
 
     def drop_open(self) -> None:
@@ -195,7 +199,11 @@ class Lane:
                 await self.wake.wait()
                 continue
             interval, items = taken
+            self._sorting = interval
             groups = await self._sort(interval, items)
+            self._sorting = None
+            if interval.leaving:
+                self._announce()
             if groups:
                 await self._run_groups(interval, groups)
             self._looked.set()
@@ -300,7 +308,11 @@ class Lane:
     async def _deduplicate(self, interval: Interval, deliveries: list[Delivery[Any]]) -> list[Item]:
         dedup = interval.dedup
         if self._engine.courier is not None:
-            await self._see_buckets(deliveries)
+            try:
+                await self._see_buckets(deliveries)
+            except BaseException:
+                interval.intake.extendleft(reversed(deliveries))  # they are nowhere else
+                raise
         candidates, maybe, seen = dedup.sort(deliveries, self._engine.source_logs)
         if seen:
             self._drop(interval, seen)
