@@ -9,7 +9,8 @@ interval at a time while the lanes run:
 3. give it to a lane: from then on its records run.
 
 Giving up goes the other way: take no more, let what is running finish and be committed, fold,
-release. Records that wait here are not lost: their senders have not been told.
+release. Records that wait here are not lost: their senders have not been told. A split or a merge
+is a giving up, the cut in the store, and a taking of what came of it (`runtime/placing.py`).
 """
 
 from __future__ import annotations

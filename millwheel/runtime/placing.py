@@ -2,7 +2,8 @@
 
 Nobody rules (decision 22). Each worker looks at the store every second, and sooner when somebody
 was not who was thought to own an interval. Whoever holds the advisory lock also says who should own
-what; that is written down as wishes, which their subjects carry out.
+what, and what is to be cut; that is written down as wishes, which the owners carry out, as they do
+those of an operator (decision 25).
 """
 
 from __future__ import annotations
