@@ -15,14 +15,24 @@ import pytest
 
 from millwheel import JsonLinesFiles, Pipeline, Stream, Table
 from millwheel.computations import Partial, PreAggregate, Spread, Windowed, count, merged
+from millwheel.errors import StoreUnavailable
 from millwheel.model import SLOTS
 from millwheel.placement import ReportedLoad
 from millwheel.runtime.balancer import Balancer
 from millwheel.runtime.courier import Remote
 from millwheel.runtime.engine import Engine
-from millwheel.store.port import MergeWish, PlacedInterval, SplitWish, Wish
+from millwheel.store.port import Commit, MergeWish, PlacedInterval, Placement, SplitWish, Wish
 from millwheel.windows import Pane, Tumbling
-from tests.test_runtime_world import ITEMS, TALLY, Item, Tally, key_of, script, time_of
+from tests.test_runtime_world import (
+    ITEMS,
+    TALLY,
+    Gate,
+    Item,
+    Tally,
+    key_of,
+    script,
+    time_of,
+)
 from tests.test_sharing import SHARED, Cluster, check, counting, many
 from tests.test_windowed import Row, text_key
 
@@ -112,9 +122,13 @@ async def test_a_split_with_records_in_flight_keeps_their_order() -> None:
         owner = cluster.owner_of(row)
         (other,) = (engine for engine in engines if engine is not owner)
         await cluster.in_flight(other, row, owner, row)
+        await cluster.store.wish([Wish(row.id, row.sequencer, None, "wherever it is")])
         began = cluster.clock.monotonic()
         await cluster.split(row)
-        await cluster.split_here(owner, row)
+        made = await cluster.split_here(owner, row)
+        after = [(e.interval_id, e.what) for e in cluster.store.placement_events()]
+        after = after[after.index((made, "split")) + 1 :]
+        assert after == [(row.id, "claim"), (made, "claim")], "nobody had to assign them"
         assert cluster.clock.monotonic() - began < SHARED.lease_seconds / 2, "no lease ran out"
     edges = [(row.slot_from, row.slot_to) for row in await cluster.parts("tally")]
     assert edges == [(SLOTS * n // 4, SLOTS * (n + 1) // 4) for n in range(4)]
@@ -230,9 +244,12 @@ async def test_who_has_not_heard_of_a_split_is_refused_and_begins_anew() -> None
     lower = owner.held(row.id)
     assert lower is not None
     assert all(d.slot < lower.slots[1] for d in lower.intake)
+    begun = max(stream.begun for stream in remote.streams.values())
     late.place = place  # type: ignore[method-assign]
     await cluster.go(lambda: upper in [remote.id for remote in late.remotes()])
     assert remote.streams == {}, "what it had is others' now"
+    anew = cluster.remote(late, row.id).streams
+    await cluster.go(lambda: anew and all(stream.begun > begun for stream in anew.values()))
     await cluster.end(values)
 
 
@@ -255,6 +272,174 @@ async def test_records_for_merged_intervals_are_sent_in_their_logs_order() -> No
     for stream in found.streams.values():
         assert [*stream.unacked] == sorted(stream.unacked)
     cluster.join_again()
+    await cluster.end(values)
+
+
+# -- what a hand-over must not lose, or put into another order ------------------------------------
+
+
+async def test_what_comes_while_an_interval_leaves_comes_after_what_waits_in_it() -> None:
+    values = many(3000, keys=20)
+    cluster = Lone(counting(values, replace(SHARED, max_unacked_records=1000)))
+    await cluster.at_work(2)
+    row, _ = await cluster.parts("tally")
+    owner = cluster.owner_of(row)
+    (other,) = (engine for engine in cluster.alive if engine is not owner)
+    interval = owner.held(row.id)
+    assert interval is not None
+    gate = Gate()
+
+    def hold(commit: Commit) -> Any:
+        concerned = any(link.interval_id == row.id for link in commit.intervals)
+        return gate.wait() if concerned and interval.leaving else None
+
+    cluster.on_try = hold
+    await cluster.store.wish([Wish(row.id, row.sequencer, other.worker, "", pinned=True)])
+    await cluster.go(lambda: interval.leaving)
+    remote = cluster.remote(owner, row.id)
+    await cluster.go(lambda: any(stream.unacked for stream in remote.streams.values()))
+    assert interval.intake
+    gate.open()
+    cluster.on_try = None
+    await cluster.go(lambda: not interval.intake)
+    for stream in remote.streams.values():
+        assert [*stream.unacked] == sorted(stream.unacked)
+    await cluster.end(values)
+
+
+async def test_a_new_claim_by_the_same_owner_begins_streams_anew() -> None:
+    """It may have dropped what it had, and nobody else tells."""
+    values = many(3000, keys=20)
+    cluster = Lone(counting(values))
+    await cluster.at_work(2)
+    row, _ = await cluster.parts("tally")
+    (other,) = (engine for engine in cluster.alive if engine.worker != row.owner)
+    await cluster.go(lambda: any(s.unacked for s in cluster.remote(other, row.id).streams.values()))
+    remote = cluster.remote(other, row.id)
+    before = max(stream.begun for stream in remote.streams.values())
+    remote.belongs_to(row.owner, row.sequencer)
+    assert max(stream.begun for stream in remote.streams.values()) == before
+    remote.belongs_to(row.owner, row.sequencer + 1)
+    assert min(stream.begun for stream in remote.streams.values()) > before
+
+
+async def test_who_may_have_lost_intervals_lets_go_before_it_looks_who_has_which_slots() -> None:
+    cluster = Lone(counting(many(200)))
+    (engine,) = [await cluster.join() for _ in range(1)]
+    await cluster.go(lambda: len(engine.intervals) == 6)
+    looks: list[Placement] = []
+    engine.place = lambda placement: looks.append(placement)  # type: ignore[method-assign]
+    engine.lease.end()
+    await engine.look_around()
+    assert engine.intervals
+    assert looks == []
+    await cluster.go(lambda: not engine.intervals)
+    await engine.look_around()
+    assert looks
+    del engine.place
+    await cluster.leave(engine)
+
+
+async def test_a_report_of_an_interval_that_is_not_known_is_looked_into() -> None:
+    values = many(600)
+    cluster = Lone(counting(values))
+    first, second = await cluster.at_work(2)
+    row, _ = await cluster.parts("tally")
+    late = second if cluster.owner_of(row) is first else first
+    late.place = lambda placement: None  # type: ignore[method-assign]
+
+    def hear(id_: int, computation: int, high: int) -> bool:
+        late.lookup_wanted.clear()
+        assert row.owner is not None
+        late.hear(row.owner, [(id_, computation, row.slot_from, high, row.sequencer, 0, {})])
+        return late.lookup_wanted.is_set()
+
+    assert not hear(row.id, row.computation, row.slot_to)
+    assert hear(row.id, row.computation, row.slot_to - 1), "it was split"
+    assert hear(4711, row.computation, row.slot_to), "it was merged"
+    assert not hear(4711, 99, row.slot_to), "of a graph that grew"
+    assert not hear(late.intervals[0].id, row.computation, row.slot_to), "a zombie's"
+    del late.place
+    await cluster.end(values)
+
+
+async def test_who_is_fenced_while_it_hands_over_sends_on_what_came_meanwhile() -> None:
+    values = many(3000, keys=20)
+    cluster = Lone(counting(values, replace(SHARED, max_unacked_records=1000)))
+    await cluster.at_work(2)
+    row, _ = await cluster.parts("tally")
+    owner = cluster.owner_of(row)
+    (other,) = (engine for engine in cluster.alive if engine is not owner)
+    interval = owner.held(row.id)
+    assert interval is not None
+    gate = Gate()
+
+    def hold(commit: Commit) -> Any:
+        concerned = any(link.interval_id == row.id for link in commit.intervals)
+        return gate.wait() if concerned and interval.leaving else None
+
+    cluster.on_try = hold
+    await cluster.store.wish([Wish(row.id, row.sequencer, other.worker, "", pinned=True)])
+    await cluster.go(lambda: interval.leaving)
+    remote = cluster.remote(owner, row.id)
+    await cluster.go(lambda: any(stream.unacked for stream in remote.streams.values()))
+    await cluster.store.claim(other.worker, [row.id])
+    cluster.on_try = None
+    gate.open()
+    await cluster.end(values)
+
+
+def in_hand(cluster: Lone, engine: Engine, gate: Gate) -> None:
+    """Let the next runner of an engine that takes records of a source wait at the gate, before it
+    has put them anywhere."""
+    knows_offset = engine.buckets.knows_offset
+
+    async def before(name: str) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if name == "view_buckets" and task.get_name().endswith("runner") and not gate.reached:
+            engine.buckets.knows_offset = knows_offset  # type: ignore[method-assign]
+            await gate.wait()
+
+    engine.buckets.knows_offset = lambda log, offset: False  # type: ignore[method-assign]
+    cluster.store.faults.before_call = before
+
+
+async def test_records_in_the_runners_hand_are_finished_before_an_interval_goes() -> None:
+    values = many(3000, keys=20)
+    cluster = Lone(counting(values))
+    await cluster.at_work(2)
+    row, _ = await cluster.parts("tally")
+    gate = Gate()
+    in_hand(cluster, cluster.owner_of(row), gate)
+    await cluster.go(lambda: gate.reached)
+    await cluster.split(row)
+    await _rest(cluster, 1.0)
+    assert cluster.done("split") == [], "it waits for them"
+    gate.open()
+    await cluster.go(lambda: cluster.done("split"))
+    await cluster.end(values)
+
+
+async def test_records_in_the_runners_hand_survive_its_starting_over() -> None:
+    values = many(600, keys=20)
+    cluster = Lone(counting(values))
+    (engine,) = await cluster.at_work(1)
+    gate = Gate()
+    in_hand(cluster, engine, gate)
+    await cluster.go(lambda: gate.reached)
+    for lane in engine.lanes:
+        for interval in lane.intervals:
+            lane.touch(interval, urgent=True)
+    failed: list[Commit] = []
+
+    def fail(commit: Commit) -> None:
+        if len(failed) < len(engine.lanes):
+            failed.append(commit)
+            raise StoreUnavailable("it was away")
+
+    cluster.on_try = fail
+    await cluster.go(lambda: len(failed) == len(engine.lanes))
     await cluster.end(values)
 
 

@@ -570,17 +570,18 @@ class Engine:
     def hear(self, worker: str, reports: Iterable[IntervalReport]) -> None:
         """What another worker has stored; and that it has these intervals."""
         for id_, computation, slot_from, slot_to, sequencer, watermark, percentiles in reports:
+            if computation not in self.steps:
+                continue  # of a graph that grew since we started
             remote = self._stand_ins.get(id_)
             if remote is None or remote.slots != (slot_from, slot_to):
                 if not self.holdings.knows(id_):
                     self.look_up_owners()  # it was split or merged
             elif sequencer > remote.sequencer:
                 remote.belongs_to(worker, sequencer)
-            if computation in self.steps:  # else it is of a graph that grew since we started
-                self._take_report(Report(computation, slot_from, slot_to, sequencer, watermark))
-                for percentile, low in percentiles.items():
-                    report = Report(computation, slot_from, slot_to, sequencer, low)
-                    self._take_percentile(percentile, report)
+            self._take_report(Report(computation, slot_from, slot_to, sequencer, watermark))
+            for percentile, low in percentiles.items():
+                report = Report(computation, slot_from, slot_to, sequencer, low)
+                self._take_percentile(percentile, report)
         self.check_finished()
 
     def _take_report(self, report: Report) -> None:

@@ -185,8 +185,7 @@ class Holdings:
     def _leave(self, interval: Interval) -> Remote:
         """From here on records for its keys go to whoever will have it."""
         remote = self._engine.stand_in(interval)
-        if interval in interval.step.destinations:  # else it was cut: they go by slot already
-            interval.step.put(remote)
+        interval.step.put(remote)
         return remote
 
     def _send_on(self, interval: Interval, remote: Remote) -> None:
