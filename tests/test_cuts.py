@@ -224,6 +224,32 @@ async def test_a_cut_that_somebody_else_forestalls_is_not_made() -> None:
     await cluster.end(values)
 
 
+async def test_parts_that_another_is_to_have_are_left_to_it() -> None:
+    values = many(2000)
+    cluster = Lone(counting(values))
+    first, second = await cluster.at_work(2)
+    row, _ = await cluster.parts("recount")
+    other = second if cluster.owner_of(row) is first else first
+
+    async def think_again(name: str) -> None:
+        if name == "split":
+            cluster.store.faults.before_call = None
+            elsewhere = Wish(row.id, row.sequencer, other.worker, "", pinned=True)
+            assert await cluster.store.wish([elsewhere]) == [row.id]
+
+    cluster.store.faults.before_call = think_again
+    await cluster.split(row)
+    made = await cluster.split_here(other, row)
+    after = [
+        (event.what, event.to_worker)
+        for event in cluster.store.placement_events()
+        if event.interval_id in (row.id, made)
+    ]
+    cut = after.index(("split", None))
+    assert after[cut + 1 :] == [("claim", other.worker)] * 2, "nobody had them in between"
+    await cluster.end(values)
+
+
 async def test_who_has_not_heard_of_a_split_is_refused_and_begins_anew() -> None:
     values = many(3000, keys=40)
     cluster = Lone(counting(values))
@@ -389,57 +415,43 @@ async def test_who_is_fenced_while_it_hands_over_sends_on_what_came_meanwhile() 
     await cluster.end(values)
 
 
-def in_hand(cluster: Lone, engine: Engine, gate: Gate) -> None:
-    """Let the next runner of an engine that takes records of a source wait at the gate, before it
-    has put them anywhere."""
+async def test_records_in_a_runners_hand_survive_its_starting_over() -> None:
+    """One lane takes records, and its commit fails before it has put them anywhere; their source
+    is in the other lane and sends nothing again."""
+    values = many(2000, keys=20)
+    limits = replace(SHARED, max_unacked_records=1000, bundle_records=100)
+    cluster = Lone(counting(values, limits))
+    (engine,) = await cluster.at_work(1)
+    (lane, _) = engine.lanes
+    ours = {interval.id for interval in lane.intervals}
     knows_offset = engine.buckets.knows_offset
+    in_hand, never = asyncio.Event(), asyncio.Event()
+    failed: list[Commit] = []
 
     async def before(name: str) -> None:
         task = asyncio.current_task()
         assert task is not None
-        if name == "view_buckets" and task.get_name().endswith("runner") and not gate.reached:
+        if name == "view_buckets" and task.get_name() == "lane 0 runner" and not in_hand.is_set():
             engine.buckets.knows_offset = knows_offset  # type: ignore[method-assign]
-            await gate.wait()
+            in_hand.set()
+            await never.wait()
 
-    engine.buckets.knows_offset = lambda log, offset: False  # type: ignore[method-assign]
+    async def fail() -> None:
+        await in_hand.wait()
+        raise StoreUnavailable("it was away")
+
+    def on_try(commit: Commit) -> Any:
+        if failed or not ours & {link.interval_id for link in commit.intervals}:
+            return None
+        failed.append(commit)
+        return fail()
+
+    own_logs = {interval.log.id for interval in lane.intervals}
+    engine.buckets.knows_offset = lambda log, offset: log in own_logs  # type: ignore[method-assign]
     cluster.store.faults.before_call = before
-
-
-async def test_records_in_the_runners_hand_are_finished_before_an_interval_goes() -> None:
-    values = many(3000, keys=20)
-    cluster = Lone(counting(values))
-    await cluster.at_work(2)
-    row, _ = await cluster.parts("tally")
-    gate = Gate()
-    in_hand(cluster, cluster.owner_of(row), gate)
-    await cluster.go(lambda: gate.reached)
-    await cluster.split(row)
-    await _rest(cluster, 1.0)
-    assert cluster.done("split") == [], "it waits for them"
-    gate.open()
-    await cluster.go(lambda: cluster.done("split"))
-    await cluster.end(values)
-
-
-async def test_records_in_the_runners_hand_survive_its_starting_over() -> None:
-    values = many(600, keys=20)
-    cluster = Lone(counting(values))
-    (engine,) = await cluster.at_work(1)
-    gate = Gate()
-    in_hand(cluster, engine, gate)
-    await cluster.go(lambda: gate.reached)
-    for lane in engine.lanes:
-        for interval in lane.intervals:
-            lane.touch(interval, urgent=True)
-    failed: list[Commit] = []
-
-    def fail(commit: Commit) -> None:
-        if len(failed) < len(engine.lanes):
-            failed.append(commit)
-            raise StoreUnavailable("it was away")
-
-    cluster.on_try = fail
-    await cluster.go(lambda: len(failed) == len(engine.lanes))
+    cluster.on_try = on_try
+    await cluster.go(in_hand.is_set)
+    assert failed
     await cluster.end(values)
 
 

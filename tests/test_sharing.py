@@ -321,3 +321,42 @@ def test_workers_come_and_go_and_the_wire_is_bad(
             await cluster.leave(engine)
 
     asyncio.run(go())
+
+
+async def wander(seed: int) -> None:
+    """Few keys and many cuts, by chance; what went wrong once is kept below by its seed."""
+    random = Random(seed)
+    values = many(random.choice([300, 600]), random.choice([3, 40]))
+    weather = Weather(Random(seed), delay=0.05, drop=0.02, duplicate=0.05, overtake=0.05)
+    cluster = Cluster(counting(values), weather if random.random() < 0.6 else None)
+    for _ in range(random.randint(1, 3)):
+        await cluster.join()
+    acts = ["split", "merge", "split", "merge", "join", "crash", "leave", "cut", "shatter"]
+    for _ in range(random.randint(0, 14)):
+        await cluster.commit(random.randint(1, 25))
+        what, who = random.choice(acts), random.randrange(20)
+        engine, other = (cluster.alive[(who + n) % len(cluster.alive)] for n in range(2))
+        if what == "split":
+            await cluster.cut(who, random.choice([0.1, 0.5, 0.9]))
+        elif what == "merge":
+            await cluster.cut(who, None)
+        elif what == "shatter":
+            for number in range(6):
+                await cluster.cut(who + number, random.choice([0.3, None, 0.7]))
+        elif what == "join" and len(cluster.alive) < 4:
+            await cluster.join()
+        elif what == "crash" and len(cluster.alive) > 1:
+            await cluster.crash(engine)
+        elif what == "leave" and len(cluster.alive) > 1:
+            await cluster.leave(engine)
+        elif what == "cut" and engine is not other:
+            cluster.ether.cut(*(f"w{cluster.engines.index(one)}" for one in (engine, other)))
+    await cluster.go(cluster.finished)
+    check(cluster, values)
+    for engine in list(cluster.alive):
+        await cluster.leave(engine)
+
+
+@pytest.mark.parametrize("seed", [24, 36, 48, 64, 69, 132, 137, 232])
+def test_what_went_wrong_once(seed: int) -> None:
+    asyncio.run(wander(seed))

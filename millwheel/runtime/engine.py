@@ -475,8 +475,6 @@ class Engine:
         waiting = [delivery for remote in cut for delivery in remote.take_out()]
         for delivery in sorted(waiting, key=attrgetter("log", "seq")):
             self.steps[delivery.receiver].interval_of(delivery.slot).intake.append(delivery)
-        if waiting:
-            self.wake_all()
 
     # -- between this worker's intervals ----------------------------------------------------
 

@@ -202,8 +202,6 @@ class Lane:
             self._sorting = interval
             groups = await self._sort(interval, items)
             self._sorting = None
-            if interval.leaving:
-                self._announce()
             if groups:
                 await self._run_groups(interval, groups)
             self._looked.set()
