@@ -16,6 +16,7 @@
     │   ├── CommitUnknown     the connection was lost while a commit was on the wire
     │   └── EmbeddedServerError  the embedded Postgres cannot be started or used
     ├── PeerError             another process on the network does not say what fits here
+    ├── NotCarriedOut         what an operator asked of the workers was not done in time
     ├── Fenced                another owner holds the interval; this one must let go
     └── InvariantBroken       a promise of the engine does not hold: a bug, stop at once
 
@@ -102,6 +103,12 @@ class Fenced(MillwheelError):
     """Another owner holds the key interval; this one must let go (paper section 6.2)."""
 
     exit_code = 8
+
+
+class NotCarriedOut(MillwheelError):
+    """What an operator asked of the workers was not done in time; it may still be."""
+
+    exit_code = 10
 
 
 class InvariantBroken(MillwheelError):

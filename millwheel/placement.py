@@ -33,10 +33,12 @@ of late (`recent`) are left alone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
+
+import msgspec
 
 from millwheel.settings import Settings
 
@@ -65,6 +67,36 @@ class WorkerLoad:
     """Of its code."""
 
 
+class ReportedIntervalLoad(msgspec.Struct, frozen=True):
+    """What an owner says that an interval costs him; fields as those of `IntervalLoad`."""
+
+    cpu: float = 0.0
+    records: float = 0.0
+    queue: int = 0
+    state_bytes: int = 0
+    histogram: tuple[tuple[int, float], ...] = ()
+
+
+class ReportedLoad(msgspec.Struct, frozen=True):
+    """What a worker says of its load, with its heartbeat."""
+
+    cpu: float = 0.0
+    intervals: dict[int, ReportedIntervalLoad] = {}
+
+    @classmethod
+    def read(cls, load: Mapping[str, Any]) -> ReportedLoad:
+        """What is there of it. A worker that has not measured anything yet says nothing, and what
+        another version says may not be understood: then it counts as idle."""
+        try:
+            return msgspec.convert(load, cls, strict=False)
+        except msgspec.ValidationError:
+            return cls()
+
+    def of(self, interval_id: int) -> ReportedIntervalLoad:
+        """What it says of one interval."""
+        return self.intervals.get(interval_id, ReportedIntervalLoad())
+
+
 @dataclass(frozen=True)
 class IntervalLoad:
     """An interval, who has it, and what it costs him."""
@@ -85,6 +117,8 @@ class IntervalLoad:
     wanted_by: str | None = None
     pinned: bool = False
     """An operator wishes it to be where it is wanted: while that worker lives, nothing is done."""
+    to_be: Literal["split", "merged"] | None = None
+    """What its owner is about to do with it; merged: with its upper neighbour."""
     cpu: float = 0.0
     """CPU seconds per second."""
     records: float = 0.0
@@ -144,7 +178,7 @@ def plan(
 ) -> list[Decision]:
     """What should change now.
 
-    Moves, splits and merges, with the moves that are still under way, are
+    Moves, splits and merges, with those that are still under way, are
     `settings.placement_moves` at the most; assignments are as many as there are orphans. Does
     not depend on the order of the arguments; no interval is named twice.
 
@@ -201,7 +235,10 @@ class _Planner:
             under_way = home != interval.owner
             if under_way and interval.owner in self._workers:
                 self._budget -= 1
-            if under_way or (interval.pinned and interval.wanted_by == home):
+            if interval.to_be is not None:
+                self._budget -= 1
+            pinned = interval.pinned and interval.wanted_by == home
+            if under_way or pinned or interval.to_be is not None:
                 self._fixed.add(interval.id)
         self._fair = sum(interval.cpu for interval in intervals) / len(workers)
         """Load of a worker, if all had the same."""
@@ -433,7 +470,7 @@ class _Planner:
 
     def split(self) -> None:
         """What is too hot for any worker, and computations that cannot be everywhere."""
-        numbers = Counter(interval.computation for interval in self._intervals)
+        numbers = self._numbers()
         most = self._settings.placement_intervals_most
         by_heat = sorted(self._intervals, key=lambda i: (-i.cpu, i.slot_from - i.slot_to, i.id))
         for interval in by_heat:
@@ -455,9 +492,16 @@ class _Planner:
             self._spend(interval)
             self.decisions.append(Split(interval.id, at, reason))
 
+    def _numbers(self) -> Counter[str]:
+        """Intervals per computation, once what is under way is done."""
+        numbers: Counter[str] = Counter()
+        for interval in self._intervals:
+            numbers[interval.computation] += {"split": 2, "merged": 0, None: 1}[interval.to_be]
+        return numbers
+
     def merge(self) -> None:
         """Cold neighbours, the coldest first, of computations with more intervals than needed."""
-        numbers = Counter(interval.computation for interval in self._intervals)
+        numbers = self._numbers()
         needed = max(self._settings.placement_intervals_least, 2 * len(self._workers))
         pairs = [
             (lower.cpu + upper.cpu, lower, upper)

@@ -204,6 +204,9 @@ def _columns(table: str, row_type: Any) -> tuple[Column, ...]:
 class JsonLinesFiles:
     """JSON Lines, one part file per key interval in `directory`; exactly once across crashes.
 
+    A part file is called after its interval's id. When intervals are split or merged, those that
+    are made get files of their own, and what is written stays where it is: read all of them.
+
     Args:
         by: the key that spreads values over part files; without it there is one file, in
             the order in which values arrive.

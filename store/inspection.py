@@ -33,6 +33,8 @@ CONNECT_SECONDS = 5
 LOOK_SECONDS = 60
 """How long one of our own statements may take."""
 
+VIEWED = ("latest_commits", "pending_productions", "dead_letters", "placement_events")
+
 END_OF_TIME = "infinity"
 LATE = "late_"
 """Begins the names of the counters of late records; the rest says what became of them."""
@@ -184,6 +186,44 @@ class DeadLetterEntry(msgspec.Struct, frozen=True):
     traceback: str = ""
 
 
+class OwnedInterval(msgspec.Struct, frozen=True):
+    """An interval with who owns it, who should, and what is to become of it."""
+
+    id: int
+    computation: str
+    kind: str
+    """injector, computation or relay."""
+    slot_from: int
+    slot_to: int
+    """One past the last."""
+    sequencer: int
+    owner: str | None
+    owner_alive: bool
+    """It has an owner, whose lease lasts."""
+    wanted_by: str | None
+    pinned: bool
+    """An operator said who should own it."""
+    split_at: int | None
+    merge_with: int | None
+    load: dict[str, Any] | None
+    """What its owner said last that it costs; None: nothing."""
+
+
+class PlacementEvent(msgspec.Struct, frozen=True):
+    """Something that was decided or done about who owns what."""
+
+    id: int
+    at: str
+    computation: str
+    interval: int
+    slot_from: int
+    slot_to: int
+    what: str
+    from_worker: str | None
+    to_worker: str | None
+    reason: str
+
+
 class Inspection:
     """A look into a store at one moment. Made by `inspect`."""
 
@@ -192,7 +232,7 @@ class Inspection:
 
     def _rows(self, name: str, schema: str = "", **params: Any) -> list[Any]:
         statements = Statements(schema)
-        views = {view: view for view in ("latest_commits", "pending_productions", "dead_letters")}
+        views = {view: view for view in VIEWED}
         text = statements.get(name, watermark_holders="watermark_holders", **views)
         with self._connection.cursor(row_factory=namedtuple_row) as cursor:
             return cursor.execute(text, params or None).fetchall()
@@ -267,6 +307,23 @@ class Inspection:
         if not rows:
             raise UsageError(f"pipeline {pipeline!r} has no dead letter {number}")
         return _dead_letter(rows[0])
+
+    def computations(self, pipeline: str) -> dict[int, tuple[str, str]]:
+        """Name and kind of each node of a pipeline's graph, by its stored id."""
+        self._require_current(pipeline)
+        rows = self._rows("deployed_computations", pipeline)
+        return {row.id: (row.name, row.kind) for row in rows}
+
+    def intervals(self, pipeline: str) -> list[OwnedInterval]:
+        """The intervals of a pipeline, in the order of its graph and of slots."""
+        self._require_current(pipeline)
+        return [OwnedInterval(*row) for row in self._rows("show_intervals", pipeline)]
+
+    def placement_events(self, pipeline: str, limit: int) -> list[PlacementEvent]:
+        """What was decided and done last about who owns what, the newest first."""
+        self._require_current(pipeline)
+        rows = self._rows("newest_placement_events", pipeline, limit=limit)
+        return [PlacementEvent(id_, _iso(at) or "", *rest) for id_, at, *rest in rows]
 
     def _require_current(self, pipeline: str) -> None:
         version = self._version(pipeline)

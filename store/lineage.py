@@ -1,7 +1,9 @@
 """What the chains of split and merged intervals begin with (paper 7.2, decision 22). No SQL.
 
-A part that is new promises nothing that its parents had not promised: its watermarks are the
-least of theirs, and so is its floor, unless it has no logs to send again from.
+A part that is new promises nothing that its parents had not promised: its low watermarks are the
+least of theirs, and so is its floor, unless it has no logs to send again from. What one parent has
+heard from the senders holds for the other's slots too, since all intervals of a computation hear the
+least of the same: so the input watermark is the greatest, and goes back for no key.
 """
 
 from __future__ import annotations
@@ -77,7 +79,8 @@ def upper_part(parent: Line, at: int) -> Line:
 def merged(lower: Line, upper: Line) -> Line:
     """What two neighbours become.
 
-    A percentile that only one of them has promised is not promised by both.
+    A percentile that only one of them has promised is not promised by both: readers go by the
+    least over all slots, which had nothing of the other's either (decision 21).
 
     Raises:
         PlacementRefused: they cannot be merged.
@@ -95,7 +98,7 @@ def merged(lower: Line, upper: Line) -> Line:
         n=0,
         folded=0,
         stamp=max(lower.stamp, upper.stamp),
-        input_watermark=min(lower.input_watermark, upper.input_watermark),
+        input_watermark=max(lower.input_watermark, upper.input_watermark),
         low_watermark=min(lower.low_watermark, upper.low_watermark),
         floor=min(lower.floor, upper.floor),
         percentiles={

@@ -56,18 +56,23 @@ from millwheel.store.port import (
     Heartbeat,
     IntervalCommit,
     IntervalRow,
+    Lapse,
     LogRow,
+    MergeWish,
     NodeDeploy,
     NodeKind,
     OtherWorker,
     PlacedInterval,
     PlacedWorker,
     Placement,
+    PlacementChange,
+    SplitWish,
     StateChange,
     StoredProduction,
     StreamDeploy,
     TimerChange,
     TimerPlace,
+    Unpin,
     Wish,
 )
 
@@ -219,6 +224,9 @@ class MemoryStore:
         self._owners: dict[int, str] = {}
         self._wanted: dict[int, str] = {}
         self._generations: dict[int, int] = {}
+        self._pinned: set[int] = set()
+        self._split_at: dict[int, int] = {}
+        self._merge_with: dict[int, int] = {}
         self._events: deque[ShownEvent] = deque(maxlen=KEEP_EVENTS)
         self._leader: tuple[MemoryStore, float] | None = None
         """Which object leads, and until when it may be silent."""
@@ -481,7 +489,7 @@ class MemoryStore:
                 "another owner has claimed intervals of this worker meanwhile, maybe one of newer "
                 "code; it must let go of them"
             )
-        sourced = {log.interval_id for log in self._logs.values() if log.source is not None}
+        sourced = self._sourced()
         new_logs: dict[int, int] = {}
         raised: dict[int, int] = {}
         for id_ in interval_ids:
@@ -489,6 +497,7 @@ class MemoryStore:
             self._owners[id_] = worker
             if not again:
                 self._generations[id_] = mine
+            self._forget_cuts(id_)
         for id_ in interval_ids:
             if id_ not in sourced:
                 new_logs[id_] = self._next()
@@ -506,10 +515,14 @@ class MemoryStore:
     def _is_lease_over(self, interval_id: int) -> bool:
         """Whether it has an owner who stopped, is unknown or let the lease run out."""
         owner = self._owners.get(interval_id)
-        if owner is None:
-            return False
-        worker = self._workers.get(owner)
-        return worker is None or worker.stopped or worker.lease_until <= self._clock.monotonic()
+        return owner is not None and not self._is_alive(owner)
+
+    def _is_alive(self, worker: str | None) -> bool:
+        """Whether a worker has not stopped, and its lease lasts."""
+        found = None if worker is None else self._workers.get(worker)
+        return (
+            found is not None and not found.stopped and found.lease_until > self._clock.monotonic()
+        )
 
     def _note(
         self, interval_id: int, what: str, before: str | None, after: str | None, reason: str
@@ -545,6 +558,8 @@ class MemoryStore:
                     row.id, row.computation, row.slot_from, row.slot_to, row.sequencer,
                     self._owners.get(row.id), self._wanted.get(row.id), self._is_lease_over(row.id),
                     self._generations[row.id], *nodes[row.computation],
+                    row.id in self._pinned, self._split_at.get(row.id),
+                    self._merge_with.get(row.id),
                 )
                 for row in self._in_order()
             ],
@@ -564,20 +579,77 @@ class MemoryStore:
         """Let these rest, and no others, as an operator does."""
         self._paused = set(injectors)
 
-    async def wish(self, changes: list[Wish]) -> list[int]:
+    async def wish(self, changes: Sequence[PlacementChange]) -> list[int]:
         await self._called("wish")
-        changed = []
-        for id_, wish in sorted({wish.interval_id: wish for wish in changes}.items()):
-            if self._is(id_, wish.sequencer) and self._wanted.get(id_) != wish.worker:
-                self._want(id_, wish.worker)
-                self._note(id_, "wish", self._owners.get(id_), wish.worker, wish.reason)
-                changed.append(id_)
-        return changed
+        last = {change.interval_id: change for change in changes}
+        return [
+            id_
+            for id_, change in sorted(last.items())
+            if self._is(id_, change.sequencer) and self._wish(change)
+        ]
 
-    def _want(self, interval_id: int, worker: str | None) -> None:
+    def _wish(self, change: PlacementChange) -> bool:
+        """Whether what is said of an interval changes anything; then it is so now."""
+        id_, reason = change.interval_id, change.reason
+        match change:
+            case Wish(worker=worker, pinned=pinned):
+                held = id_ in self._pinned and not pinned and self._is_alive(self._wanted.get(id_))
+                if held or (self._wanted.get(id_), id_ in self._pinned) == (worker, pinned):
+                    return False
+                self._want(id_, worker, pinned=pinned)
+                what = "pin" if pinned else "wish"
+            case Unpin():
+                if id_ not in self._pinned:
+                    return False
+                self._pinned.remove(id_)
+                what = "unpin"
+            case SplitWish(at=at):
+                row = self._intervals[id_]
+                if self._split_at.get(id_) == at or not row.slot_from < at < row.slot_to:
+                    return False
+                self._forget_cuts(id_)
+                self._split_at[id_] = at
+                what, reason = "wish_split", f"at slot {at}" + (f": {reason}" if reason else "")
+            case MergeWish(upper_id=upper_id):
+                if self._merge_with.get(id_) == upper_id or not self._meet(id_, upper_id):
+                    return False
+                self._forget_cuts(id_)
+                self._merge_with[id_] = upper_id
+                what = "wish_merge"
+                reason = f"with interval {upper_id}" + (f": {reason}" if reason else "")
+            case Lapse():
+                if id_ not in self._split_at and id_ not in self._merge_with:
+                    return False
+                self._forget_cuts(id_)
+                what = "lapse"
+        self._note(id_, what, self._owners.get(id_), self._wanted.get(id_), reason)
+        return True
+
+    def _meet(self, lower_id: int, upper_id: int) -> bool:
+        """Whether two intervals are the lower and the upper neighbour, and no partitions."""
+        lower, upper = self._intervals[lower_id], self._intervals.get(upper_id)
+        return (
+            upper is not None
+            and (lower.computation, lower.slot_to) == (upper.computation, upper.slot_from)
+            and lower_id not in self._sourced()
+        )
+
+    def _sourced(self) -> set[int]:
+        """The intervals that are partitions of injectors."""
+        return {log.interval_id for log in self._logs.values() if log.source is not None}
+
+    def _want(self, interval_id: int, worker: str | None, *, pinned: bool) -> None:
         self._wanted.pop(interval_id, None)
         if worker is not None:
             self._wanted[interval_id] = worker
+        self._pinned.discard(interval_id)
+        if pinned:
+            self._pinned.add(interval_id)
+
+    def _forget_cuts(self, interval_id: int) -> None:
+        """Wishes to cut it were decided from how it was."""
+        self._split_at.pop(interval_id, None)
+        self._merge_with.pop(interval_id, None)
 
     async def try_lead(self, seconds: float) -> bool:
         await self._called("try_lead")
@@ -598,9 +670,8 @@ class MemoryStore:
         row = self._intervals[interval_id]
         row.sequencer = self._next()
         row.slot_to = at
-        made = self._begin_chain(
-            upper, self._wanted.get(interval_id), self._generations[interval_id]
-        )
+        self._forget_cuts(interval_id)
+        made = self._begin_chain(upper, interval_id, self._generations[interval_id])
         why = f"cut off interval {interval_id}" + (f": {reason}" if reason else "")
         self._note(made, "split", None, None, why)
         return made
@@ -614,7 +685,7 @@ class MemoryStore:
         parts = lower_id, upper_id
         made = self._begin_chain(
             merged(*self._lines({id_: sequencers[id_] for id_ in parts})),
-            self._wanted.get(lower_id),
+            lower_id,
             max(self._generations[id_] for id_ in parts),
         )
         for log in self._logs.values():
@@ -634,7 +705,7 @@ class MemoryStore:
             if id_ in self._intervals
         }
         refuse(sequencers, found)
-        sourced = {log.interval_id for log in self._logs.values() if log.source is not None}
+        sourced = self._sourced()
         lines = []
         for id_ in sequencers:
             row, (last, _) = self._intervals[id_], self._last_commit(id_)
@@ -662,7 +733,8 @@ class MemoryStore:
 
     def _forget(self, interval_id: int) -> None:
         del self._intervals[interval_id], self._folded[interval_id], self._generations[interval_id]
-        self._wanted.pop(interval_id, None)
+        self._want(interval_id, None, pinned=False)
+        self._forget_cuts(interval_id)
         self._owners.pop(interval_id, None)
 
     def _grain(self, computation: int) -> int:
@@ -671,10 +743,13 @@ class MemoryStore:
         node = self._history[-1].code.graph["nodes"].get(name, {})
         return SLOTS // int(node.get("broadcast_cells", SLOTS))
 
-    def _begin_chain(self, line: Line, wanted_by: str | None, generation: int) -> int:
-        """Make an interval and the commit that its chain begins with; gives its id."""
+    def _begin_chain(self, line: Line, parent: int, generation: int) -> int:
+        """Make an interval and the commit that its chain begins with; gives its id.
+
+        Who should own it is as for `parent`.
+        """
         row = self._make_interval(line.computation, line.slot_from, line.slot_to, generation)
-        self._want(row.id, wanted_by)
+        self._want(row.id, self._wanted.get(parent), pinned=parent in self._pinned)
         link = IntervalCommit(
             row.id, row.sequencer, 0, 0, line.input_watermark, line.low_watermark, line.floor,
             msgspec.json.encode(line.acked), None, msgspec.json.encode(line.counters),

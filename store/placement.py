@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import fields
 from typing import Any, TypeVar
 
 import msgspec
@@ -27,7 +28,17 @@ from psycopg import AsyncConnection
 from millwheel.errors import Fenced, PlacementRefused, StoreUnavailable
 from millwheel.store.lane import translate
 from millwheel.store.lineage import Line, merged, upper_part
-from millwheel.store.port import PlacedInterval, PlacedWorker, Placement, Wish
+from millwheel.store.port import (
+    Lapse,
+    MergeWish,
+    PlacedInterval,
+    PlacedWorker,
+    Placement,
+    PlacementChange,
+    SplitWish,
+    Unpin,
+    Wish,
+)
 from millwheel.store.statements import Statements
 
 LOCK_TIMEOUT = "500ms"
@@ -39,6 +50,15 @@ IDLE_TIMEOUT = "10s"
 """A process that is stopped in the midst of a change holds others up no longer."""
 
 KEEP_EVENTS = 10_000
+
+WISHES: dict[type[PlacementChange], str] = {
+    Wish: "wish_intervals",
+    Unpin: "unpin_intervals",
+    SplitWish: "wish_splits",
+    MergeWish: "wish_merges",
+    Lapse: "lapse_cuts",
+}
+"""The statement of each change; its parameters are the change's fields, as arrays."""
 
 T = TypeVar("T")
 Connect = Callable[[], AbstractAsyncContextManager[AsyncConnection[Any]]]
@@ -148,30 +168,40 @@ class PostgresPlacement:
             "sequencers": list(sequencers.values()),
             "owner": worker,
         }
-        released = await self._ids("release_intervals", params)
+        released = await self._change(
+            list(sequencers),
+            None,
+            lambda connection: self._ids(connection, "release_intervals", params),
+        )
         await self._trim_events()
         return released
 
-    async def wish(self, changes: list[Wish]) -> list[int]:
-        last = {wish.interval_id: wish for wish in changes}.values()
-        params = {
-            "interval_ids": [wish.interval_id for wish in last],
-            "sequencers": [wish.sequencer for wish in last],
-            "workers": [wish.worker for wish in last],
-            "reasons": [wish.reason for wish in last],
-        }
-        changed = await self._ids("wish_intervals", params)
+    async def wish(self, changes: Sequence[PlacementChange]) -> list[int]:
+        last = {change.interval_id: change for change in changes}
+        by_kind: dict[type[PlacementChange], list[PlacementChange]] = {}
+        for change in last.values():
+            by_kind.setdefault(type(change), []).append(change)
+
+        async def work(connection: AsyncConnection[Any]) -> list[int]:
+            changed: list[int] = []
+            for kind, found in by_kind.items():
+                columns = {
+                    field.name: [getattr(change, field.name) for change in found]
+                    for field in fields(kind)
+                }
+                changed += await self._ids(connection, WISHES[kind], columns)
+            return sorted(changed)
+
+        changed = await self._change(list(last), None, work)
         await self._trim_events()
         return changed
 
-    async def _ids(self, statement: str, params: dict[str, Any]) -> list[int]:
+    async def _ids(
+        self, connection: AsyncConnection[Any], statement: str, params: dict[str, Any]
+    ) -> list[int]:
         """Run a statement that changes intervals and tells which."""
-
-        async def work(connection: AsyncConnection[Any]) -> list[int]:
-            cursor = await connection.execute(self._statements.get(statement), params)
-            return [id_ for (id_,) in await cursor.fetchall()]
-
-        return await self._change(params["interval_ids"], None, work)
+        cursor = await connection.execute(self._statements.get(statement), params)
+        return [id_ for (id_,) in await cursor.fetchall()]
 
     # -- splits and merges ----------------------------------------------------------
 

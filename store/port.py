@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from millwheel.model import Delivery
 from millwheel.sinks import Table
@@ -242,6 +242,12 @@ class PlacedInterval:
     name: str
     """Of the computation, which may be of newer code than this worker's."""
     kind: NodeKind
+    pinned: bool = False
+    """An operator said who should own it: the balancer leaves it there while that one lives."""
+    split_at: int | None = None
+    """Its owner is to split it: the first slot of the upper part."""
+    merge_with: int | None = None
+    """Its owner is to merge it with its upper neighbour, who has this id."""
 
     @property
     def is_free(self) -> bool:
@@ -285,12 +291,60 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """Who should own an interval, if its sequencer is still this one."""
+    """Who should own an interval, if its sequencer is still this one.
+
+    Without `pinned` it is the balancer's: it changes nothing of what is pinned to a worker that
+    lives, and takes the pin off if that one is gone.
+    """
 
     interval_id: int
     sequencer: int
     worker: str | None
     reason: str
+    pinned: bool = False
+    """An operator's: the balancer is to leave it there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unpin:
+    """The balancer may have an interval again; it stays where it is until that moves it."""
+
+    interval_id: int
+    sequencer: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SplitWish:
+    """The owner of an interval is to split it: `at` is the first slot of the upper part."""
+
+    interval_id: int
+    sequencer: int
+    at: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MergeWish:
+    """The owner of an interval is to merge it with its upper neighbour."""
+
+    interval_id: int
+    sequencer: int
+    upper_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lapse:
+    """An interval is not to be split or merged after all."""
+
+    interval_id: int
+    sequencer: int
+    reason: str
+
+
+PlacementChange: TypeAlias = Wish | Unpin | SplitWish | MergeWish | Lapse
+"""What may be said of an interval; each is a compare-and-set on its sequencer."""
 
 
 @dataclass(slots=True)
@@ -463,10 +517,13 @@ class Store(Protocol):
         """Who owns what, who should, and who is there: one snapshot, one round trip."""
         ...
 
-    async def wish(self, changes: list[Wish]) -> list[int]:
-        """Say who should own what, where the sequencer is still the same.
+    async def wish(self, changes: Sequence[PlacementChange]) -> list[int]:
+        """Say who should own what, and what is to be cut, where the sequencer is still the same.
 
-        Each change leaves a placement event; where the wish was there already, nothing is done.
+        Each change leaves a placement event; where it was so already, or cannot be (a slot that is
+        outside, a neighbour that is none, an injector's partition), nothing is done. Of several
+        for one interval the last counts. Whatever raises a sequencer later ends wishes to split
+        and to merge: they were decided from how the interval was.
 
         Returns:
             The intervals where something changed.
@@ -485,7 +542,8 @@ class Store(Protocol):
         """Cut a released and folded interval in two at a slot; gives the id of the upper part.
 
         The lower part keeps the id, the chain of commits, the logs and the counters. The upper
-        part begins a chain with the parent's watermarks. No row of state moves.
+        part begins a chain with the parent's watermarks. Both are wanted, and pinned, as the
+        parent was. No row of state moves.
 
         Raises:
             Fenced: somebody has claimed, split or merged it meanwhile.
@@ -499,8 +557,9 @@ class Store(Protocol):
     ) -> int:
         """Make two released and folded neighbours one; gives the id of the new interval.
 
-        It takes over the logs of both with what is acknowledged of them, the lesser of their
-        watermarks and floors and the sum of their counters. It begins without a position: the
+        It takes over the logs of both with what is acknowledged of them, the lesser of what they
+        promised, of their floors too, the greater of what they have heard, and the sum of their
+        counters. It is wanted, and pinned, as the lower one was. It begins without a position: the
         files of its parts stay as they are. The ids of the parts are forgotten.
 
         Raises:

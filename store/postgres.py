@@ -42,12 +42,12 @@ from millwheel.store.port import (
     NodeDeploy,
     OtherWorker,
     Placement,
+    PlacementChange,
     StateChange,
     StoredProduction,
     StreamDeploy,
     TimerChange,
     TimerPlace,
-    Wish,
 )
 from millwheel.store.statements import BUCKETED, Statements
 
@@ -308,7 +308,7 @@ class PostgresStore:
     async def read_placement(self) -> Placement:
         return await self._placement.read()
 
-    async def wish(self, changes: list[Wish]) -> list[int]:
+    async def wish(self, changes: Sequence[PlacementChange]) -> list[int]:
         return await self._placement.wish(changes)
 
     async def try_lead(self, seconds: float) -> bool:

@@ -295,6 +295,7 @@ async def deploy(
     store: Store,
     *,
     graph: dict[str, Any] = GRAPH,
+    lines: NodeDeploy = LINES,
     count: NodeDeploy = COUNT,
     words: StreamDeploy = WORDS,
     tables: tuple[Table[Any], ...] = (COUNTS, LOG),
@@ -305,7 +306,7 @@ async def deploy(
     """A pipeline of an injector with one partition and a computation with two intervals."""
     return await store.deploy(
         graph,
-        [LINES, count, *more],
+        [lines, count, *more],
         [words, TOTALS],
         list(tables),
         stamp=START,

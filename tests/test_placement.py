@@ -23,14 +23,19 @@ from millwheel.store.port import (
     TIMER_KINDS,
     Claim,
     IntervalRow,
+    Lapse,
+    MergeWish,
     PlacedInterval,
+    SplitWish,
     StateChange,
     Store,
     TimerChange,
+    Unpin,
     Wish,
 )
 from tests.store_contract import (
     BUCKET_HIGH,
+    LINES,
     SECOND,
     START,
     MemorySite,
@@ -289,6 +294,135 @@ async def test_old_events_are_forgotten(postgres: PostgresSite) -> None:
     found = await events(postgres)
     assert len(found) == KEEP_EVENTS
     assert (found[0][-1], found[-1][-1]) == ("2", "the newest")
+
+
+async def test_what_an_operator_pins_stays_while_its_worker_lives(site: Site) -> None:
+    owner = await Owner.take(site.store)
+    row = owner.intervals[0]
+    sequencer = owner.claims[row.id].interval.sequencer
+    me, other = await worker(site.store), await worker(site.store)
+    pin = Wish(row.id, sequencer, me, "it is my desk", pinned=True)
+    assert await site.store.wish([pin]) == [row.id]
+    assert await site.store.wish([pin]) == []
+    for balancers in (other, me, None):
+        assert await site.store.wish([Wish(row.id, sequencer, balancers, "fairer")]) == []
+    found = await placed(site.store, row.id)
+    assert (found.wanted_by, found.pinned) == (me, True)
+    elsewhere = Wish(row.id, sequencer, other, "that one", pinned=True)
+    assert await site.store.wish([elsewhere]) == [row.id]
+    await site.store.stop_worker(other)
+    assert await site.store.wish([Wish(row.id, sequencer, me, "it is gone")]) == [row.id]
+    found = await placed(site.store, row.id)
+    assert (found.wanted_by, found.pinned) == (me, False)
+    await site.store.wish([pin])
+    assert await site.store.wish([Unpin(row.id, sequencer - 1, "too late")]) == []
+    unpin = Unpin(row.id, sequencer, "never mind")
+    assert await site.store.wish([unpin]) == [row.id]
+    assert await site.store.wish([unpin]) == []
+    found = await placed(site.store, row.id)
+    assert (found.wanted_by, found.pinned) == (me, False)
+    assert await site.store.wish([Wish(row.id, sequencer, other, "fairer")]) == [row.id]
+    assert [(event[4], event[6], event[7]) for event in await events(site)] == [
+        ("pin", me, "it is my desk"),
+        ("pin", other, "that one"),
+        ("wish", me, "it is gone"),
+        ("pin", me, "it is my desk"),
+        ("unpin", me, "never mind"),
+        ("wish", other, "fairer"),
+    ]
+
+
+async def test_a_wish_to_cut_stands_until_it_lapses(site: Site) -> None:
+    owner = await Owner.take(site.store)
+    first, second = owner.intervals
+    mine = {row.id: owner.claims[row.id].interval.sequencer for row in owner.intervals}
+
+    async def cuts() -> list[tuple[int | None, int | None]]:
+        rows = [await placed(site.store, row.id) for row in (first, second)]
+        return [(row.split_at, row.merge_with) for row in rows]
+
+    split = SplitWish(first.id, mine[first.id], 9, "it is hot")
+    late = SplitWish(second.id, mine[second.id] - 1, second.slot_to - 1, "too late")
+    assert await site.store.wish([split, late]) == [first.id]
+    assert await cuts() == [(9, None), (None, None)]
+    assert await site.store.wish([split]) == []
+    merge = MergeWish(first.id, mine[first.id], second.id, "they are cold")
+    above = SplitWish(second.id, mine[second.id], second.slot_to - 1, "")
+    assert await site.store.wish([above, merge]) == sorted([first.id, second.id])
+    assert await cuts() == [(None, second.id), (second.slot_to - 1, None)]
+    assert await site.store.wish([merge]) == []
+    await owner.write(owner.commit())  # a wish fences nobody
+    assert await site.store.wish([split]) == [first.id]
+    assert await cuts() == [(9, None), (second.slot_to - 1, None)]
+    lapses = [Lapse(row.id, mine[row.id], "never mind") for row in owner.intervals]
+    assert await site.store.wish(lapses) == sorted(mine)
+    assert await site.store.wish(lapses) == []
+    assert await cuts() == [(None, None), (None, None)]
+    place = ("count", first.id, first.slot_from, first.slot_to)
+    assert [event for event in await events(site) if event[1] == first.id] == [
+        (*place, "wish_split", owner.worker, None, "at slot 9: it is hot"),
+        (*place, "wish_merge", owner.worker, None, f"with interval {second.id}: they are cold"),
+        (*place, "wish_split", owner.worker, None, "at slot 9: it is hot"),
+        (*place, "lapse", owner.worker, None, "never mind"),
+    ]
+    assert [event[4:] for event in await events(site) if event[1] == second.id] == [
+        ("wish_split", owner.worker, None, f"at slot {second.slot_to - 1}"),
+        ("lapse", owner.worker, None, "never mind"),
+    ]
+
+
+async def test_what_cannot_be_cut_is_not_wished_to_be(site: Site) -> None:
+    owner = await Owner.take(site.store)
+    first, second = owner.intervals
+    injector = owner.injector
+    sequencers = {r.id: r.sequencer for r in (await site.store.read_placement()).intervals}
+    for wrong in (
+        SplitWish(first.id, sequencers[first.id], first.slot_from, ""),
+        SplitWish(first.id, sequencers[first.id], first.slot_to, ""),
+        SplitWish(injector.id, sequencers[injector.id], 0, ""),
+        SplitWish(4711, 1, 9, ""),
+        MergeWish(second.id, sequencers[second.id], first.id, ""),
+        MergeWish(first.id, sequencers[first.id], first.id, ""),
+        MergeWish(first.id, sequencers[first.id], injector.id, ""),
+        MergeWish(first.id, sequencers[first.id], 4711, ""),
+    ):
+        assert await site.store.wish([wrong]) == [], wrong
+    assert await events(site) == []
+
+
+async def test_neighbouring_partitions_are_not_wished_to_be_merged(site: Site) -> None:
+    lines = replace(LINES, slots=[(0, 1), (1, 2)], sources=["a", "b"])
+    deployment = await deploy(site.store, lines=lines)
+    lower, upper = (
+        row for row in deployment.intervals if row.computation == deployment.computations["lines"]
+    )
+    assert await site.store.wish([MergeWish(lower.id, lower.sequencer, upper.id, "")]) == []
+
+
+@pytest.mark.parametrize("by", ["claim", "claim again", "comparison"])
+async def test_a_claim_ends_wishes_to_cut_and_leaves_the_pin(site: Site, by: str) -> None:
+    owner = await Owner.take(site.store)
+    first, second = owner.intervals
+    mine = {row.id: owner.claims[row.id].interval.sequencer for row in owner.intervals}
+    await site.store.wish(
+        [Wish(row.id, mine[row.id], owner.worker, "", True) for row in (first, second)]
+    )
+    await site.store.wish(
+        [
+            MergeWish(first.id, mine[first.id], second.id, ""),
+            SplitWish(second.id, mine[second.id], second.slot_to - 1, ""),
+        ]
+    )
+    if by == "claim":
+        await site.store.claim(owner.worker, list(mine))
+    elif by == "claim again":
+        await site.store.claim(owner.worker, list(mine), again=True)
+    else:
+        assert len(await site.store.claim(owner.worker, list(mine), sequencers=mine)) == 2
+    for row in owner.intervals:
+        found = await placed(site.store, row.id)
+        assert (found.split_at, found.merge_with) == (None, None)
+        assert (found.wanted_by, found.pinned) == (owner.worker, True)
 
 
 # -- leadership -----------------------------------------------------------------------------
@@ -645,7 +779,7 @@ async def test_a_merge_takes_the_lesser_of_everything_promised(site: Site) -> No
     assert whole.sequencer > max(sequencers.values())
     (claim,) = await wheel.take()
     assert (claim.n, claim.folded, claim.stamp) == (0, 0, newest)
-    assert (claim.input_watermark, claim.low_watermark) == (60, 70)
+    assert (claim.input_watermark, claim.low_watermark) == (90, 70), "no key's time goes back"
     assert claim.percentiles == {99.0: 79}
     assert claim.acked == {log: (1, [(3, 4)]) for log in logs}
     assert claim.counters == {"processed": 12, "late": 1, "bad": 2}
@@ -762,12 +896,19 @@ async def test_parts_may_be_wanted_before_they_are_made(site: Site) -> None:
     row = wheel.owner.intervals[0]
     sequencers = await wheel.let_go()
     me = await worker(wheel.store)
-    await wheel.store.wish([Wish(row.id, sequencers[row.id], me, "")])
+    await wheel.store.wish([Wish(row.id, sequencers[row.id], me, "", pinned=True)])
+    await wheel.store.wish([SplitWish(row.id, sequencers[row.id], 9, "")])
     await wheel.store.split(row.id, sequencers[row.id], 9)
     lower, upper, _ = await wheel.rows()
-    assert (lower.wanted_by, upper.wanted_by) == (me, me)
-    await wheel.store.merge(lower.id, upper.id, {r.id: r.sequencer for r in (lower, upper)})
-    assert (await wheel.rows())[0].wanted_by == me
+    for part in (lower, upper):
+        assert (part.wanted_by, part.pinned, part.split_at) == (me, True, None)
+    now = {part.id: part.sequencer for part in (lower, upper)}
+    await wheel.store.wish(
+        [Unpin(upper.id, upper.sequencer, ""), MergeWish(lower.id, now[lower.id], upper.id, "")]
+    )
+    await wheel.store.merge(lower.id, upper.id, now)
+    whole = (await wheel.rows())[0]
+    assert (whole.wanted_by, whole.pinned, whole.merge_with) == (me, True, None)
 
 
 async def test_of_two_splits_at_once_one_is_made(site: Site) -> None:

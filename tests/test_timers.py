@@ -785,3 +785,21 @@ def test_the_last_word_of_each_slot_counts(words: list[Told]) -> None:
         assert of.least == min(watermark for _, watermark in slots)
         awake = [slots[slot][1] for slot in range(12) if not idle[slot]]
         assert of.least_awake() == min(awake, default=None)
+
+
+@pytest.mark.parametrize("upper", [MIN_TIME, 70])
+def test_a_merge_takes_nothing_back_from_readers(upper: int) -> None:
+    """The merged interval promises the least of its parts' promises, or nothing where one of them
+    had none: a reader that went by the least over all slots sees no difference."""
+    marks = Watermarks()
+    marks.add_sender(1, 100)
+    marks.add_reader(2, [1])
+    marks.report(Report(1, 0, 50, 5, 100))
+    if upper > MIN_TIME:
+        marks.report(Report(1, 50, 100, 6, upper))
+    assert marks.input(2) == upper
+    assert marks.report(Report(1, 0, 100, 9, upper)) == []
+    assert marks.input(2) == upper
+    assert marks.report(Report(1, 0, 100, 9, 80)) == [2]
+    assert marks.input(2) == 80
+    assert marks.report(Report(1, 0, 50, 5, 200)) == [], "a part's last word, too late"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import uuid
 from collections import Counter
 from collections.abc import Callable
@@ -30,7 +29,7 @@ from millwheel.runtime.links import Links
 from millwheel.runtime.placing import Decide, LeaseGuard, Placing
 from millwheel.services.worker import Worker
 from millwheel.store.administration import remove_computations
-from millwheel.store.port import NodeDeploy, Placement, Store, Wish
+from millwheel.store.port import NodeDeploy, Placement, PlacementChange, Store, Wish
 from millwheel.testing.ether import Weather
 from tests.store_contract import (
     BUCKET_HIGH,
@@ -351,7 +350,7 @@ class Hushed:
     def __init__(self, engine: Engine) -> None:
         self._balancer = Balancer(engine)
 
-    def __call__(self, placement: Placement) -> list[Wish]:
+    def __call__(self, placement: Placement) -> list[PlacementChange]:
         return [] if Hushed.hushed else self._balancer(placement)
 
 
@@ -371,7 +370,7 @@ class StrayLink:
 
 def outgoing(*numbers: int) -> Outgoing:
     """A stream of deliveries with these records."""
-    stream = Outgoing(itertools.count(1))
+    stream = Outgoing()
     for number in numbers:
         stream.append(
             Delivery(
@@ -383,24 +382,24 @@ def outgoing(*numbers: int) -> Outgoing:
 
 def test_a_halted_stream_sends_nothing_until_it_begins_anew() -> None:
     stream = outgoing(1, 2, 3)
-    stream.begin()
+    stream.begin(1)
     assert [d.seq for d in stream.take(2, 100)[1]] == [1, 2]
     stream.halted = True
     assert stream.take(9, 100)[1] == []
-    stream.begin()
+    stream.begin(2)
     assert [d.seq for d in stream.take(9, 100)[1]] == [1, 2, 3]
 
 
 def test_a_halted_stream_is_tried_again_ever_more_seldom() -> None:
     stream = outgoing(1, 2, 3)
-    stream.begin()
+    stream.begin(3)
     stream.take(1, 100)
     stream.halted = True
     tried = []
     for second in range(100):
         if stream.is_overdue(float(second)):
             tried.append(second)
-            stream.begin()
+            stream.begin(4)
             stream.take(1, 100)
             stream.halted = True
     assert tried[0] == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -14,8 +15,12 @@ import pytest
 from psycopg import sql
 
 from millwheel import JsonLines, Pipeline, Settings, Stream, Table
+from millwheel.clock import SystemClock
 from millwheel.computations import Windowed, count
+from millwheel.errors import UsageError
+from millwheel.services.operating import Kind, Operator
 from millwheel.services.worker import Worker
+from millwheel.store.postgres import PostgresStore
 from millwheel.windows import Pane, Tumbling
 from tests.store_contract import Schema
 
@@ -65,6 +70,17 @@ def write(directory: Path, number: int) -> tuple[list[Path], dict[tuple[str, dat
     return files, totals
 
 
+def minutes(schema: Schema) -> dict[tuple[str, datetime], int]:
+    """What came of it."""
+    with psycopg.connect(schema.url) as connection:
+        rows = connection.execute(
+            sql.SQL('SELECT "user", minute, visits FROM {}').format(
+                sql.Identifier(schema.name, "minute")
+            )
+        ).fetchall()
+    return {(user, at): visits for user, at, visits in rows}
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3])
 async def test_workers_come_to_the_batch_answer(
     workers: int, new_schema: Callable[[int], Schema], tmp_path: Path
@@ -80,10 +96,51 @@ async def test_workers_come_to_the_batch_answer(
             )
         )
     assert all(done)
+    assert minutes(schema) == totals
+
+
+async def test_intervals_are_cut_again_and_again_and_the_answer_stays(
+    new_schema: Callable[[int], Schema], tmp_path: Path
+) -> None:
+    schema = new_schema(18)
+    files, totals = write(tmp_path, 5000)
+    made = pipeline(schema.name, files)
+    stop = asyncio.Event()
+
+    async def cut(store: PostgresStore) -> None:
+        """Split the first interval of each computation, and merge it again, all along."""
+        kinds = dict.fromkeys(range(100), Kind("", "computation"))
+        operator = Operator(store, kinds, SystemClock(), lambda line: None)
+        while rows := (await store.read_placement()).intervals:
+            for computation in {row.computation for row in rows if row.slot_to - row.slot_from > 1}:
+                (lower, *_) = (row for row in rows if row.computation == computation)
+                await operator.split(lower.id, None, 60)
+                parts = [
+                    row
+                    for row in (await store.read_placement()).intervals
+                    if row.computation == computation
+                ]
+                await operator.merge(parts[0].id, parts[1].id, 60)
+
+    async with asyncio.timeout(120):
+        workers = [
+            asyncio.create_task(Worker(made, schema.url, until_done=True).run(stop))
+            for _ in range(2)
+        ]
+        store = await PostgresStore(schema.url, schema.name).open()
+        while len([w for w in (await store.read_placement()).workers if w.address]) < 2:
+            assert not any(worker.done() for worker in workers)
+        cutting = asyncio.create_task(cut(store))
+        assert all([await worker for worker in workers])
+        cutting.cancel()
+        with contextlib.suppress(asyncio.CancelledError, UsageError):  # nobody is left to do it
+            await cutting
+        await store.close()
+    assert minutes(schema) == totals
     with psycopg.connect(schema.url) as connection:
         rows = connection.execute(
-            sql.SQL('SELECT "user", minute, visits FROM {}').format(
-                sql.Identifier(schema.name, "minute")
-            )
+            sql.SQL("SELECT what FROM {}").format(sql.Identifier(schema.name, "placement_events"))
         ).fetchall()
-    assert {(user, at): visits for user, at, visits in rows} == totals
+    happened = [what for (what,) in rows]
+    assert happened.count("split") >= 2
+    assert happened.count("merge") >= 1

@@ -218,7 +218,7 @@ def upgrade() -> None:
         sa.Column("slot_from", sa.Integer(), nullable=False, comment="first slot"),
         sa.Column("slot_to", sa.Integer(), nullable=False, comment="one past the last slot"),
         sa.Column(
-            "what", sa.Text(), nullable=False, comment="wish, claim, release, split or merge"
+            "what", sa.Text(), nullable=False, comment="what happened, in a word; see the view"
         ),
         sa.Column("from_worker", sa.UUID(), nullable=True, comment="worker.id of who held it"),
         sa.Column(
@@ -437,6 +437,25 @@ def upgrade() -> None:
             sa.Integer(),
             nullable=False,
             comment="generation.number of the newest code that owned it: no older worker may",
+        ),
+        sa.Column(
+            "pinned",
+            sa.Boolean(),
+            server_default=sa.text("false"),
+            nullable=False,
+            comment="an operator said who should own it",
+        ),
+        sa.Column(
+            "split_at",
+            sa.Integer(),
+            nullable=True,
+            comment="its owner is to split it: first slot of the upper part",
+        ),
+        sa.Column(
+            "merge_with",
+            sa.BigInteger(),
+            nullable=True,
+            comment="its owner is to merge it: id of the upper neighbour",
         ),
         sa.ForeignKeyConstraint(
             ["computation"],

@@ -22,6 +22,10 @@ dead_letters = typer.Typer(no_args_is_help=True)
 app.add_typer(
     dead_letters, name="dead-letters", help="Records that were given up on: look, or let go."
 )
+intervals = typer.Typer(no_args_is_help=True)
+app.add_typer(
+    intervals, name="intervals", help="Which worker has which keys: look, or say how it should be."
+)
 
 Target = Annotated[
     str,
@@ -390,6 +394,103 @@ def discard_dead_letters(
     from millwheel.cli.store import discard_dead_letters
 
     discard_dead_letters(numbers or [], store, pipeline, all_of_them=all_of_them)
+
+
+IntervalId = Annotated[int, typer.Argument(metavar="ID", show_default=False)]
+Timeout = Annotated[
+    float, typer.Option(min=0.0, metavar="SECONDS", help="How long to wait until it is done.")
+]
+NoWait = Annotated[
+    bool, typer.Option("--no-wait", help="Only say what is wished; workers do it in their time.")
+]
+
+
+@intervals.command("list")
+@command
+def list_intervals(
+    store: Store = None,
+    pipeline: OnePipeline = None,
+    events: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Also the newest N things decided or done.")
+    ] = 0,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """List intervals, who owns them, and what they cost."""
+    from millwheel.cli.intervals import list_intervals
+
+    list_intervals(store, pipeline, events, as_json=as_json)
+
+
+@intervals.command("move")
+@command
+def move_interval(
+    interval: IntervalId,
+    worker: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="WORKER", help="The beginning of its id will do.", show_default=False
+        ),
+    ] = None,
+    anywhere: Annotated[
+        bool,
+        typer.Option("--anywhere", "--unpin", help="Let the balancer say again where it is."),
+    ] = False,
+    store: Store = None,
+    pipeline: OnePipeline = None,
+    timeout: Timeout = 30.0,
+    no_wait: NoWait = False,
+    debug: Debug = False,
+) -> None:
+    """Give an interval to a worker; it stays there while that worker lives."""
+    from millwheel.cli.intervals import move
+    from millwheel.errors import UsageError
+
+    if anywhere == (worker is not None):
+        raise UsageError("say which worker is to have it, or --anywhere")
+    move(interval, worker, store, pipeline, None if no_wait else timeout)
+
+
+@intervals.command("split")
+@command
+def split_interval(
+    interval: IntervalId,
+    at: Annotated[
+        int | None,
+        typer.Option(
+            metavar="SLOT",
+            help="The first slot of the upper part. Else where its load has its median, or its "
+            "slots their middle.",
+            show_default=False,
+        ),
+    ] = None,
+    store: Store = None,
+    pipeline: OnePipeline = None,
+    timeout: Timeout = 30.0,
+    no_wait: NoWait = False,
+    debug: Debug = False,
+) -> None:
+    """Make two intervals of one."""
+    from millwheel.cli.intervals import split
+
+    split(interval, at, store, pipeline, None if no_wait else timeout)
+
+
+@intervals.command("merge")
+@command
+def merge_intervals(
+    lower: Annotated[int, typer.Argument(metavar="LOWER", show_default=False)],
+    upper: Annotated[int, typer.Argument(metavar="UPPER", show_default=False)],
+    store: Store = None,
+    pipeline: OnePipeline = None,
+    timeout: Timeout = 30.0,
+    no_wait: NoWait = False,
+    debug: Debug = False,
+) -> None:
+    """Make two neighbours one interval, where the lower one is."""
+    from millwheel.cli.intervals import merge
+
+    merge(lower, upper, store, pipeline, None if no_wait else timeout)
 
 
 @app.command()

@@ -1,66 +1,77 @@
-"""The balancer: what the planner decides from what the store says (decision 22)."""
+"""The balancer: what the planner decides from what the store says (decisions 22 and 25)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from millwheel.placement import Assign, IntervalLoad, Move, WorkerLoad, plan
-from millwheel.store.port import Placement, Wish
+from millwheel.model import SLOTS
+from millwheel.placement import (
+    Assign,
+    Decision,
+    IntervalLoad,
+    Merge,
+    Move,
+    ReportedLoad,
+    Split,
+    WorkerLoad,
+    plan,
+)
+from millwheel.store.port import (
+    MergeWish,
+    PlacedInterval,
+    PlacedWorker,
+    Placement,
+    PlacementChange,
+    SplitWish,
+    Wish,
+)
 
 if TYPE_CHECKING:
     from millwheel.runtime.engine import Engine
 
 
 class Balancer:
-    """Who should own what, as long as this worker is the one to say so."""
+    """Who should own what, and what is to be cut, as long as this worker is the one to say so."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._moved: dict[int, float] = {}
-        """Intervals that were given to somebody, and when, by the monotonic clock."""
+        self._recent: dict[int, float] = {}
+        """Intervals that something was decided about, or that were cut, and when, by the
+        monotonic clock."""
+        self._slots: dict[int, tuple[int, int]] = {}
+        """As they were at the last look."""
         self._told = 0
         """The newest generation that intervals were found to wait for."""
 
-    def __call__(self, placement: Placement) -> list[Wish]:
+    def __call__(self, placement: Placement) -> list[PlacementChange]:
         """The wishes that follow from a look at the store."""
-        engine = self._engine
-        now = engine.clock.monotonic()
-        cooldown = engine.settings.placement_cooldown_seconds
-        self._moved = {id_: at for id_, at in self._moved.items() if now - at < cooldown}
-        sequencers = {row.id: row.sequencer for row in placement.intervals}
+        now = self._engine.clock.monotonic()
+        self._notice_cuts(placement, now)
+        alive = [worker for worker in placement.workers if worker.lease_left > 0]
+        loads = {worker.id: ReportedLoad.read(worker.load) for worker in alive}
         decisions = plan(
-            [
-                WorkerLoad(w.id, generation=w.generation)
-                for w in placement.workers
-                if w.lease_left > 0
-            ],
-            [
-                IntervalLoad(
-                    row.id,
-                    computation=row.name,
-                    kind=row.kind,
-                    slot_from=row.slot_from,
-                    slot_to=row.slot_to,
-                    grain=engine.steps[row.computation].node.grain,
-                    sequencer=row.sequencer,
-                    owner=None if row.lease_over else row.owner,
-                    wanted_by=row.wanted_by,
-                    generation=row.generation,
-                )
-                for row in placement.intervals
-            ],
-            engine.settings,
-            self._moved.keys(),
+            [_worker(worker, loads[worker.id], place) for place, worker in enumerate(alive)],
+            [self._interval(row, loads) for row in placement.intervals],
+            self._engine.settings,
+            self._recent.keys(),
         )
         self._tell_of_orphans(placement)
-        wishes = []
-        for decision in decisions:
-            if isinstance(decision, (Assign, Move)):
-                id_ = decision.interval
-                wishes.append(Wish(id_, sequencers[id_], decision.worker, decision.reason))
-                if isinstance(decision, Move):
-                    self._moved[id_] = now
-        return wishes
+        sequencers = {row.id: row.sequencer for row in placement.intervals}
+        return [self._wish(decision, sequencers, now) for decision in decisions]
+
+    def _notice_cuts(self, placement: Placement, now: float) -> None:
+        """Remember what was cut since the last look, by whomever: its load is not measured yet.
+
+        What is about to be cut is left alone as well, until it is or the wish has lapsed.
+        """
+        cooldown = self._engine.settings.placement_cooldown_seconds
+        self._recent = {id_: at for id_, at in self._recent.items() if now - at < cooldown}
+        slots = {row.id: (row.slot_from, row.slot_to) for row in placement.intervals}
+        if self._slots:
+            self._recent |= {id_: now for id_ in slots if slots[id_] != self._slots.get(id_)}
+        self._slots = slots
+        uppers = {row.merge_with for row in placement.intervals}
+        self._recent |= {id_: now for id_ in slots if id_ in uppers}
 
     def _tell_of_orphans(self, placement: Placement) -> None:
         """Say once that intervals are nobody's since all who are alive run older code."""
@@ -77,3 +88,52 @@ class Balancer:
                 what_to_do="start workers with the code that was deployed last",
             )
         self._told = needed
+
+    def _interval(self, row: PlacedInterval, loads: dict[str, ReportedLoad]) -> IntervalLoad:
+        step = self._engine.steps.get(row.computation)  # None: it is of newer code
+        owner = None if row.lease_over else row.owner
+        load = loads.get(owner or "", ReportedLoad()).of(row.id)
+        return IntervalLoad(
+            row.id,
+            computation=row.name,
+            kind=row.kind,
+            slot_from=row.slot_from,
+            slot_to=row.slot_to,
+            grain=SLOTS if step is None else step.node.grain,
+            sequencer=row.sequencer,
+            owner=owner,
+            wanted_by=row.wanted_by,
+            pinned=row.pinned,
+            generation=row.generation,
+            to_be=_to_be(row),
+            cpu=load.cpu,
+            records=load.records,
+            queue=load.queue,
+            state_bytes=load.state_bytes,
+            histogram=load.histogram,
+        )
+
+    def _wish(self, decision: Decision, sequencers: dict[int, int], now: float) -> PlacementChange:
+        match decision:
+            case Assign(id_, worker, reason):
+                return Wish(id_, sequencers[id_], worker, reason)
+            case Move(id_, worker, reason):
+                self._recent[id_] = now
+                return Wish(id_, sequencers[id_], worker, reason)
+            case Split(id_, at, reason):
+                self._recent[id_] = now
+                return SplitWish(id_, sequencers[id_], at, reason)
+            case Merge(lower, upper, reason):
+                self._recent |= {lower: now, upper: now}
+                return MergeWish(lower, sequencers[lower], upper, reason)
+
+
+def _worker(worker: PlacedWorker, load: ReportedLoad, place: int) -> WorkerLoad:
+    """A worker as the planner sees it; they come in the order in which they registered."""
+    return WorkerLoad(worker.id, cpu=load.cpu, started=place, generation=worker.generation)
+
+
+def _to_be(row: PlacedInterval) -> Literal["split", "merged"] | None:
+    if row.split_at is not None:
+        return "split"
+    return None if row.merge_with is None else "merged"

@@ -10,9 +10,10 @@ the link that the log's records came by. Low watermarks are told to everybody on
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
 from collections.abc import Iterable
-from itertools import count
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from millwheel.codec import apply_migrations, decode_key, leads
@@ -64,38 +65,39 @@ class Remote:
         """One more record for it."""
         stream = self.streams.get(delivery.log)
         if stream is None:
-            stream = self.streams[delivery.log] = Outgoing(self._courier.numbers)
+            stream = self.streams[delivery.log] = Outgoing()
         stream.append(delivery)
         self._courier.has_work(self)
 
     def insert(self, deliveries: Iterable[Delivery[Any]]) -> None:
         """Records for it that were somewhere else until now, before or between those here."""
-        by_log: dict[int, list[Delivery[Any]]] = {}
-        for delivery in deliveries:
-            by_log.setdefault(delivery.log, []).append(delivery)
-        for log, found in by_log.items():
-            self.streams.setdefault(log, Outgoing(self._courier.numbers)).insert(found)
-        self._courier.has_work(self)
+        together = sorted((*deliveries, *self.take_out()), key=attrgetter("log", "seq"))
+        for delivery in together:
+            self.append(delivery)
 
     def belongs_to(self, owner: str | None, sequencer: int) -> None:
         """Somebody has claimed it, or nobody has any more.
 
         Who claims it again begins with nothing, be it the same worker.
         """
-        claimed_anew, self.sequencer = sequencer > self.sequencer, sequencer
-        if owner != self.owner or claimed_anew:
+        claimed = sequencer > self.sequencer
+        self.sequencer = sequencer
+        if claimed or owner != self.owner:
             self.owner = owner
             self.begin()
 
     def begin(self) -> None:
         """Send everything anew."""
         for stream in self.streams.values():
-            stream.begin()
+            self._courier.begin(stream)
         self._courier.has_work(self)
 
-    def unacked(self) -> list[Delivery[Any]]:
-        """What is not acknowledged, log by log in its order."""
-        return [d for stream in self.streams.values() for d in stream.unacked.values()]
+    def take_out(self) -> list[Delivery[Any]]:
+        """What is not acknowledged, for somebody else to keep: each log in its order."""
+        streams, self.streams = self.streams, {}
+        return [
+            stream.unacked[seq] for stream in streams.values() for seq in sorted(stream.unacked)
+        ]
 
 
 class Courier:
@@ -111,7 +113,7 @@ class Courier:
         """By which link the records of a log last came."""
         self._incoming: dict[tuple[int, int], Incoming] = {}
         """By log and receiving interval."""
-        self.numbers = count(1)
+        self._numbers = itertools.count(1)
         """Of the begins of streams."""
         self._working: set[Remote] = set()
         self._news: set[Interval] = set()
@@ -152,6 +154,10 @@ class Courier:
         self._working.add(remote)
         self._soon()
 
+    def begin(self, stream: Outgoing) -> None:
+        """Send a stream of records anew, above everything this worker has sent before."""
+        stream.begin(next(self._numbers))
+
     def tell(self, interval: Interval) -> None:
         """The interval has stored a low watermark: others may know (I5)."""
         self._news.add(interval)
@@ -163,7 +169,7 @@ class Courier:
         for remote in self._engine.remotes():
             for stream in remote.streams.values():
                 if stream.is_overdue(now):
-                    stream.begin()
+                    self.begin(stream)
                     self.has_work(remote)
         self._news.update(self._engine.intervals)
         self._soon()
@@ -196,7 +202,7 @@ class Courier:
                 continue  # given up meanwhile: its next owner sends
             sent, owner = found
             if not stream.begun:
-                stream.begin()
+                self.begin(stream)
             while True:
                 previous, taken = stream.take(FRAME_RECORDS, FRAME_BYTES)
                 if not taken:
@@ -243,9 +249,12 @@ class Courier:
                 self._halt(link, frame)
 
     def _receive(self, link: Link, frame: Deliver) -> None:
-        """Records for an interval here: into its queue, in order, or refused."""
+        """Records for an interval here: into its queue, in order, or refused.
+
+        Who has not heard that it was split sends records of slots that it has no more.
+        """
         interval = self._engine.held(frame.interval)
-        if interval is None:
+        if interval is None or not _has_slots(interval, frame.records):
             self.refused["not mine"] += 1
             link.send(NotMine(frame.log, frame.epoch, frame.interval))
             return
@@ -308,7 +317,7 @@ class Courier:
         found = self._stream(gap)
         if found is not None and not found[1].halted:
             remote, stream = found
-            stream.begin()
+            self.begin(stream)
             self.has_work(remote)
 
     def _lose_owner(self, refusal: NotMine) -> None:
@@ -344,6 +353,11 @@ class Courier:
 def _reported(interval: Interval) -> IntervalReport:
     percentiles = {percentile: kept.durable for percentile, kept in interval.percentiles.items()}
     return (interval.id, *interval.report(interval.durable), percentiles)
+
+
+def _has_slots(interval: Interval, rows: Iterable[Row]) -> bool:
+    low, high = interval.slots
+    return all(low <= row[3] < high for row in rows)
 
 
 def _runs(seqs: Iterable[int]) -> list[Run]:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from millwheel.model import Delivery
@@ -36,19 +36,14 @@ FIRST_PATIENCE_SECONDS = 2.0
 LONGEST_PATIENCE_SECONDS = 30.0
 
 Epoch = tuple[int, int]
-"""The sequencer of the sending interval, and the number of the stream's begin."""
+"""The sequencer of the sending interval, and a number that rises with every stream its owner
+begins: a stream to an interval that was cut, and is known anew, is above those before the cut."""
 
 
 class Outgoing:
-    """The sender's end: the records of a log for one interval that it has not acknowledged.
-
-    Args:
-        numbers: which begin of a stream this is, rising, over all streams of the worker: a stream
-            that is made anew for the same log and interval must not look like an old one.
-    """
+    """The sender's end: the records of a log for one interval that it has not acknowledged."""
 
     __slots__ = (
-        "_numbers",
         "_patience",
         "_quiet_since",
         "_unsent",
@@ -58,15 +53,14 @@ class Outgoing:
         "unacked",
     )
 
-    def __init__(self, numbers: Iterator[int]) -> None:
-        self._numbers = numbers
+    def __init__(self) -> None:
         self._quiet_since = float("inf")
         self._patience = FIRST_PATIENCE_SECONDS
         self.unacked: dict[int, Delivery[Any]] = {}
         """By number, in the order in which they were sent to here."""
         self._unsent: deque[Delivery[Any]] = deque()
         self.begun = 0
-        """Number of the stream's last begin; 0: it has not begun yet."""
+        """The number it began with; 0: it has not begun yet."""
         self.halted = False
         """The receiver cannot read what comes: nothing is sent until it begins anew."""
         self.last = NOTHING
@@ -76,15 +70,13 @@ class Outgoing:
         self.unacked[delivery.seq] = delivery
         self._unsent.append(delivery)
 
-    def insert(self, deliveries: Iterable[Delivery[Any]]) -> None:
-        """Records that were somewhere else until now; their numbers say where they belong."""
-        found = sorted([*self.unacked.values(), *deliveries], key=lambda delivery: delivery.seq)
-        self.unacked = {delivery.seq: delivery for delivery in found}
-        self.begin()
+    def begin(self, number: int) -> None:
+        """Send everything again that is not acknowledged, as a stream of its own.
 
-    def begin(self) -> None:
-        """Send everything again that is not acknowledged, as a stream of its own."""
-        self.begun = next(self._numbers)
+        Args:
+            number: higher than that of any stream begun before.
+        """
+        self.begun = number
         self.halted = False
         self.last = NOTHING
         self._unsent = deque(self.unacked.values())

@@ -11,6 +11,7 @@ import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import structlog
@@ -41,6 +42,7 @@ from millwheel.store.port import (
     DeadLetter,
     Deployment,
     NodeDeploy,
+    PlacedInterval,
     Placement,
     Store,
     StreamDeploy,
@@ -467,17 +469,20 @@ class Engine:
 
     def stand_in(self, interval: Interval) -> Remote:
         """What stands for an interval from the moment when it leaves."""
-        known = self._stand_ins.get(interval.id)
-        return known or self._stand_in(interval.step, interval.id, interval.slots)
+        found = self._stand_ins.get(interval.id)
+        if found is not None and found.slots == interval.slots:
+            return found  # it was leaving, and is lost
+        return self._stand_in(interval.step, interval.id, interval.slots)
 
     def _stand_in(self, step: Step, id_: int, slots: tuple[int, int]) -> Remote:
         assert self.courier is not None
         remote = self._stand_ins[id_] = Remote(self.courier, step, id_, slots)
         return remote
 
-    def forget_stand_in(self, remote: Remote) -> None:
-        """The interval is here now."""
+    def forget_stand_in(self, remote: Remote) -> list[Delivery[Any]]:
+        """The interval is here now: gives the records that waited for it."""
         self._stand_ins.pop(remote.id, None)
+        return remote.take_out()
 
     def forget_sent(self, logs: set[int]) -> None:
         """Records of these logs are not for this worker to send, or will be sent again."""
@@ -513,11 +518,16 @@ class Engine:
         self.lookup_wanted.set()
 
     async def look_around(self) -> Placement:
-        """See who is there and who owns what, and send records there from now on."""
+        """See who is there and who owns what, and send records there from now on.
+
+        Who may have lost intervals without having let go of them learns nothing yet: others may
+        have cut them, and what waits in them has to come before what is sent from now on (I14).
+        """
         placement = await self.store.read_placement()
         for computation in placement.removed & self.steps.keys():
             self._take_away(self.steps[computation])
-        self.place(placement)
+        if self.lease.left > 0 or not self.intervals:
+            self.place(placement)
         return placement
 
     def place(self, placement: Placement) -> None:
@@ -528,34 +538,36 @@ class Engine:
             {w.id: w.address for w in placement.workers if w.id != self.worker and w.address}
         )
         of: dict[int, list[Destination]] = {step: [] for step in self.steps}
-        gone = dict(self._stand_ins)
+        before, self._stand_ins = self._stand_ins, {}
         for row in placement.intervals:
             step = self.steps.get(row.computation)
-            if step is None:
-                continue
-            slots = (row.slot_from, row.slot_to)
-            held = self.held(row.id)
-            if held is not None:
-                of[step.id].append(held)
-                continue
-            remote = gone.pop(row.id, None)
-            if remote is None or remote.slots != slots:
-                if remote is not None:
-                    gone[-row.id] = remote
-                remote = self._stand_in(step, row.id, slots)
-            of[step.id].append(remote)
-            if row.sequencer >= remote.sequencer:
-                owner = None if row.lease_over or row.owner == self.worker else row.owner
-                remote.belongs_to(owner, row.sequencer)
+            if step is not None:
+                of[step.id].append(self.held(row.id) or self._place(step, row, before))
         for step_id, destinations in of.items():
             step = self.steps[step_id]
             step.arrange([Nowhere(self, step)] if step.removed else destinations)
-        for id_, remote in gone.items():
-            if self._stand_ins.get(id_) is remote:
-                del self._stand_ins[id_]
-            if self.held(remote.id) is None:  # cut otherwise: its records go by slot
-                for delivery in remote.unacked():
-                    remote.step.interval_of(delivery.slot).intake.append(delivery)
+        self._share_out(before.values())
+
+    def _place(self, step: Step, row: PlacedInterval, known: dict[int, Remote]) -> Remote:
+        """What stands for an interval that is not here: the one that is `known`, if it is no
+        other interval by now."""
+        slots = (row.slot_from, row.slot_to)
+        found = known.get(row.id)
+        if found is not None and found.slots == slots:
+            remote = self._stand_ins[row.id] = known.pop(row.id)
+        else:
+            remote = self._stand_in(step, row.id, slots)
+        if row.sequencer >= remote.sequencer:
+            owner = None if row.lease_over or row.owner == self.worker else row.owner
+            remote.belongs_to(owner, row.sequencer)
+        return remote
+
+    def _share_out(self, cut: Iterable[Remote]) -> None:
+        """Records for intervals that were split or merged go by their slots to those that have
+        these now: of each log in its order, before anything newer (I14)."""
+        waiting = [delivery for remote in cut for delivery in remote.take_out()]
+        for delivery in sorted(waiting, key=attrgetter("log", "seq")):
+            self.steps[delivery.receiver].interval_of(delivery.slot).intake.append(delivery)
 
     def pause(self, computations: frozenset[int]) -> None:
         """Injectors of these computations read no more, those of all others do.
@@ -683,14 +695,18 @@ class Engine:
     def hear(self, worker: str, reports: Iterable[IntervalReport]) -> None:
         """What another worker has stored; and that it has these intervals."""
         for id_, computation, low, high, sequencer, watermark, idle, percentiles in reports:
-            report = Report(computation, low, high, sequencer, watermark, idle)
+            if computation not in self.steps:
+                continue  # of a graph that grew since we started
             remote = self._stand_ins.get(id_)
-            if remote is not None and report.sequencer > remote.sequencer:
-                remote.belongs_to(worker, report.sequencer)
-            if report.computation in self.steps:  # else of a graph that grew since we started
-                self._take_report(report)
-                for percentile, early in percentiles.items():
-                    self._take_percentile(percentile, report._replace(watermark=early))
+            if remote is None or remote.slots != (low, high):
+                if not self.holdings.knows(id_):
+                    self.look_up_owners()  # it was split or merged
+            elif sequencer > remote.sequencer:
+                remote.belongs_to(worker, sequencer)
+            report = Report(computation, low, high, sequencer, watermark, idle)
+            self._take_report(report)
+            for percentile, early in percentiles.items():
+                self._take_percentile(percentile, report._replace(watermark=early))
         self.check_finished()
 
     def _take_report(self, report: Report) -> None:

@@ -9,7 +9,8 @@ interval at a time while the lanes run:
 3. give it to a lane: from then on its records run.
 
 Giving up goes the other way: take no more, let what is running finish and be committed, fold,
-release. Records that wait here are not lost: their senders have not been told.
+release. Records that wait here are not lost: their senders have not been told. A split or a merge
+is a giving up, the cut in the store, and a taking of what came of it (`runtime/placing.py`).
 """
 
 from __future__ import annotations
@@ -117,8 +118,7 @@ class Holdings:
         engine.observer.interval_taken(interval)
         before = step.put(interval)
         if isinstance(before, Remote):
-            interval.intake.extend(before.unacked())
-            engine.forget_stand_in(before)
+            interval.intake.extend(engine.forget_stand_in(before))
         if step.node.injection is not None:
             partition = step.node.injection.source.partitions()[interval.slots[0]]
             interval.injector = Injector(engine, interval, partition)
@@ -141,7 +141,7 @@ class Holdings:
         for uses in interval.step.node.sinks.values():
             for use in uses:
                 if isinstance(use.sink, JsonLinesFiles):
-                    path = use.sink.path / f"part-{interval.slots[0]:05d}.jsonl"
+                    path = use.sink.path / f"part-{interval.id:05d}.jsonl"
                     length = (claim.position or {}).get("length", 0)
                     interval.part_file = PartFile(path, length)
 
@@ -157,35 +157,40 @@ class Holdings:
 
     # -- handing over -----------------------------------------------------------------
 
-    async def give_up(self, interval: Interval) -> None:
+    async def give_up(self, interval: Interval) -> bool:
         """Finish what an interval has begun, and let another worker have it (no lease wait).
+
+        Returns:
+            Whether it is free now: False if somebody has claimed it meanwhile.
 
         Raises:
             StoreError: it could not be finished; the interval stays as it is stored.
         """
         engine = self._engine
         if interval.leaving:
-            return  # somebody is at it
+            return False  # somebody is at it
         interval.leaving = True
         if interval.injector is not None:
             await interval.injector.stop()
         if interval.ownership is not Ownership.HELD:
-            return  # fenced meanwhile
+            return False  # fenced meanwhile
         remote = self._leave(interval)
         await engine.drain(interval)
         while (
             interval.ownership is Ownership.HELD
             and interval.folded < interval.durable_n
-            and await engine.housekeeping.fold(interval)
+            and await engine.patiently(lambda: engine.housekeeping.fold(interval))
         ):
             pass
-        if interval.ownership is Ownership.HELD:
-            self._send_on(interval, remote)
-            self._forget(interval)
-            await engine.patiently(
-                lambda: engine.store.release(engine.worker, {interval.id: interval.sequencer})
-            )
-            interval.transition("release")
+        if interval.ownership is not Ownership.HELD:
+            return False
+        self._send_on(interval, remote)
+        self._forget(interval)
+        released = await engine.patiently(
+            lambda: engine.store.release(engine.worker, {interval.id: interval.sequencer})
+        )
+        interval.transition("release")
+        return bool(released)
 
     def _leave(self, interval: Interval) -> Remote:
         """From here on records for its keys go to whoever will have it."""
@@ -194,7 +199,8 @@ class Holdings:
         return remote
 
     def _send_on(self, interval: Interval, remote: Remote) -> None:
-        """Records of logs here that waited in it; those of other workers they send again."""
+        """Records of logs here that waited in it, before those that came since it leaves (I14);
+        those of other workers they send again."""
         waiting = [] if interval.dedup is None else interval.dedup.start_over()
         here = self._engine.logs
         remote.insert(d for d in (*waiting, *interval.intake) if d.log in here)

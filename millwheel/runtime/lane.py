@@ -315,7 +315,11 @@ class Lane:
     async def _deduplicate(self, interval: Interval, deliveries: list[Delivery[Any]]) -> list[Item]:
         dedup = interval.dedup
         if self._engine.courier is not None:
-            await self._see_buckets(deliveries)
+            try:
+                await self._see_buckets(deliveries)
+            except BaseException:
+                interval.intake.extendleft(reversed(deliveries))  # they are nowhere else
+                raise
         candidates, maybe, seen = dedup.sort(deliveries, self._engine.source_logs)
         if seen:
             self._drop(interval, seen)

@@ -3,7 +3,9 @@
 The committed length stands in the commit; whatever is beyond it was written for a commit
 that never became durable, and is cut off before anything is appended. A part file belongs
 to one owner, by a lock that ends with its process: who takes over from an owner that may
-still be writing leaves it the old file, and goes on in a copy of the committed part.
+still be writing leaves it the old file, and goes on in a copy of the committed part. It is
+called after the interval's id, which no other interval ever gets: one that is made by a split
+or a merge can cut off nobody's lines.
 """
 
 from __future__ import annotations

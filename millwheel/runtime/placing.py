@@ -2,7 +2,8 @@
 
 Nobody rules (decision 22). Each worker looks at the store every second, and sooner when somebody
 was not who was thought to own an interval. Whoever holds the advisory lock also says who should own
-what; that is written down as wishes, which their subjects carry out.
+what, and what is to be cut; that is written down as wishes, which the owners carry out, as they do
+those of an operator (decision 25).
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from millwheel.errors import Fenced, StoreUnavailable
+from millwheel.errors import Fenced, PlacementRefused, StoreUnavailable
+from millwheel.runtime.interval import Interval
 from millwheel.runtime.service import Service
-from millwheel.store.port import PlacedInterval, Placement, Wish
+from millwheel.store.port import Lapse, PlacedInterval, Placement, PlacementChange
 
 if TYPE_CHECKING:
     from millwheel.runtime.engine import Engine
 
-Decide = Callable[[Placement], list[Wish]]
-"""Who should own what, decided from what there is."""
+Decide = Callable[[Placement], list[PlacementChange]]
+"""Who should own what, and what is to be cut, decided from what there is."""
 
 
 class Placing(Service):
@@ -54,7 +56,7 @@ class Placing(Service):
                     wait.cancel()
 
     async def run_once(self) -> None:
-        """Look, decide, take, hand over."""
+        """Look, decide, take, hand over, cut."""
         engine = self._engine
         placement = await engine.look_around()
         if await engine.store.try_lead(engine.settings.lease_seconds):
@@ -65,6 +67,7 @@ class Placing(Service):
             return
         await engine.change(self._take(placement))
         await engine.change(self._hand_over(placement))
+        await engine.change(self._cut(placement))
 
     async def _take(self, placement: Placement) -> None:
         engine = self._engine
@@ -98,6 +101,77 @@ class Placing(Service):
         for interval in leaving:
             engine.log.info("hands_over", interval=interval.name)
             await engine.holdings.give_up(interval)
+
+    # -- splits and merges --------------------------------------------------------------
+
+    async def _cut(self, placement: Placement) -> None:
+        """Split and merge what is wished to be, as it was when that was wished."""
+        engine = self._engine
+        rows = {row.id: row for row in placement.intervals}
+        for row in placement.intervals:
+            interval = engine.held(row.id)
+            if interval is None or interval.sequencer != row.sequencer:
+                continue
+            if row.split_at is not None:
+                await self._split(interval, row.split_at)
+            elif row.merge_with is not None:
+                await self._merge(interval, rows.get(row.merge_with))
+
+    async def _split(self, interval: Interval, at: int) -> None:
+        engine = self._engine
+        engine.log.info("splits", interval=interval.name, at=at)
+        concerned = {interval.id}
+        if await engine.holdings.give_up(interval):
+            try:
+                concerned.add(
+                    await engine.patiently(
+                        lambda: engine.store.split(interval.id, interval.sequencer, at)
+                    )
+                )
+            except (Fenced, PlacementRefused) as error:
+                engine.log.warning("not_split", interval=interval.name, error=str(error))
+        await self._take_back(concerned)
+
+    async def _merge(self, lower: Interval, row: PlacedInterval | None) -> None:
+        """Merge an interval with its neighbour, as soon as that is here too."""
+        engine = self._engine
+        if row is None or engine.worker not in (row.owner, row.wanted_by):
+            reason = "its neighbour is another's, or was cut meanwhile"
+            engine.log.warning("not_merged", interval=lower.name, error=reason)
+            await engine.store.wish([Lapse(lower.id, lower.sequencer, reason)])
+            return
+        upper = engine.held(row.id)
+        if upper is None:
+            return  # it is on its way here
+        engine.log.info("merges", lower=lower.name, upper=upper.name)
+        concerned = {lower.id, upper.id}
+        done = await asyncio.gather(*map(engine.holdings.give_up, (lower, upper)))
+        if all(done):
+            sequencers = {part.id: part.sequencer for part in (lower, upper)}
+            try:
+                concerned.add(
+                    await engine.patiently(
+                        lambda: engine.store.merge(lower.id, upper.id, sequencers)
+                    )
+                )
+            except (Fenced, PlacementRefused) as error:
+                engine.log.warning("not_merged", interval=lower.name, error=str(error))
+        await self._take_back(concerned)
+
+    async def _take_back(self, concerned: set[int]) -> None:
+        """Claim at once what was given up to be cut, and what came of it; nobody waits for a
+        lease. If this worker ends before, others find free intervals."""
+        engine = self._engine
+        placement = await engine.look_around()
+        if engine.stopping or engine.lease.left <= 0:
+            return
+        free = {
+            row.id: row.sequencer
+            for row in placement.intervals
+            if row.id in concerned and row.owner is None and row.wanted_by in (None, engine.worker)
+        }
+        if free:
+            await engine.holdings.take(list(free), free)
 
 
 class Pauses(Service):

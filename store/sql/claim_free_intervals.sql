@@ -26,7 +26,7 @@ WITH claimer AS (
 ), claimed AS (
     UPDATE {key_interval} AS k
     SET sequencer = nextval(%(sequence)s::regclass), owner = %(owner)s::uuid,
-        generation = c.generation
+        generation = c.generation, split_at = NULL, merge_with = NULL
     FROM free AS f CROSS JOIN claimer AS c
     WHERE k.id = f.id
     RETURNING k.id, k.computation, k.slot_from, k.slot_to, k.sequencer, f.owner AS before

@@ -1,7 +1,10 @@
--- The interval that two neighbours become.
+-- The interval that two neighbours become; who should own it is as for the lower one.
 WITH merged AS (
-    INSERT INTO {key_interval} (computation, slot_from, slot_to, sequencer, wanted_by, generation)
-    SELECT k.computation, %(slot_from)s, %(slot_to)s, nextval(%(sequence)s::regclass), k.wanted_by,
+    INSERT INTO {key_interval} (
+        computation, slot_from, slot_to, sequencer, wanted_by, pinned, generation
+    )
+    SELECT k.computation, %(slot_from)s, %(slot_to)s, nextval(%(sequence)s::regclass),
+           k.wanted_by, k.pinned,
            (
                SELECT max(p.generation) FROM {key_interval} AS p
                WHERE p.id IN (%(lower_id)s::bigint, %(upper_id)s::bigint)

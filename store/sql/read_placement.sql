@@ -11,7 +11,7 @@ SELECT
                         SELECT FROM {worker} AS w
                         WHERE w.id = k.owner AND NOT w.stopped AND w.lease_until > now()
                     ),
-                    k.generation, c.name, c.kind
+                    k.generation, c.name, c.kind, k.pinned, k.split_at, k.merge_with
                 )
                 ORDER BY k.computation, k.slot_from
             ),

@@ -2,8 +2,10 @@
 WITH cut AS (
     UPDATE {key_interval} AS k SET slot_to = %(at)s WHERE k.id = %(interval_id)s
 ), upper AS (
-    INSERT INTO {key_interval} (computation, slot_from, slot_to, sequencer, wanted_by, generation)
-    SELECT k.computation, %(at)s, k.slot_to, nextval(%(sequence)s::regclass), k.wanted_by,
+    INSERT INTO {key_interval} (
+        computation, slot_from, slot_to, sequencer, wanted_by, pinned, generation
+    )
+    SELECT k.computation, %(at)s, k.slot_to, nextval(%(sequence)s::regclass), k.wanted_by, k.pinned,
            k.generation
     FROM {key_interval} AS k
     WHERE k.id = %(interval_id)s

@@ -9,7 +9,8 @@ WITH free AS MATERIALIZED (
     ORDER BY k.id
     FOR UPDATE OF k
 )
-UPDATE {key_interval} AS k SET sequencer = nextval(%(sequence)s::regclass)
+UPDATE {key_interval} AS k
+SET sequencer = nextval(%(sequence)s::regclass), split_at = NULL, merge_with = NULL
 FROM free AS f
 WHERE k.id = f.id
 RETURNING k.id

@@ -1,25 +1,35 @@
 -- Says who should own what, where the interval is still the one that was looked at; what
--- changes nothing leaves no event.
+-- changes nothing leaves no event. What is pinned to a worker that lives stays there, until
+-- somebody pins it elsewhere or takes the pin off.
 WITH wished AS MATERIALIZED (
-    SELECT k.id, x.worker, x.reason
+    SELECT k.id, x.worker, x.pinned, x.reason
     FROM {key_interval} AS k
     JOIN unnest(
-        %(interval_ids)s::bigint[], %(sequencers)s::bigint[], %(workers)s::uuid[], %(reasons)s::text[]
-    ) AS x (id, sequencer, worker, reason)
+        %(interval_id)s::bigint[], %(sequencer)s::bigint[], %(worker)s::uuid[], %(reason)s::text[],
+        %(pinned)s::boolean[]
+    ) AS x (id, sequencer, worker, reason, pinned)
         ON x.id = k.id AND x.sequencer = k.sequencer
-    WHERE k.wanted_by IS DISTINCT FROM x.worker
+    WHERE (k.wanted_by, k.pinned) IS DISTINCT FROM (x.worker, x.pinned)
+      AND (
+          x.pinned OR NOT k.pinned OR NOT EXISTS (
+              SELECT FROM {worker} AS w
+              WHERE w.id = k.wanted_by AND NOT w.stopped AND w.lease_until > now()
+          )
+      )
     ORDER BY k.id
     FOR NO KEY UPDATE OF k
 ), changed AS (
-    UPDATE {key_interval} AS k SET wanted_by = w.worker
+    UPDATE {key_interval} AS k SET wanted_by = w.worker, pinned = w.pinned
     FROM wished AS w
     WHERE k.id = w.id
-    RETURNING k.id, k.computation, k.slot_from, k.slot_to, k.owner, k.wanted_by, w.reason
+    RETURNING
+        k.id, k.computation, k.slot_from, k.slot_to, k.owner, k.wanted_by, k.pinned, w.reason
 ), noted AS (
     INSERT INTO {placement_event} (
         at, interval_id, computation, slot_from, slot_to, what, from_worker, to_worker, reason
     )
-    SELECT now(), c.id, c.computation, c.slot_from, c.slot_to, 'wish', c.owner, c.wanted_by, c.reason
+    SELECT now(), c.id, c.computation, c.slot_from, c.slot_to,
+           CASE WHEN c.pinned THEN 'pin' ELSE 'wish' END, c.owner, c.wanted_by, c.reason
     FROM changed AS c
 )
 SELECT id FROM changed ORDER BY id

@@ -12,7 +12,7 @@ COMMENT ON COLUMN {placement_events}.interval_id IS 'key_interval.id; after a me
 COMMENT ON COLUMN {placement_events}.slot_from IS 'first slot, or the partition of an injector';
 COMMENT ON COLUMN {placement_events}.slot_to IS 'one past the last slot';
 COMMENT ON COLUMN {placement_events}.what IS
-    'wish: who should own it; claim, release: who took it, gave it up; split, merge: what came of it';
+    'wish: who should own it, says the balancer; pin, unpin: says an operator; wish_split, wish_merge: its owner is to; lapse: it was not done; claim, release: who took it, gave it up; split, merge: what came of it';
 COMMENT ON COLUMN {placement_events}.from_worker IS 'worker that held it';
 COMMENT ON COLUMN {placement_events}.to_worker IS 'worker that is to hold it, or does';
 COMMENT ON COLUMN {placement_events}.reason IS 'why, in words'

@@ -1,0 +1,144 @@
+"""Commands about intervals: which worker has which, and what an operator wants of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import typer
+
+from millwheel.cli.output import print_json, print_table
+from millwheel.clock import SystemClock
+from millwheel.placement import ReportedLoad
+from millwheel.services.operating import Kind, Operator, short
+from millwheel.store.address import StoreAddress
+from millwheel.store.inspection import OwnedInterval, inspect
+from millwheel.store.postgres import PostgresStore
+from millwheel.store.presence import present
+
+T = TypeVar("T")
+
+
+def list_intervals(store: str | None, pipeline: str | None, events: int, *, as_json: bool) -> None:
+    """Print who owns what, and perhaps how that came about."""
+    with present(StoreAddress.parse(store)) as presence, inspect(presence.url) as inspection:
+        name = inspection.choose(pipeline)
+        found = inspection.intervals(name)
+        happened = inspection.placement_events(name, events) if events else []
+    if as_json:
+        print_json({"pipeline": name, "intervals": found, "events": happened})
+        return
+    print_table(
+        ["id", "computation", "slots", "sequencer", "owner", "wanted by", "wished", "cpu",
+         "records/s", "queued"],
+        [_row(interval) for interval in found],
+    )  # fmt: skip
+    if events:
+        typer.echo()
+        print_table(
+            ["at", "interval", "computation", "slots", "what", "from", "to", "why"],
+            [
+                [
+                    event.at, str(event.interval), event.computation,
+                    _slots(event.slot_from, event.slot_to), event.what.replace("_", " to "),
+                    _name(event.from_worker), _name(event.to_worker), event.reason,
+                ]
+                for event in happened
+            ],
+        )  # fmt: skip
+
+
+def _row(found: OwnedInterval) -> list[str]:
+    load = ReportedLoad.read({"intervals": {found.id: found.load}}).of(found.id)
+    known = found.load is not None
+    wished = ["pinned"] if found.pinned else []
+    if found.split_at is not None:
+        wished.append(f"split at {found.split_at}")
+    if found.merge_with is not None:
+        wished.append(f"merge with {found.merge_with}")
+    gone = found.owner is not None and not found.owner_alive
+    return [
+        str(found.id),
+        found.computation,
+        _slots(found.slot_from, found.slot_to),
+        str(found.sequencer),
+        _name(found.owner) + (" (gone)" if gone else ""),
+        _name(found.wanted_by),
+        ", ".join(wished),
+        f"{load.cpu:.2f}" if known else "",
+        f"{load.records:,.0f}" if known else "",
+        f"{load.queue:,}" if known else "",
+    ]
+
+
+def _slots(first: int, end: int) -> str:
+    return f"{first}-{end - 1}" if end - first > 1 else str(first)
+
+
+def _name(worker: str | None) -> str:
+    return "" if worker is None else short(worker)
+
+
+def move(
+    interval: int,
+    worker: str | None,
+    store: str | None,
+    pipeline: str | None,
+    seconds: float | None,
+) -> None:
+    """Give an interval to a worker, or (None) leave it to the balancer."""
+    if worker is None:
+        freed = _operate(store, pipeline, lambda operator: operator.unpin(interval))
+        said = "is the balancer's again" if freed else "was not pinned"
+        typer.echo(f"interval {interval} {said}")
+        return
+    _operate(store, pipeline, lambda operator: operator.move(interval, worker, seconds))
+    typer.echo(
+        f"interval {interval} is to go to worker {worker}"
+        if seconds is None
+        else f"interval {interval} is at worker {worker} and stays there"
+    )
+
+
+def split(
+    interval: int, at: int | None, store: str | None, pipeline: str | None, seconds: float | None
+) -> None:
+    """Split an interval."""
+    at = _operate(store, pipeline, lambda operator: operator.split(interval, at, seconds))
+    said = "is to be split" if seconds is None else "is split"
+    typer.echo(f"interval {interval} {said} at slot {at}")
+
+
+def merge(
+    lower: int, upper: int, store: str | None, pipeline: str | None, seconds: float | None
+) -> None:
+    """Merge two intervals."""
+    _operate(store, pipeline, lambda operator: operator.merge(lower, upper, seconds))
+    said = "are to be merged" if seconds is None else "are merged"
+    typer.echo(f"intervals {lower} and {upper} {said}")
+
+
+def _operate(
+    address: str | None, pipeline: str | None, work: Callable[[Operator], Awaitable[T]]
+) -> T:
+    """Do an operator's work on a store."""
+    with present(StoreAddress.parse(address)) as presence:
+        with inspect(presence.url) as inspection:
+            name = inspection.choose(pipeline)
+            computations = {
+                id_: Kind(*known) for id_, known in inspection.computations(name).items()
+            }
+
+        async def operate() -> T:
+            store = await PostgresStore(presence.url, name).open()
+            try:
+                return await work(Operator(store, computations, SystemClock(), _tell))
+            finally:
+                await store.close()
+
+        return asyncio.run(operate())
+
+
+def _tell(line: str) -> None:
+    typer.echo(line, err=True)
