@@ -308,12 +308,6 @@ class Inspection:
             raise UsageError(f"pipeline {pipeline!r} has no dead letter {number}")
         return _dead_letter(rows[0])
 
-    def computations(self, pipeline: str) -> dict[int, tuple[str, str]]:
-        """Name and kind of each node of a pipeline's graph, by its stored id."""
-        self._require_current(pipeline)
-        rows = self._rows("deployed_computations", pipeline)
-        return {row.id: (row.name, row.kind) for row in rows}
-
     def intervals(self, pipeline: str) -> list[OwnedInterval]:
         """The intervals of a pipeline, in the order of its graph and of slots."""
         self._require_current(pipeline)

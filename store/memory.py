@@ -558,7 +558,7 @@ class MemoryStore:
                     row.id, row.computation, row.slot_from, row.slot_to, row.sequencer,
                     self._owners.get(row.id), self._wanted.get(row.id), self._is_lease_over(row.id),
                     self._generations[row.id], *nodes[row.computation],
-                    row.id in self._pinned, self._split_at.get(row.id),
+                    self._grain(row.computation), row.id in self._pinned, self._split_at.get(row.id),
                     self._merge_with.get(row.id),
                 )
                 for row in self._in_order()

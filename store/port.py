@@ -242,6 +242,8 @@ class PlacedInterval:
     name: str
     """Of the computation, which may be of newer code than this worker's."""
     kind: NodeKind
+    grain: int
+    """Slots that stay together: it is cut at multiples of it only."""
     pinned: bool = False
     """An operator said who should own it: the balancer leaves it there while that one lives."""
     split_at: int | None = None

@@ -597,7 +597,7 @@ def _measure(cluster: Lone, loads: dict[int, float]) -> None:
         return {"cpu": sum(figures["cpu"] for figures in found.values()), "intervals": found}
 
     for engine in cluster.alive:
-        engine.progress = lambda engine=engine: told(engine)  # type: ignore[method-assign, misc]
+        engine.load = lambda engine=engine: told(engine)  # type: ignore[method-assign, misc]
 
 
 async def test_a_hot_interval_is_split_until_its_load_can_be_shared() -> None:

@@ -11,10 +11,14 @@ from hypothesis import strategies as st
 
 from millwheel import Pipeline, Table
 from millwheel.errors import CommitUnknown, StatementError, StoreUnavailable
+from millwheel.model import Delivery
+from millwheel.runtime.courier import Remote
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.interval import Interval
+from millwheel.runtime.sent import SentLog
 from millwheel.store.port import Commit
 from millwheel.testing.ether import Weather
+from millwheel.timers.holds import Holds
 from tests.test_runtime_world import ITEMS, TALLY, Counted, Tally, key_of, script, time_of
 from tests.test_sharing import (
     AGAIN,
@@ -160,3 +164,40 @@ async def take(engine: Engine, interval: int, sequencer: int) -> None:
     with contextlib.suppress(KeyError):
         await engine.holdings.take([interval], {interval: sequencer})
     engine.look_up_owners()
+
+
+def test_a_log_that_is_taken_over_is_not_drained_before_it_was_sent_again() -> None:
+    """Whoever retires drained logs may look while its interval is being taken."""
+    assert SentLog(7, Holds(), first=5).drained
+    assert not SentLog(7, Holds(), first=5, inherited=True).drained
+
+
+def test_what_is_acknowledged_of_a_source_and_not_read_again_yet_moves_no_position() -> None:
+    log = SentLog(7, Holds(), source=True, first=10, runs=[(12, 20)])
+    log.sent(15, 0, 1)
+    log.acknowledge([10, 11])
+    assert log.first == 15
+    log.sent(22, 0, 1)
+    log.acknowledge([])
+    assert log.first == 21
+
+
+def test_what_waited_elsewhere_comes_before_what_came_meanwhile() -> None:
+    remote = Remote(Silent(), None, 1, (0, 10))  # type: ignore[arg-type]
+    for number in (5, 6):
+        remote.append(delivery(number))
+    remote.insert([delivery(number) for number in (3, 4)])
+    stream = remote.streams[1]
+    stream.begin(1)
+    assert [d.seq for d in stream.take(9, 100)[1]] == [3, 4, 5, 6]
+
+
+class Silent:
+    """In the place of a courier."""
+
+    def has_work(self, remote: Remote) -> None:
+        pass
+
+
+def delivery(number: int) -> Delivery[str]:
+    return Delivery("a", "", 0, "items", b'"a"', 0, 1, 0, 1, b"", 1, number, 0, b"")

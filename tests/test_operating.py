@@ -18,7 +18,7 @@ from millwheel import Pipeline, Table
 from millwheel.errors import NotCarriedOut, UsageError
 from millwheel.model import SLOTS
 from millwheel.runtime.engine import Engine
-from millwheel.services.operating import Kind, Operator
+from millwheel.services.operating import Operator
 from millwheel.services.worker import Worker
 from millwheel.store.port import PlacedInterval
 from millwheel.store.postgres import PostgresStore
@@ -35,9 +35,7 @@ class Desk:
     def __init__(self, cluster: Lone) -> None:
         self.cluster = cluster
         self.told: list[str] = []
-        steps = cluster.engines[0].steps.values()
-        kinds = {step.id: Kind(step.name, step.node.kind) for step in steps}
-        self.operator = Operator(cluster.store, kinds, cluster.clock, self.told.append)
+        self.operator = Operator(cluster.store, cluster.clock, self.told.append)
 
     async def do(self, work: Any) -> Any:
         """Let an operator's work come to its end; gives what it gives."""
@@ -320,7 +318,7 @@ async def test_the_command_moves_splits_and_merges(
         await command("move", first["id"], other[:13])
         first, _ = await shared()
         assert (first["owner"], first["wanted_by"], first["pinned"]) == (other, other, True)
-        table = await command("list", "--events", "20")
+        table = await command("list", "--events", "100")
         assert f"| {other[:8]} | {other[:8]}  | pinned" in table
         for what in ("wish to split", "wish to merge", "split", "merge", "pin"):
             assert f"| {what} " in table

@@ -181,7 +181,7 @@ def test_ctrl_c_ends_all_workers_in_order_and_they_go_on_later(
     tmp_path: Path, schema: tuple[str, str]
 ) -> None:
     crew = Crew(tmp_path, schema, 6000, pause=0.5)
-    crew.wait_until(lambda: crew.steps() > 500)
+    crew.wait_until(lambda: crew.steps() > 500 and len(crew.workers()) == 3)
     processes = list(crew.workers())
     assert len(processes) == 3
     crew.signal(signal.SIGINT)
@@ -210,9 +210,10 @@ def test_a_killed_worker_is_started_again(tmp_path: Path, schema: tuple[str, str
 
 def test_the_workers_end_with_who_started_them(tmp_path: Path, schema: tuple[str, str]) -> None:
     crew = Crew(tmp_path, schema, 6000, pause=0.5)
-    crew.wait_until(lambda: crew.steps() > 100)
+    crew.wait_until(lambda: crew.steps() > 100 and len(crew.workers()) == 3)
     processes = [os.pidfd_open(pid) for pid in crew.workers()]
     crew.signal(signal.SIGKILL)
+    assert crew.end() == (-signal.SIGKILL, {})
     for process in processes:
         assert select.select([process], [], [], SECONDS)[0]
         os.close(process)

@@ -1094,6 +1094,7 @@ def test_tables_are_the_fold_of_all_rules_however_workers_come_and_go(
     seed=st.integers(0, 1000),
 )
 @example(acts=[(1, "join", 0)], seed=0)  # an interval is given up while its records are looked up
+@example(acts=[(1, "crash", 0), (5, "join", 0)], seed=0)  # a log is retired before it is sent again
 def test_spread_records_are_processed_once_however_workers_come_and_go(
     acts: list[Act], seed: int
 ) -> None:

@@ -18,7 +18,7 @@ from millwheel import JsonLines, Pipeline, Settings, Stream, Table
 from millwheel.clock import SystemClock
 from millwheel.computations import Windowed, count
 from millwheel.errors import UsageError
-from millwheel.services.operating import Kind, Operator
+from millwheel.services.operating import Operator
 from millwheel.services.worker import Worker
 from millwheel.store.postgres import PostgresStore
 from millwheel.windows import Pane, Tumbling
@@ -109,8 +109,7 @@ async def test_intervals_are_cut_again_and_again_and_the_answer_stays(
 
     async def cut(store: PostgresStore) -> None:
         """Split the first interval of each computation, and merge it again, all along."""
-        kinds = dict.fromkeys(range(100), Kind("", "computation"))
-        operator = Operator(store, kinds, SystemClock(), lambda line: None)
+        operator = Operator(store, SystemClock(), lambda line: None)
         while rows := (await store.read_placement()).intervals:
             for computation in {row.computation for row in rows if row.slot_to - row.slot_from > 1}:
                 (lower, *_) = (row for row in rows if row.computation == computation)

@@ -11,7 +11,7 @@ import typer
 from millwheel.cli.output import print_json, print_table
 from millwheel.clock import SystemClock
 from millwheel.placement import ReportedLoad
-from millwheel.services.operating import Kind, Operator, short
+from millwheel.services.operating import Operator, short
 from millwheel.store.address import StoreAddress
 from millwheel.store.inspection import OwnedInterval, inspect
 from millwheel.store.postgres import PostgresStore
@@ -126,14 +126,11 @@ def _operate(
     with present(StoreAddress.parse(address)) as presence:
         with inspect(presence.url) as inspection:
             name = inspection.choose(pipeline)
-            computations = {
-                id_: Kind(*known) for id_, known in inspection.computations(name).items()
-            }
 
         async def operate() -> T:
             store = await PostgresStore(presence.url, name).open()
             try:
-                return await work(Operator(store, computations, SystemClock(), _tell))
+                return await work(Operator(store, SystemClock(), _tell))
             finally:
                 await store.close()
 

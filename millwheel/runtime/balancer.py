@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from millwheel.model import SLOTS
 from millwheel.placement import (
     Assign,
     Decision,
@@ -90,7 +89,6 @@ class Balancer:
         self._told = needed
 
     def _interval(self, row: PlacedInterval, loads: dict[str, ReportedLoad]) -> IntervalLoad:
-        step = self._engine.steps.get(row.computation)  # None: it is of newer code
         owner = None if row.lease_over else row.owner
         load = loads.get(owner or "", ReportedLoad()).of(row.id)
         return IntervalLoad(
@@ -99,7 +97,7 @@ class Balancer:
             kind=row.kind,
             slot_from=row.slot_from,
             slot_to=row.slot_to,
-            grain=SLOTS if step is None else step.node.grain,
+            grain=row.grain,
             sequencer=row.sequencer,
             owner=owner,
             wanted_by=row.wanted_by,

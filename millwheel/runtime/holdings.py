@@ -329,8 +329,6 @@ class Holdings:
             await self._load_tables(interval, interval.tables)
         inherited = interval.logs[:-1]
         for log in inherited:
-            log.complete = False
-        for log in inherited:
             await self._engine.patiently(lambda log=log: self._send_again(interval, log))  # type: ignore[misc]
             log.complete = True
 

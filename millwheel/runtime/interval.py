@@ -156,6 +156,7 @@ class Interval:
                     self.holds,
                     percentiles=percentiles,
                     source=row.source is not None,
+                    inherited=row.source is None,
                     first=first,
                     runs=runs,
                 )

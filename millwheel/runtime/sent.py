@@ -67,6 +67,7 @@ class SentLog:
         *,
         percentiles: tuple[Percentile, ...] = (),
         source: bool = False,
+        inherited: bool = False,
         first: int = 0,
         runs: Iterable[tuple[int, int]] = (),
     ) -> None:
@@ -78,8 +79,8 @@ class SentLog:
         """Everything before it was sent, by this claim or, if acknowledged, an earlier one."""
         self.unacked_bytes = 0
         self.changed = False
-        self.complete = True
-        """False while an inherited log is being sent again: more may be un-ACKed."""
+        self.complete = not inherited
+        """False until all of an inherited log is sent again: more may be un-ACKed."""
         self._holds = holds
         self._percentiles = percentiles
         self._batches: deque[Batch] = deque()

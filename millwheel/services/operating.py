@@ -7,9 +7,9 @@ that a claim has ended is simply made again. Without any worker a released inter
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from millwheel.clock import Clock
 from millwheel.errors import NotCarriedOut, UsageError
@@ -30,13 +30,6 @@ LOOK_SECONDS = 0.2
 """Between two looks at what became of a wish."""
 
 REASON = "an operator wants it"
-
-
-class Kind(NamedTuple):
-    """What a computation is called, and whether it is one, an injector or a relay."""
-
-    name: str
-    kind: str
 
 
 class Errand(Protocol):
@@ -144,19 +137,16 @@ class Operator:
     """Somebody at a command line.
 
     Args:
-        computations: what the nodes of the graph are, by id.
         tell: gets a line whenever something else is waited for.
     """
 
     def __init__(
         self,
         store: Store,
-        computations: Mapping[int, Kind],
         clock: Clock,
         tell: Callable[[str], None],
     ) -> None:
         self._store = store
-        self._computations = computations
         self._clock = clock
         self._tell = tell
 
@@ -209,13 +199,12 @@ class Operator:
     def _median(self, row: PlacedInterval, placement: Placement) -> int:
         owner = next((worker for worker in placement.workers if worker.id == row.owner), None)
         load = ReportedLoad.read({} if owner is None else owner.load).of(row.id)
-        name, kind = self._computations[row.computation]
-        assert kind != "injector"
         at = split_at(
             IntervalLoad(
-                row.id, name, "computation", row.slot_from, row.slot_to, histogram=load.histogram
+                row.id, row.name, row.kind, row.slot_from, row.slot_to, grain=row.grain,
+                histogram=load.histogram,
             )
-        )
+        )  # fmt: skip
         if at is None:
             raise UsageError(
                 f"interval {row.id} has a single slot, or one key has nearly all of its load: a "
@@ -270,10 +259,9 @@ class Operator:
             await self._clock.sleep(LOOK_SECONDS)
 
     def _require_slots(self, row: PlacedInterval) -> None:
-        name, kind = self._computations[row.computation]
-        if kind == "injector":
+        if row.kind == "injector":
             raise UsageError(
-                f"interval {row.id} is partition {row.slot_from} of the injector {name!r}, which "
+                f"interval {row.id} is partition {row.slot_from} of the injector {row.name!r}, which "
                 "is read as a whole: it can be moved, not split or merged. Give the injector more "
                 "partitions instead"
             )
@@ -325,8 +313,14 @@ def check_slot(row: PlacedInterval, at: int) -> None:
     """Whether an interval can be split at a slot.
 
     Raises:
-        UsageError: that leaves nothing on one side.
+        UsageError: that leaves nothing on one side, or cuts what must stay together.
     """
+    if at % row.grain:
+        below = at // row.grain * row.grain
+        raise UsageError(
+            f"interval {row.id} of {row.name!r}, which reads a broadcast, is cut between cells of "
+            f"{row.grain} slots only: at {below} or {below + row.grain}, not at {at}"
+        )
     if not row.slot_from < at < row.slot_to:
         raise UsageError(
             f"interval {row.id} has the slots from {row.slot_from} to {row.slot_to - 1}: it can be "

@@ -1,5 +1,6 @@
--- Who owns what, who should, who is there, and which injectors rest: one statement, so one snapshot; one row, since
--- every worker asks every second. The database's clock decides on leases, nobody else's.
+-- Who owns what, who should, who is there, and which injectors rest: one statement, so one snapshot;
+-- one row, since every worker asks every second. The database's clock decides on leases, nobody
+-- else's.
 SELECT
     (extract(epoch FROM now()) * 1000000)::bigint,
     (
@@ -11,7 +12,11 @@ SELECT
                         SELECT FROM {worker} AS w
                         WHERE w.id = k.owner AND NOT w.stopped AND w.lease_until > now()
                     ),
-                    k.generation, c.name, c.kind, k.pinned, k.split_at, k.merge_with
+                    k.generation, c.name, c.kind,
+                    65536 / coalesce(
+                        (g.code #>> ARRAY['graph', 'nodes', c.name, 'broadcast_cells'])::integer, 65536
+                    ),
+                    k.pinned, k.split_at, k.merge_with
                 )
                 ORDER BY k.computation, k.slot_from
             ),
@@ -19,6 +24,7 @@ SELECT
         )
         FROM {key_interval} AS k
         JOIN {computation} AS c ON c.id = k.computation
+        CROSS JOIN (SELECT code FROM {generation} ORDER BY number DESC LIMIT 1) AS g
     )::text,
     (
         SELECT coalesce(
