@@ -1,4 +1,4 @@
-"""``python -m bench [rate latency snapshot memory timers hot lag] [--quick]``: measure, print, keep as JSON."""
+"""``python -m bench [PART ...] [--quick]``: measure, print, keep as JSON."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from typing import Any
 
 import psycopg
 
-from bench import hot, lag, latency, memory, rate, snapshot, timers
+from bench import hot, lag, latency, memory, rate, snapshot, takeover, timers, workers
 from bench.server import server
 from millwheel.services import loop
 
-PARTS = ("rate", "latency", "snapshot", "memory", "timers", "hot", "lag")
+PARTS = (
+    "rate", "latency", "snapshot", "memory", "timers", "hot", "lag", "workers", "takeover",
+)  # fmt: skip
 OUT = Path(__file__).parent / "out"
 
 
@@ -66,6 +68,20 @@ async def run(parts: list[str], *, quick: bool) -> dict[str, Any]:
                 directory,
                 samples=30 if quick else 300,
                 records=5_000 if quick else 30_000,
+            )
+        if "workers" in parts:
+            results["workers"] = workers.measure(
+                url,
+                directory,
+                records=50_000 if quick else 300_000,
+                seconds=5 if quick else 30,
+            )
+        if "takeover" in parts:
+            results["takeover"] = takeover.measure(
+                url,
+                directory,
+                sizes=(10, 50) if quick else (10, 100, 1000),
+                moves=2 if quick else 10,
             )
     return results
 

@@ -1,0 +1,182 @@
+"""Worker processes that are measured from outside: by what they store, and by what they cost."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg import sql
+
+from bench.server import drop
+from millwheel.store.migrate import migrate
+
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE_SECONDS = 300.0
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+class Stretch(NamedTuple):
+    """A part of a run, from the middle of it."""
+
+    per_second: float
+    """Rows of the sources."""
+    python: float
+    """Cores that the workers kept busy."""
+    postgres: float
+    """Cores that Postgres kept busy."""
+
+
+PROGRESS = """
+SELECT (c.acked -> l.id::text ->> 0)::bigint
+FROM {interval} AS k
+JOIN {log} AS l ON l.interval_id = k.id AND l.source IS NOT NULL
+CROSS JOIN LATERAL (
+    SELECT acked FROM {commits} AS r WHERE r.interval_id = k.id ORDER BY n DESC LIMIT 1
+) AS c
+"""
+
+
+class Fleet:
+    """Worker processes of one pipeline of `bench.shared`, on a schema of its own."""
+
+    def __init__(self, url: str, directory: Path, pipeline: str, **environment: str) -> None:
+        self.url = url
+        self.name = f"bench_{pipeline}"
+        self._pipeline = pipeline
+        self._log = directory / f"{self.name}.log"
+        self._environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "MILLWHEEL_STORE": url,
+            "BENCH_NAME": self.name,
+            "BENCH_FILES": str(directory),
+            **environment,
+        }
+        self.processes: list[subprocess.Popen[bytes]] = []
+        drop(url, self.name)
+        migrate(url, self.name)
+        self._connection = psycopg.connect(url, autocommit=True)
+        self._progress = sql.SQL(PROGRESS).format(
+            interval=sql.Identifier(self.name, "key_interval"),
+            log=sql.Identifier(self.name, "log"),
+            commits=sql.Identifier(self.name, "commit_record"),
+        )
+
+    def close(self) -> None:
+        """End all workers."""
+        for process in self.processes:
+            process.send_signal(signal.SIGTERM)
+        for process in self.processes:
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._connection.close()
+
+    def start(self, number: int, *, until_done: bool = False) -> None:
+        """Start so many workers, and wait until each has its share."""
+        options = ["--until-done"] if until_done else []
+        with self._log.open("ab") as log:
+            for _ in range(number):
+                self.processes.append(
+                    subprocess.Popen(
+                        [sys.executable, "-m", "millwheel.cli.main", "worker",
+                         f"bench.shared:{self._pipeline}", *options],
+                        cwd=ROOT, env=self._environment, stdout=log, stderr=log,
+                    )
+                )  # fmt: skip
+        self.wait_until(lambda: self._is_placed(len(self.processes)), "all have their places")
+
+    def _is_placed(self, number: int) -> bool:
+        """Whether everything is owned by who should own it, and everybody has something."""
+        rows = self.ask(
+            "SELECT count(DISTINCT owner), count(*) FILTER (WHERE owner IS NULL OR "
+            "owner IS DISTINCT FROM wanted_by OR split_at IS NOT NULL) FROM {}",
+            "key_interval",
+        )
+        return bool(rows[0] == (number, 0))
+
+    def rows_done(self) -> int:
+        """Rows of the sources that are acknowledged."""
+        return sum(row[0] or 0 for row in self._connection.execute(self._progress).fetchall())
+
+    def over(self, first: int, last: int) -> Stretch:
+        """Let the sources go on from row `first` to row `last`; what that took."""
+        self.wait_until(lambda: self.rows_done() >= first, f"{first} rows")
+        rows, begin, (python, postgres) = self.rows_done(), time.perf_counter(), self.cpu()
+        self.wait_until(lambda: self.rows_done() >= last, f"{last} rows")
+        done, end, (python_then, postgres_then) = self.rows_done(), time.perf_counter(), self.cpu()
+        return Stretch(
+            (done - rows) / (end - begin),
+            (python_then - python) / (end - begin),
+            (postgres_then - postgres) / (end - begin),
+        )
+
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        """Ask again and again; a worker that has ended with an error is the end of it."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not condition():
+            for process in self.processes:
+                if process.poll() not in (None, 0, -signal.SIGKILL):
+                    raise RuntimeError(f"a worker ended:\n{self._log.read_text()[-3000:]}")
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"not within {PATIENCE_SECONDS:.0f} s: {what}")
+            time.sleep(0.05)
+
+    def ask(self, query: str, table: str, *parameters: Any) -> list[Any]:
+        """Rows of a table or view of the pipeline; none as long as it is not there."""
+        text = sql.SQL(query).format(sql.Identifier(self.name, table))
+        with contextlib.suppress(psycopg.errors.UndefinedTable):
+            return self._connection.execute(text, parameters).fetchall()
+        return []
+
+    def cpu(self) -> tuple[float, float]:
+        """CPU seconds so far: of the workers, of Postgres."""
+        return sum(_cpu_of(process.pid) for process in self.processes), _postgres_cpu(self.url)
+
+
+@contextlib.contextmanager
+def fleet(url: str, directory: Path, pipeline: str, **environment: str) -> Iterator[Fleet]:
+    """A fleet, and its end."""
+    made = Fleet(url, directory, pipeline, **environment)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def _cpu_of(pid: int, *, with_children: bool = False) -> float:
+    """CPU seconds of a process; with those of children that have ended, if asked for."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except FileNotFoundError:
+        return 0.0
+    return sum(map(int, fields[11 : 15 if with_children else 13])) / TICK
+
+
+def _postgres_cpu(url: str) -> float:
+    """CPU seconds of a server on this machine, with all its processes, past ones too."""
+    with psycopg.connect(url) as connection:
+        ((backend,),) = connection.execute("SELECT pg_backend_pid()").fetchall()
+        parents = _parents()
+        postmaster = parents[backend]
+        children = [pid for pid, parent in parents.items() if parent == postmaster]
+        return _cpu_of(postmaster, with_children=True) + sum(map(_cpu_of, children))
+
+
+def _parents() -> dict[int, int]:
+    """Of every process."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+    return found

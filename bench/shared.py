@@ -1,0 +1,161 @@
+"""What worker processes run when they are measured; which of it, the environment says."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+
+from bench import hot, workload
+from millwheel import (
+    Computation,
+    Context,
+    JsonLines,
+    Pipeline,
+    Record,
+    Settings,
+    Stream,
+    Table,
+    Timer,
+)
+
+NAME = os.environ.get("BENCH_NAME", "bench_shared")
+FILES = Path(os.environ.get("BENCH_FILES", "."))
+RATE = float(os.environ.get("BENCH_RATE", "200"))
+SETTINGS = replace(
+    Settings(),
+    lease_seconds=float(os.environ.get("BENCH_LEASE", "15")),
+    placement_seconds=0.2,
+    # What is measured is how they work, not how they find their places.
+    placement_cooldown_seconds=3600.0,
+)
+PARTS = 4
+TICKS = 8
+"""Sources of ticks; each is a key, and so has one worker."""
+
+
+class Start(msgspec.Struct):
+    """A row that sets a source of ticks going."""
+
+    at: datetime
+    source: int
+
+
+class Tick(msgspec.Struct):
+    """A record that says when it was made."""
+
+    number: int
+    made: float
+
+
+class Ticks(msgspec.Struct):
+    """How many a source has made."""
+
+    made: int = 0
+
+
+class Seen(msgspec.Struct):
+    """The state of a key that ticks come to, of some size."""
+
+    last: int = 0
+    text: str = ""
+
+
+class Latency(msgspec.Struct, frozen=True):
+    """A row of `latency`: from being made to being processed by another computation."""
+
+    number: int
+    milliseconds: float
+
+
+STARTS, TICKED = Stream("starts", Start), Stream("ticks", Tick)
+LATENCIES = Stream("latencies", Latency)
+KEYS = int(os.environ.get("BENCH_KEYS", "10000"))
+
+
+class MakeTicks(Computation[Start, Ticks]):
+    """Makes its share of `RATE` records a second, by the clock."""
+
+    writes = (TICKED,)
+
+    async def process_record(self, record: Record[Start], ctx: Context[Ticks]) -> None:
+        self._again(ctx)
+
+    async def process_timer(self, timer: Timer, ctx: Context[Ticks]) -> None:
+        ctx.state.made += 1
+        number = ctx.state.made * TICKS + int(str(ctx.key))
+        ctx.produce(TICKED, Tick(number, time.time()))
+        self._again(ctx)
+
+    def _again(self, ctx: Context[Ticks]) -> None:
+        ctx.set_timer(ctx.now + timedelta(seconds=TICKS / RATE), kind="wall")
+
+
+class Measure(Computation[Tick, Seen]):
+    """Notes how old each record is when it comes."""
+
+    writes = (LATENCIES,)
+
+    async def process_record(self, record: Record[Tick], ctx: Context[Seen]) -> None:
+        ctx.state.last = record.value.number
+        age = time.time() - record.value.made
+        ctx.produce(LATENCIES, Latency(record.value.number, age * 1000))
+
+
+def key_of(tick: Tick) -> str:
+    """One of `KEYS`, all over the slots."""
+    return f"key {tick.number * 7919 % KEYS}"
+
+
+def ticking() -> Pipeline:
+    """A steady load, and how long each record takes."""
+    pipeline = Pipeline(NAME, settings=SETTINGS)
+    pipeline.inject(STARTS, JsonLines(FILES / "starts.jsonl"), timestamp=lambda start: start.at)
+    pipeline.add(MakeTicks(), STARTS.by(lambda start: str(start.source)))
+    pipeline.add(Measure(), TICKED.by(key_of))
+    pipeline.sink(LATENCIES, Table("latency", Latency))
+    return pipeline
+
+
+def write_starts(directory: Path) -> None:
+    """The rows that set the sources of ticks going."""
+    begin = datetime(2024, 1, 1, tzinfo=UTC)
+    rows = [msgspec.json.encode(Start(begin, number)) for number in range(TICKS)]
+    (directory / "starts.jsonl").write_bytes(b"\n".join(rows) + b"\n")
+
+
+def _payments() -> JsonLines:
+    return JsonLines([FILES / f"payments-{part}.jsonl" for part in range(PARTS)])
+
+
+def write_payments(directory: Path, count: int) -> None:
+    """The payments of the workload, in as many files as there are partitions."""
+    encode = msgspec.json.Encoder().encode
+    rows: list[list[bytes]] = [[] for _ in range(PARTS)]
+    for number, payment in enumerate(workload.payments(count)):
+        rows[number % PARTS].append(encode(payment) + b"\n")
+    for part, lines in enumerate(rows):
+        (directory / f"payments-{part}.jsonl").write_bytes(b"".join(lines))
+
+
+def balances() -> Pipeline:
+    """The workload of the rate, from several partitions."""
+    return workload.pipeline(NAME, _payments(), SETTINGS)
+
+
+def plain() -> Pipeline:
+    """A hot key, in one phase."""
+    pipeline = hot.plain(NAME, _payments())
+    pipeline.settings = SETTINGS
+    return pipeline
+
+
+def two_phase() -> Pipeline:
+    """A hot key, in two phases."""
+    pipeline = hot.two_phase(NAME, _payments())
+    pipeline.settings = SETTINGS
+    return pipeline

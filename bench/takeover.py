@@ -1,0 +1,176 @@
+"""How long an interval stands still: when its worker is killed, when it is moved, when it is split.
+
+A steady load comes to keys all over the slots. What is told is the longest pause between two
+commits with records of the intervals concerned, by the stamps of these commits; of a takeover, the
+time from the end of the dead worker's lease to the first such commit.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg import sql
+
+from bench.fleet import Fleet, fleet
+from bench.shared import write_starts
+from millwheel.codec import encode_key
+
+LOAD = 200.0
+LEASE_SECONDS = 3.0
+STATE_BYTES = 1000
+
+COMMITS = """
+SELECT interval_id, sequencer, stamp, (counters ->> 'processed')::bigint
+FROM {} WHERE interval_id = ANY(%s) ORDER BY interval_id, n
+"""
+OWNED = """
+SELECT id, sequencer FROM {} WHERE owner = %s::uuid AND slot_to - slot_from > 100 ORDER BY id
+"""
+LEASE = """
+SELECT (extract(epoch FROM lease_until) * 1000000)::bigint FROM {} WHERE id = %s::uuid
+"""
+
+
+def fill(made: Fleet, keys: int) -> None:
+    """Give so many keys a state of a thousand bytes."""
+    ((computation,),) = made.ask("SELECT id FROM {} WHERE name = 'measure'", "computation")
+    ((interval,),) = made.ask(
+        "SELECT min(id) FROM {} WHERE computation = %s", "key_interval", computation
+    )
+    value = '{"last": 0, "text": "' + "x" * STATE_BYTES + '"}'
+    with psycopg.connect(made.url, autocommit=True) as connection:
+        columns = connection.execute(
+            "SELECT column_name FROM information_schema.columns "
+            "WHERE table_schema = %s AND table_name = 'state'",
+            [made.name],
+        ).fetchall()
+        given = {"computation": computation, "entry": "", "value": value, "version": 1, "n": 0}
+        given["interval_id"] = interval
+        names = [name for (name,) in columns if name in {*given, "slot", "key"}]
+        copy = sql.SQL("COPY {} ({}) FROM STDIN").format(
+            sql.Identifier(made.name, "state"), sql.SQL(", ").join(map(sql.Identifier, names))
+        )
+        with connection.cursor() as cursor, cursor.copy(copy) as rows:
+            for number in range(keys):
+                text, slot = encode_key(f"key {number}")
+                row = {**given, "slot": slot, "key": text.decode()}
+                rows.write_row([row[name] for name in names])
+        connection.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(made.name, "state")))
+
+
+class WithRecords(NamedTuple):
+    """A commit that records had a part in."""
+
+    interval: int
+    sequencer: int
+    stamp: int
+
+
+def commits(made: Fleet, intervals: list[int]) -> list[WithRecords]:
+    """Those with records of some intervals, each interval's in its order."""
+    found = []
+    totals: dict[int, int] = {}
+    for id_, sequencer, stamp, total in made.ask(COMMITS, "commit_record", intervals):
+        if (total or 0) > totals.get(id_, 0):
+            found.append(WithRecords(id_, sequencer, stamp))
+        totals[id_] = total or 0
+    return found
+
+
+def owned(made: Fleet, worker: str) -> dict[int, int]:
+    """Sequencers of the intervals of a worker that records come to, by id."""
+    return dict(made.ask(OWNED, "key_interval", worker))
+
+
+def longest_pause(made: Fleet, intervals: Iterable[int], since: float) -> float:
+    """Seconds between two commits with records of one of these, from half a second before."""
+    longest = 0
+    stamps = [
+        commit for commit in commits(made, list(intervals)) if commit.stamp > (since - 0.5) * 1e6
+    ]
+    for one, next_ in pairwise(stamps):
+        if one.interval == next_.interval:
+            longest = max(longest, next_.stamp - one.stamp)
+    return longest / 1e6
+
+
+def takeover(url: str, directory: Path, keys: int) -> float:
+    """Seconds from the end of a killed worker's lease to the first records of its intervals."""
+    with fleet(
+        url, directory, "ticking", BENCH_RATE=str(LOAD), BENCH_LEASE=str(LEASE_SECONDS),
+        BENCH_KEYS=str(keys),
+    ) as made:  # fmt: skip
+        made.start(1)
+        fill(made, keys)
+        made.start(1)
+        time.sleep(3)
+        victim = made.processes[0]
+        ((worker,),) = made.ask("SELECT id::text FROM {} WHERE pid = %s", "worker", victim.pid)
+        before = owned(made, worker)
+
+        def after() -> dict[int, int]:
+            new = [c for c in commits(made, list(before)) if c.sequencer > before[c.interval]]
+            return {commit.interval: commit.stamp for commit in reversed(new)}
+
+        victim.send_signal(signal.SIGKILL)
+        victim.wait()
+        made.wait_until(lambda: after().keys() == before.keys(), "they are taken over")
+        ((lease,),) = made.ask(LEASE, "worker", worker)
+        return float(max(after().values()) - lease) / 1e6
+
+
+def move(url: str, directory: Path, moves: int) -> dict[str, list[float]]:
+    """Seconds of pause of intervals that were moved, and of those that were not; one is split."""
+    found: dict[str, list[float]] = {"moved": [], "others": [], "split": []}
+    with fleet(url, directory, "ticking", BENCH_RATE=str(LOAD)) as made:
+        made.start(2)
+        time.sleep(2)
+        workers = [id_ for (id_,) in made.ask("SELECT id::text FROM {}", "worker")]
+        for number in range(moves):
+            mine, others = owned(made, workers[0]), owned(made, workers[1])
+            if number % 2:
+                mine, others = others, mine
+            id_, began = min(mine), time.time()
+            _intervals(made, "move", str(id_), workers[(number + 1) % 2])
+            time.sleep(1)
+            found["moved"].append(longest_pause(made, [id_], began))
+            found["others"].append(longest_pause(made, {*mine, *others} - {id_}, began))
+        id_, began = min({**owned(made, workers[0]), **owned(made, workers[1])}), time.time()
+        _intervals(made, "split", str(id_))
+        time.sleep(1)
+        found["split"].append(longest_pause(made, [id_], began))
+    return found
+
+
+def _intervals(made: Fleet, *words: str) -> None:
+    """The command that people use."""
+    subprocess.run(
+        [sys.executable, "-m", "millwheel.cli.main", "intervals", *words, "--store", made.url,
+         "--pipeline", made.name],
+        check=True, capture_output=True,
+    )  # fmt: skip
+
+
+def measure(url: str, directory: Path, *, sizes: tuple[int, ...], moves: int) -> dict[str, Any]:
+    """Takeovers at several sizes of the state, and moves under load."""
+    write_starts(directory)
+    found: dict[str, Any] = {"takeover": {}}
+    for size in sizes:
+        seconds = takeover(url, directory, size * 1_000_000 // STATE_BYTES)
+        found["takeover"][size] = seconds
+        print(f"  {size:5,} MB of state: {seconds:.2f} s from the end of the lease to records")
+    ratio = found["takeover"][sizes[-1]] / found["takeover"][sizes[0]]
+    found["ratio"] = ratio
+    print(f"takeover at {sizes[-1]:,} MB / at {sizes[0]:,} MB = {ratio:.2f}")
+    found["move"] = move(url, directory, moves)
+    for what, seconds_ in found["move"].items():
+        print(f"  {what}: longest pause {max(seconds_) * 1000:.0f} ms of {len(seconds_)}")
+    return found

@@ -1,0 +1,66 @@
+"""Several worker processes on one pipeline: rate, cores, latency, a hot key (paper, figure 14).
+
+All on this machine, Postgres too: on two cores two workers have hardly more to share than one.
+What is told is how much of a core each part keeps busy, so that it can be seen who is short of what.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.fleet import Stretch, fleet
+from bench.shared import write_payments, write_starts
+
+LOAD = 200.0
+"""Records a second of the moderate load."""
+
+
+def stretch(url: str, directory: Path, pipeline: str, workers: int, records: int) -> Stretch:
+    """The middle of a run in so many processes."""
+    with fleet(url, directory, pipeline) as made:
+        made.start(workers)
+        done = made.rows_done()
+        return made.over(done + (records - done) // 10, done + (records - done) * 9 // 10)
+
+
+def latency(url: str, directory: Path, workers: int, seconds: float) -> list[float]:
+    """Milliseconds of each record of a steady load, from being made to being processed."""
+    with fleet(url, directory, "ticking", BENCH_RATE=str(LOAD)) as made:
+        made.start(workers)
+        time.sleep(2)
+        ((before,),) = made.ask("SELECT coalesce(max(number), 0) FROM {}", "latency")
+        time.sleep(seconds)
+        rows = made.ask("SELECT milliseconds FROM {} WHERE number > %s", "latency", before)
+        return [milliseconds for (milliseconds,) in rows]
+
+
+def measure(url: str, directory: Path, *, records: int, seconds: float) -> dict[str, Any]:
+    """Rates of one and two workers, of a hot key in two, latencies of one to four."""
+    write_payments(directory, records)
+    write_starts(directory)
+    found: dict[str, Any] = {"rate": {}, "hot": {}, "latency": {}}
+    for workers in (1, 2):
+        one = stretch(url, directory, "balances", workers, records)
+        found["rate"][workers] = one._asdict()
+        print(
+            f"  {workers} workers: {one.per_second:9,.0f} records/s; cores: Python "
+            f"{one.python:.2f}, Postgres {one.postgres:.2f}"
+        )
+    for pipeline in ("plain", "two_phase"):
+        hot = stretch(url, directory, pipeline, 2, records)
+        found["hot"][pipeline] = hot._asdict()
+        print(f"  a hot key, {pipeline}, 2 workers: {hot.per_second:9,.0f} records/s")
+    for workers in (1, 2, 3, 4):
+        ages = latency(url, directory, workers, seconds)
+        p50, p99 = statistics.median(ages), statistics.quantiles(ages, n=100)[98]
+        found["latency"][workers] = {"p50": p50, "p99": p99, "records": len(ages)}
+        print(f"  {workers} workers, {LOAD:.0f} records/s: p50 {p50:.1f} ms, p99 {p99:.1f} ms")
+    rate = found["rate"][2]["per_second"] / found["rate"][1]["per_second"]
+    two = found["hot"]["two_phase"]["per_second"] / found["hot"]["plain"]["per_second"]
+    flat = found["latency"][4]["p50"] / found["latency"][1]["p50"]
+    print(f"two workers / one = {rate:.2f}; a hot key in two workers: two phases / one = {two:.2f}")
+    print(f"median latency, four workers / one = {flat:.2f}")
+    return {**found, "ratio": rate, "hot_ratio": two, "latency_ratio": flat}
