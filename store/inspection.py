@@ -60,8 +60,6 @@ class Worker(msgspec.Struct, frozen=True):
     """Of the pipeline, that its code belongs to."""
     address: str = ""
     """Where other workers reach it; empty: it is alone."""
-    code: str = ""
-    """Hash of what it runs."""
     cpu: float | None = None
     """CPU seconds per second, by its last heartbeat; None: there was none yet."""
     rss_bytes: int | None = None

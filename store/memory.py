@@ -148,7 +148,6 @@ class _Worker:
     lease_until: float
     load: dict[str, Any]
     address: str = ""
-    code: str = ""
     generation: int = 1
     stopped: bool = False
 
@@ -403,7 +402,6 @@ class MemoryStore:
         lease_seconds: float,
         *,
         address: str = "",
-        code: str = "",
         generation: int = 1,
     ) -> None:
         await self._called("register_worker")
@@ -413,9 +411,7 @@ class MemoryStore:
             for id_, other in self._workers.items()
             if other.lease_until >= now - FORGET_WORKERS_SECONDS
         }
-        self._workers[worker] = _Worker(
-            self._next(), now + lease_seconds, {}, address, code, generation
-        )
+        self._workers[worker] = _Worker(self._next(), now + lease_seconds, {}, address, generation)
 
     async def heartbeat(self, worker: str, lease_seconds: float, load: dict[str, Any]) -> Heartbeat:
         await self._called("heartbeat")
@@ -565,7 +561,7 @@ class MemoryStore:
             ],
             [
                 PlacedWorker(
-                    id_, w.address, w.code, "memory", w.number, "", [],
+                    id_, w.address, "memory", w.number, "", [],
                     max(0.0, w.lease_until - now), _plain(w.load), w.generation,
                 )
                 for id_, w in self._workers.items()

@@ -98,10 +98,10 @@ class PostgresPlacement:
             [PlacedInterval(*found) for found in msgspec.json.decode(intervals)],
             [
                 PlacedWorker(
-                    id_, address, code, host, pid, started,
+                    id_, address, host, pid, started,
                     [(backend, start) for backend, start in backends], float(left), load, generation,
                 )
-                for id_, address, code, host, pid, started, backends, left, load, generation
+                for id_, address, host, pid, started, backends, left, load, generation
                 in msgspec.json.decode(workers)
             ],
             frozenset(msgspec.json.decode(removed)),

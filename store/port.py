@@ -263,7 +263,6 @@ class PlacedWorker:
 
     id: str
     address: str
-    code: str
     host: str
     pid: int
     pid_started: str
@@ -443,14 +442,12 @@ class Store(Protocol):
         lease_seconds: float,
         *,
         address: str = "",
-        code: str = "",
         generation: int = 1,
     ) -> None:
         """Say that a worker is there.
 
         Args:
             address: where others reach it.
-            code: a hash of what it runs.
             generation: that of its deployment; it never owns what newer code has owned.
         """
         ...

@@ -213,7 +213,6 @@ class PostgresStore:
         lease_seconds: float,
         *,
         address: str = "",
-        code: str = "",
         generation: int = 1,
     ) -> None:
         self._worker = worker
@@ -227,7 +226,6 @@ class PostgresStore:
                 "pid_started": started,
                 "lease_seconds": lease_seconds,
                 "address": address,
-                "code": code,
                 "generation": generation,
             },
         )

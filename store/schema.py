@@ -119,7 +119,6 @@ worker = Table(
     Column("backends", JSONB, nullable=False, comment="its server processes: [pid, start]"),
     Column("load", JSONB, nullable=False, comment="what it last said of itself"),
     Column("address", Text, nullable=False, comment="where others reach it: host:port"),
-    Column("code", Text, nullable=False, comment="hash of what it runs"),
     Column("generation", Integer, nullable=False, comment="generation.number of what it runs"),
     comment="Worker processes, with their leases",
 )

@@ -630,7 +630,7 @@ def test_injectors_are_paused_and_go_on(shell: Shell) -> None:
     (worker,) = status["workers"]
     assert worker["rss_bytes"] > 1 << 20
     assert worker["cpu"] >= 0
-    assert (worker["address"], worker["code"]) == ("", "")
+    assert (worker["address"], worker["generation"]) == ("", 1)
     text = shell("status", name)
     assert re.search(r"lease for \d+ s more, 7 intervals, CPU \d+%, [\d,]+ MB\n", text), text
     shell("resume", name)

@@ -97,7 +97,7 @@ async def test_who_was_ended_or_forgotten_hears_it_at_the_next_heartbeat(site: S
 async def test_the_placement_shows_workers_and_intervals(site: Site) -> None:
     owner = await Owner.take(site.store)
     other = str(uuid.uuid4())
-    await site.store.register_worker(other, 0.0, address="127.0.0.1:7001", code="abc")
+    await site.store.register_worker(other, 0.0, address="127.0.0.1:7001")
     gone = await worker(site.store)
     await site.store.stop_worker(gone)
     await (await site.another()).heartbeat(owner.worker, 50.0, {"share": 0.5, "slots": {"3": 1}})
@@ -112,12 +112,12 @@ async def test_the_placement_shows_workers_and_intervals(site: Site) -> None:
         assert (row.owner, row.wanted_by, row.lease_over) == (owner.worker, None, False)
         assert not row.is_free
     mine, theirs = placement.workers
-    assert (mine.id, mine.address, mine.code) == (owner.worker, "", "")
+    assert (mine.id, mine.address) == (owner.worker, "")
     assert mine.load == {"share": 0.5, "slots": {"3": 1}}
     assert 40.0 < mine.lease_left <= 50.0
     assert mine.host
     assert mine.pid
-    assert (theirs.id, theirs.address, theirs.code) == (other, "127.0.0.1:7001", "abc")
+    assert (theirs.id, theirs.address) == (other, "127.0.0.1:7001")
     assert (theirs.lease_left, theirs.backends, theirs.load) == (0.0, [], {})
 
 

@@ -17,13 +17,13 @@ def look(site: PostgresSite) -> PipelineStatus:
 async def test_what_a_worker_said_of_itself_last(postgres: PostgresSite) -> None:
     owner = await Owner.take(postgres.store)
     other = str(uuid.uuid4())
-    await postgres.store.register_worker(other, 9.0, address="10.0.0.1:7000", code="abc123")
+    await postgres.store.register_worker(other, 9.0, address="10.0.0.1:7000")
     await postgres.store.heartbeat(owner.worker, 9.0, {"cpu": 0.25, "rss_bytes": 1 << 33})
     mine, theirs = look(postgres).workers
-    assert (mine.id, mine.intervals, mine.address, mine.code) == (owner.worker, 3, "", "")
+    assert (mine.id, mine.intervals, mine.address) == (owner.worker, 3, "")
     assert (mine.cpu, mine.rss_bytes) == (0.25, 1 << 33)
     assert (theirs.id, theirs.intervals) == (other, 0)
-    assert (theirs.address, theirs.code) == ("10.0.0.1:7000", "abc123")
+    assert theirs.address == "10.0.0.1:7000"
     assert (theirs.cpu, theirs.rss_bytes) == (None, None), "it has said nothing yet"
 
 

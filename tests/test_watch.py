@@ -117,8 +117,8 @@ def test_the_view() -> None:
     assert figures == "  2 workers · 3 intervals · 2,500 records/s · backlog 12"
     workers, computations = tables[2:4], tables[6:]
     assert [[cell.strip() for cell in row.split("|")] for row in workers] == [
-        ["aaaaaaaa", "running", "42", "mill", "", "", "10 s", "1", "", ""],
-        ["cccccccc", "silent", "42", "mill", "", "", "0 s", "1", "", ""],
+        ["aaaaaaaa", "running", "42", "mill", "", "1", "10 s", "1", "", ""],
+        ["cccccccc", "silent", "42", "mill", "", "1", "0 s", "1", "", ""],
     ]
     assert [[cell.strip() for cell in row.split("|")] for row in computations] == [
         ["count", "2,500", "1,234,567", "12", "2024-05-01T11:59:00", "1 min 0 s",
@@ -137,14 +137,14 @@ def test_pipelines_that_cannot_be_looked_into_are_told_in_a_line() -> None:
 
 def test_workers_tell_where_they_are_and_what_they_cost() -> None:
     ann = Worker(
-        ANN, "mill", 42, START, START, 10, "running", 1, 1, "10.0.0.1:7000", "0123456789abcdef", 0.256,
+        ANN, "mill", 42, START, START, 10, "running", 1, 3, "10.0.0.1:7000", 0.256,
         300 << 20,
     )  # fmt: skip
     found = status(workers=[ann])
     head, _, row = lines([found])[2:5]
     cells = dict(zip(cells_of(head), cells_of(row), strict=True))
     assert cells["address"] == "10.0.0.1:7000"
-    assert cells["code"] == "01234567"
+    assert cells["code"] == "3"
     assert cells["CPU"] == "26%"
     assert cells["memory"] == "300 MB"
 

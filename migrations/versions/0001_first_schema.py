@@ -407,7 +407,6 @@ def upgrade() -> None:
             comment="what it last said of itself",
         ),
         sa.Column("address", sa.Text(), nullable=False, comment="where others reach it: host:port"),
-        sa.Column("code", sa.Text(), nullable=False, comment="hash of what it runs"),
         sa.Column(
             "generation",
             sa.Integer(),

@@ -119,7 +119,7 @@ def _worker(worker: Worker) -> list[str]:
         *([f"CPU {worker.cpu:.0%}"] if worker.cpu is not None else []),
         *([byte_text(worker.rss_bytes)] if worker.rss_bytes is not None else []),
         *([f"at {worker.address}"] if worker.address else []),
-        *([f"code {worker.code[:8]}"] if worker.code else []),
+        f"code of generation {worker.generation}",
     ]
 
 

@@ -168,7 +168,7 @@ def _worker(worker: Worker) -> list[str]:
         str(worker.pid),
         worker.host,
         worker.address,
-        worker.code[:8],
+        str(worker.generation),
         f"{max(worker.lease_seconds, 0):.0f} s",
         str(worker.intervals),
         "" if worker.cpu is None else f"{worker.cpu:.0%}",

@@ -30,7 +30,7 @@ SELECT
         SELECT coalesce(
             jsonb_agg(
                 jsonb_build_array(
-                    w.id, w.address, w.code, w.host, w.pid, w.pid_started, w.backends,
+                    w.id, w.address, w.host, w.pid, w.pid_started, w.backends,
                     greatest(0, extract(epoch FROM w.lease_until - now()))::float8, w.load,
                     w.generation
                 )

@@ -1,9 +1,9 @@
 -- Registers a worker with a fresh lease, by the database's clock.
 INSERT INTO {worker} (
     id, host, pid, pid_started, started_at, heartbeat_at, lease_until, stopped, backends, load,
-    address, code, generation
+    address, generation
 )
 VALUES (
     %(id)s, %(host)s, %(pid)s, %(pid_started)s, now(), now(),
-    now() + %(lease_seconds)s * interval '1 second', false, '[]', '{{}}', %(address)s, %(code)s, %(generation)s
+    now() + %(lease_seconds)s * interval '1 second', false, '[]', '{{}}', %(address)s, %(generation)s
 )

@@ -1,7 +1,7 @@
 CREATE VIEW {workers} AS
 SELECT
     w.id, w.host, w.pid, w.address, w.started_at, w.heartbeat_at, w.lease_until, w.stopped,
-    count(k.id)::integer AS intervals, w.load, w.code, w.generation
+    count(k.id)::integer AS intervals, w.load, w.generation
 FROM {worker} AS w
 LEFT JOIN {key_interval} AS k ON k.owner = w.id
 GROUP BY w.id;
@@ -16,5 +16,4 @@ COMMENT ON COLUMN {workers}.lease_until IS 'until when its intervals are its own
 COMMENT ON COLUMN {workers}.stopped IS 'ended in order';
 COMMENT ON COLUMN {workers}.intervals IS 'key intervals it owns';
 COMMENT ON COLUMN {workers}.load IS 'what it last said of itself';
-COMMENT ON COLUMN {workers}.code IS 'hash of what it runs';
 COMMENT ON COLUMN {workers}.generation IS 'generation of the pipeline that its code belongs to'
