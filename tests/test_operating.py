@@ -311,7 +311,7 @@ async def test_the_command_moves_splits_and_merges(
 
         lower, _ = await shared()
         assert lower["owner_alive"]
-        told = await command("split", lower["id"])
+        told = await command("split", lower["id"], "--at", SLOTS // 4)
         assert told == f"interval {lower['id']} is split at slot {SLOTS // 4}\n"
         ids = [row["id"] for row in await shared()]
         assert len(ids) == 3
