@@ -40,7 +40,7 @@ from millwheel.store.migrate import migrate
 from tests import visits
 from tests.chaos import CHAINS, NAME, ROOT, make_directory
 
-ROWS_PER_SECOND = 1000
+ROWS_PER_SECOND = 2000
 PAUSE = 0.5
 """Seconds that every tenth visit takes, so that there is work for as long as is wanted."""
 
