@@ -6,17 +6,19 @@ the URL of, as if somebody else ran it.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
 import signal
 import socket
-import stat
+import ssl
+import sys
 import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from millwheel.services.crew import Crew, WorkerFailed
 from millwheel.services.interruption import LAST_WORDS
-from millwheel.services.tcp import Tls
 from millwheel.store import embedded
 from tests.test_cli import MODULE, Rows, Running, Shell, expected, lines, on_a_terminal
 from tests.test_tcp import Authority
@@ -211,9 +213,7 @@ def test_a_port_that_is_in_use(option: str, shell: Workers) -> None:
 
 
 def test_no_such_store(shell: Workers) -> None:
-    told = shell.refused(
-        "--store", "postgresql://u:password@127.0.0.1:1/nothing", code=7
-    )
+    told = shell.refused("--store", "postgresql://u:password@127.0.0.1:1/nothing", code=7)
     assert "the store postgresql://u:***@127.0.0.1:1/nothing cannot be reached" in told
     assert "Check --store" in told
 
@@ -263,6 +263,7 @@ def test_it_waits_for_more_until_sigterm_and_hands_everything_over(shell: Worker
     events = [json.loads(line)["event"] for line in stderr.splitlines()]
     assert "stopping" in events
     assert "not_handed_over" not in events
+    assert [line["event"] for line in worker.log].count("progress") <= 1, "every ten seconds"
     assert shell.free()
     assert shell.rows("SELECT stopped FROM {}", "worker") == [(True,)]
     shell("worker", "wheel:pipeline", "--until-done")
@@ -290,9 +291,7 @@ def test_it_says_that_it_stops_while_it_does(shell: Workers) -> None:
 def test_it_says_that_it_starts_until_it_has(shell: Workers) -> None:
     shell.write(lines(10))
     with psycopg.connect(shell.url()) as other:
-        other.execute(
-            sql.SQL("LOCK TABLE {}").format(sql.Identifier(shell.name, "generation"))
-        )
+        other.execute(sql.SQL("LOCK TABLE {}").format(sql.Identifier(shell.name, "generation")))
         worker = shell.worker("--until-done", "--http", "127.0.0.1:0")
         url = listening(worker)
         assert ask(url, "/readyz") == (503, "not ready: it is still starting\n")
@@ -304,9 +303,7 @@ def test_it_says_that_it_starts_until_it_has(shell: Workers) -> None:
 def test_sigterm_while_it_starts(shell: Workers) -> None:
     shell.write(lines(10))
     with psycopg.connect(shell.url()) as other:
-        other.execute(
-            sql.SQL("LOCK TABLE {}").format(sql.Identifier(shell.name, "generation"))
-        )
+        other.execute(sql.SQL("LOCK TABLE {}").format(sql.Identifier(shell.name, "generation")))
         worker = shell.worker("--http", "127.0.0.1:0")
         listening(worker)
         worker.process.send_signal(signal.SIGTERM)
@@ -314,8 +311,8 @@ def test_sigterm_while_it_starts(shell: Workers) -> None:
     assert worker.end()[0] == 128 + signal.SIGTERM
 
 
-def test_a_second_sigterm_ends_it_at_once_and_loses_nothing(shell: Workers) -> None:
-    rows = gated(shell)
+def test_a_second_sigterm_ends_it_at_once(shell: Workers) -> None:
+    gated(shell)
     worker = shell.worker()
     shell.wait(lambda: shell.rows("SELECT count(*) > 0 FROM {}", "states")[0][0], worker)
     worker.process.send_signal(signal.SIGTERM)
@@ -324,6 +321,135 @@ def test_a_second_sigterm_ends_it_at_once_and_loses_nothing(shell: Workers) -> N
     assert code == 128 + signal.SIGTERM
     assert LAST_WORDS.decode().strip() in stderr
     assert not shell.free(), "it had no time for that"
-    shell.gate.touch()
-    shell("worker", "wheel:pipeline", "--until-done")
+
+
+# -- among others -----------------------------------------------------------------------------------
+
+
+def test_a_secret_by_file_is_the_same_as_by_the_environment(shell: Workers) -> None:
+    shell.write(lines(100))
+    (shell.directory / "secret").write_text(f"{SECRET}\n")
+    one = shell.worker("--secret-file", "secret", MILLWHEEL_SECRET="of no concern: a file is given")
+    other = shell.worker("--listen", "127.0.0.1:0", MILLWHEEL_SECRET=SECRET)
+    for running in (one, other):
+        running.until(lambda line: line["event"] == "link_up")
+    stranger = shell.worker("--until-done", MILLWHEEL_SECRET="another sixteen bytes")
+    told = stranger.until(lambda line: line["event"] in ("link_up", "link_down"))
+    assert told["event"] == "link_down"
+    assert "secret" in told["reason"]
+    for running in (one, other, stranger):
+        assert running.end(signal.SIGTERM)[0] == 128 + signal.SIGTERM
+
+
+def test_tls_between_two_processes(shell: Workers, tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("there is no openssl on this machine to make certificates with")
+    rows = lines(3000)
+    shell.write(rows)
+    certificate, key = Authority(tmp_path, "ours").certificate("here", "IP:127.0.0.1")
+    tls = ("--tls-certificate", certificate, "--tls-key", key, "--tls-authority")
+    arguments = [*map(str, tls), str(tmp_path / "ours.pem")]
+    first = shell.worker(*arguments)
+    started(first)
+    second = shell.worker(*arguments)
+    for running in (first, second):
+        running.until(lambda line: line["event"] == "link_up")
+    ((address,), *_) = shell.rows("SELECT address FROM {}", "worker")
+    host, _, port = address.rpartition(":")
+    assert ssl.get_server_certificate((host, int(port))) == certificate.read_text()
+    shell.wait(lambda: len(shell.rows("SELECT DISTINCT owner FROM {}", "key_interval")) == 2)
+    shell.wait(lambda: shell.total() > 0, first, second)
+    for running in (first, second):
+        assert running.end(signal.SIGTERM)[0] == 128 + signal.SIGTERM
+    assert shell.worker(*arguments, "--until-done").end()[0] == 0
+    assert shell.counts() == expected(rows)
+
+
+# -- several of one command -------------------------------------------------------------------------
+
+
+def test_workers_close_all_windows_at_the_end(shell: Workers) -> None:
+    told = shell("run", "wheel:pipeline", "--workers", "2", "--keep-open", code=2)
+    assert told == (
+        "error: --workers runs to the end of the input and closes all windows there: it does not "
+        "go with --keep-open\n"
+    )
+
+
+def test_several_workers_on_a_store_of_their_own(directory: Path) -> None:
+    """A directory: its server is made, shared by all, and gone in the end."""
+    store = directory / "theirs"
+    shell = Shell(directory, str(store), "theirs")
+    rows = lines(2000)
+    shell.write(rows)
+    try:
+        told = json.loads(shell("run", "wheel:pipeline", "--workers", "2", "--json"))
+        assert (told["pipeline"], told["outcome"], told["signal"]) == ("theirs", "complete", None)
+        assert told["processed"] > 2000
+        assert told["low_watermark"] == "infinity"
+        assert embedded.status(store).state == "stopped"
+        again = shell("run", "wheel:pipeline", "--workers", "2")
+        assert again == "theirs: complete, nothing to do\n"
+        embedded.start(store)
+        assert shell.counts() == expected(rows)
+    finally:
+        embedded.remove(store)
+
+
+def test_an_error_in_one_worker_ends_all_and_is_told_once(shell: Workers) -> None:
+    rows = lines(2000)
+    rows[1000]["text"] = "boom"
+    shell.write(rows)
+    running = shell.start("run", "wheel:pipeline", "--workers", "3")
+    code, stdout, stderr = running.end()
+    assert (code, stdout) == (6, ""), stderr
+    assert stderr.count("LookupError: no such word") == 1, stderr
+    assert stderr.count("wheel.py:") == 1, stderr
+    assert 'raise LookupError("no such word")' in stderr
+    last = stderr.splitlines()[-1]
+    assert last.startswith("error: worker ")
+    assert "of 3 ended with exit code 6, see above; the others were stopped" in last
+    assert "Traceback" not in stderr
+    assert shell.rows("SELECT bool_and(stopped) FROM {}", "worker") == [(True,)]
+
+
+class Failing(Crew):
+    """All of its workers meet the same record."""
+
+    def _command(self) -> Sequence[str]:
+        program = "import sys; sys.exit('warning\\nerror: no such word\\n  at wheel.py:45')"
+        return (sys.executable, "-c", program)
+
+
+async def test_the_same_error_of_several_workers_is_told_once() -> None:
+    heard: list[Any] = []
+    crew = Failing("wheel:pipeline", "store", 3, lambda worker, said: heard.append(said))
+    with pytest.raises(WorkerFailed, match="of 3 ended with exit code 1"):
+        await crew.run(asyncio.Event())
+    heard = [said for said in heard if said != "warning"]
+    assert heard == ["error: no such word", "  at wheel.py:45"]
+
+
+def test_a_terminal_gets_one_bar_and_what_workers_warn_of_above_it(shell: Workers) -> None:
+    rows = gated(shell)
+    killed = False
+
+    def until(shown: bytes) -> bool:
+        """Kills one worker in the middle, and then lets them go on."""
+        nonlocal killed
+        if not killed and shell.rows("SELECT count(*) > 0 FROM {}", "states")[0][0]:
+            ((pid,), *_) = shell.rows("SELECT pid FROM {} WHERE NOT stopped", "worker")
+            os.kill(pid, signal.SIGKILL)
+            killed = True
+            shell.gate.touch()
+        return False
+
+    code, shown = on_a_terminal(shell, "run", "wheel:pipeline", "--workers", "2", until=until)
+    assert code == 0, shown
+    assert killed
+    assert "worker_killed" in shown
+    assert "SIGKILL" in shown
+    assert "records ·" in shown
+    assert "complete (this run" in shown
+    assert '"event"' not in shown, "lines for people"
     assert shell.counts() == expected(rows)
