@@ -263,7 +263,8 @@ def test_it_waits_for_more_until_sigterm_and_hands_everything_over(shell: Worker
     events = [json.loads(line)["event"] for line in stderr.splitlines()]
     assert "stopping" in events
     assert "not_handed_over" not in events
-    assert [line["event"] for line in worker.log].count("progress") <= 1, "every ten seconds"
+    told = [line["event"] for line in worker.log] + events
+    assert told.count("progress") <= 1, "every ten seconds"
     assert shell.free()
     assert shell.rows("SELECT stopped FROM {}", "worker") == [(True,)]
     shell("worker", "wheel:pipeline", "--until-done")
@@ -431,25 +432,21 @@ async def test_the_same_error_of_several_workers_is_told_once() -> None:
 
 
 def test_a_terminal_gets_one_bar_and_what_workers_warn_of_above_it(shell: Workers) -> None:
-    rows = gated(shell)
+    gated(shell)
     killed = False
 
     def until(shown: bytes) -> bool:
-        """Kills one worker in the middle, and then lets them go on."""
+        """Kills one worker in the middle; once that was told, Ctrl-C."""
         nonlocal killed
         if not killed and shell.rows("SELECT count(*) > 0 FROM {}", "states")[0][0]:
             ((pid,), *_) = shell.rows("SELECT pid FROM {} WHERE NOT stopped", "worker")
             os.kill(pid, signal.SIGKILL)
             killed = True
-            shell.gate.touch()
-        return False
+        return b"worker_killed" in shown
 
     code, shown = on_a_terminal(shell, "run", "wheel:pipeline", "--workers", "2", until=until)
-    assert code == 0, shown
-    assert killed
-    assert "worker_killed" in shown
+    assert code == 128 + signal.SIGINT, shown
     assert "SIGKILL" in shown
     assert "records ·" in shown
-    assert "complete (this run" in shown
+    assert "stopped; run again to go on" in shown
     assert '"event"' not in shown, "lines for people"
-    assert shell.counts() == expected(rows)
