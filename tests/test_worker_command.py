@@ -431,6 +431,23 @@ async def test_the_same_error_of_several_workers_is_told_once() -> None:
     assert heard == ["error: no such word", "  at wheel.py:45"]
 
 
+class Waiting(Crew):
+    """Workers that do nothing until they are asked to end."""
+
+    asked: asyncio.Event
+
+    def _command(self) -> Sequence[str]:
+        self.asked.set()  # one is about to be made
+        return (sys.executable, "-c", "import sys; sys.stdin.read()")
+
+
+async def test_a_worker_that_is_being_made_when_all_are_to_end_ends_too() -> None:
+    crew = Waiting("wheel:pipeline", "store", 2, lambda worker, said: None)
+    crew.asked = asyncio.Event()
+    async with asyncio.timeout(SECONDS / 3):
+        assert await crew.run(crew.asked) == "stopped"
+
+
 def test_a_terminal_gets_one_bar_and_what_workers_warn_of_above_it(shell: Workers) -> None:
     gated(shell)
     killed = False

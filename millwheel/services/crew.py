@@ -137,6 +137,9 @@ class Crew:
             start_new_session=True,  # Ctrl-C is for us: we tell them
         )
         self._processes[place] = process
+        if self._ending:  # while it was made
+            assert process.stdin is not None
+            process.stdin.close()
         return process
 
     def _command(self) -> Sequence[str]:
