@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from decimal import Decimal
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -29,7 +31,7 @@ from millwheel.errors import (
 )
 from millwheel.sinks import Column, Table
 from millwheel.store import rows
-from millwheel.store.port import Commit, IntervalCommit
+from millwheel.store.port import Commit
 from millwheel.store.statements import Statements
 
 RETRY_CLASSES = frozenset({"08", "25", "40", "53", "55", "57", "58"})
@@ -219,11 +221,14 @@ class PostgresLane:
             raise StatementError(f"{what} cannot be sent to Postgres: {error}") from error
 
     async def _fence(self, connection: AsyncConnection[Any], commit: Commit) -> None:
-        """Append the commit records, which fails unless owner and order are right."""
-        by_bucket: dict[int, list[IntervalCommit]] = {}
-        for part in commit.intervals:
-            by_bucket.setdefault(part.previous_bucket, []).append(part)
-        for previous, parts in by_bucket.items():
+        """Append the commit records, which fails unless owner and order are right.
+
+        In order of id, as everybody locks intervals: two orders would be a deadlock, which the
+        server notices after a second.
+        """
+        in_order = sorted(commit.intervals, key=attrgetter("interval_id"))
+        for previous, group in groupby(in_order, key=attrgetter("previous_bucket")):
+            parts = list(group)
             await connection.execute(
                 self._statements.get(
                     "fence_and_record",

@@ -18,6 +18,7 @@ from millwheel.runtime.dedup import ERROR_RATE, Dedup, IdFilter, SeenFilter
 from millwheel.runtime.sent import SentLog
 from millwheel.settings import Settings
 from millwheel.store.memory import MemoryStore
+from millwheel.store.port import Bucket
 from millwheel.timers.holds import Holds
 from tests.test_runtime_world import QUICK
 
@@ -116,6 +117,48 @@ async def test_copies_in_flight_join_the_first_and_appear_nowhere() -> None:
     assert dedup.landed([first.id]) == [first, other, third]
     assert dedup.dropped == 3
     assert dedup.in_flight == {}
+
+
+class LookedAt(MemoryStore):
+    """One whose buckets are read again while it drops one, as a claim does."""
+
+    buckets: Buckets
+    when = "after"
+
+    async def drop_bucket(self, bucket: Bucket) -> bool:
+        if self.when == "before":
+            await self.buckets.load()
+        dropped = await super().drop_bucket(bucket)
+        if self.when == "after":
+            await self.buckets.load()
+        return dropped
+
+
+@pytest.mark.parametrize("family", ["time", "source", "named"])
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("droppable", [True, False])
+async def test_buckets_may_be_read_again_while_one_is_dropped(
+    family: str, when: str, droppable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = VirtualClock()
+    store = LookedAt(clock=clock)
+    buckets = store.buckets = Buckets(store, QUICK, Stamps(clock), clock)
+    store.when = when
+    for number in range(3):
+        await store.open_bucket(family, 0, 1000 * number, 1000 * (number + 1))
+    monkeypatch.setattr(store, "_is_droppable", lambda bucket: droppable)
+    await buckets.load()
+    before = [bucket.id for bucket in buckets.live()]
+    if family == "time":
+        buckets.gc_watermark = 2000
+    clock.advance(QUICK.id_retention_seconds + 1)
+    dropped = await buckets.collect()
+    assert dropped == (before[:2] if droppable else [])
+    left = [bucket.id for bucket in buckets.live()]
+    assert sorted(left) == [id_ for id_ in before if id_ not in dropped]
+    assert left[-1] == before[-1], "the current one is the last"
+    if family == "time":
+        assert [buckets.of_stamp(2000 + n).id for n in (0, 999)] == [before[2]] * 2
 
 
 async def test_records_older_than_the_gc_watermark_are_remnants() -> None:

@@ -46,6 +46,7 @@ from tests.store_contract import (
     LOG,
     SECOND,
     START,
+    WORDS,
     Counted,
     Owner,
     PostgresSite,
@@ -211,6 +212,46 @@ async def test_a_lane_that_dies_with_commit_on_the_wire_does_not_know(
         assert await task is CommitUnknown
     assert await look(postgres, owner) == before
     assert await _settle(owner) == [0, 0]
+
+
+@pytest.mark.parametrize("who", ["commit", "commit over two buckets", "deploy"])
+async def test_whoever_locks_several_intervals_does_so_in_one_order(
+    postgres: PostgresSite, who: str
+) -> None:
+    """Else two of them wait for each other until the server notices, a second later."""
+    nodes = {"lines": {"writes": ["words"]}, "count": {"inputs": [["words", "key"]], "writes": []}}
+    graph = {"nodes": nodes, "streams": ["words"]}
+    owner = await Owner.take(postgres.store, await deploy(postgres.store, graph=graph))
+    lower, upper = sorted(owner.intervals, key=lambda row: row.id)
+    await owner.write(owner.commit())
+    if who == "commit over two buckets":
+        later = await postgres.store.open_bucket("time", 0, BUCKET_HIGH, BUCKET_HIGH + SECOND)
+        owner.stamp = later.low
+        await owner.write(owner.commit(lower, bucket=later.id))
+
+    async def work() -> None:
+        if who == "deploy":
+            words = replace(WORDS, type={"type": "integer"}, version=2, migrates_from=[1])
+            await deploy(postgres.store, graph=graph, words=words)
+        else:
+            await owner.write(owner.commit(upper, lower))
+
+    async with session(postgres.schema) as other:
+        # It is the last one that a scan of the table comes to.
+        await other.execute(
+            postgres.schema.compose(
+                "UPDATE {k} SET sequencer = sequencer WHERE id = %s", k="key_interval"
+            ),
+            [lower.id],
+        )
+        await other.commit()
+        lock = postgres.schema.compose("SELECT FROM {k} WHERE id = %s FOR UPDATE", k="key_interval")
+        await other.execute(lock, [lower.id])
+        working = asyncio.create_task(work())
+        await until(lambda: waiting_for_a_lock(postgres))
+        await other.execute("SET LOCAL lock_timeout = '300ms'")
+        await other.execute(lock, [upper.id])
+    await working
 
 
 class Wire:

@@ -9,7 +9,8 @@ cross from one worker to another:
 ``reminder``    a timer ten minutes after each visit: none lost, none twice
 ==============  ==========================================================================
 
-Where the files are, and how slow it is to be, come by the environment.
+Where the files are, and how slow it is to be, come by the environment. It is slow until there is a
+file named ``hurry`` beside them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -97,9 +99,7 @@ class CountVisits(Computation[Visit, Visits]):
     async def process_record(self, record: Record[Visit], ctx: Context[Visits]) -> None:
         ctx.state.number += 1
         visit = record.value
-        pause = float(os.environ.get("VISITS_PAUSE", "0"))
-        if pause and visit.at.second % 10 == 0:
-            await asyncio.sleep(pause)
+        await dawdle(visit)
         ctx.produce(STEPS, Step(visit.user, ctx.state.number, visit.at, region_of(visit.user)))
 
 
@@ -115,6 +115,18 @@ class Remind(Computation[Step, None]):
         ctx.produce(REMINDERS, Reminder(str(ctx.key), timer.at))
 
 
+async def dawdle(visit: Visit) -> None:
+    """Every tenth visit takes its time."""
+    pause = float(os.environ.get("VISITS_PAUSE", "0"))
+    if pause and visit.at.second % 10 == 0 and not hurry(Path(os.environ["VISITS"])).exists():
+        await asyncio.sleep(pause)
+
+
+def hurry(directory: Path) -> Path:
+    """Where to put a file that ends the pauses."""
+    return directory / "hurry"
+
+
 def minute_row(pane: Pane[int]) -> Minute:
     """A row of `minute`."""
     assert isinstance(pane.key, int)
@@ -126,17 +138,28 @@ def region_of(user: str) -> int:
     return int(user.removeprefix("user ")) % REGIONS
 
 
-def build(name: str, directory: Path, settings: Settings) -> Pipeline:
+@dataclass(frozen=True)
+class Code:
+    """What another version of the code has otherwise (`tests.visits_later`)."""
+
+    steps: Stream[Any] = STEPS
+    count_visits: Computation[Visit, Any] = CountVisits()  # noqa: RUF009 (it keeps nothing)
+    remind: Computation[Any, None] = Remind()  # noqa: RUF009
+    step_row: Callable[[Any], Step] | None = None
+
+
+def build(name: str, directory: Path, settings: Settings, code: Code = Code()) -> Pipeline:
     """The pipeline over the files of a directory."""
     made = Pipeline(name, settings=settings)
     files = [directory / f"visits-{part}.jsonl" for part in range(PARTS)]
     made.inject(
         VISITS, JsonLines(files), timestamp=lambda visit: visit.at, lateness=timedelta(seconds=2)
     )
-    made.add(CountVisits(), VISITS.by(lambda visit: visit.user))
-    made.add(Remind(), STEPS.by(lambda step: step.user[::-1]))
-    made.add(Windowed(Tumbling(minutes=1), count, to=MINUTES), STEPS.by(lambda step: step.region))
-    made.sink(STEPS, Table("step", Step))
+    steps = code.steps
+    made.add(code.count_visits, VISITS.by(lambda visit: visit.user))
+    made.add(code.remind, steps.by(lambda step: step.user[::-1]))
+    made.add(Windowed(Tumbling(minutes=1), count, to=MINUTES), steps.by(lambda step: step.region))
+    made.sink(steps, Table("step", Step), row=code.step_row)
     made.sink(REMINDERS, Table("reminder", Reminder))
     made.sink(
         MINUTES,
@@ -146,7 +169,7 @@ def build(name: str, directory: Path, settings: Settings) -> Pipeline:
     return made
 
 
-def pipeline() -> Pipeline:
+def pipeline(code: Code = Code()) -> Pipeline:
     """As the environment says."""
     settings = replace(
         Settings(),
@@ -158,7 +181,9 @@ def pipeline() -> Pipeline:
         chunk_records=50,
         bucket_seconds=20.0,
     )
-    return build(os.environ.get("VISITS_NAME", "visits"), Path(os.environ["VISITS"]), settings)
+    return build(
+        os.environ.get("VISITS_NAME", "visits"), Path(os.environ["VISITS"]), settings, code
+    )
 
 
 @dataclass(frozen=True)

@@ -74,13 +74,15 @@ def neighbourhood(
     """What the options say; a worker that listens on all addresses is called by its host's name.
 
     Raises:
-        UsageError: they say nothing of sense.
+        UsageError: they make no sense, or are not safe.
     """
     endpoint = Endpoint.parse(listen)
     if advertise is None and endpoint.host in ANYWHERE:
         advertise = socket.gethostname()
         structlog.get_logger().info("advertises", host=advertise)
-    return Neighbourhood(endpoint, advertise, _secret(secret_file), tls)
+    found = Neighbourhood(endpoint, advertise, _secret(secret_file), tls)
+    found.check()
+    return found
 
 
 def tls(
@@ -97,8 +99,14 @@ def tls(
         UsageError: only a part of what is needed.
     """
     if certificate is None and key is None:
-        if authority is not None:
-            raise UsageError("--tls-authority goes with --tls-certificate and --tls-key")
+        given = {
+            "--tls-authority": authority is not None,
+            "--tls-one-way": not mutual,
+            "--tls-any-host": not check_host,
+        }
+        for option, is_given in given.items():
+            if is_given:
+                raise UsageError(f"{option} goes with --tls-certificate and --tls-key")
         return None
     if certificate is None or key is None:
         raise UsageError("--tls-certificate and --tls-key go together")
@@ -107,7 +115,7 @@ def tls(
 
 def _secret(file: Path | None) -> bytes | None:
     if file is None:
-        return os.environ.get(VARIABLE, "").strip().encode() or None
+        return os.environb.get(VARIABLE.encode(), b"").strip() or None
     try:
         return file.read_bytes().strip()
     except OSError as error:

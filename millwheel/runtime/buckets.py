@@ -202,14 +202,20 @@ class Buckets:
         return [*self._time, *self._sources.values(), *self._named]
 
     async def collect(self) -> list[int]:
-        """Drop what nothing needs any more; gives the ids of the dropped buckets."""
+        """Drop what nothing needs any more; gives the ids of the dropped buckets.
+
+        While the store is at it, a `load` may put other lists in the place of these: then what
+        went is gone already, or there once more.
+        """
         self.gc_watermark = max(self.gc_watermark, await self._store.advance_gc_watermark())
         dropped = await self._collect_time()
         dropped += await self._collect_sources()
         forgotten = self._clock.now() - int(self._settings.id_retention_seconds * 1e6)
         for bucket in [b for b in self._named[:-1] if b.high <= forgotten]:
-            self._named.remove(bucket)  # first, so that nobody asks a table that goes
-            if await self._store.drop_bucket(bucket):
+            self._named = _without(self._named, bucket)  # first, so that nobody asks what goes
+            gone = await self._store.drop_bucket(bucket)
+            self._named = _without(self._named, bucket)
+            if gone:
                 dropped.append(bucket.id)
             else:
                 self._named.insert(0, bucket)
@@ -221,7 +227,7 @@ class Buckets:
         for bucket in [b for b in self._time[:-1] if b.high <= self.gc_watermark]:
             if not await self._store.drop_bucket(bucket):
                 break
-            self._time.remove(bucket)
+            self._time = _without(self._time, bucket)
             self._lows = [b.low for b in self._time]
             dropped.append(bucket.id)
         return dropped
@@ -233,7 +239,7 @@ class Buckets:
             newest[log] = max(low, newest.get(log, low))
         for (log, low), bucket in sorted(self._sources.items()):
             if low < newest[log] and await self._store.drop_bucket(bucket):
-                del self._sources[(log, low)]
+                self._sources.pop((log, low), None)
                 self._source_floors[log] = max(self.source_floor(log), bucket.high)
                 dropped.append(bucket.id)
         return dropped
@@ -241,3 +247,8 @@ class Buckets:
     def oldest_time_bucket(self) -> Bucket | None:
         """The time bucket that would be dropped next, if it is not the only one."""
         return self._time[0] if len(self._time) > 1 else None
+
+
+def _without(buckets: list[Bucket], gone: Bucket) -> list[Bucket]:
+    """By its id: its end may be another one by now."""
+    return [bucket for bucket in buckets if bucket.id != gone.id]

@@ -177,12 +177,12 @@ class Engine:
             UsageError: a live worker holds the pipeline's intervals.
             InputError: a source is missing or has changed.
         """
-        deployment = await self._deploy()
         address = ""
-        if self._network is not None:
+        if self._network is not None:  # first: who cannot be reached begins no generation
             assert self.courier is not None
             await self._network.start(self.courier)
             address = self._network.address
+        deployment = await self._deploy()
         asked = self.clock.monotonic()
         await self.store.register_worker(
             self.worker,

@@ -31,6 +31,9 @@ KILLED_OFTEN = 5
 
 MINUTE = 60.0
 
+ERROR = "error: "
+"""How the last words of a worker that fails begin (`millwheel.cli.reporting`)."""
+
 LOOK_SECONDS = 1.0
 """Between two looks at what the workers have stored, at the least."""
 
@@ -66,6 +69,8 @@ class Crew:
         self._tell = tell
         self._clock = clock or SystemClock()
         self._killed: list[float] = []
+        self._errors: set[str] = set()
+        """That they have told."""
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self._ending = False
 
@@ -132,6 +137,9 @@ class Crew:
             start_new_session=True,  # Ctrl-C is for us: we tell them
         )
         self._processes[place] = process
+        if self._ending:  # while it was made
+            assert process.stdin is not None
+            process.stdin.close()
         return process
 
     def _command(self) -> Sequence[str]:
@@ -139,11 +147,21 @@ class Crew:
         return (sys.executable, "-m", "millwheel.cli.main", *arguments)
 
     async def _attend(self, place: int, process: asyncio.subprocess.Process) -> int:
-        """Pass on what a worker says until it ends; gives its exit code."""
+        """Pass on what a worker says until it ends; gives its exit code.
+
+        A record that fails goes to whoever has its key next, and may fail there before that one is
+        told to end: the same error, with all that is said to it, is passed on once.
+        """
+        repeats = False
         try:
             assert process.stderr is not None
             while line := await process.stderr.readline():
-                self._tell(place, _event(line))
+                said = _event(line)
+                if isinstance(said, str) and said.startswith(ERROR):
+                    repeats = said in self._errors
+                    self._errors.add(said)
+                if not (repeats and isinstance(said, str)):
+                    self._tell(place, said)
             return await process.wait()
         finally:
             del self._processes[place]

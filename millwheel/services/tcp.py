@@ -102,11 +102,14 @@ class Tcp:
         self._mutual = tls is not None and tls.mutual
         self._server: asyncio.Server | None = None
 
-    async def listen(self, make: Make, *, proven: bool) -> str:
-        """Listen at the host and port.
+    def check(self, *, proven: bool) -> None:
+        """Before anything is started: whether it may listen there, and could be called.
+
+        Args:
+            proven: whether a secret says who is who.
 
         Raises:
-            UsageError: it cannot, or must not, listen there.
+            UsageError: it may not, or it could not.
         """
         if not (proven or self._mutual or is_loopback(self._host)):
             raise UsageError(
@@ -118,6 +121,16 @@ class Tcp:
                 f"{self._host!r} is no address that others could call: say at which host they "
                 "reach this worker (advertise)"
             )
+        if self._advertise is not None:
+            _parts(self._advertise)
+
+    async def listen(self, make: Make, *, proven: bool) -> str:
+        """Listen at the host and port.
+
+        Raises:
+            UsageError: it cannot, or must not, listen there.
+        """
+        self.check(proven=proven)
         try:
             self._server = await asyncio.get_running_loop().create_server(
                 make,
@@ -195,9 +208,17 @@ def _parts(address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
     if not colon or address.endswith("]"):
         host, port = address, "0"
-    if not host or not port.isdecimal() or not int(port) < 1 << 16:
-        raise UsageError(f"{address!r} is no address: it is written host:port")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    bare = host.removeprefix("[").removesuffix("]")
+    bracketed = host == f"[{bare}]"
+    if (
+        not bare
+        or (":" in bare) > bracketed
+        or not (port.isascii() and port.isdigit() and int(port) < 1 << 16)
+    ):
+        raise UsageError(
+            f"{address!r} is no address: it is written host, host:port or, of IPv6, [::1]:7340"
+        )
+    return bare, int(port)
 
 
 def _no_password() -> str:

@@ -32,6 +32,31 @@ class Neighbourhood:
     """What all workers of the pipeline know and nobody else."""
     tls: Tls | None = None
 
+    def medium(self) -> Tcp:
+        """What its connections are made of.
+
+        Raises:
+            UsageError: a certificate or key is missing, or is not what it should be.
+        """
+        return Tcp(self.listen.host, self.listen.port, advertise=self.advertise, tls=self.tls)
+
+    def identity(self, pipeline: str, worker: str) -> Identity:
+        """Who a worker is to the others.
+
+        Raises:
+            UsageError: the secret can be guessed.
+        """
+        return Identity(pipeline, worker, self.secret)
+
+    def check(self) -> None:
+        """What can be told before anything is started.
+
+        Raises:
+            UsageError: it makes no sense, or is not safe.
+        """
+        self.identity("", "")
+        self.medium().check(proven=self.secret is not None)
+
 
 class Worker:
     """A worker among others, from its start until it is asked to stop.
@@ -96,10 +121,9 @@ class Worker:
     def _network(self, worker: str) -> Network:
         limits = Limits()
         limits.check(self._pipeline.settings.max_record_bytes)
-        place = self._neighbourhood
         return Links(
-            Identity(self._pipeline.name, worker, place.secret),
-            Tcp(place.listen.host, place.listen.port, advertise=place.advertise, tls=place.tls),
+            self._neighbourhood.identity(self._pipeline.name, worker),
+            self._neighbourhood.medium(),
             clock=self._clock,
             limits=limits,
         )

@@ -1,5 +1,14 @@
 -- Takes intervals from workers of older code, who do not know all that is sent to them: these
--- keep them until a worker of this generation is there to have them.
+-- keep them until a worker of this generation is there to have them. Locked in order of id, as
+-- their owners' commits do.
+WITH outgrown AS MATERIALIZED (
+    SELECT k.id
+    FROM {key_interval} AS k
+    JOIN {computation} AS c ON c.id = k.computation
+    WHERE c.name = ANY(%(names)s::text[])
+    ORDER BY k.id
+    FOR NO KEY UPDATE OF k
+)
 UPDATE {key_interval} AS k SET generation = %(generation)s
-FROM {computation} AS c
-WHERE c.id = k.computation AND c.name = ANY(%(names)s::text[])
+FROM outgrown AS o
+WHERE o.id = k.id
