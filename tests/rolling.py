@@ -35,6 +35,7 @@ from typing import Any
 
 import psycopg
 
+from millwheel.errors import DeployRefused
 from millwheel.store import embedded
 from millwheel.store.migrate import migrate
 from tests import visits
@@ -124,6 +125,10 @@ class Report:
         ]
 
 
+class Refused(Exception):
+    """A worker of old code has nothing left to do."""
+
+
 class Member:
     """A worker process."""
 
@@ -155,6 +160,9 @@ class Member:
         async with asyncio.timeout(READY_SECONDS):
             while not self.id or not await asyncio.to_thread(is_ready, self.url):
                 if self._ended.done():
+                    if self._ended.result() == DeployRefused.exit_code:
+                        self.expected = {DeployRefused.exit_code}
+                        raise Refused
                     raise AssertionError(f"{self.name} ended before it was ready")
                 await asyncio.sleep(LOOK_SECONDS)
 
@@ -250,7 +258,8 @@ class Rolling:
                 kill_one = False
                 victim = old.pop(0)
                 at, had = await self._end(victim, signal.SIGKILL)
-                old.append(await self.start(before))
+                with contextlib.suppress(Refused):  # it came so late that all is newer code's
+                    old.append(await self.start(before))
                 self.report.killed.append(await self._handed_over(victim, at, had))
                 await self._go_on(f"after one of {before} was killed")
         await self._check_versions(version)
