@@ -20,11 +20,6 @@ async def test_some_seconds_of_faults() -> None:
     await check(15, seed=3, rows=9000)
 
 
-async def test_nothing_happens() -> None:
-    report = await check(0, seed=0, rows=5000, workers=2)
-    assert report.exits == {0: 2}
-
-
 @pytest.mark.soak
 async def test_ten_minutes_of_faults() -> None:
     report = await chaos.run(seconds=600, workers=4, seed=1, rows=600_000, rest=2.0, pause=1.0)

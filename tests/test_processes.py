@@ -89,8 +89,15 @@ def rows(url: str, name: str, query: str, table: str) -> list[Any]:
         return connection.execute(text).fetchall()
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, 4])
-@pytest.mark.parametrize("pipeline", ["flights", "tails"])
+@pytest.mark.parametrize(
+    ("pipeline", "workers"),
+    [
+        pytest.param(pipeline, workers, marks=[] if quick else pytest.mark.soak)
+        for pipeline, some in (("flights", {1, 3}), ("tails", {2, 4}))
+        for workers in (1, 2, 3, 4)
+        for quick in (workers in some,)
+    ],
+)
 def test_any_number_of_processes_come_to_the_same(
     pipeline: str, workers: int, storm: Files, schema: tuple[str, str]
 ) -> None:

@@ -19,6 +19,7 @@ from millwheel.runtime.balancer import Balancer
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.greeting import Identity
 from millwheel.runtime.links import Links
+from millwheel.runtime.load import Process
 from millwheel.runtime.placing import LeaseGuard, Placing
 from millwheel.store.port import MergeWish, PlacedInterval, SplitWish, Wish
 from millwheel.testing.ether import Ether, Weather
@@ -46,6 +47,8 @@ SHARED = replace(
     lease_seconds=3.0,
 )
 AGAIN = Stream("again", Counted)
+FREE_OF_CHARGE = Process(cpu_seconds=lambda: 0.0, run_seconds=lambda: 0.0)
+"""What a test costs the machine must not move intervals."""
 
 
 class Cluster(World):
@@ -70,7 +73,14 @@ class Cluster(World):
             )
 
         worker = str(UUID(int=Random(seed).getrandbits(128)))  # drawn, and always the same
-        engine = Engine(self.pipeline, self.store, clock=self.clock, network=network, worker=worker)
+        engine = Engine(
+            self.pipeline,
+            self.store,
+            clock=self.clock,
+            network=network,
+            worker=worker,
+            process=FREE_OF_CHARGE,
+        )
         self.engines.append(engine)
         self.alive.append(engine)
         await engine.start()

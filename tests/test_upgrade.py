@@ -56,7 +56,17 @@ from tests.test_runtime_world import (
     script,
     time_of,
 )
-from tests.test_sharing import AGAIN, SHARED, Cluster, Recount, check, counting, many, number_of
+from tests.test_sharing import (
+    AGAIN,
+    FREE_OF_CHARGE,
+    SHARED,
+    Cluster,
+    Recount,
+    check,
+    counting,
+    many,
+    number_of,
+)
 from tests.test_store_postgres import until
 
 LONG_SECONDS = 20.0
@@ -209,7 +219,13 @@ class Rolling(Cluster):
                 random=Random(number),
             )
 
-        engine = Engine(pipeline, self.store.another(), clock=self.clock, network=network)
+        engine = Engine(
+            pipeline,
+            self.store.another(),
+            clock=self.clock,
+            network=network,
+            process=FREE_OF_CHARGE,
+        )
         self.engines.append(engine)
         await engine.start()
         self.alive.append(engine)
