@@ -57,6 +57,10 @@ class WorkerLink:
     def up(self) -> bool:
         return self.connection is not None and self.connection.up
 
+    @property
+    def full(self) -> bool:
+        return self.connection is not None and self.connection.full
+
     def send(self, frame: Frame) -> None:
         connection = self.connection
         if connection is not None and connection.up:
@@ -254,6 +258,10 @@ class Links:
             self._log_failure(link, connection.remote, end)
             if self._incoming.get(link.peer) is link:
                 del self._incoming[link.peer]
+
+    def drained(self, connection: Connection) -> None:
+        assert self._handler is not None
+        self._handler.link_drained(self._links[connection])
 
     def gone(self, connection: Connection) -> None:
         self._connections.discard(connection)

@@ -1,0 +1,325 @@
+"""Workers that do not fit together, and what comes over the wire that should not.
+
+Whatever a neighbour is or says: no effect happens twice or is lost, whoever is well goes on, and
+what is wrong is logged once, with the facts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+from structlog.testing import capture_logs
+
+from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table
+from millwheel.model import SLOTS, Delivery
+from millwheel.runtime.courier import FRAME_BYTES, Courier, Remote
+from millwheel.runtime.engine import Engine
+from millwheel.runtime.frames import Deliver, Frame
+from millwheel.runtime.interval import Interval
+from millwheel.runtime.links import Links
+from millwheel.runtime.network import Limits, Network
+from millwheel.runtime.sent import SentLog
+from millwheel.runtime.step import Step
+from millwheel.settings import MEBIBYTE
+from millwheel.store.memory import MemoryStore
+from millwheel.store.port import Wish
+from millwheel.testing.ether import FAIR, Fate, Fates, fair
+from millwheel.timers.holds import Holds
+from tests.test_runtime_world import Count, at, script
+from tests.test_sharing import SHARED, Cluster
+
+
+def said(logs: list[Any], event: str) -> list[Any]:
+    """The lines of one event."""
+    return [line for line in logs if line["event"] == event]
+
+
+async def live(cluster: Cluster, seconds: float, tick: float = 0.01) -> None:
+    """Let so much time pass."""
+    until = cluster.clock.monotonic() + seconds
+    await cluster.go(lambda: cluster.clock.monotonic() >= until, tick)
+
+
+# -- large records ---------------------------------------------------------------------------------
+
+
+class Parcel(msgspec.Struct, frozen=True):
+    """Something with a weight. Frozen: on the same worker it is never encoded."""
+
+    number: int
+    load: str = ""
+
+
+class Weight(msgspec.Struct):
+    """How many characters a parcel had."""
+
+    number: int
+    characters: int
+
+
+PARCELS = Stream("parcels", Parcel)
+PASSED_ON = Stream("passed_on", Parcel)
+WEIGHTS = Stream("weights", Weight)
+
+
+class Weigh(Computation[Parcel, Count]):
+    """Weighs, and takes its time for it."""
+
+    writes = (WEIGHTS,)
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self._seconds = seconds
+        self.sleep: Callable[[float], Any] = asyncio.sleep
+
+    async def process_record(self, record: Record[Parcel], ctx: Context[Count]) -> None:
+        if self._seconds:
+            await self.sleep(self._seconds)
+        ctx.produce(WEIGHTS, Weight(record.value.number, len(record.value.load)))
+
+
+class Grow(Computation[Parcel, Count]):
+    """Passes a parcel on with as many characters as its number says."""
+
+    writes = (PASSED_ON,)
+
+    async def process_record(self, record: Record[Parcel], ctx: Context[Count]) -> None:
+        number = record.value.number
+        ctx.produce(PASSED_ON, Parcel(number, "x" * number))
+
+
+def number_of(parcel: Parcel) -> int:
+    return parcel.number
+
+
+def weighing(
+    parcels: list[Parcel], settings: Settings, *, sources: int = 1, seconds: float = 0.0
+) -> tuple[Pipeline, Weigh]:
+    """Parcels of some sources are weighed."""
+    made = Pipeline("weighing", settings=settings)
+    for number in range(sources):
+        made.inject(
+            PARCELS,
+            script(PARCELS, parcels[number::sources], f"part {number}"),
+            timestamp=lambda parcel: at(0),
+            name=f"source_{number}",
+            on_error="dead_letter",
+        )
+    weigh = Weigh(seconds)
+    made.add(weigh, PARCELS.by(number_of))
+    made.sink(WEIGHTS, Table("out", Weight))
+    return made, weigh
+
+
+def growing(numbers: list[int], settings: Settings) -> Pipeline:
+    """Parcels are made large, passed on by their number, and weighed."""
+    made = Pipeline("growing", settings=settings)
+    made.inject(
+        PARCELS, script(PARCELS, [Parcel(n) for n in numbers]), timestamp=lambda parcel: at(0)
+    )
+    made.add(Grow(), PARCELS.by(number_of), on_error="dead_letter")
+    made.add(Weigh(), PASSED_ON.by(number_of))
+    made.sink(WEIGHTS, Table("out", Weight))
+    return made
+
+
+async def apart(
+    pipeline: Pipeline, there: str, weather: Fates = fair
+) -> tuple[Cluster, Engine, Engine]:
+    """Two workers, of which the second has all intervals of one computation and no others.
+
+    The injectors rest until all is in its place.
+    """
+    cluster = Cluster(pipeline)
+    cluster.ether.weather = weather
+    injectors = [node.name for node in pipeline.graph().nodes if node.kind == "injector"]
+    cluster.store.pause(*injectors)
+    first, second = await cluster.join(), await cluster.join()
+    names = {step.id: step.name for step in first.steps.values()}
+    rows = (await cluster.store.read_placement()).intervals
+    owners = {row.id: second if names[row.computation] == there else first for row in rows}
+    await cluster.store.wish(
+        [Wish(r.id, r.sequencer, owners[r.id].worker, "apart", pinned=True) for r in rows]
+    )
+    theirs = {id_ for id_, owner in owners.items() if owner is second}
+    await cluster.go(
+        lambda: (
+            {interval.id for interval in second.intervals} == theirs
+            and {interval.id for interval in first.intervals} == owners.keys() - theirs
+        )
+    )
+    cluster.store.pause()
+    return cluster, first, second
+
+
+LARGE = replace(
+    SHARED,
+    lanes=1,
+    max_record_bytes=4 * MEBIBYTE,
+    max_unacked_bytes=16 * MEBIBYTE,
+    max_unacked_records=1000,
+    chunk_records=4,
+)
+
+
+class Scales:
+    """Weather that weighs frames."""
+
+    def __init__(self) -> None:
+        self.longest = 0
+
+    def __call__(self, sender: str, receiver: str, body: bytes) -> Fate:
+        self.longest = max(self.longest, len(body))
+        return FAIR
+
+
+async def test_large_rows_go_to_a_slow_worker_by_their_real_size() -> None:
+    """200 rows of 4 MB: a frame for each, and no more on their way than the credits allow."""
+    heavy = "x" * (4 * MEBIBYTE - 100)
+    pipeline, weigh = weighing([Parcel(n, heavy) for n in range(200)], LARGE, seconds=0.5)
+    scales = Scales()
+    cluster, first, second = await apart(pipeline, "weigh", scales)
+    weigh.sleep = cluster.clock.sleep
+    most = 0
+
+    def finished() -> bool:
+        nonlocal most
+        most = max(most, *(log.unacked for log, _ in first.logs.values()))
+        return cluster.finished()
+
+    with capture_logs() as logs:
+        await cluster.go(finished)
+    assert sorted(cluster.rows()) == [(n, len(heavy)) for n in range(200)]
+    assert not said(logs, "link_down")
+    assert scales.longest < 4 * MEBIBYTE + 4096
+    assert most <= 4 + LARGE.chunk_records, "16 MiB, and what is read at a time"
+    for engine in (first, second):
+        await cluster.leave(engine)
+
+
+async def test_many_logs_with_much_to_send_wait_for_a_worker_that_takes_nothing() -> None:
+    """Credits bound each log; together they are more than may wait for one neighbour."""
+    parcels = [Parcel(n, "x" * 500_000) for n in range(400)]
+    settings = replace(LARGE, max_unacked_bytes=32 * MEBIBYTE)
+    pipeline, _ = weighing(parcels, settings, sources=10)
+    cluster, first, second = await apart(pipeline, "weigh")
+    cluster.store.pause(*(f"source_{number}" for number in range(10)))
+    await live(cluster, 1)
+    cluster.ether.part("w0", "w1")
+    cluster.store.pause()
+
+    def waiting() -> int:
+        return sum(
+            connection._outbox_bytes + connection._transport.get_write_buffer_size()
+            for connection in links_of(first)._connections
+            if connection._transport is not None
+        )
+
+    most = 0
+    with capture_logs() as logs:
+        for _ in range(400):
+            await live(cluster, 0.02)
+            most = max(most, waiting())
+        unacked = sum(log.unacked_bytes for log, _ in first.logs.values())
+        assert unacked > Limits().waiting_bytes, "there is more to send than may wait"
+        assert 0 < most < 3 * Limits().burst_bytes
+        cluster.ether.join("w0", "w1")
+        await cluster.go(cluster.finished)
+    assert not said(logs, "link_down")
+    assert sorted(cluster.rows()) == [(n, 500_000) for n in range(400)]
+    for engine in (first, second):
+        await cluster.leave(engine)
+
+
+class Narrow:
+    """A link that is full after each frame."""
+
+    peer = "they"
+    outgoing = True
+    up = True
+
+    def __init__(self) -> None:
+        self.full = False
+        self.sent: list[tuple[int, int, int]] = []
+        """(interval, log, number) of each record."""
+
+    def send(self, frame: Frame) -> None:
+        assert isinstance(frame, Deliver)
+        self.sent += [(frame.interval, frame.log, row[0]) for row in frame.records]
+        self.full = True
+
+    def close(self) -> None: ...
+
+
+async def test_while_a_link_is_full_all_who_send_over_it_take_turns() -> None:
+    pipeline, _ = weighing([], LARGE)
+    engine = Engine(pipeline, MemoryStore("weighing"), network=lambda worker: cast(Network, None))
+    courier = Courier(engine, cast(Network, None))
+    link = Narrow()
+    courier._links["they"] = link
+    step = Step(3, 0, pipeline.graph().nodes[-1], {})
+    owner = cast(Interval, SimpleNamespace(sequencer=1))
+    for log in (1, 2):
+        engine.logs[log] = SentLog(log, Holds()), owner
+    remotes = [Remote(courier, step, id_, (0, SLOTS)) for id_ in (10, 11)]
+    for remote in remotes:
+        remote.owner = "they"
+        for log, seq in itertools.product((1, 2), range(3)):
+            parcel = Parcel(seq)
+            remote.append(
+                Delivery(seq, parcel, 0, "parcels", b"0", 0, 3, 0, FRAME_BYTES, b"{}", log, seq)
+            )
+    for _ in range(12):
+        await asyncio.sleep(0)
+        link.full = False
+        courier.link_drained(link)
+    order = [(interval, log) for interval, log, _ in link.sent]
+    assert order == 3 * [(10, 1), (11, 1), (10, 2), (11, 2)]
+    assert [seq for *_, seq in link.sent] == [0] * 4 + [1] * 4 + [2] * 4
+
+
+def links_of(engine: Engine) -> Links:
+    assert isinstance(engine._network, Links)
+    return engine._network
+
+
+async def test_a_row_that_is_too_large_is_a_dead_letter_where_it_is_read() -> None:
+    values = [Parcel(0, "a"), Parcel(1, "x" * 100_000_000), Parcel(2, "b" * 3_000_000), Parcel(3)]
+    pipeline, _ = weighing(values, LARGE)
+    cluster, first, second = await apart(pipeline, "weigh")
+    with capture_logs() as logs:
+        await cluster.go(cluster.finished)
+    assert sorted(cluster.rows()) == [(0, 1), (2, 3_000_000), (3, 0)]
+    (letter,) = cluster.store.dead_letters
+    assert "the value takes 100,000,0" in letter.error
+    assert "more than the limit of 4,194,304; split it, or raise the limit" in letter.error
+    assert letter.place == "script of part 0, line 2"
+    assert len(letter.value) < 100_000
+    assert not said(logs, "link_down")
+    for engine in (first, second):
+        await cluster.leave(engine)
+
+
+async def test_a_production_that_is_too_large_is_a_dead_letter_where_it_is_made() -> None:
+    limit = LARGE.max_record_bytes
+    frame = len(msgspec.json.encode(Parcel(limit, "")))
+    largest = limit - frame
+    numbers = [1, 100_000_000, largest, 2, largest + 100]
+    cluster, first, second = await apart(growing(numbers, LARGE), "weigh")
+    with capture_logs() as logs:
+        await cluster.go(cluster.finished)
+    assert sorted(cluster.rows()) == [(n, n) for n in (1, 2, largest)]
+    letters = cluster.store.dead_letters
+    assert sorted(msgspec.json.decode(letter.value)["number"] for letter in letters) == [
+        largest + 100,
+        100_000_000,
+    ]
+    assert all("more than the limit of 4,194,304" in letter.error for letter in letters)
+    assert not said(logs, "link_down")
+    for engine in (first, second):
+        await cluster.leave(engine)
