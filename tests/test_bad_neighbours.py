@@ -10,13 +10,16 @@ import asyncio
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
+import pytest
 from structlog.testing import capture_logs
 
-from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table
+from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table, Timer
+from millwheel.clock import VirtualClock
 from millwheel.model import SLOTS, Delivery
 from millwheel.runtime.courier import FRAME_BYTES, Courier, Remote
 from millwheel.runtime.engine import Engine
@@ -29,10 +32,12 @@ from millwheel.runtime.step import Step
 from millwheel.settings import MEBIBYTE
 from millwheel.store.memory import MemoryStore
 from millwheel.store.port import Wish
+from millwheel.testing import inject
 from millwheel.testing.ether import FAIR, Fate, Fates, fair
 from millwheel.timers.holds import Holds
-from tests.test_runtime_world import Count, at, script
-from tests.test_sharing import SHARED, Cluster
+from tests.test_exactly_once import with_ids
+from tests.test_runtime_world import ITEMS, Count, Item, Kept, at, doing, script
+from tests.test_sharing import SHARED, Cluster, check, counting, many
 
 
 def said(logs: list[Any], event: str) -> list[Any]:
@@ -322,4 +327,98 @@ async def test_a_production_that_is_too_large_is_a_dead_letter_where_it_is_made(
     assert all("more than the limit of 4,194,304" in letter.error for letter in letters)
     assert not said(logs, "link_down")
     for engine in (first, second):
+        await cluster.leave(engine)
+
+
+# -- a clock that is off ---------------------------------------------------------------------------
+
+
+class Off:
+    """A machine's clock that is off by some seconds."""
+
+    def __init__(self, clock: VirtualClock, seconds: float) -> None:
+        self._clock = clock
+        self._micros = int(seconds * 1e6)
+        self.monotonic = clock.monotonic
+        self.sleep = clock.sleep
+
+    def now(self) -> int:
+        return self._clock.now() + self._micros
+
+
+@pytest.mark.parametrize("seconds", [600.0, -600.0])
+@pytest.mark.parametrize("first", [True, False])
+async def test_a_worker_whose_clock_is_ten_minutes_off(seconds: float, first: bool) -> None:
+    values = many(600)
+    cluster = Cluster(counting(values, replace(SHARED, bucket_seconds=2.0)))
+    began = cluster.clock.now()
+    with capture_logs() as logs:
+        for wrong in (first, not first):
+            clock = Off(cluster.clock, seconds) if wrong else None
+            await cluster.admit(clock=clock)
+        await live(cluster, SHARED.lease_seconds)
+        await cluster.go(cluster.finished)
+    check(cluster, values)
+    (line,) = said(logs, "clock_is_off")
+    assert line["seconds"] == pytest.approx(seconds, abs=0.2)
+    assert line["worker"] == cluster.engines[0 if first else 1].worker[:8]
+    assert line["log_level"] == "warning"
+    for commit in cluster.commits:
+        assert began <= commit.stamp <= cluster.clock.now(), "stamped by the store's clock"
+    assert all(engine.processed > 50 for engine in cluster.alive)
+    for engine in list(cluster.alive):
+        await cluster.leave(engine)
+
+
+async def test_a_wall_timer_is_due_by_the_clock_that_all_share() -> None:
+    """Set in the name of a time that is right, whoever set it and whoever has it now."""
+    rang: list[int] = []
+
+    async def remind(record: Record[Item], ctx: Context[Kept]) -> None:
+        ctx.set_timer(ctx.now + timedelta(seconds=20), kind="wall")
+
+    async def ring(timer: Timer, ctx: Context[Kept]) -> None:
+        rang.append(cluster.clock.now())
+
+    pipeline = doing([Item("a", 1)], remind, ring, settings=SHARED)
+    cluster = Cluster(pipeline)
+    began = cluster.clock.now()
+    first = await cluster.admit(clock=Off(cluster.clock, 600.0))
+    await cluster.go(lambda: first.processed)
+    await cluster.admit(clock=Off(cluster.clock, -600.0))
+    await cluster.leave(first)
+    await cluster.go(lambda: rang)
+    assert 20.0 <= (rang[0] - began) / 1e6 < 22.0
+    for engine in list(cluster.alive):
+        await cluster.leave(engine)
+
+
+async def test_ids_are_remembered_by_the_clock_that_all_share() -> None:
+    """A clock ahead by more than their retention would forget them at once."""
+    limits = replace(SHARED, id_retention_seconds=60.0, id_bucket_seconds=2.0, bucket_seconds=2.0)
+    source = script(ITEMS, [Item("a", 1)])
+    cluster = Cluster(with_ids([source], limits))
+    engine = await cluster.admit(clock=Off(cluster.clock, 600.0))
+    await cluster.go(lambda: cluster.rows())
+    await live(cluster, 20)
+    source.append(inject(ITEMS, Item("a", 1)))
+    engine.read_on()
+    await live(cluster, 5)
+    named = [b for b in await cluster.store.live_buckets() if b.family == "named"]
+    assert len(named) > 5
+    assert max(bucket.high for bucket in named) <= cluster.clock.now() + 2_000_000
+    assert len(cluster.rows()) == 1
+    await cluster.leave(engine)
+
+
+async def test_a_clock_that_was_set_right_and_goes_wrong_again_is_told_again() -> None:
+    cluster = Cluster(counting(many(4)))
+    clock = Off(cluster.clock, 0.0)
+    with capture_logs() as logs:
+        await cluster.admit(clock=clock)
+        for seconds in (60, 0, -60):
+            clock._micros = int(seconds * 1e6)
+            await live(cluster, 2 * SHARED.lease_seconds)
+    assert [round(line["seconds"]) for line in said(logs, "clock_is_off")] == [60, -60]
+    for engine in list(cluster.alive):
         await cluster.leave(engine)

@@ -95,7 +95,7 @@ async def make(limits: Settings = QUICK) -> tuple[VirtualClock, Stamps, Buckets,
     clock = VirtualClock()
     store = MemoryStore(clock=clock)
     stamps = Stamps(clock)
-    buckets = Buckets(store, limits, stamps, clock)
+    buckets = Buckets(store, limits, stamps)
     await buckets.load()
     await buckets.ensure_current()
     dedup = Dedup(store, buckets, 1, (0, 65536), capacity=100, inherited=frozenset())

@@ -91,7 +91,7 @@ class Injector:
         self._seen = stored["seen"] if stored else MIN_TIME
         self._marks.clear()
         read_at = stored.get("since") if stored else None
-        self._marks.append((self.log.first, self._seen, read_at or self._engine.clock.now()))
+        self._marks.append((self.log.first, self._seen, read_at or self._engine.now()))
         self.ended = False
         if reading:
             self._read_on()
@@ -196,7 +196,7 @@ class Injector:
             self._send(rows)
             self.rows += len(rows)
             self._interval.workload.records += len(rows)
-            self._marks.append((rows[-1].offset + 1, self._seen, engine.clock.now()))
+            self._marks.append((rows[-1].offset + 1, self._seen, engine.now()))
             engine.wake_all()
             self._advance()
             await asyncio.sleep(0)
@@ -270,7 +270,7 @@ class Injector:
                 continue
             if row.watermark is not None:
                 seen = max(seen, row.watermark + lateness)
-                self._marks.append((offset + 1, seen, self._engine.clock.now()))
+                self._marks.append((offset + 1, seen, self._engine.now()))
                 done.append(offset)
                 continue
             try:
@@ -393,6 +393,6 @@ class Injector:
                 error=storable(str(error)),
                 traceback="",
                 attempts=1,
-                stamp=self._engine.clock.now(),
+                stamp=self._engine.now(),
             ),
         )

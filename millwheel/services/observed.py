@@ -65,7 +65,7 @@ class EngineObserved(Observer):
             pipeline=engine.pipeline.name,
             worker=engine.worker,
             version=__version__,
-            now=engine.stamps.now(),
+            now=engine.now(),
             lease_seconds_left=max(0.0, engine.lease.left),
             fenced=self._fenced,
             commits=self._commits.distribution(),
