@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -20,13 +21,15 @@ from structlog.testing import capture_logs
 
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table, Timer
 from millwheel.clock import VirtualClock
+from millwheel.errors import DeployRefused
 from millwheel.model import SLOTS, Delivery
 from millwheel.runtime.courier import FRAME_BYTES, Courier, Remote
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.frames import Deliver, Frame
+from millwheel.runtime.frames import Acknowledge, Deliver, Frame, Gap
+from millwheel.runtime.greeting import Identity
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.links import Links
-from millwheel.runtime.network import Limits, Network
+from millwheel.runtime.network import Limits, Link, Network
 from millwheel.runtime.sent import SentLog
 from millwheel.runtime.step import Step
 from millwheel.settings import MEBIBYTE
@@ -421,4 +424,121 @@ async def test_a_clock_that_was_set_right_and_goes_wrong_again_is_told_again() -
             await live(cluster, 2 * SHARED.lease_seconds)
     assert [round(line["seconds"]) for line in said(logs, "clock_is_off")] == [60, -60]
     for engine in list(cluster.alive):
+        await cluster.leave(engine)
+
+
+# -- another graph -----------------------------------------------------------------------------------
+
+
+async def test_a_worker_with_another_graph_is_refused_and_nobody_is_disturbed() -> None:
+    values = many(600)
+    cluster = Cluster(counting(values))
+    first = await cluster.join()
+    await cluster.go(lambda: first.processed > 50)
+    held = list(first.intervals)
+    with capture_logs() as logs:
+        with pytest.raises(DeployRefused) as caught:
+            await cluster.admit(pipeline=counting(values, sources=1))
+        refused = cluster.alive.pop()
+        await cluster.go(cluster.finished)
+    assert caught.value.exit_code == 4
+    assert "nodes.source_1: only in the store" in str(caught.value)
+    assert refused.intervals == []
+    assert [worker.id for worker in (await cluster.store.read_placement()).workers] == [
+        first.worker
+    ]
+    assert first.intervals == held
+    assert not [line for line in logs if line["log_level"] in ("warning", "error")]
+    check(cluster, values)
+    await cluster.leave(first)
+
+
+# -- what comes over the wire ------------------------------------------------------------------------
+
+
+class Ears:
+    """What somebody hears who is no engine."""
+
+    def __init__(self) -> None:
+        self.frames: list[Frame] = []
+
+    def link_up(self, link: Link) -> None: ...
+    def link_down(self, link: Link, reason: str) -> None: ...
+    def link_drained(self, link: Link) -> None: ...
+    def received(self, link: Link, frame: Frame) -> None:
+        self.frames.append(frame)
+
+
+async def test_what_a_zombie_sends_is_dropped_and_counted_and_not_acknowledged() -> None:
+    """It owned the sending interval before, and is known: it has the secret and a link."""
+    values = many(600)
+    cluster = Cluster(counting(values))
+    first, second = await cluster.join(), await cluster.join()
+    courier = second.courier
+    assert courier is not None
+    await cluster.go(lambda: min(first.processed, second.processed) > 50 and courier._incoming)
+    (log, interval_id), stream = next(iter(courier._incoming.items()))
+    receiver = second.held(interval_id)
+    assert receiver is not None
+    zombie = Links(
+        Identity(cluster.pipeline.name, "zombie"),
+        cluster.ether.medium("z"),
+        clock=cluster.clock,
+        random=Random(1),
+    )
+    ears = Ears()
+    await zombie.start(ears)
+    link = zombie.link(second.worker, "w1")
+    await cluster.go(lambda: link.up)
+    sequencer, epoch = stream.epoch
+    seq = stream.last + 1
+    slot = receiver.slots[0]
+    item = msgspec.json.encode(Item("from the grave", 4711))
+    row = (seq, "items", b'"from the grave"', slot, 0, 0, 0, len(item), b"", False, item, 1)
+    for previous in (-1, stream.last, stream.last + 7):
+        link.send(
+            Deliver(log, sequencer - 1, epoch + 100, interval_id, receiver.step.id, previous, [row])
+        )
+    before = courier.refused["old or a copy"]
+    await cluster.go(lambda: courier.refused["old or a copy"] >= before + 3)
+    assert courier._sources[log].peer == first.worker, (
+        "what comes is still acknowledged to its sender"
+    )
+    await cluster.go(cluster.finished)
+    check(cluster, values)
+    assert not [frame for frame in ears.frames if isinstance(frame, Acknowledge | Gap)]
+    await cluster.pass_time(zombie.close())
+    for engine in (first, second):
+        await cluster.leave(engine)
+
+
+# -- slots of nobody --------------------------------------------------------------------------------
+
+
+async def test_what_nobody_may_own_waits_at_its_senders_until_somebody_may() -> None:
+    """Its owner has died, and whoever is left runs code that is too old for it."""
+    values = many(900)
+    cluster = Cluster(counting(values, replace(SHARED, max_unacked_records=50)))
+    first, second = await cluster.join(), await cluster.join()
+    await cluster.go(lambda: min(first.processed, second.processed) > 50)
+    lost = {i.id for i in second.intervals if i.step.name == "recount"}
+    cluster.store._generations.update(dict.fromkeys(lost, 2))
+    with capture_logs() as logs:
+        await cluster.crash(second)
+        await live(cluster, 10 * SHARED.lease_seconds, 0.05)
+        waiting = {r.id: r for r in first.remotes() if any(s.unacked for s in r.streams.values())}
+        assert waiting.keys() == lost
+        assert all(log.unacked < 50 + SHARED.bundle_records for log, _ in first.logs.values())
+        stalled, processed = first.progress(), len(cluster.commits)
+        await live(cluster, 5 * SHARED.lease_seconds, 0.05)
+        assert first.progress()["low_watermark"] == stalled["low_watermark"]
+        assert first.processed == stalled["processed"], f"{len(cluster.commits) - processed}"
+    (line,) = said(logs, "no_worker_of_generation")
+    assert (line["generation"], line["intervals"]) == (2, len(lost))
+    third = await cluster.join()
+    cluster.store._workers[third.worker].generation = 2
+    await cluster.go(cluster.finished)
+    assert lost <= {interval.id for interval in third.intervals}
+    check(cluster, values)
+    for engine in (first, third):
         await cluster.leave(engine)

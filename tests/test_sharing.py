@@ -83,7 +83,7 @@ class Cluster(World):
         worker = str(UUID(int=Random(seed).getrandbits(128)))  # drawn, and always the same
         engine = Engine(
             pipeline or self.pipeline,
-            self.store,
+            self.store if pipeline is None else self.store.another(),
             clock=clock or self.clock,
             network=network,
             worker=worker,
