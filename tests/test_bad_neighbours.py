@@ -32,6 +32,7 @@ from millwheel.runtime.links import Links
 from millwheel.runtime.network import Limits, Link, Network
 from millwheel.runtime.sent import SentLog
 from millwheel.runtime.step import Step
+from millwheel.services.observed import EngineObserved
 from millwheel.settings import MEBIBYTE
 from millwheel.store.memory import MemoryStore
 from millwheel.store.port import Wish
@@ -149,18 +150,18 @@ async def apart(
     cluster.store.pause(*injectors)
     first, second = await cluster.join(), await cluster.join()
     names = {step.id: step.name for step in first.steps.values()}
-    rows = (await cluster.store.read_placement()).intervals
-    owners = {row.id: second if names[row.computation] == there else first for row in rows}
-    await cluster.store.wish(
-        [Wish(r.id, r.sequencer, owners[r.id].worker, "apart", pinned=True) for r in rows]
-    )
-    theirs = {id_ for id_, owner in owners.items() if owner is second}
-    await cluster.go(
-        lambda: (
-            {interval.id for interval in second.intervals} == theirs
-            and {interval.id for interval in first.intervals} == owners.keys() - theirs
+    settled = False
+    while not settled:  # the balancer may have cut or moved something just now
+        rows = (await cluster.store.read_placement()).intervals
+        owners = {r.id: second if names[r.computation] == there else first for r in rows}
+        await cluster.store.wish(
+            [Wish(r.id, r.sequencer, owners[r.id].worker, "apart", pinned=True) for r in rows]
         )
-    )
+        await live(cluster, 1)
+        theirs = {
+            interval.id: engine for engine in (first, second) for interval in engine.intervals
+        }
+        settled = theirs == owners
     cluster.store.pause()
     return cluster, first, second
 
@@ -541,4 +542,126 @@ async def test_what_nobody_may_own_waits_at_its_senders_until_somebody_may() -> 
     assert lost <= {interval.id for interval in third.intervals}
     check(cluster, values)
     for engine in (first, third):
+        await cluster.leave(engine)
+
+
+# -- who is not let in ------------------------------------------------------------------------------
+
+SECRET, WRONG = b"sixteen bytes or more", b"another sixteen bytes"
+
+
+async def test_a_worker_with_a_wrong_secret_gets_nothing_and_the_others_go_on() -> None:
+    values = many(3000)
+    cluster = Cluster(counting(values))
+    with capture_logs() as logs:
+        first = await cluster.admit(secret=SECRET)
+        second = await cluster.admit(secret=SECRET)
+        await cluster.go(lambda: min(first.processed, second.processed) > 50)
+        stranger = await cluster.admit(secret=WRONG)
+        observed = EngineObserved(stranger)
+        held: set[int] = set()
+        late = cluster.clock.monotonic() + 3 * SHARED.lease_seconds
+
+        def finished() -> bool:
+            held.update(interval.id for interval in stranger.intervals)
+            done = first.done.is_set() and second.done.is_set()
+            return done and cluster.clock.monotonic() > late
+
+        await cluster.go(finished)
+        not_ready = await observed.why_not_ready()
+    check(cluster, values)
+    assert not held, "its records would wait for ever"
+    released = [e for e in cluster.store.placement_events() if e.what == "release"]
+    assert stranger.worker not in {event.to_worker for event in released}
+    assert not_ready is not None
+    names = ", ".join(sorted([first.worker[:8], second.worker[:8]]))
+    assert not_ready.startswith(f"it does not reach the workers {names}, who share")
+    (line,) = said(logs, "out_of_touch")
+    assert line["worker"] == stranger.worker[:8]
+    assert line["others"] == sorted([first.worker[:8], second.worker[:8]])
+    for engine in (first, second):
+        refused = [
+            line["event"]
+            for line in logs
+            if line["worker"] == engine.worker[:8]
+            and line["log_level"] == "warning"
+            and "shared secret of the two workers is not the same" in line["reason"]
+        ]
+        assert sorted(refused) == ["link_down", "stranger_refused"], "once for each direction"
+    for engine in (first, second, stranger):
+        await cluster.leave(engine)
+
+
+async def test_who_is_new_and_has_reached_nobody_takes_nothing_that_is_free() -> None:
+    """Before all have said whom they reach, and it was decided who goes on."""
+    values = many(2000)
+    cluster = Cluster(counting(values))
+    first = await cluster.admit(secret=SECRET)
+    await cluster.go(lambda: first.processed > 50)
+    stranger = await cluster.admit(secret=WRONG)
+    interval = next(i for i in first.intervals if i.step.name == "tally")
+    await cluster.store.wish([Wish(interval.id, interval.sequencer, stranger.worker, "early")])
+    giving = asyncio.ensure_future(first.holdings.give_up(interval))
+    await cluster.go(giving.done)
+    assert await giving
+    late = cluster.clock.monotonic() + SHARED.lease_seconds / 2
+    await cluster.go(lambda: stranger.intervals or cluster.clock.monotonic() > late)
+    assert not stranger.intervals
+    assert not first.holdings.knows(interval.id), "it is nobody's"
+    await cluster.go(first.done.is_set)
+    check(cluster, values)
+    for engine in (first, stranger):
+        await cluster.leave(engine)
+
+
+async def test_a_link_that_is_down_for_less_than_a_lease_moves_nothing() -> None:
+    values = many(2000)
+    cluster = Cluster(counting(values))
+    first, second = await cluster.join(), await cluster.join()
+    await cluster.go(lambda: min(first.processed, second.processed) > 100)
+    held = list(second.intervals)
+    with capture_logs() as logs:
+        cluster.ether.cut("w0", "w1")
+        cluster.ether.part("w0", "w1")
+        await live(cluster, 0.7 * SHARED.lease_seconds)
+        cluster.ether.join("w0", "w1")
+        await cluster.go(cluster.finished)
+    assert second.intervals == held
+    assert not said(logs, "out_of_touch")
+    check(cluster, values)
+    for engine in (first, second):
+        await cluster.leave(engine)
+
+
+async def test_of_two_who_do_not_know_each_other_the_elder_works() -> None:
+    values = many(600)
+    cluster = Cluster(counting(values))
+    first = await cluster.admit(secret=SECRET)
+    second = await cluster.admit(secret=WRONG)
+    await cluster.go(first.done.is_set)
+    check(cluster, values)
+    assert second.processed == 0
+    await cluster.crash(first)
+    await cluster.go(lambda: not second.out_of_touch)
+    await cluster.go(cluster.finished)
+    assert len(second.intervals) == 6, "alone it needs to reach nobody"
+    await cluster.leave(second)
+
+
+async def test_who_loses_touch_hands_over_and_comes_back() -> None:
+    """The network between two workers fails for longer than a lease; both reach the store."""
+    values = many(2000)
+    cluster = Cluster(counting(values))
+    first, second = await cluster.join(), await cluster.join()
+    await cluster.go(lambda: min(first.processed, second.processed) > 100)
+    with capture_logs() as logs:
+        cluster.ether.part("w0", "w1")
+        await cluster.go(lambda: second.out_of_touch and not second.intervals)
+        await cluster.go(lambda: len(first.intervals) == 6)
+        cluster.ether.join("w0", "w1")
+        await cluster.go(lambda: second.intervals)
+        await cluster.go(cluster.finished)
+    check(cluster, values)
+    assert len(said(logs, "out_of_touch")) == len(said(logs, "in_touch_again")) == 1
+    for engine in (first, second):
         await cluster.leave(engine)

@@ -122,6 +122,8 @@ class Courier:
         """By log and receiving interval."""
         self._numbers = itertools.count(1)
         """Of the begins of streams."""
+        self._down_since: dict[str, float] = {}
+        """Of the links that are not up, by the monotonic clock."""
         self._working: dict[Remote, None] = {}
         self._held_up: dict[Link, dict[Remote, None]] = {}
         """Those with more to send than a link can take now; who had his turn stands behind."""
@@ -137,14 +139,27 @@ class Courier:
         """Have a link to each of these workers (address by id), and to no others."""
         for worker in [w for w in self._links if w not in workers]:
             self._links.pop(worker).close()
+            self._down_since.pop(worker, None)
         for worker, address in workers.items():
             if worker not in self._links:
                 self._links[worker] = self._network.link(worker, address)
+                self._down_since[worker] = self._engine.clock.monotonic()
+
+    def reaches(self, worker: str) -> bool:
+        """Whether records can go to a worker now."""
+        return worker in self._links and worker not in self._down_since
+
+    def unreached(self) -> list[str]:
+        """Workers that were called in vain for as long as a lease: if they live, they and this one
+        cannot share the pipeline."""
+        until = self._engine.clock.monotonic() - self._engine.settings.lease_seconds
+        return [worker for worker, since in self._down_since.items() if since <= until]
 
     def link_up(self, link: Link) -> None:
         """Tell a worker that came (back) what it may have missed."""
         if not link.outgoing:
             return
+        self._down_since.pop(link.peer, None)
         for remote in self._engine.remotes():
             if remote.owner == link.peer:
                 remote.begin()
@@ -154,6 +169,8 @@ class Courier:
     def link_down(self, link: Link, reason: str) -> None:
         """What was on its way is sent again when the link is up again."""
         self._held_up.pop(link, None)
+        if self._links.get(link.peer) is link:
+            self._down_since[link.peer] = self._engine.clock.monotonic()
         for log in [log for log, source in self._sources.items() if source is link]:
             del self._sources[log]
 

@@ -151,6 +151,8 @@ class Engine:
         self.done = asyncio.Event()
         """Every source has ended, and everything that came of it is stored."""
         self.lease = Lease(self.clock, self.settings.lease_seconds)
+        self.out_of_touch: frozenset[str] = frozenset()
+        """The workers that share the pipeline, if this one cannot since it does not reach them."""
         self.paused: frozenset[int] = frozenset()
         """The injectors, by computation, that an operator wants to rest."""
         self.lookup_wanted = asyncio.Event()
@@ -877,7 +879,12 @@ class Engine:
 
     def load(self) -> dict[str, Any]:
         """What a heartbeat publishes: `progress`, and what the work cost since the one before."""
-        return {**self.progress(), **self._meter.take(self.intervals)}
+        unreached = [] if self.courier is None else self.courier.unreached()
+        return {
+            **self.progress(),
+            **self._meter.take(self.intervals),
+            "unreached": unreached,
+        }
 
 
 def _fingerprint(node: Node) -> dict[str, Any]:

@@ -86,6 +86,12 @@ class EngineObserved(Observer):
             return "it is still starting"
         if engine.lease.left <= 0:
             return "its lease is over: it may touch no interval until the store renews it"
+        if engine.out_of_touch:
+            others = ", ".join(sorted(worker[:8] for worker in engine.out_of_touch))
+            return (
+                f"it does not reach the workers {others}, who share the pipeline: it takes no "
+                "intervals. Its log says why (link_down, stranger_refused)"
+            )
         return await self._why_no_store()
 
     async def _why_no_store(self) -> str | None:
