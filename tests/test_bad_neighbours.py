@@ -7,6 +7,7 @@ what is wrong is logged once, with the facts.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,9 +21,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table, Timer
-from millwheel.clock import VirtualClock
+from millwheel.clock import SystemClock, VirtualClock
 from millwheel.errors import DeployRefused
 from millwheel.model import SLOTS, Delivery
+from millwheel.runtime.balancer import Balancer
 from millwheel.runtime.courier import FRAME_BYTES, Courier, Remote
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.frames import Acknowledge, Deliver, Frame, Gap
@@ -30,9 +32,11 @@ from millwheel.runtime.greeting import Identity
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.links import Links
 from millwheel.runtime.network import Limits, Link, Network
+from millwheel.runtime.placing import Placing
 from millwheel.runtime.sent import SentLog
 from millwheel.runtime.step import Step
 from millwheel.services.observed import EngineObserved
+from millwheel.services.tcp import Tcp
 from millwheel.settings import MEBIBYTE
 from millwheel.store.memory import MemoryStore
 from millwheel.store.port import Wish
@@ -42,6 +46,7 @@ from millwheel.timers.holds import Holds
 from tests.test_exactly_once import with_ids
 from tests.test_runtime_world import ITEMS, Count, Item, Kept, at, doing, script
 from tests.test_sharing import SHARED, Cluster, check, counting, many
+from tests.test_tcp import call, hang_up, until
 
 
 def said(logs: list[Any], event: str) -> list[Any]:
@@ -665,3 +670,64 @@ async def test_who_loses_touch_hands_over_and_comes_back() -> None:
     assert len(said(logs, "out_of_touch")) == len(said(logs, "in_touch_again")) == 1
     for engine in (first, second):
         await cluster.leave(engine)
+
+
+# -- who is no worker ---------------------------------------------------------------------------------
+
+
+STRANGERS = [
+    (b"GET / HTTP/1.1\r\nHost: worker\r\n\r\n", "said to be 1,195,725,856 bytes long"),
+    (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 50, "said to be 369,295,618 bytes long"),
+    (b"\0\0\0\4\xc1\xc1\xc1\xc1", "4 bytes that are no frame"),
+    (b"\xff" * 100, "said to be 4,294,967,295 bytes long"),
+]
+"""A browser, a client of TLS, and chance; what is wrong with each."""
+
+
+async def test_strangers_at_the_port_disturb_nobody_and_are_told_of_once() -> None:
+    """Real sockets and real time: two workers in the midst of their work."""
+    values = many(2000)
+    pipeline = counting(values, replace(SHARED, placement_seconds=0.05, lease_seconds=10.0))
+    store = MemoryStore(pipeline.name, clock=SystemClock())
+    engines = [Engine(pipeline, store, network=tcp(pipeline.name)) for _ in range(2)]
+    with capture_logs() as logs:
+        for engine in engines:
+            await engine.start()
+            engine.spawn(Placing(engine, Balancer(engine)).run(), "placing")
+        links = links_of(engines[0])
+        await until(lambda: len(said(logs, "link_up")) == 4)
+        for _ in range(3):
+            for sent, reason in STRANGERS:
+                assert reason in await answer(links, sent)
+            await answer(links, b"\xff" * 10_000_000)  # hung up on before all of it is there
+            _, writer = await call(links)  # a port scanner says nothing
+            await hang_up(writer)
+        async with asyncio.timeout(60):
+            await asyncio.gather(*(engine.done.wait() for engine in engines))
+        assert len(links._connections) == 2, "one from and one to the other worker"
+    rows = [(key, number, count) for key, number, count, *_ in store.rows("out")]
+    assert sorted(number for _, number, _ in rows) == list(range(2000))
+    told = said(logs, "stranger_refused")
+    assert sorted(line["kind"] for line in told) == ["garbage", "lost"], "once for each kind"
+    assert told[0]["address"].startswith("127.0.0.1:")
+    assert STRANGERS[0][1] in told[0]["reason"]
+    for engine in engines:
+        await engine.stop()
+
+
+def tcp(pipeline: str) -> Callable[[str], Links]:
+    return lambda worker: Links(Identity(pipeline, worker), Tcp())
+
+
+async def answer(links: Links, sent: bytes) -> str:
+    """What a stranger is told before he is hung up on."""
+    reader, writer = await call(links)
+    writer.write(sent)
+    with contextlib.suppress(OSError):
+        await writer.drain()
+    try:
+        told = await reader.read()
+    except OSError:  # it was hung up on while it was still talking
+        told = b""
+    await hang_up(writer)
+    return told.decode(errors="replace")

@@ -281,6 +281,7 @@ async def test_a_link_that_was_full_is_empty_when_it_comes_back(site: Site) -> N
         one.send(link, Deliver(1, 1, 1, 1, 1, 0, [row(90_000)]))
         await site.turn()
     site.cut(one, two_)
+    await site.until(lambda: not one.heard.links)
     site.join(one, two_)
     await site.live(20, until=lambda: link.up and two_.heard.links)
     await site.settle()
