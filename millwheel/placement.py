@@ -7,6 +7,10 @@ figures, calls it, and writes the wishes (docs/decisions/0022-who-owns-what.md).
 An interval's **home** is the worker that is to own it: the one it is wanted by, if that lives,
 else its owner, if that lives. An interval without a home is an *orphan*.
 
+Workers that cannot reach each other cannot share a pipeline: records for who is out of touch would
+wait for ever. `in_touch` says who goes on; to all others `plan` gives nothing, and takes from them
+what they have.
+
 A worker may have what no newer code than its own has owned (decision 28); what nobody alive may
 have stays where it is, or an orphan.
 
@@ -65,6 +69,8 @@ class WorkerLoad:
     """When it registered, microseconds; among equals the younger one gets more."""
     generation: int = 1
     """Of its code."""
+    unreached: tuple[str, ...] = ()
+    """Workers that it has tried to reach in vain for as long as a lease."""
 
 
 class ReportedIntervalLoad(msgspec.Struct, frozen=True):
@@ -82,6 +88,7 @@ class ReportedLoad(msgspec.Struct, frozen=True):
 
     cpu: float = 0.0
     intervals: dict[int, ReportedIntervalLoad] = {}
+    unreached: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, load: Mapping[str, Any]) -> ReportedLoad:
@@ -170,6 +177,26 @@ class Merge:
 Decision: TypeAlias = Assign | Move | Split | Merge
 
 
+def in_touch(workers: Iterable[WorkerLoad]) -> list[WorkerLoad]:
+    """Those that can share a pipeline: each of them reaches each other.
+
+    Who is apart from fewest comes first, then who was there first: one that nobody reaches goes,
+    and of two that do not reach each other the younger one, whose secret, certificate or address
+    is the likelier to be wrong.
+    """
+    found = {worker.id: worker for worker in workers}
+    apart: dict[str, set[str]] = {id_: set() for id_ in found}
+    for worker in found.values():
+        for other in found.keys() & set(worker.unreached):
+            apart[worker.id].add(other)
+            apart[other].add(worker.id)
+    kept: list[WorkerLoad] = []
+    for worker in sorted(found.values(), key=lambda w: (len(apart[w.id]), w.started, w.id)):
+        if apart[worker.id].isdisjoint(other.id for other in kept):
+            kept.append(worker)
+    return kept
+
+
 def plan(
     workers: Iterable[WorkerLoad],
     intervals: Iterable[IntervalLoad],
@@ -183,15 +210,17 @@ def plan(
     not depend on the order of the arguments; no interval is named twice.
 
     Args:
-        workers: those whose leases run.
+        workers: those whose leases run, in touch with the others or not.
         intervals: all of the pipeline.
         recent: ids of intervals that were moved, split (both parts) or merged less than
             `settings.placement_cooldown_seconds` ago.
     """
-    alive = list(workers)
+    workers = list(workers)
+    alive = in_touch(workers)
     if not alive:
         return []
-    planner = _Planner(alive, sorted(intervals, key=_place), settings, recent)
+    left_out = {worker.id for worker in workers} - {worker.id for worker in alive}
+    planner = _Planner(alive, left_out, sorted(intervals, key=_place), settings, recent)
     planner.assign_orphans()
     if planner.decisions:
         return planner.decisions
@@ -212,12 +241,15 @@ class _Planner:
     def __init__(
         self,
         workers: list[WorkerLoad],
+        left_out: set[str],
         intervals: list[IntervalLoad],
         settings: Settings,
         recent: Collection[int],
     ) -> None:
         self.decisions: list[Decision] = []
         self._workers = {worker.id: worker for worker in workers}
+        self._left_out = left_out
+        """Workers that live and are out of touch."""
         self._intervals = intervals
         self._settings = settings
         self._home: dict[int, str] = {}
@@ -329,16 +361,19 @@ class _Planner:
 
     def _why_orphan(self, interval: IntervalLoad) -> str:
         if self._owned(interval):
-            return f"worker {interval.wanted_by}, who was to have it, is gone: it stays"
+            return f"worker {interval.wanted_by}, who was to have it, {self._gone(interval.wanted_by)}: it stays"
         if interval.owner in self._workers:
             return (
                 f"its owner {interval.owner} runs older code than generation {interval.generation}"
             )
         if interval.owner is not None:
-            return f"its owner {interval.owner} is gone"
+            return f"its owner {interval.owner} {self._gone(interval.owner)}"
         if interval.wanted_by is not None:
-            return f"nobody owns it, and {interval.wanted_by}, who was to have it, is gone"
+            return f"nobody owns it, and {interval.wanted_by}, who was to have it, {self._gone(interval.wanted_by)}"
         return "nobody owns it"
+
+    def _gone(self, worker: str | None) -> str:
+        return "is out of touch" if worker in self._left_out else "is gone"
 
     # -- moves ----------------------------------------------------------------------------------
 

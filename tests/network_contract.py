@@ -42,6 +42,7 @@ class Heard:
     """("up" or "down", peer), in order."""
     frames: list[Frame] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
+    on_drained: Callable[[], None] | None = None
     links: dict[tuple[str, bool], Link] = field(default_factory=dict)
     """Those that are up, by peer and whether they are outgoing."""
     busy: bool = False
@@ -59,6 +60,13 @@ class Heard:
         assert self.links.pop((link.peer, link.outgoing)) is link, "down without up"
         self.events.append(("down", link.peer))
         self.reasons.append(reason)
+
+    def link_drained(self, link: Link) -> None:
+        assert not self.busy
+        assert self.links[link.peer, link.outgoing] is link
+        assert not link.full
+        if self.on_drained is not None:
+            self.on_drained()
 
     def received(self, link: Link, frame: Frame) -> None:
         assert not self.busy

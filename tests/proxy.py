@@ -128,7 +128,7 @@ class Proxy:
                     queue.put(body, self._fate(side, body))
             queue.end()
             await writing
-        except OSError:
+        except (OSError, RuntimeError):  # the latter is uvloop's, of a reader that was cut
             writer.transport.abort()
         finally:
             await end([writing])

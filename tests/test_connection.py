@@ -36,6 +36,7 @@ class Hand(asyncio.Transport):
         super().__init__()
         self.writes: list[bytes] = []
         self.buffered = 0
+        self.high: int | None = None
         self.ended = ""
 
     def write(self, data: Any) -> None:
@@ -50,6 +51,9 @@ class Hand(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return self.buffered
 
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self.high = high
+
     def frames(self) -> list[Frame]:
         """What was written, and forget it."""
         data, self.writes = b"".join(self.writes), []
@@ -63,9 +67,13 @@ class Told:
         self.ends: list[End] = []
         self.frames: list[Frame] = []
         self.ups = 0
+        self.drains = 0
 
     def opened(self, connection: Connection) -> None: ...
     def gone(self, connection: Connection) -> None: ...
+    def drained(self, connection: Connection) -> None:
+        self.drains += 1
+
     def greeted(self, connection: Connection) -> None:
         self.ups += 1
 
@@ -212,6 +220,58 @@ async def test_what_waits_to_be_written_counts_with_what_the_transport_holds() -
     bench.connection.send(NotMine(1, 1, 1))
     await asyncio.sleep(0)
     assert len(bench.hand.frames()) == 3 + 100
+
+
+async def test_it_is_full_while_much_waits_here_or_in_the_transport() -> None:
+    bench = Bench().up()
+    await asyncio.sleep(0)
+    assert bench.hand.high == LIMITS.burst_bytes == 10_000
+    while not bench.connection.full:
+        bench.connection.send(NotMine(1, 1, 1))
+    assert bench.told.drains == 0
+    await asyncio.sleep(0)
+    assert not bench.connection.full, "the transport took it"
+    await asyncio.sleep(0)
+    assert bench.told.drains == 1
+    bench.connection.pause_writing()
+    assert bench.connection.full
+    bench.connection.send(NotMine(2, 2, 2))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert bench.hand.frames()[-1] == NotMine(2, 2, 2), "what is sent all the same goes"
+    assert bench.told.drains == 1
+    bench.connection.resume_writing()
+    assert bench.told.drains == 1, "not within a call of the transport"
+    await asyncio.sleep(0)
+    assert bench.told.drains == 2
+    assert not bench.connection.full
+
+
+async def test_nobody_is_told_that_a_connection_is_drained_when_it_has_ended() -> None:
+    bench = Bench().up()
+    bench.connection.pause_writing()
+    bench.connection.end("closed", "enough")
+    bench.connection.resume_writing()
+    await asyncio.sleep(0)
+    assert bench.told.drains == 0
+
+
+async def test_a_transport_that_asks_for_less_while_it_writes_loses_nothing() -> None:
+    """TLS may tell within `write` that there is room again, and more is sent there and then."""
+    bench = Bench().up()
+    await asyncio.sleep(0)
+    write = bench.hand.write
+
+    def write_and_send(data: Any) -> None:
+        bench.hand.write = write  # type: ignore[method-assign]
+        write(data)
+        bench.connection.send(NotMine(2, 2, 2))
+
+    bench.hand.write = write_and_send  # type: ignore[method-assign]
+    bench.connection.send(NotMine(1, 1, 1))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert bench.hand.frames()[-2:] == [NotMine(1, 1, 1), NotMine(2, 2, 2)]
 
 
 async def test_last_words_that_nobody_takes_are_not_waited_for_long() -> None:

@@ -96,7 +96,7 @@ async def make(limits: Settings = QUICK) -> tuple[VirtualClock, Stamps, Buckets,
     clock = VirtualClock()
     store = MemoryStore(clock=clock)
     stamps = Stamps(clock)
-    buckets = Buckets(store, limits, stamps, clock)
+    buckets = Buckets(store, limits, stamps)
     await buckets.load()
     await buckets.ensure_current()
     dedup = Dedup(store, buckets, 1, (0, 65536), capacity=100, inherited=frozenset())
@@ -142,7 +142,7 @@ async def test_buckets_may_be_read_again_while_one_is_dropped(
 ) -> None:
     clock = VirtualClock()
     store = LookedAt(clock=clock)
-    buckets = store.buckets = Buckets(store, QUICK, Stamps(clock), clock)
+    buckets = store.buckets = Buckets(store, QUICK, Stamps(clock))
     store.when = when
     for number in range(3):
         await store.open_bucket(family, 0, 1000 * number, 1000 * (number + 1))

@@ -200,4 +200,4 @@ class Silent:
 
 
 def delivery(number: int) -> Delivery[str]:
-    return Delivery("a", "", 0, "items", b'"a"', 0, 1, 0, 1, b"", 1, number, 0, b"")
+    return Delivery("a", "", 0, "items", b'"a"', 0, 1, 0, 1, b"0", 1, number, 0, b"")

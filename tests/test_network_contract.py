@@ -249,6 +249,46 @@ async def test_who_takes_nothing_is_deaf_and_what_waits_for_it_is_bounded(site: 
 
 
 @everywhere
+async def test_who_waits_while_the_link_is_full_is_not_hung_up_on(site: Site) -> None:
+    one, two_, link = await two(site, SMALL)
+    site.part(one, two_)
+    frame = Deliver(1, 1, 1, 1, 1, 0, [row(90_000)])
+    left = 100
+
+    def send_what_fits() -> None:
+        nonlocal left
+        while left and not link.full:
+            one.send(link, frame)
+            left -= 1
+
+    one.heard.on_drained = send_what_fits
+    send_what_fits()
+    await site.settle()
+    assert left, "it never was full"
+    one.send(link, NotMine(1, 1, 1))
+    assert link.up, "what cannot wait still goes"
+    site.join(one, two_)
+    await site.until(lambda: len(two_.heard.frames) == 101)
+    assert one.heard.events == [("up", "two")]
+    await site.until(lambda: not link.full)
+
+
+@everywhere
+async def test_a_link_that_was_full_is_empty_when_it_comes_back(site: Site) -> None:
+    one, two_, link = await two(site, SMALL)
+    site.part(one, two_)
+    while not link.full:
+        one.send(link, Deliver(1, 1, 1, 1, 1, 0, [row(90_000)]))
+        await site.turn()
+    site.cut(one, two_)
+    await site.until(lambda: not one.heard.links)
+    site.join(one, two_)
+    await site.live(20, until=lambda: link.up and two_.heard.links)
+    await site.settle()
+    assert not link.full
+
+
+@everywhere
 async def test_much_that_is_taken_is_no_deafness(site: Site) -> None:
     one, two_, link = await two(site, SMALL)
     frame = Deliver(1, 1, 1, 1, 1, 0, [row(90_000)])

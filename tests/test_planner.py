@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Literal
 
 import pytest
@@ -24,6 +24,7 @@ from millwheel.placement import (
     Move,
     Split,
     WorkerLoad,
+    in_touch,
     plan,
     split_at,
 )
@@ -333,6 +334,49 @@ def test_a_worker_that_joins_is_given_something_and_gives_nothing_back(cluster: 
 
 
 # -- one rule each -------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 6), st.sets(st.tuples(st.integers(0, 5), st.integers(0, 6))), st.randoms())
+def test_those_in_touch_all_reach_each_other(
+    number: int, unreached: set[tuple[int, int]], chance: random.Random
+) -> None:
+    found = [
+        WorkerLoad(f"w{n}", started=n, unreached=tuple(f"w{b}" for a, b in unreached if a == n))
+        for n in range(number)
+    ]
+
+    def apart(one: WorkerLoad, other: WorkerLoad) -> bool:
+        return one.id in other.unreached or other.id in one.unreached
+
+    kept = in_touch(found)
+    assert not any(apart(one, other) for one, other in combinations(kept, 2))
+    for worker in found:
+        assert worker in kept or any(apart(worker, other) for other in kept)
+    chance.shuffle(found)
+    assert in_touch(found) == kept
+
+
+def test_who_is_reached_by_nobody_goes_and_of_two_the_younger() -> None:
+    eldest = WorkerLoad("a", started=0, unreached=("b", "c", "dead"))
+    b, c = WorkerLoad("b", started=1), WorkerLoad("c", started=2)
+    assert in_touch([eldest, b, c]) == [b, c]
+    assert in_touch([eldest, b]) == [eldest]
+    assert in_touch([b, eldest]) == [eldest]
+    assert in_touch([eldest]) == [eldest]
+
+
+def test_what_is_with_somebody_out_of_touch_is_given_to_others() -> None:
+    a, b, c = workers("a", "b", "c")
+    b = replace(b, unreached=("a", "c"))
+    held, wished, free = intervals(["b", "a", None])
+    found = [held, replace(wished, wanted_by="b"), replace(free, wanted_by="b")]
+    told = [d for d in plan([a, b, c], found, SETTINGS) if isinstance(d, Assign)]
+    assert {decision.worker for decision in told} == {"a", "c"}
+    assert {decision.reason for decision in told} == {
+        "its owner b is out of touch",
+        "worker b, who was to have it, is out of touch: it stays",
+        "nobody owns it, and b, who was to have it, is out of touch",
+    }
 
 
 def test_nobody_is_there() -> None:

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table
+from millwheel.clock import Clock
 from millwheel.runtime.balancer import Balancer
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.greeting import Identity
@@ -61,12 +62,22 @@ class Cluster(World):
 
     async def join(self) -> Engine:
         """One more worker."""
+        return await self.admit()
+
+    async def admit(
+        self,
+        *,
+        pipeline: Pipeline | None = None,
+        clock: Clock | None = None,
+        secret: bytes | None = None,
+    ) -> Engine:
+        """One more worker, perhaps with a graph, a clock or a secret of its own."""
         name = f"w{len(self.engines)}"
         seed = len(self.engines)
 
         def network(worker: str) -> Links:
             return Links(
-                Identity(self.pipeline.name, worker),
+                Identity(self.pipeline.name, worker, secret),
                 self.ether.medium(name),
                 clock=self.clock,
                 random=Random(seed),
@@ -74,9 +85,9 @@ class Cluster(World):
 
         worker = str(UUID(int=Random(seed).getrandbits(128)))  # drawn, and always the same
         engine = Engine(
-            self.pipeline,
-            self.store,
-            clock=self.clock,
+            pipeline or self.pipeline,
+            self.store if pipeline is None else self.store.another(),
+            clock=clock or self.clock,
             network=network,
             worker=worker,
             process=FREE_OF_CHARGE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 
+from millwheel.cli.store import unowned
 from millwheel.store.inspection import PipelineStatus, inspect
 from millwheel.store.port import Wish
 from tests.store_contract import Owner, PostgresSite
@@ -45,6 +46,21 @@ def _moving(site: PostgresSite) -> dict[int, tuple[str | None, str]]:
     """Owner and next owner of what is on its way."""
     found = look(site).intervals
     return {i.id: (i.owner, i.wanted_by) for i in found if i.wanted_by is not None}
+
+
+async def test_intervals_of_nobody_alive_are_told(postgres: PostgresSite) -> None:
+    owner = await Owner.take(postgres.store)
+    assert unowned(look(postgres)) == []
+    upper = owner.intervals[1]
+    sequencer = owner.claims[upper.id].interval.sequencer
+    await postgres.store.release(owner.worker, {upper.id: sequencer})
+    line = "nobody has 1 of 2 intervals of count: what is sent there waits"
+    assert unowned(look(postgres)) == [line]
+    await postgres.store.heartbeat(owner.worker, 0.0, {})
+    assert unowned(look(postgres)) == [
+        "nobody has 1 of 1 intervals of lines: what is sent there waits",
+        "nobody has 2 of 2 intervals of count: what is sent there waits",
+    ]
 
 
 async def test_injectors_that_rest_are_told(postgres: PostgresSite) -> None:

@@ -376,6 +376,7 @@ class StrayLink:
     peer = "old"
     outgoing = True
     up = True
+    full = False
 
     def send(self, frame: Frame) -> None:
         raise AssertionError("nothing is to be said")
@@ -394,6 +395,19 @@ def outgoing(*numbers: int) -> Outgoing:
             )
         )
     return stream
+
+
+def test_a_frame_has_no_more_than_it_may_and_a_long_record_one_to_itself() -> None:
+    stream = Outgoing()
+    for number, size in enumerate((40, 40, 40, 300, 10, 100, 1)):
+        stream.append(
+            Delivery(
+                "a", number, 0, "tally", b'"a"', 0, 1, 0, size, b"0", 1, number, 0, b"%016d" % number
+            )
+        )  # fmt: skip
+    stream.begin(1)
+    frames = [stream.take(9, 100)[1] for _ in range(7)]
+    assert [[d.seq for d in frame] for frame in frames] == [[0, 1], [2], [3], [4], [5], [6], []]
 
 
 def test_a_halted_stream_sends_nothing_until_it_begins_anew() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Literal
 
@@ -87,7 +88,7 @@ def _print_status(status: PipelineStatus) -> None:
         typer.echo(f"  worker {worker.id[:8]}: {', '.join(_worker(worker))}")
     if not status.workers:
         typer.echo("  no worker runs it")
-    for line in moving(status.intervals):
+    for line in (*moving(status.intervals), *unowned(status)):
         typer.echo(f"  {line}")
     paused = {computation.name for computation in status.computations if computation.paused}
     for source in status.sources:
@@ -102,6 +103,17 @@ def _print_status(status: PipelineStatus) -> None:
          "dead letters", "input watermark", "low watermark", "held by"],
         [_row(computation) for computation in status.computations],
     )  # fmt: skip
+
+
+def unowned(status: PipelineStatus) -> list[str]:
+    """What no live worker has, a line for each computation."""
+    alive = {worker.id for worker in status.workers if worker.state == "running"}
+    total = Counter(interval.computation for interval in status.intervals)
+    free = Counter(i.computation for i in status.intervals if i.owner not in alive)
+    return [
+        f"nobody has {number} of {total[name]} intervals of {name}: what is sent there waits"
+        for name, number in free.items()
+    ]
 
 
 def _worker(worker: Worker) -> list[str]:

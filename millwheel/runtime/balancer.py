@@ -49,7 +49,7 @@ class Balancer:
         alive = [worker for worker in placement.workers if worker.lease_left > 0]
         loads = {worker.id: ReportedLoad.read(worker.load) for worker in alive}
         decisions = plan(
-            [_worker(worker, loads[worker.id], place) for place, worker in enumerate(alive)],
+            living(placement),
             [self._interval(row, loads) for row in placement.intervals],
             self._engine.settings,
             self._recent.keys(),
@@ -126,9 +126,21 @@ class Balancer:
                 return MergeWish(lower, sequencers[lower], upper, reason)
 
 
-def _worker(worker: PlacedWorker, load: ReportedLoad, place: int) -> WorkerLoad:
-    """A worker as the planner sees it; they come in the order in which they registered."""
-    return WorkerLoad(worker.id, cpu=load.cpu, started=place, generation=worker.generation)
+def living(placement: Placement) -> list[WorkerLoad]:
+    """The workers whose leases run, as the planner sees them: in the order of their registration."""
+    alive = [worker for worker in placement.workers if worker.lease_left > 0]
+    return [_worker(worker, place) for place, worker in enumerate(alive)]
+
+
+def _worker(worker: PlacedWorker, place: int) -> WorkerLoad:
+    load = ReportedLoad.read(worker.load)
+    return WorkerLoad(
+        worker.id,
+        cpu=load.cpu,
+        started=place,
+        generation=worker.generation,
+        unreached=load.unreached,
+    )
 
 
 def _to_be(row: PlacedInterval) -> Literal["split", "merged"] | None:

@@ -30,9 +30,14 @@ class Stamps:
         """Start after `last`, the newest stamp found in the store."""
         self._last = max(self._last, last)
 
-    def adjust(self, before: int, store: int) -> None:
-        """Go by the store's clock, which showed `store` after this one showed `before`."""
+    def adjust(self, before: int, store: int) -> int:
+        """Go by the store's clock, which showed `store` when this one showed `before`.
+
+        Returns:
+            How far the store's clock is ahead, in microseconds.
+        """
         self._ahead = store - before
+        return self._ahead
 
     def now(self) -> int:
         """The time by which all workers stamp."""
@@ -57,7 +62,6 @@ class Buckets:
         store: Store,
         settings: Settings,
         stamps: Stamps,
-        clock: Clock,
         *,
         shared: bool = False,
     ) -> None:
@@ -67,7 +71,6 @@ class Buckets:
         self._final_until = 0
         self._settings = settings
         self._stamps = stamps
-        self._clock = clock
         self._opening = asyncio.Lock()
         self._time: list[Bucket] = []
         self._lows: list[int] = []
@@ -181,7 +184,7 @@ class Buckets:
     async def ensure_named(self) -> None:
         """Have a bucket for user-supplied ids that arrive from now on."""
         async with self._opening:
-            now = self._clock.now()
+            now = self._stamps.now()
             if self._named and self._named[-1].high > now:
                 return
             low = self._named[-1].high if self._named else 0
@@ -210,7 +213,7 @@ class Buckets:
         self.gc_watermark = max(self.gc_watermark, await self._store.advance_gc_watermark())
         dropped = await self._collect_time()
         dropped += await self._collect_sources()
-        forgotten = self._clock.now() - int(self._settings.id_retention_seconds * 1e6)
+        forgotten = self._stamps.now() - int(self._settings.id_retention_seconds * 1e6)
         for bucket in [b for b in self._named[:-1] if b.high <= forgotten]:
             self._named = _without(self._named, bucket)  # first, so that nobody asks what goes
             gone = await self._store.drop_bucket(bucket)

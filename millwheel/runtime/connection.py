@@ -89,6 +89,9 @@ class Owner(Protocol):
     def ended(self, connection: Connection, end: End) -> None:
         """It cannot be used any more. May be called within `Connection.send`."""
 
+    def drained(self, connection: Connection) -> None:
+        """It was full, and is not any more."""
+
     def gone(self, connection: Connection) -> None:
         """Its transport is closed."""
 
@@ -105,6 +108,8 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._outbox: list[bytearray] = []
         self._outbox_bytes = 0
+        self._choked = False
+        """The transport has enough to write."""
         self._since = self._heard = clock.monotonic()
         self._asked: float | None = None
         """When the oldest ping that was not answered left."""
@@ -116,6 +121,11 @@ class Connection(asyncio.Protocol):
     def peer(self) -> str:
         """The worker on the other side, once `up`."""
         return self._greeting.peer
+
+    @property
+    def full(self) -> bool:
+        """Whether so much waits to be written that more had better not come now."""
+        return self._choked or self._outbox_bytes >= self._limits.burst_bytes
 
     def send(self, frame: Frame) -> None:
         """Write a frame with whatever else is sent in this turn of the event loop."""
@@ -190,11 +200,19 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._since = self._heard = self._clock.monotonic()
         self.remote = shown(transport.get_extra_info("peername"))
+        self._transport.set_write_buffer_limits(high=self._limits.burst_bytes)
         self._owner.opened(self)
         if self.end_reason is not None:  # given up while it was being made
             self.abort()
         for frame in self._greeting.begin():
             self.send(frame)
+
+    def pause_writing(self) -> None:
+        self._choked = True
+
+    def resume_writing(self) -> None:
+        self._choked = False
+        asyncio.get_running_loop().call_soon(self._tell_drained)  # it may be writing just now
 
     def data_received(self, data: bytes) -> None:
         self._heard = self._clock.monotonic()
@@ -253,10 +271,17 @@ class Connection(asyncio.Protocol):
         self._outbox_bytes += len(data)
 
     def _flush(self) -> None:
-        if self._outbox and self._transport is not None:
-            self._transport.write(b"".join(self._outbox))
-        self._outbox.clear()
+        outbox, self._outbox = self._outbox, []
+        was_full = self.full
         self._outbox_bytes = 0
+        if outbox and self._transport is not None:
+            self._transport.write(b"".join(outbox))
+        if was_full:
+            asyncio.get_running_loop().call_soon(self._tell_drained)
+
+    def _tell_drained(self) -> None:
+        if self.up and not self.full:
+            self._owner.drained(self)
 
 
 def shown(peername: object) -> str:

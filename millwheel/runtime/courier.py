@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 FRAME_RECORDS = 1000
 FRAME_BYTES = 1 << 20
-"""Values in one frame, at the most; a single record may be longer."""
+"""Values in one frame, at the most; a longer record has one to itself."""
 
 
 class Remote:
@@ -62,7 +62,14 @@ class Remote:
         """Records are put here as into an interval's queue."""
 
     def append(self, delivery: Delivery[Any]) -> None:
-        """One more record for it."""
+        """One more record for it.
+
+        What it takes on the wire must be known: a row of a source is encoded here if it was on its
+        way to an interval of this worker until now.
+        """
+        if not delivery.encoded:
+            delivery.encoded = self._courier.encode(delivery)
+            delivery.size = len(delivery.encoded)
         stream = self.streams.get(delivery.log)
         if stream is None:
             stream = self.streams[delivery.log] = Outgoing()
@@ -115,7 +122,11 @@ class Courier:
         """By log and receiving interval."""
         self._numbers = itertools.count(1)
         """Of the begins of streams."""
-        self._working: set[Remote] = set()
+        self._down_since: dict[str, float] = {}
+        """Of the links that are not up, by the monotonic clock."""
+        self._working: dict[Remote, None] = {}
+        self._held_up: dict[Link, dict[Remote, None]] = {}
+        """Those with more to send than a link can take now; who had his turn stands behind."""
         self._news: set[Interval] = set()
         self._flushing: asyncio.Handle | None = None
         self.refused: Counter[str] = Counter()
@@ -128,14 +139,27 @@ class Courier:
         """Have a link to each of these workers (address by id), and to no others."""
         for worker in [w for w in self._links if w not in workers]:
             self._links.pop(worker).close()
+            self._down_since.pop(worker, None)
         for worker, address in workers.items():
             if worker not in self._links:
                 self._links[worker] = self._network.link(worker, address)
+                self._down_since[worker] = self._engine.clock.monotonic()
+
+    def reaches(self, worker: str) -> bool:
+        """Whether records can go to a worker now."""
+        return worker in self._links and worker not in self._down_since
+
+    def unreached(self) -> list[str]:
+        """Workers that were called in vain for as long as a lease: if they live, they and this one
+        cannot share the pipeline."""
+        until = self._engine.clock.monotonic() - self._engine.settings.lease_seconds
+        return [worker for worker, since in self._down_since.items() if since <= until]
 
     def link_up(self, link: Link) -> None:
         """Tell a worker that came (back) what it may have missed."""
         if not link.outgoing:
             return
+        self._down_since.pop(link.peer, None)
         for remote in self._engine.remotes():
             if remote.owner == link.peer:
                 remote.begin()
@@ -144,14 +168,22 @@ class Courier:
 
     def link_down(self, link: Link, reason: str) -> None:
         """What was on its way is sent again when the link is up again."""
+        self._held_up.pop(link, None)
+        if self._links.get(link.peer) is link:
+            self._down_since[link.peer] = self._engine.clock.monotonic()
         for log in [log for log, source in self._sources.items() if source is link]:
             del self._sources[log]
+
+    def link_drained(self, link: Link) -> None:
+        """What had to wait can go on."""
+        for remote in self._held_up.pop(link, ()):
+            self.has_work(remote)
 
     # -- sending ----------------------------------------------------------------------
 
     def has_work(self, remote: Remote) -> None:
         """There are records for an interval of another worker."""
-        self._working.add(remote)
+        self._working[remote] = None
         self._soon()
 
     def begin(self, stream: Outgoing) -> None:
@@ -181,20 +213,37 @@ class Courier:
 
     def _flush(self) -> None:
         self._flushing = None
-        for remote in list(self._working):
+        working, self._working = self._working, {}
+        had_a_turn: list[tuple[Link, Remote]] = []
+        for remote in working:
             link = self._links.get(remote.owner or "")
-            if link is not None and link.up:
-                self._send(remote, link)
-        self._working.clear()  # what could not be sent is, when the link or the owner is there
+            if link is None or not link.up:
+                continue  # it is sent when the owner is known and the link is up
+            if link.full:
+                self._hold_up(link, remote)
+            elif not self._send(remote, link):
+                had_a_turn.append((link, remote))
+        for link, remote in had_a_turn:
+            self._hold_up(link, remote)
         if self._news:
             report = Report([_reported(interval) for interval in self._news])
             for link in self._links.values():
                 link.send(report)
             self._news.clear()
 
-    def _send(self, remote: Remote, link: Link) -> None:
+    def _hold_up(self, link: Link, remote: Remote) -> None:
+        self._held_up.setdefault(link, {})[remote] = None
+
+    def _send(self, remote: Remote, link: Link) -> bool:
+        """Send what there is, one log after the other, as far as the link takes it.
+
+        Returns:
+            Whether that was all of it.
+        """
         engine = self._engine
         for log, stream in list(remote.streams.items()):
+            if link.full:
+                break
             if not stream.unacked:
                 continue
             found = engine.logs.get(log)
@@ -203,7 +252,8 @@ class Courier:
             sent, owner = found
             if not stream.begun:
                 self.begin(stream)
-            while True:
+            remote.streams[log] = remote.streams.pop(log)  # to the end: the others come first then
+            while not link.full:
                 previous, taken = stream.take(FRAME_RECORDS, FRAME_BYTES)
                 if not taken:
                     break
@@ -213,14 +263,18 @@ class Courier:
                         [self._row(delivery) for delivery in taken], sent.source,
                     )
                 )  # fmt: skip
+        return not link.full
+
+    def encode(self, delivery: Delivery[Any]) -> bytes:
+        """Its value, as others get it."""
+        return self._engine.graph.streams[delivery.stream].codec.encode(delivery.value)
 
     def _row(self, delivery: Delivery[Any]) -> Row:
         stream = self._engine.graph.streams[delivery.stream]
-        encoded = delivery.encoded or stream.codec.encode(delivery.value)
         return (
             delivery.seq, delivery.stream, delivery.key_text, delivery.slot, delivery.micros,
             delivery.hold, delivery.stamp, delivery.size, delivery.id if delivery.named else b"",
-            delivery.named, encoded, stream.version,
+            delivery.named, delivery.encoded, stream.version,
         )  # fmt: skip
 
     def acknowledge(self, log: int, receiver: int, seqs: Iterable[int]) -> None:

@@ -85,19 +85,21 @@ class Outgoing:
         """The next records to send, none if there are none, and the number sent before them.
 
         Args:
-            records, size: at most so many, and no more of them than make up so many bytes; but
-                at least one.
+            records, size: at most so many, and of so many bytes together; but at least one.
         """
         previous = self.last
         taken: list[Delivery[Any]] = []
         if self.halted:
             return previous, taken
         unsent, unacked = self._unsent, self.unacked
-        while unsent and len(taken) < records and size > 0:
-            delivery = unsent.popleft()
+        while unsent and len(taken) < records:
+            delivery = unsent[0]
             if delivery.seq in unacked:  # else it was acknowledged before it could be sent again
-                taken.append(delivery)
                 size -= delivery.size
+                if taken and size < 0:
+                    break
+                taken.append(delivery)
+            unsent.popleft()
         if taken:
             self.last = taken[-1].seq
         return previous, taken

@@ -56,6 +56,10 @@ T = TypeVar("T")
 LAST_WORD = (1 << 63) - 1
 """A sequencer above all: nothing that is still on its way counts after it."""
 
+CLOCK_OFF_SECONDS = 5.0
+"""A machine's clock that is so far from the store's is no matter of round trips: its logs and
+files bear wrong times, and somebody should set it."""
+
 HAND_OVER_SECONDS = 3.0
 """How long a worker that stops takes to finish what it has begun."""
 
@@ -129,9 +133,7 @@ class Engine:
         self._network = None if network is None else network(self.worker)
         self.log = structlog.get_logger().bind(pipeline=pipeline.name, worker=self.worker[:8])
         self.stamps = Stamps(self.clock)
-        self.buckets = Buckets(
-            store, self.settings, self.stamps, self.clock, shared=network is not None
-        )
+        self.buckets = Buckets(store, self.settings, self.stamps, shared=network is not None)
         self.watermarks = Watermarks()
         self.percentiles = {p: Watermarks() for n in self.graph.nodes for p in n.percentiles}
         self.steps: dict[int, Step] = {}
@@ -149,6 +151,8 @@ class Engine:
         self.done = asyncio.Event()
         """Every source has ended, and everything that came of it is stored."""
         self.lease = Lease(self.clock, self.settings.lease_seconds)
+        self.out_of_touch: frozenset[str] = frozenset()
+        """The workers that share the pipeline, if this one cannot since it does not reach them."""
         self.paused: frozenset[int] = frozenset()
         """The injectors, by computation, that an operator wants to rest."""
         self.lookup_wanted = asyncio.Event()
@@ -161,6 +165,8 @@ class Engine:
         """Nothing new is read or run: what is finished is committed, and that is all."""
         self._failure: BaseException | None = None
         self._failed = asyncio.Event()
+        self._clock_is_off = False
+        """And it was said."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._changes: set[asyncio.Task[None]] = set()
         """Takings and givings that are under way."""
@@ -182,6 +188,8 @@ class Engine:
             assert self.courier is not None
             await self._network.start(self.courier)
             address = self._network.address
+            before = self.clock.now()
+            self.tell_time(before, await self.patiently(self.store.now))
         deployment = await self._deploy()
         asked = self.clock.monotonic()
         await self.store.register_worker(
@@ -308,6 +316,25 @@ class Engine:
         self.done.clear()
         for injector in self.injectors:
             injector.read_on()
+
+    def now(self) -> int:
+        """Wall time in microseconds: that of the store where others share it, so that a timer or
+        an age means the same to whoever has the interval next."""
+        return self.stamps.now()
+
+    def tell_time(self, before: int, store: int) -> None:
+        """Go by the store's clock, which was asked when this machine's showed `before`."""
+        ahead = self.stamps.adjust((before + self.clock.now()) // 2, store)
+        off = abs(ahead) >= CLOCK_OFF_SECONDS * 1e6
+        if off and not self._clock_is_off:
+            self.log.warning(
+                "clock_is_off",
+                seconds=round(-ahead / 1e6, 1),
+                what_it_means="this machine's clock is so far ahead of the store's (below zero: "
+                "behind); the worker goes by the store's",
+                what_to_do="set the machine's clock, or let NTP do it",
+            )
+        self._clock_is_off = off
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Run something for the engine's life; its failure is the engine's."""
@@ -732,7 +759,7 @@ class Engine:
 
     def _consider(self, interval: Interval) -> None:
         """What came in has moved on in time: timers may be due, or more may be promised."""
-        if interval.has_due(self.clock.now()):
+        if interval.has_due(self.now()):
             self.wake(interval)
         elif interval.has_news():
             self.touch(interval, urgent=True)
@@ -824,7 +851,7 @@ class Engine:
         """Set `done` when every source has ended and nothing is left to do."""
         if self.paused or not all(injector.ended for injector in self.injectors):
             return
-        now = self.clock.now()
+        now = self.now()
         if self.courier is not None and not self.watermarks.all_at_end():
             return  # others have work left, or intervals that are nobody's
         if self.close_at_end:
@@ -851,7 +878,12 @@ class Engine:
 
     def load(self) -> dict[str, Any]:
         """What a heartbeat publishes: `progress`, and what the work cost since the one before."""
-        return {**self.progress(), **self._meter.take(self.intervals)}
+        unreached = [] if self.courier is None else self.courier.unreached()
+        return {
+            **self.progress(),
+            **self._meter.take(self.intervals),
+            "unreached": unreached,
+        }
 
 
 def _fingerprint(node: Node) -> dict[str, Any]:

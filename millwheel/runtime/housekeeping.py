@@ -67,7 +67,7 @@ class Housekeeping(Service):
         )
         engine.lease.renewed(asked)
         if engine.courier is not None:
-            engine.stamps.adjust((before + engine.clock.now()) // 2, answer.now)
+            engine.tell_time(before, answer.now)
 
     # -- folds --------------------------------------------------------------------------
 

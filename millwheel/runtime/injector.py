@@ -26,7 +26,7 @@ from millwheel.model import (
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.load import Measured
 from millwheel.runtime.sent import SentLog
-from millwheel.runtime.step import NOBODY
+from millwheel.runtime.step import NOBODY, Destination
 from millwheel.runtime.step import Reader as StreamReader
 from millwheel.runtime.tasks import end
 from millwheel.sources import Partition, Reader, Row
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from millwheel.runtime.engine import Engine
 
 ASSUMED_ROW_BYTES = 256
-"""What a row of a source counts for in the credits: its value is never encoded here."""
+"""What a row of a source counts for in the credits, if its value is not encoded here: its reader is
+on this worker, and cannot change it."""
 
 
 class Injector:
@@ -90,7 +91,7 @@ class Injector:
         self._seen = stored["seen"] if stored else MIN_TIME
         self._marks.clear()
         read_at = stored.get("since") if stored else None
-        self._marks.append((self.log.first, self._seen, read_at or self._engine.clock.now()))
+        self._marks.append((self.log.first, self._seen, read_at or self._engine.now()))
         self.ended = False
         if reading:
             self._read_on()
@@ -195,7 +196,7 @@ class Injector:
             self._send(rows)
             self.rows += len(rows)
             self._interval.workload.records += len(rows)
-            self._marks.append((rows[-1].offset + 1, self._seen, engine.clock.now()))
+            self._marks.append((rows[-1].offset + 1, self._seen, engine.now()))
             engine.wake_all()
             self._advance()
             await asyncio.sleep(0)
@@ -255,6 +256,7 @@ class Injector:
         mutable = route.codec.mutable
         receiver = reader.step.id if reader is not None else NOBODY
         least = MAX_TIME
+        size = 0
         known = rows[0].offset < log.known_end
         done: list[int] = []
         disorder = self._disorder if self._interval.percentiles else None
@@ -268,7 +270,7 @@ class Injector:
                 continue
             if row.watermark is not None:
                 seen = max(seen, row.watermark + lateness)
-                self._marks.append((offset + 1, seen, self._engine.clock.now()))
+                self._marks.append((offset + 1, seen, self._engine.now()))
                 done.append(offset)
                 continue
             try:
@@ -286,18 +288,23 @@ class Injector:
                     disorder.see(micros)
                     holds.append(hold)
                 if reader is None:
-                    self._send_to_all(row, micros, hold)
+                    size += self._send_to_all(row, micros, hold)
                 else:
                     # `_address`, written out: one reader and no ids of its own is the rule
                     key, key_text, slot = reader.address(value, stream, offset)
-                    encoded = route.codec.encode(value) if mutable else b""
-                    reader.step.interval_of(slot).intake.append(
+                    destination = reader.step.interval_of(slot)
+                    encoded = b""
+                    if mutable or not destination.is_here:
+                        encoded = route.codec.encode(value)
+                    bytes_ = len(encoded) or ASSUMED_ROW_BYTES
+                    destination.intake.append(
                         Delivery(
                             key, value, micros, stream, key_text, slot, receiver, hold,
-                            ASSUMED_ROW_BYTES, encoded, number, offset, offset,
+                            bytes_, encoded, number, offset, offset,
                             record_id(number, offset),
                         )
                     )  # fmt: skip
+                    size += bytes_
             except Exception as error:
                 least = min(least, promised)
                 self._give_up(row, self._blame(row, error))
@@ -307,7 +314,6 @@ class Injector:
             if moment > seen:
                 seen = moment
         self._seen = seen
-        size = ASSUMED_ROW_BYTES * len(rows)
         log.sent(rows[-1].offset + 1, max(least, promised), size, holds=holds)
         if done or known:
             log.acknowledge(done)
@@ -315,34 +321,42 @@ class Injector:
 
     def _address(
         self, reader: StreamReader, offset: int, value: Any, micros: int, hold: int
-    ) -> Delivery[Any]:
-        """The row as one reader gets it; its key is the reader's choice."""
+    ) -> tuple[Destination, Delivery[Any]]:
+        """The row as one reader gets it, and where; its key is the reader's choice."""
         route, log = self._route, self.log.id
         key, key_text, slot = reader.address(value, route.stream, offset)
         named = reader.step.node.named
         id_ = record_id(log, offset)
         if named:
             id_ = named_id(reader.step.node.writes[0].name, key_text.decode())
-        encoded = route.codec.encode(value) if route.codec.mutable else b""
-        return Delivery(
+        destination = reader.step.interval_of(slot)
+        encoded = b""
+        if route.codec.mutable or not destination.is_here:
+            encoded = route.codec.encode(value)
+        return destination, Delivery(
             key, value, micros, route.stream, key_text, slot, reader.step.id, hold,
-            ASSUMED_ROW_BYTES, encoded, log, offset, offset, id_, 0, named,
+            len(encoded) or ASSUMED_ROW_BYTES, encoded, log, offset, offset, id_, 0, named,
         )  # fmt: skip
 
-    def _send_to_all(self, row: Row, micros: int, hold: int) -> None:
-        """The row to each reader, in as many copies as asked for; each has its own value."""
+    def _send_to_all(self, row: Row, micros: int, hold: int) -> int:
+        """The row to each reader, in as many copies as asked for; each has its own value.
+
+        Returns:
+            What it counts for in the credits.
+        """
         codec = self._route.codec
         value = row.value
-        deliveries: list[tuple[StreamReader, Delivery[Any]]] = []
+        found: list[tuple[Destination, Delivery[Any]]] = []
         for reader in self._route.readers:
-            if deliveries and codec.mutable:
+            if found and codec.mutable:
                 value = codec.check(codec.encode(row.value), row.value)
-            deliveries.append((reader, self._address(reader, row.offset, value, micros, hold)))
-        for reader, delivery in deliveries * self._engine.inject_copies:
-            reader.step.interval_of(delivery.slot).intake.append(delivery)
+            found.append(self._address(reader, row.offset, value, micros, hold))
+        for destination, delivery in found * self._engine.inject_copies:
+            destination.intake.append(delivery)
         if len(self._route.readers) > 1:
             everybody = sum(reader.bit for reader in self._route.readers)
             self.log.wait_for_several(row.offset, everybody)
+        return max((delivery.size for _, delivery in found), default=0)
 
     def _blame(self, row: Row, error: Exception) -> InputError:
         """What is wrong with a row, and where it stands."""
@@ -379,6 +393,6 @@ class Injector:
                 error=storable(str(error)),
                 traceback="",
                 attempts=1,
-                stamp=self._engine.clock.now(),
+                stamp=self._engine.now(),
             ),
         )

@@ -217,7 +217,7 @@ class Lane:
 
     async def _page_in(self) -> None:
         """Read on in the stored timers where those in memory have run out."""
-        now = self._engine.clock.now()
+        now = self._engine.now()
         for interval in list(self.intervals):
             while kinds := interval.lacking_timers(
                 now
@@ -239,9 +239,9 @@ class Lane:
         self._alarm = self._engine.spawn(self._wake_at(self._alarm_at), f"lane {self.number} alarm")
 
     async def _wake_at(self, due: int) -> None:
-        clock = self._engine.clock
-        while (left := due - clock.now()) > 0:
-            await clock.sleep(left / 1e6)
+        engine = self._engine
+        while (left := due - engine.now()) > 0:
+            await engine.clock.sleep(left / 1e6)
         self.wake.set()
 
     def _take(self) -> tuple[Interval, list[Item]] | None:
@@ -253,7 +253,7 @@ class Lane:
             or len(self._hands) >= settings.waiting_keys
         ):
             return None
-        now = self._engine.clock.now()
+        now = self._engine.now()
         for interval in self._in_turn():
             if interval.leaving:
                 continue
@@ -387,7 +387,7 @@ class Lane:
         """
         asyncio.get_running_loop().call_soon(self._relieve, interval, groups)
         execution = Execution(interval)
-        now = self._engine.clock.now()
+        now = self._engine.now()
         backlog = interval.backlog
         while groups:
             state, items = groups.popleft()
@@ -395,7 +395,7 @@ class Lane:
             self._finish(interval, state, items, execution.effects, changes)
             while (waiting := backlog.pop(state.key_text)) is not None:
                 backlog[state.key_text] = None
-                now = self._engine.clock.now()
+                now = self._engine.now()
                 changes = await execution.run(state, waiting, interval.input_watermark, now)
                 self._finish(interval, state, waiting, execution.effects, changes)
 
@@ -808,7 +808,7 @@ class Lane:
             if not state.loaded:
                 await self._load(interval, [state])
             execution = Execution(interval)
-            now = self._engine.clock.now()
+            now = self._engine.now()
             changes = await execution.run(state, items, watermarks[interval], now)
             self._finish(interval, state, items, execution.effects, changes)
         await self._have_bucket()
@@ -824,7 +824,7 @@ class Lane:
         (item,) = taken
         state = interval.state_of(item.key, item.key_text, item.slot)
         attempts = interval.step.node.retries + 1
-        effects = give_up(interval, item, error, attempts, self._engine.clock.now())
+        effects = give_up(interval, item, error, attempts, self._engine.now())
         self._finish(interval, state, [item], effects, [])
         await self._have_bucket()
         bundle = self._close_bundle()

@@ -11,8 +11,8 @@ connection still looks alive here, the newer one counts and the older is closed.
 connection, having noticed earlier than this side that the line was broken.) If another worker
 listens where one was called, or one of another pipeline, the link stays down.
 
-What goes wrong again and again is logged once: for an outgoing link when the *kind* of its failure
-changes, for strangers once per machine and kind, until one of that machine gets through.
+What goes wrong again and again is logged once per *kind*: for a link until it has been up, for
+strangers of one machine until one of that machine gets through.
 """
 
 from __future__ import annotations
@@ -49,13 +49,17 @@ class WorkerLink:
         self.connection: Connection | None = None
         self.handler_knows = False
         """`link_up` was called, and `link_down` not yet."""
-        self.failed: Kind | None = None
-        """How it failed last, if that was logged and it has not been up since."""
+        self.failed: set[Kind] = set()
+        """How it has failed since it was up, and that was logged."""
         self.dialer: asyncio.Task[None] | None = None
 
     @property
     def up(self) -> bool:
         return self.connection is not None and self.connection.up
+
+    @property
+    def full(self) -> bool:
+        return self.connection is not None and self.connection.full
 
     def send(self, frame: Frame) -> None:
         connection = self.connection
@@ -102,7 +106,7 @@ class Links:
         self._over: dict[Connection, asyncio.Event] = {}
         self._all_gone = asyncio.Event()
         self._all_gone.set()
-        self._strange: dict[str, Kind] = {}
+        self._strange: dict[str, set[Kind]] = {}
         self._closing = False
         self.address = ""
         self._log = structlog.get_logger().bind(
@@ -230,7 +234,7 @@ class Links:
             link.connection = connection
             self._links[connection] = self._incoming[connection.peer] = link
             self._strange.pop(host_of(connection.remote), None)
-        link.failed = None
+        link.failed.clear()
         link.handler_knows = True
         self._log.info("link_up", peer=link.peer, address=connection.remote, outgoing=link.outgoing)
         assert self._handler is not None
@@ -255,6 +259,10 @@ class Links:
             if self._incoming.get(link.peer) is link:
                 del self._incoming[link.peer]
 
+    def drained(self, connection: Connection) -> None:
+        assert self._handler is not None
+        self._handler.link_drained(self._links[connection])
+
     def gone(self, connection: Connection) -> None:
         self._connections.discard(connection)
         if not self._connections:
@@ -269,9 +277,9 @@ class Links:
     # -- logs ---------------------------------------------------------------------
 
     def _log_failure(self, link: WorkerLink, address: str, end: End) -> None:
-        if link.failed == end.kind:
+        if end.kind in link.failed:
             return
-        link.failed = end.kind
+        link.failed.add(end.kind)
         log = self._log.info if end.kind in PURPOSE else self._log.warning
         log(
             "link_down",
@@ -284,11 +292,11 @@ class Links:
 
     def _log_stranger(self, connection: Connection, end: End) -> None:
         host = host_of(connection.remote)
-        if end.kind in PURPOSE or self._strange.get(host) == end.kind:
+        if end.kind in PURPOSE or end.kind in self._strange.get(host, ()):
             return
-        if len(self._strange) >= STRANGE_HOSTS:
+        if host not in self._strange and len(self._strange) >= STRANGE_HOSTS:
             self._strange.clear()
-        self._strange[host] = end.kind
+        self._strange.setdefault(host, set()).add(end.kind)
         self._log.warning(
             "stranger_refused", address=connection.remote, kind=end.kind, reason=end.text
         )

@@ -13,6 +13,9 @@ What is promised: while a link is up, frames come in the order in which they wer
 most once. What is not: that they come. A link that went down may have lost any of the last ones,
 so whoever sent something sends it again after the next `link_up`, if it still matters.
 
+Sending never waits, so who has much to send must: while a link is `full` more of it would only pile
+up here. When that has been written, `link_drained` is called.
+
 `Links` in `millwheel.runtime.links` keeps to this over TCP (`millwheel.services.tcp`) and, in
 tests, over nothing at all (`millwheel.testing.ether`).
 """
@@ -47,6 +50,11 @@ class Link(Protocol):
         """Whether frames can go now."""
         ...
 
+    @property
+    def full(self) -> bool:
+        """Whether what can wait should: `link_drained` will be called, unless it goes down."""
+        ...
+
     def send(self, frame: Frame) -> None:
         """Send a frame, or drop it if the link is down. Never waits, never raises."""
         ...
@@ -65,6 +73,10 @@ class Handler(Protocol):
 
     def link_down(self, link: Link, reason: str) -> None:
         """They cannot any more; some that were sent may not have come."""
+        ...
+
+    def link_drained(self, link: Link) -> None:
+        """It was full, and is not any more."""
         ...
 
     def received(self, link: Link, frame: Frame) -> None:
@@ -128,6 +140,10 @@ class Medium(Protocol):
         ...
 
 
+LONGEST_BURST_BYTES = 4 * MEBIBYTE
+"""Some milliseconds of a fast network; more in the transport makes nothing faster."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """Limits and deadlines of all links of a worker. Sizes in bytes, times in seconds."""
@@ -175,6 +191,13 @@ class Limits:
                 f"{self.ping_seconds}) < silence_seconds (is {self.silence_seconds}) <= "
                 f"deaf_seconds (is {self.deaf_seconds})"
             )
+
+    @property
+    def burst_bytes(self) -> int:
+        """What may wait to be written to one peer before the link is full. As much again may be in
+        the transport, and one frame may come on top: half of what `waiting_bytes` leaves besides a
+        frame is for what is sent all the same, which is small."""
+        return min(LONGEST_BURST_BYTES, (self.waiting_bytes - self.frame_bytes) // 4)
 
     def check(self, max_record_bytes: int) -> None:
         """Whether each record of a pipeline fits into a frame.

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from millwheel.errors import Fenced, PlacementRefused, StoreUnavailable
+from millwheel.placement import in_touch
+from millwheel.runtime.balancer import living
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.service import Service
 from millwheel.store.port import Lapse, PlacedInterval, Placement, PlacementChange
@@ -36,6 +38,8 @@ class Placing(Service):
         super().__init__(engine.clock, engine.settings.placement_seconds)
         self._engine = engine
         self._decide = decide
+        self._left_out = False
+        """The others go on without this worker, by what all have said."""
 
     async def run(self) -> None:
         """Work until cancelled; whoever asks for a look does not wait for its turn."""
@@ -59,6 +63,7 @@ class Placing(Service):
         """Look, decide, take, hand over, cut."""
         engine = self._engine
         placement = await engine.look_around()
+        self._notice_who_is_out_of_touch(placement)
         if await engine.store.try_lead(engine.settings.lease_seconds):
             wishes = self._decide(placement)
             if wishes and await engine.store.wish(wishes):
@@ -68,6 +73,34 @@ class Placing(Service):
         await engine.change(self._take(placement))
         await engine.change(self._hand_over(placement))
         await engine.change(self._cut(placement))
+
+    def _notice_who_is_out_of_touch(self, placement: Placement) -> None:
+        """See whether this worker reaches the others, and say so when that changes.
+
+        Who goes on if they do not reach each other is decided by what all have said in the store,
+        so that all come to the same. One that is new has said nothing yet: it is out of touch
+        until it has reached somebody.
+        """
+        engine = self._engine
+        assert engine.courier is not None
+        alive = living(placement)
+        together = {worker.id for worker in in_touch(alive)}
+        others = frozenset(together - {engine.worker})
+        left_out = engine.worker in {worker.id for worker in alive} - together
+        if left_out and not self._left_out:
+            engine.log.warning(
+                "out_of_touch",
+                others=sorted(worker[:8] for worker in others),
+                what_it_means="this worker and those who share the pipeline do not reach each "
+                "other: it hands over what it has, and takes nothing",
+                what_to_do="see link_down and stranger_refused, here and there: all need the same "
+                "secret, certificates that the others trust, an address that they can call",
+            )
+        elif self._left_out and not left_out:
+            engine.log.info("in_touch_again", others=sorted(worker[:8] for worker in others))
+        self._left_out = left_out
+        is_new = not engine.intervals and not any(map(engine.courier.reaches, others))
+        engine.out_of_touch = others if left_out or is_new else frozenset()
 
     async def _take(self, placement: Placement) -> None:
         engine = self._engine
@@ -85,10 +118,13 @@ class Placing(Service):
         engine = self._engine
         if engine.holdings.knows(row.id) or row.computation not in engine.steps:
             return False
-        return row.owner == engine.worker or (row.wanted_by == engine.worker and row.is_free)
+        if row.owner == engine.worker:
+            return True
+        return row.wanted_by == engine.worker and row.is_free and not engine.out_of_touch
 
     async def _hand_over(self, placement: Placement) -> None:
         engine = self._engine
+        assert engine.courier is not None
         alive = {worker.id for worker in placement.workers if worker.lease_left > 0}
         leaving = [
             interval
@@ -96,6 +132,7 @@ class Placing(Service):
             if row.owner == engine.worker
             and row.wanted_by not in (None, engine.worker)
             and row.wanted_by in alive
+            and (self._left_out or engine.courier.reaches(row.wanted_by))
             and (interval := engine.held(row.id)) is not None
         ]
         for interval in leaving:

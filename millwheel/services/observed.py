@@ -65,7 +65,7 @@ class EngineObserved(Observer):
             pipeline=engine.pipeline.name,
             worker=engine.worker,
             version=__version__,
-            now=engine.stamps.now(),
+            now=engine.now(),
             lease_seconds_left=max(0.0, engine.lease.left),
             fenced=self._fenced,
             commits=self._commits.distribution(),
@@ -86,6 +86,12 @@ class EngineObserved(Observer):
             return "it is still starting"
         if engine.lease.left <= 0:
             return "its lease is over: it may touch no interval until the store renews it"
+        if engine.out_of_touch:
+            others = ", ".join(sorted(worker[:8] for worker in engine.out_of_touch))
+            return (
+                f"it does not reach the workers {others}, who share the pipeline: it takes no "
+                "intervals. Its log says why (link_down, stranger_refused)"
+            )
         return await self._why_no_store()
 
     async def _why_no_store(self) -> str | None:

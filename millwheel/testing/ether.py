@@ -224,6 +224,9 @@ class Line(asyncio.Transport):
         """Of this end; None: it has heard that the connection is lost."""
         self._splitter = Splitter((1 << 32) - 1)
         self._waiting = 0
+        self._high = self._low = 0
+        self._paused = False
+        """The protocol of this end was asked to write no more."""
         self._last = 0.0
         self._closing = False
         self._aborted = False
@@ -248,6 +251,13 @@ class Line(asyncio.Transport):
             for _ in range(fate.copies):
                 self._waiting += PREFIX_BYTES + len(body)
                 ether.put(at, self, body)
+        if self._waiting > self._high and not self._paused and self._protocol is not None:
+            self._paused = True
+            self._protocol.pause_writing()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._high = 1 << 16 if high is None else high
+        self._low = self._high // 4 if low is None else low
 
     def close(self) -> None:
         if not self._closing:
@@ -280,6 +290,9 @@ class Line(asyncio.Transport):
             self.back.closed_there()
             return
         self._waiting -= PREFIX_BYTES + len(body)
+        if self._paused and self._waiting <= self._low and self._protocol is not None:
+            self._paused = False
+            self._protocol.resume_writing()
         protocol = self.back._protocol
         if protocol is None:
             self.broken(ConnectionResetError("nobody is at the other end any more"))
