@@ -528,7 +528,8 @@ async def test_what_nobody_may_own_waits_at_its_senders_until_somebody_may() -> 
     first, second = await cluster.join(), await cluster.join()
     await cluster.go(lambda: min(first.processed, second.processed) > 50)
     lost = {i.id for i in second.intervals if i.step.name == "recount"}
-    cluster.store._generations.update(dict.fromkeys(lost, 2))
+    for id_ in lost:
+        cluster.store.tables.intervals[id_].generation = 2
     with capture_logs() as logs:
         await cluster.crash(second)
         await live(cluster, 10 * SHARED.lease_seconds, 0.05)
@@ -542,7 +543,7 @@ async def test_what_nobody_may_own_waits_at_its_senders_until_somebody_may() -> 
     (line,) = said(logs, "no_worker_of_generation")
     assert (line["generation"], line["intervals"]) == (2, len(lost))
     third = await cluster.join()
-    cluster.store._workers[third.worker].generation = 2
+    cluster.store.tables.workers[third.worker].generation = 2
     await cluster.go(cluster.finished)
     assert lost <= {interval.id for interval in third.intervals}
     check(cluster, values)

@@ -146,7 +146,7 @@ async def test_buckets_may_be_read_again_while_one_is_dropped(
     store.when = when
     for number in range(3):
         await store.open_bucket(family, 0, 1000 * number, 1000 * (number + 1))
-    monkeypatch.setattr(store, "_is_droppable", lambda bucket: droppable)
+    monkeypatch.setattr(store._buckets, "is_droppable", lambda bucket: droppable)
     await buckets.load()
     before = [bucket.id for bucket in buckets.live()]
     if family == "time":

@@ -133,8 +133,8 @@ class Log:
         self.early_commits = 0
 
     def check(self, world: World, commit: Commit) -> None:
-        names = {known.id: name for name, known in world.store._computations.items()}
-        of = {i.id: names[i.computation] for i in world.store._intervals.values()}
+        names = world.store.tables.names()
+        of = {i.id: names[i.computation] for i in world.store.tables.intervals.values()}
         source = [id_ for id_, name in of.items() if name == "items_injector"]
         passed = [id_ for id_, name in of.items() if name == "make_passed"]
         exact = min(self.low[id_] for id_ in passed)

@@ -109,9 +109,9 @@ class Books:
         """Who sends to whom, by the plan; the store gives the ids of names."""
         self.ready = True
         plan, store = self.plan, stage.world.store
-        self.ids = {name: known.id for name, known in store._computations.items()}
+        self.ids = {name: known.id for name, known in store.tables.computations.items()}
         of: dict[int, list[int]] = defaultdict(list)
-        for row in sorted(store._intervals.values(), key=lambda row: row.slot_from):
+        for row in sorted(store.tables.intervals.values(), key=lambda row: row.slot_from):
             of[row.computation].append(row.id)
             self.low[row.id] = self.input[row.id] = MIN_TIME
         self.of = of
@@ -137,7 +137,9 @@ class Books:
         """(interval, log) of each partition."""
         for number in range(sources):
             for id_ in of[self.ids[f"i{number}"]]:
-                (log,) = [log for log, found in store._logs.items() if found.interval_id == id_]
+                (log,) = [
+                    log for log, found in store.tables.logs.items() if found.interval_id == id_
+                ]
                 self.partitions.append((id_, log))
         for tape, (id_, _) in zip(stage.tapes, self.partitions, strict=True):
             tape.promised = lambda id_=id_: stage.promised.get(id_, MIN_TIME)  # type: ignore[misc]
@@ -178,7 +180,7 @@ class Books:
                 assert (receiver, id_) not in self.seen, "processed twice"
                 self.seen.add((receiver, id_))
                 self.productions.pop((receiver, id_), None)
-        logs = stage.world.store._logs
+        logs = stage.world.store.tables.logs
         for production in commit.productions:
             sender = logs[production.log].interval_id
             hold = max(production.micros, before[sender])
@@ -358,7 +360,7 @@ def check_effects(plan: Plan) -> None:
     stage = random_graphs.run(plan, origins.note)
     streams = random_graphs.by_hand(plan, random_graphs.values(plan))
     sources = len(plan.sources)
-    ids = {name: known.id for name, known in stage.world.store._computations.items()}
+    ids = {name: known.id for name, known in stage.world.store.tables.computations.items()}
     rows = {
         dot.name: (partition, place)
         for partition, given in enumerate(plan.arrivals())

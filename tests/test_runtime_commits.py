@@ -362,11 +362,11 @@ async def test_a_zombie_that_recovers_from_an_error_does_not_take_its_intervals_
     first = await world.start()
     await world.until(lambda: gate.reached)
     second = await world.start()
-    owners = set(world.store._owners.values())
+    owners = {row.owner for row in world.store.tables.intervals.values()}
     assert owners == {second.worker}
     gate.open()
     await world.turns(100, tick=0.05)
-    assert set(world.store._owners.values()) == {second.worker}
+    assert {row.owner for row in world.store.tables.intervals.values()} == {second.worker}
     await world.until(lambda: first.failure is not None, tick=0.05, what="the zombie goes on")
     assert isinstance(first.failure, Fenced)
     await world.finish(second)

@@ -1,0 +1,33 @@
+"""A store in memory, for tests and simulation only: nothing in it outlives the process.
+
+It keeps the contract of the Postgres store, and the same suite holds both to it: the fence
+by sequencer and by n - 1, append-only buckets, folds, the rules for dropping buckets, rows
+of table sinks. One object serves any number of engines at once, as one database would.
+
+Every call lets the event loop run before it does its work in one go, so interleavings are
+as real as on a network; what Postgres does in two transactions (a claim) gives way in
+between. Time comes from the clock alone. `MemoryStore.faults` breaks it at chosen points.
+
+It is cut as the Postgres store is: `store` has the methods (`millwheel.store.postgres`),
+`tables` the rows (`schema`), and what stands beside the store there stands beside it here under
+the same name: `lane`, `placement`, `leadership`, `deployment`, `administration`, `views`. What the
+methods of `PostgresStore` do in SQL has a module of its own here: `workers`, `claims`, `buckets`,
+`sinks`; `jsonb` is what Postgres does to JSON.
+"""
+
+from millwheel.store.memory.faults import Faults
+from millwheel.store.memory.jsonb import jsonb_text
+from millwheel.store.memory.lane import MemoryLane
+from millwheel.store.memory.store import MemoryStore
+from millwheel.store.memory.tables import ShownEvent
+from millwheel.store.memory.views import ShownState, ShownTimer
+
+__all__ = [
+    "Faults",
+    "MemoryLane",
+    "MemoryStore",
+    "ShownEvent",
+    "ShownState",
+    "ShownTimer",
+    "jsonb_text",
+]

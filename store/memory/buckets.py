@@ -1,0 +1,77 @@
+"""The buckets: opened, closed early, and dropped once nothing stored needs them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+
+from millwheel.clock import Clock
+from millwheel.store.memory.tables import Tables
+from millwheel.store.port import EARLY_CLOSE_MICROS, Bucket
+
+
+class Buckets:
+    """The buckets of one pipeline."""
+
+    def __init__(self, tables: Tables, clock: Clock) -> None:
+        self._tables = tables
+        self._clock = clock
+
+    def live(self) -> list[Bucket]:
+        rows = [found.row for found in self._tables.buckets.values()]
+        return sorted(rows, key=lambda row: (row.family, row.log, row.low))
+
+    def open(self, family: str, log: int, low: int, high: int) -> Bucket:
+        found = [b for b in self.live() if (b.family, b.log) == (family, log)]
+        for bucket in found:
+            if bucket.high > low and (family != "source" or bucket.low <= low):
+                return bucket
+        begin = found[-1].high if found and family != "source" else low
+        return self._tables.create_bucket(family, log, begin, high)
+
+    def close(self, bucket: int, high: int) -> Bucket | None:
+        found = self._tables.buckets.get(bucket)
+        if found is None:
+            return None
+        row = found.row
+        high = max(high, self._clock.now() + EARLY_CLOSE_MICROS)
+        newest = max(b.low for b in self.live() if (b.family, b.log) == (row.family, row.log))
+        if row.low < high < row.high and row.low == newest:
+            found.row = replace(row, high=high)
+        return found.row
+
+    def advance_gc_watermark(self) -> int:
+        tables = self._tables
+        if tables.intervals:
+            floor = min(tables.last_commit(id_)[0].link.floor for id_ in tables.intervals)
+            tables.gc_watermark = max(tables.gc_watermark, floor)
+        return tables.gc_watermark
+
+    def drop(self, bucket: Bucket) -> bool:
+        if bucket.id not in self._tables.buckets:
+            return True
+        if not self.is_droppable(bucket):
+            return False
+        del self._tables.buckets[bucket.id]
+        return True
+
+    def is_droppable(self, bucket: Bucket) -> bool:
+        """Whether nothing stored needs it."""
+        tables = self._tables
+        if bucket.family == "named":
+            return True
+        if bucket.family == "source":
+            if bucket.log not in tables.logs:
+                return True
+            last, _ = tables.last_commit(tables.logs[bucket.log].interval_id)
+            acked = msgspec.json.decode(last.link.acked).get(str(bucket.log))
+            return acked is not None and acked[0] >= bucket.high
+        if tables.gc_watermark < bucket.high:
+            return False
+        return all(
+            commits[-1].link.n <= tables.intervals[id_].folded
+            and tables.last_commit(id_)[0].link.n > commits[-1].link.n
+            for id_, commits in tables.buckets[bucket.id].commits.items()
+            if id_ in tables.intervals
+        )

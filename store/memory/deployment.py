@@ -1,0 +1,90 @@
+"""Deploying a graph, as `millwheel.store.deployment` does: what begins a generation is stored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millwheel.model import MIN_TIME
+from millwheel.sinks import Table
+from millwheel.store.deployment import admission_of
+from millwheel.store.generations import Admission, Code, Generation, plain
+from millwheel.store.memory.sinks import TableSinks
+from millwheel.store.memory.tables import Log, Node, Tables
+from millwheel.store.port import Deployment, IntervalCommit, NodeDeploy, StreamDeploy
+
+
+def deploy(
+    tables: Tables,
+    sinks: TableSinks,
+    graph: dict[str, Any],
+    nodes: list[NodeDeploy],
+    streams: list[StreamDeploy],
+    wanted: list[Table[Any]],
+    *,
+    stamp: int,
+    bucket_high: int,
+    shared: bool,
+) -> Deployment:
+    """Make or check what is stored of the graph.
+
+    Args:
+        wanted: the tables of its sinks.
+    """
+    least_left = min((row.generation for row in tables.intervals.values()), default=1)
+    admission, code = admission_of(
+        tables.pipeline,
+        tables.generations,
+        graph,
+        nodes,
+        streams,
+        {name for name, node in tables.computations.items() if node.removed},
+        least_left if shared else None,
+    )
+    if not admission.is_older:
+        sinks.check(wanted)
+    if not tables.generations:
+        tables.create_bucket("time", 0, 0, bucket_high)
+    if admission.begins:
+        _begin(tables, admission, code, nodes, streams, stamp)
+    sinks.add(wanted)
+    return Deployment(
+        {name: node.id for name, node in tables.computations.items() if not node.removed},
+        dict(tables.streams),
+        [interval.row() for interval in tables.in_order()],
+        admission.generation,
+    )
+
+
+def _begin(
+    tables: Tables,
+    admission: Admission,
+    code: Code,
+    nodes: list[NodeDeploy],
+    streams: list[StreamDeploy],
+    stamp: int,
+) -> None:
+    """Store what the first code of a generation says."""
+    number = admission.generation
+    tables.generations.append(Generation(number, plain(code)))
+    outgrown = {tables.computations[name].id for name in admission.outgrown}
+    for interval in tables.intervals.values():
+        if interval.computation in outgrown:
+            interval.generation = number
+    for stream in streams:
+        tables.streams.setdefault(stream.name, len(tables.streams) + 1)
+    for node in nodes:
+        if node.name not in tables.computations:
+            _add(tables, node, number, stamp)
+
+
+def _add(tables: Tables, node: NodeDeploy, generation: int, stamp: int) -> None:
+    id_ = len(tables.computations) + 1
+    tables.computations[node.name] = Node(id_, node.kind)
+    for number, (low, high) in enumerate(node.slots):
+        row = tables.make_interval(id_, low, high, generation)
+        if node.sources:
+            tables.logs[tables.next_number()] = Log(row.id, node.sources[number])
+        link = IntervalCommit(
+            row.id, row.sequencer, 0, 0, MIN_TIME, MIN_TIME, stamp, b"{}", None, b"{}"
+        )
+        tables.begin_chain(link, stamp)

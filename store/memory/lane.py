@@ -1,0 +1,149 @@
+"""The hot path: lanes, and what the server does with a commit (`millwheel.store.lane`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from millwheel.errors import (
+    CommitUnknown,
+    Fenced,
+    InvariantBroken,
+    StatementError,
+    StoreUnavailable,
+)
+from millwheel.store.memory.faults import Faults
+from millwheel.store.memory.sinks import TableSinks, refusal
+from millwheel.store.memory.tables import BucketTables, CommitRow, Tables
+from millwheel.store.port import Commit, StateChange, StoredProduction
+
+Refuse = Callable[[str, Sequence[Any]], str | None]
+
+
+class MemoryLane:
+    """One ordered chain of commits to a `MemoryStore`. Not for concurrent use.
+
+    Args:
+        called: awaited with the name of the method, as for those of the store.
+        apply: what the server does with a commit.
+    """
+
+    def __init__(
+        self,
+        faults: Faults,
+        called: Callable[[str], Awaitable[None]],
+        apply: Callable[[Commit], None],
+    ) -> None:
+        self._faults = faults
+        self._called = called
+        self._apply = apply
+        self._connected = True
+        self._busy = False
+
+    async def commit(self, commit: Commit) -> None:
+        if not self._connected:
+            raise StoreUnavailable("the lane has no connection")
+        assert not self._busy, "a lane takes one commit after the other"
+        self._busy = True
+        faults = self._faults
+        try:
+            await self._called("commit")
+            if faults.before_commit is not None:
+                await faults.before_commit(commit)
+            self._apply(commit)
+            if faults.after_commit is not None:
+                await faults.after_commit(commit)
+            await asyncio.sleep(0)
+        except CommitUnknown:
+            self._connected = False
+            raise
+        finally:
+            self._busy = False
+
+    async def close(self) -> None:
+        await asyncio.sleep(0)
+        self._connected = False
+
+
+def apply(
+    commit: Commit,
+    tables: Tables,
+    sinks: TableSinks,
+    versions: Mapping[str, int],
+    refuse: Refuse | None,
+) -> None:
+    """All of a commit in one go, or an error and nothing.
+
+    Args:
+        versions: of the streams, as the code of this worker writes them.
+        refuse: tells why a statement or a row is to be refused, if it is.
+    """
+    _check_fence(commit, tables)
+    here = tables.bucket(commit.bucket)
+    _check_appends(commit, tables, here)
+    _check_users(commit, sinks, refuse or (lambda what, values: None))
+    for link in commit.intervals:
+        row = CommitRow(replace(link), commit.stamp)
+        here.commits.setdefault(link.interval_id, []).append(row)
+    for bucket, seen in commit.seen.items():
+        tables.bucket(bucket).seen.update(seen)
+    for state in map(StateChange._make, commit.states):
+        here.states.setdefault(state.interval_id, []).append(state)
+    for timer in commit.timers:
+        here.timers.setdefault(timer.interval_id, []).append(timer)
+    for d in commit.productions:
+        here.productions.setdefault(d.log, {})[d.seq] = StoredProduction(
+            d.seq, d.stream, d.receiver, d.slot, d.key_text, d.encoded,
+            versions[d.stream], d.micros, d.hold, d.stamp,
+        )  # fmt: skip
+    for letter in commit.dead_letters:
+        if letter.key is not None or all(
+            letter.record_id != kept.record_id for kept in tables.dead_letters if kept.key is None
+        ):
+            tables.dead_letters.append(letter)
+    for table, values in commit.rows:
+        sinks.write(table, values)
+    tables.statements += commit.statements
+
+
+def _check_fence(commit: Commit, tables: Tables) -> None:
+    for link in commit.intervals:
+        previous = tables.bucket(link.previous_bucket).commits.get(link.interval_id)
+        here = tables.bucket(commit.bucket).commits.get(link.interval_id)
+        if (
+            not tables.is_current(link.interval_id, link.sequencer)
+            or previous is None
+            or previous[-1].link.n != link.n - 1
+            or (here is not None and here[-1].link.n >= link.n)
+        ):
+            raise Fenced(
+                "the commit was refused: another owner has claimed the interval, or the "
+                "commit before this one is missing"
+            )
+
+
+def _check_appends(commit: Commit, tables: Tables, here: BucketTables) -> None:
+    for bucket, seen in commit.seen.items():
+        known = tables.bucket(bucket).seen
+        if len({*seen}) < len(seen) or not known.isdisjoint(seen):
+            raise InvariantBroken("a record that was committed before came through again")
+    written: set[tuple[int, int]] = set()
+    for production in commit.productions:
+        name = production.log, production.seq
+        if name in written or production.seq in here.productions.get(production.log, ()):
+            raise InvariantBroken(f"a production was written before: log and number {name}")
+        written.add(name)
+
+
+def _check_users(commit: Commit, sinks: TableSinks, refuse: Refuse) -> None:
+    """Rows and statements of the user's, which are refused at his expense."""
+    for table, values in commit.rows:
+        if table.name not in sinks:
+            raise StatementError(f"there is no table {table.name!r}")
+        if answer := refuse(table.name, values) or refusal(table, values):
+            raise StatementError(f"rows for table {table.name!r} were refused: {answer}")
+    for statement, params in commit.statements:
+        if answer := refuse(statement, params):
+            raise StatementError(f"the statement {statement!r:.200} was refused: {answer}")

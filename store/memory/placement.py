@@ -1,0 +1,280 @@
+"""Who owns what: claims, releases, wishes, splits and merges (`millwheel.store.placement`).
+
+Every change is a compare-and-set on the sequencer, and nobody stands in its way: what is a
+transaction there is one call here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from millwheel.clock import Clock
+from millwheel.errors import Fenced
+from millwheel.store.lineage import Line, merged, upper_part
+from millwheel.store.memory.tables import Interval, Log, ShownEvent, Tables
+from millwheel.store.memory.workers import Workers
+from millwheel.store.placement import refuse
+from millwheel.store.port import (
+    IntervalCommit,
+    Lapse,
+    MergeWish,
+    PlacedInterval,
+    Placement,
+    PlacementChange,
+    SplitWish,
+    Unpin,
+    Wish,
+)
+
+
+class MemoryPlacement:
+    """The changes of placement of one pipeline."""
+
+    def __init__(self, tables: Tables, workers: Workers, clock: Clock) -> None:
+        self._tables = tables
+        self._workers = workers
+        self._clock = clock
+
+    def read(self) -> Placement:
+        tables = self._tables
+        nodes = {node.id: (name, node.kind) for name, node in tables.computations.items()}
+        return Placement(
+            self._clock.now(),
+            [
+                PlacedInterval(
+                    row.id, row.computation, row.slot_from, row.slot_to, row.sequencer, row.owner,
+                    row.wanted_by, self._is_lease_over(row), row.generation,
+                    *nodes[row.computation], tables.grain(row.computation), row.pinned,
+                    row.split_at, row.merge_with,
+                )
+                for row in tables.in_order()
+            ],
+            self._workers.placed(),
+            frozenset(node.id for node in tables.computations.values() if node.removed),
+            frozenset(tables.computations[name].id for name in tables.paused),
+        )  # fmt: skip
+
+    def _is_lease_over(self, row: Interval) -> bool:
+        """Whether it has an owner who stopped, is unknown or let the lease run out."""
+        return row.owner is not None and not self._workers.is_alive(row.owner)
+
+    def _note(
+        self, row: Interval, what: str, before: str | None, after: str | None, reason: str
+    ) -> None:
+        name = self._tables.names()[row.computation]
+        self._tables.events.append(
+            ShownEvent(name, row.id, row.slot_from, row.slot_to, what, before, after, reason)
+        )
+
+    # -- claims -------------------------------------------------------------------
+
+    def take_over(
+        self, worker: str, interval_ids: list[int], *, again: bool
+    ) -> tuple[dict[int, int], dict[int, int]]:
+        """Raise the sequencers of whatever owners there are, or (again) of one's own.
+
+        Returns:
+            Per interval: what its sequencer was raised to, and its new log.
+        """
+        mine = self._workers.generation(worker)
+        rows = [row for id_ in interval_ids if (row := self._tables.intervals.get(id_)) is not None]
+        if len(rows) != len(interval_ids) or any(
+            row.owner != worker if again else row.generation > mine for row in rows
+        ):
+            raise Fenced(
+                "another owner has claimed intervals of this worker meanwhile, maybe one of newer "
+                "code; it must let go of them"
+            )
+        return self._take(worker, rows, None if again else mine)
+
+    def take_free(
+        self, worker: str, interval_ids: list[int], sequencers: Mapping[int, int]
+    ) -> tuple[dict[int, int], dict[int, int]]:
+        """Raise the sequencers of those that are free, and as they were read."""
+        mine = self._workers.generation(worker)
+        rows = [
+            row
+            for row in self._as_read({id_: sequencers[id_] for id_ in interval_ids})
+            if row.generation <= mine and (row.owner in (None, worker) or self._is_lease_over(row))
+        ]
+        for row in rows:
+            reason = "the lease of its owner is over"
+            if row.owner is None or row.owner == worker:
+                reason = "it had no owner" if row.owner is None else "it is its own"
+            self._note(row, "claim", row.owner, worker, reason)
+        return self._take(worker, rows, mine)
+
+    def _take(
+        self, worker: str, rows: list[Interval], generation: int | None
+    ) -> tuple[dict[int, int], dict[int, int]]:
+        tables = self._tables
+        raised: dict[int, int] = {}
+        for row in rows:
+            raised[row.id] = row.sequencer = tables.next_number()
+            row.owner = worker
+            if generation is not None:
+                row.generation = generation
+            row.forget_cuts()
+        sourced = tables.sourced()
+        new_logs: dict[int, int] = {}
+        for row in rows:
+            if row.id not in sourced:
+                new_logs[row.id] = tables.next_number()
+                tables.logs[new_logs[row.id]] = Log(row.id, None)
+        return raised, new_logs
+
+    def _as_read(self, sequencers: Mapping[int, int]) -> Iterable[Interval]:
+        """Those that are there and have the sequencer that was read."""
+        for id_, sequencer in sequencers.items():
+            if self._tables.is_current(id_, sequencer):
+                yield self._tables.intervals[id_]
+
+    # -- releases and wishes --------------------------------------------------------
+
+    def release(self, worker: str, sequencers: Mapping[int, int]) -> list[int]:
+        released = [
+            row for row in self._as_read(dict(sorted(sequencers.items()))) if row.owner == worker
+        ]
+        for row in released:
+            row.owner = None
+            self._note(row, "release", worker, row.wanted_by, "drained and folded")
+        return [row.id for row in released]
+
+    def wish(self, changes: Sequence[PlacementChange]) -> list[int]:
+        last = {change.interval_id: change for change in changes}
+        return [
+            id_
+            for id_, change in sorted(last.items())
+            if self._tables.is_current(id_, change.sequencer) and self._wish(change)
+        ]
+
+    def _wish(self, change: PlacementChange) -> bool:
+        """Whether what is said of an interval changes anything; then it is so now."""
+        row, reason = self._tables.intervals[change.interval_id], change.reason
+        match change:
+            case Wish(worker=worker, pinned=pinned):
+                held = row.pinned and not pinned and self._workers.is_alive(row.wanted_by)
+                if held or (row.wanted_by, row.pinned) == (worker, pinned):
+                    return False
+                row.wanted_by, row.pinned = worker, pinned
+                what = "pin" if pinned else "wish"
+            case Unpin():
+                if not row.pinned:
+                    return False
+                row.pinned = False
+                what = "unpin"
+            case SplitWish(at=at):
+                if row.split_at == at or not row.slot_from < at < row.slot_to:
+                    return False
+                row.split_at, row.merge_with = at, None
+                what, reason = "wish_split", f"at slot {at}" + (f": {reason}" if reason else "")
+            case MergeWish(upper_id=upper_id):
+                if row.merge_with == upper_id or not self._meet(row, upper_id):
+                    return False
+                row.split_at, row.merge_with = None, upper_id
+                what = "wish_merge"
+                reason = f"with interval {upper_id}" + (f": {reason}" if reason else "")
+            case Lapse():
+                if row.split_at is None and row.merge_with is None:
+                    return False
+                row.forget_cuts()
+                what = "lapse"
+        self._note(row, what, row.owner, row.wanted_by, reason)
+        return True
+
+    def _meet(self, lower: Interval, upper_id: int) -> bool:
+        """Whether two intervals are the lower and the upper neighbour, and no partitions."""
+        upper = self._tables.intervals.get(upper_id)
+        return (
+            upper is not None
+            and (lower.computation, lower.slot_to) == (upper.computation, upper.slot_from)
+            and lower.id not in self._tables.sourced()
+        )
+
+    # -- splits and merges ----------------------------------------------------------
+
+    def split(self, interval_id: int, sequencer: int, at: int, reason: str) -> int:
+        (parent,) = self._take_apart({interval_id: sequencer})
+        upper = upper_part(parent, at)
+        row = self._tables.intervals[interval_id]
+        row.sequencer = self._tables.next_number()
+        row.slot_to = at
+        row.forget_cuts()
+        made = self._begin(upper, row, row.generation)
+        why = f"cut off interval {interval_id}" + (f": {reason}" if reason else "")
+        self._note(made, "split", None, None, why)
+        return made.id
+
+    def merge(
+        self, lower_id: int, upper_id: int, sequencers: Mapping[int, int], reason: str
+    ) -> int:
+        tables = self._tables
+        parts = lower_id, upper_id
+        whole = merged(*self._take_apart({id_: sequencers[id_] for id_ in parts}))
+        generation = max(tables.intervals[id_].generation for id_ in parts)
+        made = self._begin(whole, tables.intervals[lower_id], generation)
+        for log in tables.logs.values():
+            if log.interval_id in parts:
+                log.interval_id = made.id
+        for id_ in parts:
+            del tables.intervals[id_]
+        why = f"was intervals {lower_id} and {upper_id}" + (f": {reason}" if reason else "")
+        self._note(made, "merge", None, None, why)
+        return made.id
+
+    def _take_apart(self, sequencers: dict[int, int]) -> list[Line]:
+        """Free intervals that are to be split or merged, with their last commits.
+
+        Raises:
+            Fenced: the sequencer of one is another one by now.
+            PlacementRefused: one has an owner.
+        """
+        tables = self._tables
+        found = {
+            id_: (row.sequencer, row.owner)
+            for id_ in sequencers
+            if (row := tables.intervals.get(id_)) is not None
+        }
+        refuse(sequencers, found)
+        sourced = tables.sourced()
+        lines = []
+        for id_ in sequencers:
+            row, (last, _) = tables.intervals[id_], tables.last_commit(id_)
+            link = last.link
+            lines.append(
+                Line(
+                    id=id_,
+                    computation=row.computation,
+                    slot_from=row.slot_from,
+                    slot_to=row.slot_to,
+                    is_source=id_ in sourced,
+                    n=link.n,
+                    folded=row.folded,
+                    stamp=last.stamp,
+                    input_watermark=link.input_watermark,
+                    low_watermark=link.low_watermark,
+                    floor=link.floor,
+                    percentiles=link.percentiles,
+                    acked=msgspec.json.decode(link.acked),
+                    counters=msgspec.json.decode(link.counters),
+                    grain=tables.grain(row.computation),
+                )
+            )
+        return lines
+
+    def _begin(self, line: Line, parent: Interval, generation: int) -> Interval:
+        """Make an interval and the commit that its chain begins with.
+
+        Who should own it is as for `parent`.
+        """
+        row = self._tables.make_interval(line.computation, line.slot_from, line.slot_to, generation)
+        row.wanted_by, row.pinned = parent.wanted_by, parent.pinned
+        link = IntervalCommit(
+            row.id, row.sequencer, 0, 0, line.input_watermark, line.low_watermark, line.floor,
+            msgspec.json.encode(line.acked), None, msgspec.json.encode(line.counters),
+            dict(line.percentiles),
+        )  # fmt: skip
+        self._tables.begin_chain(link, line.stamp)
+        return row

@@ -1,0 +1,118 @@
+"""The tables of table sinks: what they hold, and what Postgres would not take into them."""
+
+from __future__ import annotations
+
+import json
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from millwheel.errors import DeployRefused
+from millwheel.sinks import Column, Table
+
+_PYTHON_TYPES: dict[str, type | tuple[type, ...]] = {
+    "text": str,
+    "bigint": int,
+    "double precision": (float, int),
+    "boolean": bool,
+    "timestamp with time zone": datetime,
+    "date": date,
+    "bytea": bytes,
+    "numeric": (Decimal, int),
+    "uuid": UUID,
+    "jsonb": str,
+}
+
+
+class TableSinks:
+    """The tables of one pipeline's sinks.
+
+    Args:
+        pipeline: its name, for messages.
+    """
+
+    def __init__(self, pipeline: str) -> None:
+        self._pipeline = pipeline
+        self._tables: dict[str, Table[Any]] = {}
+        self._appended: dict[str, list[tuple[Any, ...]]] = {}
+        self._upserted: dict[str, dict[tuple[Any, ...], tuple[Any, ...]]] = {}
+
+    def check(self, tables: list[Table[Any]]) -> None:
+        """Whether these fit the tables that are there.
+
+        Raises:
+            DeployRefused: one does not.
+        """
+        for table in tables:
+            existing = self._tables.get(table.name)
+            if existing is None:
+                continue
+            found = {column.name: column.type for column in existing.columns}
+            wrong = [
+                f"{c.name}: the table has {found.get(c.name, 'no such column')}, the row type "
+                f"gives {c.type}"
+                for c in table.columns
+                if found.get(c.name) != c.type
+            ]
+            if wrong or sorted(existing.key) != sorted(table.key):
+                raise DeployRefused(
+                    f"table {self._pipeline}.{table.name} does not fit its row type "
+                    f"{table.row_type.__name__}:\n  " + "\n  ".join(wrong)
+                )
+
+    def add(self, tables: list[Table[Any]]) -> None:
+        """Make those that are not there yet."""
+        for table in tables:
+            self._tables.setdefault(table.name, table)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tables
+
+    def write(self, table: Table[Any], values: tuple[Any, ...]) -> None:
+        """Add a row, or put it in the place of the one with its key."""
+        if table.key:
+            key = tuple(values[position] for position in table.key_positions)
+            self._upserted.setdefault(table.name, {})[key] = values
+        else:
+            self._appended.setdefault(table.name, []).append(values)
+
+    def rows(self, name: str) -> list[tuple[Any, ...]]:
+        """The rows of a table, its JSON decoded: by key, or in the order in which they were
+        written.
+
+        Raises:
+            KeyError: no pipeline was deployed with such a table.
+        """
+        table = self._tables[name]
+        if table.key:
+            upserted = self._upserted.get(name, {})
+            found = [upserted[key] for key in sorted(upserted)]
+        else:
+            found = self._appended.get(name, [])
+        return [
+            tuple(
+                json.loads(value) if column.is_json and value is not None else value
+                for column, value in zip(table.columns, values, strict=True)
+            )
+            for values in found
+        ]
+
+
+def refusal(table: Table[Any], values: tuple[Any, ...]) -> str | None:
+    """Why Postgres would not take a row, if it would not."""
+    wrong = [_refusal(c, value) for c, value in zip(table.columns, values, strict=True)]
+    return next(filter(None, wrong), None)
+
+
+def _refusal(column: Column, value: Any) -> str | None:
+    """Why Postgres would not take a value into a column, if it would not."""
+    if value is None:
+        return None if column.nullable else f"null in column {column.name!r}"
+    if not isinstance(value, _PYTHON_TYPES[column.type]):
+        return f"column {column.name!r} is of type {column.type}, not {type(value).__name__}"
+    if isinstance(value, str) and "\0" in value:
+        return f"a NUL character in column {column.name!r}"
+    if isinstance(value, int) and column.type == "bigint" and not -(1 << 63) <= value < 1 << 63:
+        return f"{value} is out of range for column {column.name!r}"
+    return None

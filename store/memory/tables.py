@@ -1,0 +1,266 @@
+"""The tables of one pipeline, as Postgres has them (`millwheel.store.schema`), and their keys.
+
+Rows and the questions that several rooms ask of them, no rules: who may change what stands in
+the modules that do it. Nothing here awaits, so whatever is done to the tables between two awaits
+is one transaction.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeVar
+
+from millwheel.errors import InvariantBroken
+from millwheel.model import SLOTS
+from millwheel.store.generations import Generation
+from millwheel.store.placement import KEEP_EVENTS
+from millwheel.store.port import (
+    Bucket,
+    DeadLetter,
+    IntervalCommit,
+    IntervalRow,
+    NodeKind,
+    StateChange,
+    StoredProduction,
+    TimerChange,
+)
+
+StateKey = tuple[int, int, bytes]
+"""(slot, computation, key)"""
+
+TimerKey = tuple[int, int, bytes, str, str]
+"""(slot, computation, key, kind, tag)"""
+
+
+@dataclass(slots=True)
+class Node:
+    """A computation as deployed."""
+
+    id: int
+    kind: NodeKind
+    removed: bool = False
+
+
+@dataclass(slots=True)
+class Worker:
+    """Its number is its place in the order in which they registered."""
+
+    number: int
+    lease_until: float
+    load: dict[str, Any]
+    address: str = ""
+    generation: int = 1
+    stopped: bool = False
+
+
+@dataclass(slots=True)
+class Interval:
+    """A key interval: who owns it, who should, and how far it is folded."""
+
+    id: int
+    computation: int
+    slot_from: int
+    slot_to: int
+    sequencer: int
+    generation: int
+    folded: int = 0
+    owner: str | None = None
+    wanted_by: str | None = None
+    pinned: bool = False
+    split_at: int | None = None
+    merge_with: int | None = None
+
+    def row(self) -> IntervalRow:
+        """As others are told of it."""
+        return IntervalRow(self.id, self.computation, self.slot_from, self.slot_to, self.sequencer)
+
+    def forget_cuts(self) -> None:
+        """Wishes to cut it were decided from how it was."""
+        self.split_at = self.merge_with = None
+
+
+@dataclass(slots=True)
+class Log:
+    """A log; `source` names the partition of a replayable source."""
+
+    interval_id: int
+    source: str | None
+    retired: bool = False
+
+
+@dataclass(slots=True)
+class CommitRow:
+    """A link of an interval's chain, with the time of its commit."""
+
+    link: IntervalCommit
+    stamp: int
+
+
+@dataclass(slots=True)
+class BucketTables:
+    """The tables of one bucket; one of seen ids only has nothing in the others."""
+
+    row: Bucket
+    commits: dict[int, list[CommitRow]] = field(default_factory=dict)
+    """Per interval, in order."""
+    states: dict[int, list[StateChange]] = field(default_factory=dict)
+    timers: dict[int, list[TimerChange]] = field(default_factory=dict)
+    productions: dict[int, dict[int, StoredProduction]] = field(default_factory=dict)
+    """Per log and seq."""
+    seen: set[tuple[int, int, bytes]] = field(default_factory=set)
+
+
+class ShownEvent(NamedTuple):
+    """A row of the view `placement_events`, without its number and time."""
+
+    computation: str
+    interval_id: int
+    slot_from: int
+    slot_to: int
+    what: str
+    from_worker: str | None
+    to_worker: str | None
+    reason: str
+
+
+class Tables:
+    """All rows of one pipeline.
+
+    Args:
+        pipeline: its name, for messages.
+    """
+
+    def __init__(self, pipeline: str) -> None:
+        self.pipeline = pipeline
+        self.generations: list[Generation] = []
+        self.computations: dict[str, Node] = {}
+        """By name, also those that were removed."""
+        self.streams: dict[str, int] = {}
+        self.paused: set[str] = set()
+        """Names of injectors."""
+        self.workers: dict[str, Worker] = {}
+        self.leader: tuple[object, float] | None = None
+        """Which candidate leads, and until when it may be silent."""
+        self.intervals: dict[int, Interval] = {}
+        self.logs: dict[int, Log] = {}
+        self.events: deque[ShownEvent] = deque(maxlen=KEEP_EVENTS)
+        self.buckets: dict[int, BucketTables] = {}
+        self.gc_watermark = 0
+        self.state: dict[StateKey, dict[str, tuple[bytes, int]]] = {}
+        """What is folded: per key and entry the value and its version."""
+        self.timers: dict[TimerKey, tuple[int, int]] = {}
+        """What is folded: due and hold."""
+        self.dead_letters: list[DeadLetter] = []
+        self.statements: list[tuple[str, Sequence[Any]]] = []
+        self._sequence = 0
+        self._last_interval = 0
+        self._last_bucket = 0
+
+    def next_number(self) -> int:
+        """Of the sequence that sequencers, logs and workers are numbered by."""
+        self._sequence += 1
+        return self._sequence
+
+    # -- computations and their intervals -------------------------------------------
+
+    def names(self) -> dict[int, str]:
+        """Computations by id."""
+        return {node.id: name for name, node in self.computations.items()}
+
+    def grain(self, computation: int) -> int:
+        """Slots that must stay together in one interval of a computation."""
+        node = self.generations[-1].code.graph["nodes"].get(self.names()[computation], {})
+        return SLOTS // int(node.get("broadcast_cells", SLOTS))
+
+    def in_order(self) -> list[Interval]:
+        """The intervals, by computation and slot."""
+        return sorted(self.intervals.values(), key=lambda row: (row.computation, row.slot_from))
+
+    def is_current(self, interval_id: int, sequencer: int) -> bool:
+        """Whether the interval is there, with this sequencer."""
+        row = self.intervals.get(interval_id)
+        return row is not None and row.sequencer == sequencer
+
+    def sourced(self) -> set[int]:
+        """The intervals that are partitions of injectors."""
+        return {log.interval_id for log in self.logs.values() if log.source is not None}
+
+    def make_interval(
+        self, computation: int, slot_from: int, slot_to: int, generation: int
+    ) -> Interval:
+        """A new one; what its chain begins with is still to be written."""
+        self._last_interval += 1
+        row = Interval(
+            self._last_interval, computation, slot_from, slot_to, self.next_number(), generation
+        )
+        self.intervals[row.id] = row
+        return row
+
+    def begin_chain(self, link: IntervalCommit, stamp: int) -> None:
+        """Write an interval's first commit."""
+        self._newest_bucket().commits[link.interval_id] = [CommitRow(link, stamp)]
+
+    # -- what is in buckets -----------------------------------------------------------
+
+    def create_bucket(self, family: str, log: int, low: int, high: int) -> Bucket:
+        self._last_bucket += 1
+        bucket = Bucket(self._last_bucket, family, log, low, high)
+        self.buckets[bucket.id] = BucketTables(bucket)
+        return bucket
+
+    def bucket(self, id_: int) -> BucketTables:
+        """One that is there as long as anything refers to it."""
+        found = self.buckets.get(id_)
+        if found is None:
+            raise InvariantBroken(f"a bucket that is still needed is gone: {id_}")
+        return found
+
+    def _newest_bucket(self) -> BucketTables:
+        """The time bucket that goes last."""
+        return max(
+            (found for found in self.buckets.values() if found.row.family == "time"),
+            key=lambda found: found.row.low,
+        )
+
+    def last_commit(self, interval_id: int) -> tuple[CommitRow, int]:
+        """An interval's last commit, and the bucket it stands in."""
+        return max(
+            (
+                (found.commits[interval_id][-1], id_)
+                for id_, found in self.buckets.items()
+                if interval_id in found.commits
+            ),
+            key=lambda found: found[0].link.n,
+        )
+
+    def tail(
+        self, interval_id: int, after: int, through: int | None = None
+    ) -> tuple[dict[tuple[StateKey, str], StateChange], dict[TimerKey, TimerChange]]:
+        """The last change of each entry and timer in commits after `after`."""
+        states: dict[tuple[StateKey, str], StateChange] = {}
+        timers: dict[TimerKey, TimerChange] = {}
+        for found in self.buckets.values():
+            for state in _since(found.states.get(interval_id, []), after, through):
+                states[(state.slot, state.computation, state.key), state.entry] = state
+            for timer in _since(found.timers.get(interval_id, []), after, through):
+                timers[timer.slot, timer.computation, timer.key, timer.kind, timer.tag] = timer
+        return states, timers
+
+    def productions(self, log: int) -> Iterator[StoredProduction]:
+        """All that is kept of a log, in no order."""
+        for found in self.buckets.values():
+            yield from found.productions.get(log, {}).values()
+
+
+_Change = TypeVar("_Change", StateChange, TimerChange)
+
+
+def _since(changes: list[_Change], after: int, through: int | None) -> list[_Change]:
+    """Those of commits in (after, through]; an interval's changes stand in order of commits."""
+    number = attrgetter("n")
+    first = bisect_right(changes, after, key=number)
+    return changes[first : None if through is None else bisect_right(changes, through, key=number)]

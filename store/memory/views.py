@@ -1,0 +1,83 @@
+"""What is committed, as the views of the same names show it (`millwheel.store.views`)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+import msgspec
+
+from millwheel.store.memory.tables import Tables
+
+
+class ShownState(NamedTuple):
+    """A row of the view `states`."""
+
+    computation: str
+    slot: int
+    key: Any
+    entry: str
+    value: Any
+    version: int
+
+
+class ShownTimer(NamedTuple):
+    """A row of the view `timers`, its times in microseconds."""
+
+    computation: str
+    slot: int
+    key: Any
+    kind: str
+    tag: str
+    due: int
+    hold: int
+
+
+def states(tables: Tables) -> list[ShownState]:
+    """Every entry of state: current tables and unfolded tail together, decoded."""
+    merged = {
+        (key, entry): found
+        for key, entries in tables.state.items()
+        for entry, found in entries.items()
+    }
+    for interval in tables.intervals.values():
+        for name, change in tables.tail(interval.id, interval.folded)[0].items():
+            merged.pop(name, None)
+            if change.value is not None:
+                merged[name] = (change.value, change.version)
+    names = tables.names()
+    return [
+        ShownState(names[computation], slot, json.loads(key), entry, json.loads(value), version)
+        for ((slot, computation, key), entry), (value, version) in sorted(merged.items())
+    ]
+
+
+def timers(tables: Tables) -> list[ShownTimer]:
+    """Every pending timer."""
+    merged = dict(tables.timers)
+    for interval in tables.intervals.values():
+        for name, change in tables.tail(interval.id, interval.folded)[1].items():
+            merged.pop(name, None)
+            if change.due is not None and change.hold is not None:
+                merged[name] = (change.due, change.hold)
+    names = tables.names()
+    return [
+        ShownTimer(names[computation], slot, json.loads(key), kind, tag, due, hold)
+        for (slot, computation, key, kind, tag), (due, hold) in sorted(merged.items())
+    ]
+
+
+def pending_productions(tables: Tables) -> list[tuple[int, int]]:
+    """(log, seq) of every record sent and not acknowledged."""
+    pending = []
+    for id_, log in sorted(tables.logs.items()):
+        if log.retired or log.source is not None:
+            continue
+        last, _ = tables.last_commit(log.interval_id)
+        first, runs = msgspec.json.decode(last.link.acked).get(str(id_), (0, []))
+        pending += [
+            (id_, row.seq)
+            for row in sorted(tables.productions(id_), key=lambda row: row.seq)
+            if row.seq >= first and not any(a <= row.seq <= b for a, b in runs)
+        ]
+    return pending
