@@ -163,7 +163,7 @@ async def give_up(engine: Engine, interval: Interval) -> None:
 async def take(engine: Engine, interval: int, sequencer: int) -> None:
     with contextlib.suppress(KeyError):
         await engine.holdings.take([interval], {interval: sequencer})
-    engine.look_up_owners()
+    engine.neighbours.look_up()
 
 
 def test_a_log_that_is_taken_over_is_not_drained_before_it_was_sent_again() -> None:

@@ -121,7 +121,7 @@ class Cluster(World):
                 f"  {i.name} id {i.id} input {i.input_watermark} stored {i.durable} intake "
                 f"{len(i.intake)} leaving {i.leaving} dirty {i.dirty} logs {logs}"
             )
-        for r in engine.remotes():
+        for r in engine.neighbours.remotes():
             streams = {log: (s.begun, s.last, len(s.unacked)) for log, s in r.streams.items()}
             lines.append(f"  remote {r.step.name} {r.slots} id {r.id} of {r.owner} {streams}")
         if engine.courier is not None:

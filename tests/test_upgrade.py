@@ -472,7 +472,7 @@ async def test_what_old_code_cannot_read_waits_at_its_sender(
     assert refused["too new"] < 40, "it is asked again and again"
     waiting = [
         (remote, log, stream)
-        for remote in new.remotes()
+        for remote in new.neighbours.remotes()
         if remote.step.name == "recount"
         for log, stream in remote.streams.items()
         if stream.unacked
@@ -531,7 +531,7 @@ async def test_a_computation_is_added_while_workers_that_do_not_know_it_go_on() 
     def promise_kept() -> bool:
         """Nobody promises for the new one what those who send to it have not (I5)."""
         assert all(
-            interval.durable <= new.watermarks.least(tally.id)
+            interval.durable <= new.promises.watermarks.least(tally.id)
             for interval in new.holdings.of(extra.id)
         )
         return cluster.clock.monotonic() > until
