@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,10 @@ from examples.flights import replay
 from examples.flights.model import DelayAlert, DelayModel, HourTotals, watch
 from millwheel.store import embedded
 from millwheel.windows import Pane
-from tests.flights_oracle import airport_hour
+from tests.flights_oracle import airport_hour, flights_of
+from tests.test_flights_times import cut
 
-ROWS = 336_776
+FIRST = datetime(2012, 12, 31, tzinfo=UTC)
 PROGRESS = """
 SELECT k.sequencer, (r.acked -> l.id::text ->> 0)::bigint, r.n
 FROM flights.key_interval AS k
@@ -76,14 +78,24 @@ def workplace() -> Iterator[Path]:
 class FlightsRun:
     """The command, its store, and what it has done so far."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, until: datetime | None = None) -> None:
+        """
+        Args:
+            until: leave out the flights that were seen then or later.
+        """
         self._directory = directory
+        self._stretches = [] if until is None else [(FIRST, until)]
         self._environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
         self._connection: psycopg.Connection[Any] | None = None
         shared = replay.prepare()
         link = directory / shared
         link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(shared.resolve())
+        if until is None:
+            link.symlink_to(shared.resolve())
+        else:
+            cut(self._stretches, directory).flights.rename(link)
+        with link.open("rb") as lines:
+            self.rows = sum(1 for _ in lines)
 
     def start(self) -> subprocess.Popen[bytes]:
         """Run the pipeline."""
@@ -170,7 +182,7 @@ class FlightsRun:
             ).fetchall()
         assert letters is not None
         return Verdict(
-            hours_equal=hours == airport_hour(),
+            hours_equal=hours == airport_hour(flights_of(self._stretches)),
             hours=len(hours),
             dead_letters=letters[0],
             alerts_equal=alerts == implied_alerts(panes),
@@ -200,9 +212,9 @@ def main() -> int:
     parser.add_argument("--postgres", action="store_true", help="also kill Postgres, mid-run")
     options = parser.parse_args()
     draw = random.Random(options.seed)
-    points = sorted(draw.randrange(1, ROWS) for _ in range(options.kills))
     with workplace() as directory:
         run = FlightsRun(directory)
+        points = sorted(draw.randrange(1, run.rows) for _ in range(options.kills))
         for number, rows in enumerate(points, 1):
             acknowledged, commits = run.kill_at(rows)
             print(

@@ -484,7 +484,7 @@ async def test_what_a_zombie_sends_is_dropped_and_counted_and_not_acknowledged()
     assert courier is not None
     await cluster.go(lambda: min(first.processed, second.processed) > 50 and courier._incoming)
     (log, interval_id), stream = next(iter(courier._incoming.items()))
-    receiver = second.held(interval_id)
+    receiver = second.holdings.held(interval_id)
     assert receiver is not None
     zombie = Links(
         Identity(cluster.pipeline.name, "zombie"),
@@ -533,7 +533,11 @@ async def test_what_nobody_may_own_waits_at_its_senders_until_somebody_may() -> 
     with capture_logs() as logs:
         await cluster.crash(second)
         await live(cluster, 10 * SHARED.lease_seconds, 0.05)
-        waiting = {r.id: r for r in first.remotes() if any(s.unacked for s in r.streams.values())}
+        waiting = {
+            r.id: r
+            for r in first.neighbours.remotes()
+            if any(s.unacked for s in r.streams.values())
+        }
         assert waiting.keys() == lost
         assert all(log.unacked < 50 + SHARED.bundle_records for log, _ in first.logs.values())
         stalled, processed = first.progress(), len(cluster.commits)

@@ -63,7 +63,7 @@ class Lone(Cluster):
         """Wait until `sender` has records on their way to one interval of another worker, and
         some wait in one of `owner`'s."""
         remote = self.remote(sender, there.id)
-        interval = owner.held(here.id)
+        interval = owner.holdings.held(here.id)
         assert interval is not None
         await self.go(lambda: interval.intake and any(s.unacked for s in remote.streams.values()))
 
@@ -72,7 +72,11 @@ class Lone(Cluster):
         why = f"cut off interval {row.id}"
         await self.go(lambda: why in [reason for _, reason in self.done("split")])
         (made,) = (id_ for id_, reason in self.done("split") if reason == why)
-        await self.go(lambda: owner.held(row.id) is not None and owner.held(made) is not None)
+        await self.go(
+            lambda: (
+                owner.holdings.held(row.id) is not None and owner.holdings.held(made) is not None
+            )
+        )
         return made
 
     def part(self) -> None:
@@ -91,7 +95,7 @@ class Lone(Cluster):
         return engine
 
     def remote(self, engine: Engine, interval_id: int) -> Remote:
-        (found,) = (remote for remote in engine.remotes() if remote.id == interval_id)
+        (found,) = (remote for remote in engine.neighbours.remotes() if remote.id == interval_id)
         return found
 
     async def end(self, values: list[Item]) -> None:
@@ -149,8 +153,8 @@ async def test_a_merge_with_records_in_flight_keeps_their_order() -> None:
     ((made, why),) = cluster.done("merge")
     assert why == f"was intervals {lower.id} and {upper.id}"
     assert cluster.done("lapse") == [], "it waited for the upper one to come"
-    await cluster.go(lambda: owner.held(made) is not None)
-    whole = owner.held(made)
+    await cluster.go(lambda: owner.holdings.held(made) is not None)
+    whole = owner.holdings.held(made)
     assert whole is not None
     assert whole.slots == (0, SLOTS)
     assert len(whole.logs) >= 3, "those of both, and its own"
@@ -182,7 +186,7 @@ async def test_who_crashes_between_release_and_claim_leaves_what_others_take(cal
     owner = cluster.owner_of(lower)
     if what == "merge":
         await cluster.merge(lower, upper)
-        await cluster.go(lambda: owner.held(upper.id) is not None)
+        await cluster.go(lambda: owner.holdings.held(upper.id) is not None)
         reached = cluster.block(call)
     else:
         reached = cluster.block(call)
@@ -217,7 +221,7 @@ async def test_a_cut_that_somebody_else_forestalls_is_not_made() -> None:
 
     cluster.store.faults.before_call = forestall
     await cluster.split(row)
-    await cluster.go(lambda: other.held(row.id) is not None)
+    await cluster.go(lambda: other.holdings.held(row.id) is not None)
     await cluster.go(cluster.finished)
     assert cluster.done("split") == []
     assert len(await cluster.parts("recount")) == 2
@@ -257,7 +261,7 @@ async def test_who_has_not_heard_of_a_split_is_refused_and_begins_anew() -> None
     row, _ = await cluster.parts("tally")
     owner = cluster.owner_of(row)
     late = second if owner is first else first
-    place, late.place = late.place, lambda placement: None  # type: ignore[method-assign]
+    place, late.neighbours.place = late.neighbours.place, lambda placement: None  # type: ignore[method-assign]
     cluster.part()
     await cluster.split(row)
     upper = await cluster.split_here(owner, row)
@@ -267,12 +271,12 @@ async def test_who_has_not_heard_of_a_split_is_refused_and_begins_anew() -> None
     cluster.join_again()
     await cluster.go(lambda: refused["not mine"] > before)
     remote = cluster.remote(late, row.id)
-    lower = owner.held(row.id)
+    lower = owner.holdings.held(row.id)
     assert lower is not None
     assert all(d.slot < lower.slots[1] for d in lower.intake)
     begun = max(stream.begun for stream in remote.streams.values())
-    late.place = place  # type: ignore[method-assign]
-    await cluster.go(lambda: upper in [remote.id for remote in late.remotes()])
+    late.neighbours.place = place  # type: ignore[method-assign]
+    await cluster.go(lambda: upper in [remote.id for remote in late.neighbours.remotes()])
     assert remote.streams == {}, "what it had is others' now"
     anew = cluster.remote(late, row.id).streams
     await cluster.go(lambda: anew and all(stream.begun > begun for stream in anew.values()))
@@ -292,7 +296,7 @@ async def test_records_for_merged_intervals_are_sent_in_their_logs_order() -> No
     await cluster.merge(lower, upper)
     await cluster.go(lambda: cluster.done("merge"))
     ((made, _),) = cluster.done("merge")
-    await cluster.go(lambda: made in [remote.id for remote in late.remotes()])
+    await cluster.go(lambda: made in [remote.id for remote in late.neighbours.remotes()])
     found = cluster.remote(late, made)
     assert sum(len(stream.unacked) for stream in found.streams.values()) > 3
     for stream in found.streams.values():
@@ -311,7 +315,7 @@ async def test_what_comes_while_an_interval_leaves_comes_after_what_waits_in_it(
     row, _ = await cluster.parts("tally")
     owner = cluster.owner_of(row)
     (other,) = (engine for engine in cluster.alive if engine is not owner)
-    interval = owner.held(row.id)
+    interval = owner.holdings.held(row.id)
     assert interval is not None
     gate = Gate()
 
@@ -354,15 +358,15 @@ async def test_who_may_have_lost_intervals_lets_go_before_it_looks_who_has_which
     (engine,) = [await cluster.join() for _ in range(1)]
     await cluster.go(lambda: len(engine.intervals) == 6)
     looks: list[Placement] = []
-    engine.place = lambda placement: looks.append(placement)  # type: ignore[method-assign]
+    engine.neighbours.place = lambda placement: looks.append(placement)  # type: ignore[method-assign]
     engine.lease.end()
-    await engine.look_around()
+    await engine.neighbours.look_around()
     assert engine.intervals
     assert looks == []
     await cluster.go(lambda: not engine.intervals)
-    await engine.look_around()
+    await engine.neighbours.look_around()
     assert looks
-    del engine.place
+    del engine.neighbours.place
     await cluster.leave(engine)
 
 
@@ -372,20 +376,22 @@ async def test_a_report_of_an_interval_that_is_not_known_is_looked_into() -> Non
     first, second = await cluster.at_work(2)
     row, _ = await cluster.parts("tally")
     late = second if cluster.owner_of(row) is first else first
-    late.place = lambda placement: None  # type: ignore[method-assign]
+    late.neighbours.place = lambda placement: None  # type: ignore[method-assign]
 
     def hear(id_: int, computation: int, high: int) -> bool:
-        late.lookup_wanted.clear()
+        late.neighbours.look_up_wanted.clear()
         assert row.owner is not None
-        late.hear(row.owner, [(id_, computation, row.slot_from, high, row.sequencer, 0, False, {})])
-        return late.lookup_wanted.is_set()
+        late.neighbours.hear(
+            row.owner, [(id_, computation, row.slot_from, high, row.sequencer, 0, False, {})]
+        )
+        return late.neighbours.look_up_wanted.is_set()
 
     assert not hear(row.id, row.computation, row.slot_to)
     assert hear(row.id, row.computation, row.slot_to - 1), "it was split"
     assert hear(4711, row.computation, row.slot_to), "it was merged"
     assert not hear(4711, 99, row.slot_to), "of a graph that grew"
     assert not hear(late.intervals[0].id, row.computation, row.slot_to), "a zombie's"
-    del late.place
+    del late.neighbours.place
     await cluster.end(values)
 
 
@@ -396,7 +402,7 @@ async def test_who_is_fenced_while_it_hands_over_sends_on_what_came_meanwhile() 
     row, _ = await cluster.parts("tally")
     owner = cluster.owner_of(row)
     (other,) = (engine for engine in cluster.alive if engine is not owner)
-    interval = owner.held(row.id)
+    interval = owner.holdings.held(row.id)
     assert interval is not None
     gate = Gate()
 
@@ -511,7 +517,8 @@ async def test_part_files_go_by_interval_and_no_line_is_lost_or_doubled(tmp_path
     await cluster.split(lower)
     await until(lambda: len(cluster.done("split")) == 1)
     ((cut_off, _),) = cluster.done("split")
-    await until(lambda: engine.held(cut_off) is not None and engine.processed > 500)
+    written = [file_of(id_) for id_ in (cut_off, upper.id)]
+    await until(lambda: all(path.exists() and path.stat().st_size for path in written))
     rows = {row.id: row for row in await cluster.parts(writer)}
     await cluster.merge(rows[cut_off], rows[upper.id])
     await until(lambda: cluster.done("merge"))

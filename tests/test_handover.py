@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 from random import Random
 
-from hypothesis import HealthCheck, example, given, settings
+import pytest
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from millwheel import Pipeline, Table
@@ -19,6 +20,7 @@ from millwheel.runtime.sent import SentLog
 from millwheel.store.port import Commit
 from millwheel.testing.ether import Weather
 from millwheel.timers.holds import Holds
+from tests.drawing import examples
 from tests.test_runtime_world import ITEMS, TALLY, Counted, Tally, key_of, script, time_of
 from tests.test_sharing import (
     AGAIN,
@@ -108,17 +110,16 @@ class Faulty(Cluster):
                 self.ether.cut(names[0], names[1])
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(
+PLANS = given(
     acts=st.lists(
         st.tuples(st.integers(1, 20), st.sampled_from(ACTS), st.integers(0, 3)), max_size=10
     ),
     bad=st.booleans(),
     seed=st.integers(0, 1000),
 )
-@example([(5, "lapse", 0), (3, "lapse", 1), (2, "lapse", 0)], False, 0)
-@example([(8, "join", 0), (2, "refused", 0), (1, "lapse", 0), (1, "refused", 1)], False, 0)
-def test_whatever_happens_to_leases_and_commits(acts: list[Act], bad: bool, seed: int) -> None:
+
+
+def check_whatever_happens_to_leases_and_commits(acts: list[Act], bad: bool, seed: int) -> None:
     async def go() -> None:
         weather = Weather(Random(seed), delay=0.05, drop=0.02, duplicate=0.05, overtake=0.05)
         cluster = Faulty(weather if bad else None, seed)
@@ -133,6 +134,23 @@ def test_whatever_happens_to_leases_and_commits(acts: list[Act], bad: bool, seed
             await cluster.leave(engine)
 
     asyncio.run(go())
+
+
+@examples(30)
+@PLANS
+@example([(5, "lapse", 0), (3, "lapse", 1), (2, "lapse", 0)], False, 0)
+@example([(8, "join", 0), (2, "refused", 0), (1, "lapse", 0), (1, "refused", 1)], False, 0)
+def test_whatever_happens_to_leases_and_commits(acts: list[Act], bad: bool, seed: int) -> None:
+    check_whatever_happens_to_leases_and_commits(acts, bad, seed)
+
+
+@pytest.mark.soak
+@examples(1_000)
+@PLANS
+def test_whatever_happens_to_leases_and_commits_for_long(
+    acts: list[Act], bad: bool, seed: int
+) -> None:
+    check_whatever_happens_to_leases_and_commits(acts, bad, seed)
 
 
 async def test_what_is_read_while_an_interval_drains_comes_after_what_waited_in_it() -> None:
@@ -163,7 +181,7 @@ async def give_up(engine: Engine, interval: Interval) -> None:
 async def take(engine: Engine, interval: int, sequencer: int) -> None:
     with contextlib.suppress(KeyError):
         await engine.holdings.take([interval], {interval: sequencer})
-    engine.look_up_owners()
+    engine.neighbours.look_up()
 
 
 def test_a_log_that_is_taken_over_is_not_drained_before_it_was_sent_again() -> None:

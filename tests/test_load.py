@@ -299,7 +299,7 @@ async def test_cpu_is_shared_out_by_the_time_that_each_interval_runs() -> None:
             assert figures["cpu"] == found["cpu"]
             assert figures["records"] == pytest.approx(20 / PERIOD, rel=0.1)
             assert figures["state_bytes"] > 0
-        elif engine.held(int(id_)).injector is None:  # type: ignore[union-attr]
+        elif engine.holdings.held(int(id_)).injector is None:  # type: ignore[union-attr]
             assert (figures["cpu"], figures["records"], figures["state_bytes"]) == (0.0, 0.0, 0)
     found = await beats.next(engine)
     assert found["cpu"] == 0.0

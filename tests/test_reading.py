@@ -40,6 +40,7 @@ from millwheel.errors import (
 from millwheel.model import SLOTS
 from millwheel.placement import IntervalLoad, split_at
 from millwheel.runtime import balancer
+from millwheel.runtime.deploying import node_deploy
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.shared import SharedTables
 from millwheel.runtime.step import SpreadReader, Step
@@ -925,7 +926,7 @@ def test_intervals_begin_and_end_at_cells_from_the_start() -> None:
     ):
         limits = replace(QUICK, lanes=lanes, broadcast_cells=cells)
         engine = Engine(judging(limits=limits), MemoryStore("judging"))
-        deployed = engine._node_deploy(engine.graph.by_name["judge"])
+        deployed = node_deploy(engine.graph, engine.graph.by_name["judge"], lanes)
         assert deployed.slots == expected
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table
@@ -24,6 +24,7 @@ from millwheel.runtime.load import Process
 from millwheel.runtime.placing import LeaseGuard, Placing
 from millwheel.store.port import MergeWish, PlacedInterval, SplitWish, Wish
 from millwheel.testing.ether import Ether, Weather
+from tests.drawing import examples
 from tests.test_runtime_world import (
     ITEMS,
     QUICK,
@@ -121,7 +122,7 @@ class Cluster(World):
                 f"  {i.name} id {i.id} input {i.input_watermark} stored {i.durable} intake "
                 f"{len(i.intake)} leaving {i.leaving} dirty {i.dirty} logs {logs}"
             )
-        for r in engine.remotes():
+        for r in engine.neighbours.remotes():
             streams = {log: (s.begun, s.last, len(s.unacked)) for log, s in r.streams.items()}
             lines.append(f"  remote {r.step.name} {r.slots} id {r.id} of {r.owner} {streams}")
         if engine.courier is not None:
@@ -290,9 +291,7 @@ Act = tuple[int, str, int]
 
 ACTS = ["join", "crash", "leave", "cut", "part", "split", "merge", "shatter"]
 
-
-@settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(
+PLANS = given(
     acts=st.lists(
         st.tuples(st.integers(1, 30), st.sampled_from(ACTS), st.integers(0, 9)), max_size=10
     ),
@@ -300,7 +299,9 @@ ACTS = ["join", "crash", "leave", "cut", "part", "split", "merge", "shatter"]
     keys=st.sampled_from([3, 40]),
     seed=st.integers(0, 1000),
 )
-def test_workers_come_and_go_and_the_wire_is_bad(
+
+
+def check_workers_come_and_go_and_the_wire_is_bad(
     acts: list[Act], bad: bool, keys: int, seed: int
 ) -> None:
     values = many(400, keys)
@@ -344,6 +345,23 @@ def test_workers_come_and_go_and_the_wire_is_bad(
             await cluster.leave(engine)
 
     asyncio.run(go())
+
+
+@examples(40)
+@PLANS
+def test_workers_come_and_go_and_the_wire_is_bad(
+    acts: list[Act], bad: bool, keys: int, seed: int
+) -> None:
+    check_workers_come_and_go_and_the_wire_is_bad(acts, bad, keys, seed)
+
+
+@pytest.mark.soak
+@examples(1_000)
+@PLANS
+def test_workers_come_and_go_and_the_wire_is_bad_for_long(
+    acts: list[Act], bad: bool, keys: int, seed: int
+) -> None:
+    check_workers_come_and_go_and_the_wire_is_bad(acts, bad, keys, seed)
 
 
 async def wander(seed: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from millwheel import Computation, Context, Pipeline, Record, Stream, Table
@@ -31,6 +31,7 @@ from millwheel.services.worker import Worker
 from millwheel.store.administration import remove_computations
 from millwheel.store.port import NodeDeploy, Placement, PlacementChange, Store, Wish
 from millwheel.testing.ether import Weather
+from tests.drawing import examples
 from tests.store_contract import (
     BUCKET_HIGH,
     COUNT,
@@ -472,7 +473,7 @@ async def test_what_old_code_cannot_read_waits_at_its_sender(
     assert refused["too new"] < 40, "it is asked again and again"
     waiting = [
         (remote, log, stream)
-        for remote in new.remotes()
+        for remote in new.neighbours.remotes()
         if remote.step.name == "recount"
         for log, stream in remote.streams.items()
         if stream.unacked
@@ -531,7 +532,7 @@ async def test_a_computation_is_added_while_workers_that_do_not_know_it_go_on() 
     def promise_kept() -> bool:
         """Nobody promises for the new one what those who send to it have not (I5)."""
         assert all(
-            interval.durable <= new.watermarks.least(tally.id)
+            interval.durable <= new.promises.watermarks.least(tally.id)
             for interval in new.holdings.of(extra.id)
         )
         return cluster.clock.monotonic() > until
@@ -705,9 +706,7 @@ async def test_what_others_need_is_not_removed(names: list[str], reason: str) ->
 Act = tuple[int, str, int]
 """After so many more commits, what happens, to whom."""
 
-
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(
+PLANS = given(
     acts=st.lists(
         st.tuples(
             st.integers(1, 25),
@@ -720,7 +719,9 @@ Act = tuple[int, str, int]
     bad=st.booleans(),
     seed=st.integers(0, 1000),
 )
-def test_old_and_new_come_and_go_and_the_wire_is_bad(
+
+
+def check_old_and_new_come_and_go_and_the_wire_is_bad(
     acts: list[Act], change: Callable[[list[Item]], Pipeline], bad: bool, seed: int
 ) -> None:
     values = many(400)
@@ -767,6 +768,23 @@ def test_old_and_new_come_and_go_and_the_wire_is_bad(
         check(cluster, values)
 
     asyncio.run(go())
+
+
+@examples(15)
+@PLANS
+def test_old_and_new_come_and_go_and_the_wire_is_bad(
+    acts: list[Act], change: Callable[[list[Item]], Pipeline], bad: bool, seed: int
+) -> None:
+    check_old_and_new_come_and_go_and_the_wire_is_bad(acts, change, bad, seed)
+
+
+@pytest.mark.soak
+@examples(1_000)
+@PLANS
+def test_old_and_new_come_and_go_and_the_wire_is_bad_for_long(
+    acts: list[Act], change: Callable[[list[Item]], Pipeline], bad: bool, seed: int
+) -> None:
+    check_old_and_new_come_and_go_and_the_wire_is_bad(acts, change, bad, seed)
 
 
 # -- the store ----------------------------------------------------------------------------------
@@ -1040,7 +1058,9 @@ async def check_table(site: PostgresSite, values: list[Item]) -> None:
     }
 
 
-@pytest.mark.parametrize("change", [with_total, with_told])
+@pytest.mark.parametrize(
+    ("schema", "change"), [(15, with_total), (18, with_told)], indirect=["schema"]
+)
 async def test_workers_on_postgres_go_over_to_new_code(
     postgres: PostgresSite, change: Callable[[list[Item]], Pipeline]
 ) -> None:
@@ -1057,6 +1077,7 @@ async def test_workers_on_postgres_go_over_to_new_code(
     await check_table(postgres, values)
 
 
+@pytest.mark.parametrize("schema", [18], indirect=True)
 async def test_workers_on_postgres_go_on_when_a_computation_is_removed(
     postgres: PostgresSite,
 ) -> None:

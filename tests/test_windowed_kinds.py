@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from millwheel import Computation, Context, Pipeline, Record, Stream, Table
@@ -38,6 +38,7 @@ from millwheel.windows import (
     Tumbling,
     instant,
 )
+from tests.drawing import examples
 from tests.test_runtime_world import ITEMS, QUICK, Gate, Item, World, at, key_of, script, time_of
 
 LISTS = Stream("lists", Pane[list[int]])
@@ -174,15 +175,6 @@ def trials(draw: Any, early: Any = earlies) -> Trial:
     )
 
 
-def many(examples: int) -> settings:
-    return settings(
-        max_examples=examples,
-        deadline=None,
-        derandomize=examples < 1000,
-        suppress_health_check=list(HealthCheck),
-    )
-
-
 def check_sliding(trial: Trial) -> None:
     """Each window's last pane, dropped records, and nothing left of any window."""
     windows = Sliding(trial.size * SECOND, trial.slide * SECOND)
@@ -232,7 +224,7 @@ def check_sliding(trial: Trial) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*the fold has no merge")
-@many(500)
+@examples(500)
 @given(trials())
 def test_final_panes_of_standing_and_sliding_windows_equal_batch(trial: Trial) -> None:
     check_sliding(trial)
@@ -240,7 +232,7 @@ def test_final_panes_of_standing_and_sliding_windows_equal_batch(trial: Trial) -
 
 @pytest.mark.soak
 @pytest.mark.filterwarnings("ignore:.*the fold has no merge")
-@many(20_000)
+@examples(20_000)
 @given(trials())
 def test_final_panes_of_standing_and_sliding_windows_equal_batch_long(trial: Trial) -> None:
     check_sliding(trial)
@@ -327,14 +319,14 @@ def last_of_sessions(panes: list[Pane[list[int]]]) -> list[tuple[Any, float, flo
     )
 
 
-@many(500)
+@examples(500)
 @given(trials())
 def test_sessions_equal_a_brute_force_merge(trial: Trial) -> None:
     check_sessions(trial)
 
 
 @pytest.mark.soak
-@many(20_000)
+@examples(20_000)
 @given(trials())
 def test_sessions_equal_a_brute_force_merge_long(trial: Trial) -> None:
     check_sessions(trial)
@@ -605,7 +597,7 @@ async def test_panes_of_what_is_new() -> None:
         ]
 
 
-@many(500)
+@examples(150)
 @given(
     trials(early=st.sampled_from([None, Early(records=1), Early(records=2)])),
     st.sampled_from(["tumbling", "sliding", "session"]),
@@ -680,7 +672,7 @@ async def test_count_windows_may_be_told_early() -> None:
         assert harness.store.timers() == []
 
 
-@many(500)
+@examples(150)
 @given(st.lists(st.sampled_from("abc"), max_size=30), st.integers(1, 5))
 def test_count_windows_equal_batches_of_a_list(keys: list[str], number: int) -> None:
     items = [Item(key, n, (n * 37) % 50) for n, key in enumerate(keys)]
@@ -815,7 +807,7 @@ def check_local_days(zone: str, day: datetime, hours: Any, seconds: list[int]) -
     } == counts
 
 
-@many(500)
+@examples(500)
 @given(
     st.sampled_from(
         [

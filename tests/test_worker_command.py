@@ -13,6 +13,7 @@ import shutil
 import signal
 import socket
 import ssl
+import subprocess
 import sys
 import tempfile
 import time
@@ -29,6 +30,7 @@ from psycopg import sql
 from millwheel.services.crew import Crew, WorkerFailed
 from millwheel.services.interruption import LAST_WORDS
 from millwheel.store import embedded
+from millwheel.store.migrate import migrate
 from tests.test_cli import MODULE, Rows, Running, Shell, expected, lines, on_a_terminal
 from tests.test_tcp import Authority
 
@@ -109,13 +111,15 @@ class Workers(Shell):
 def shell(directory: Path, url: str, request: pytest.FixtureRequest) -> Iterator[Workers]:
     """The pipeline has the test's name, and its schema is there."""
     found = Workers(directory, url, request.node.name.split("[")[0][:48])
-    found("migrate", found.name)
+    migrate(url, found.name)
     yield found
     for running in found.started:
         if running.process.poll() is None:
             running.process.kill()
             running.end()
-    found("drop", found.name, "--yes")
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("SET client_min_messages = warning")
+        connection.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(found.name)))
 
 
 def listening(running: Running) -> str:
@@ -176,13 +180,31 @@ WRONG: dict[tuple[str, ...], str] = {
 }
 
 
+EACH = """
+import json, sys
+from typer.testing import CliRunner
+from millwheel.cli.main import app
+
+for arguments in json.load(sys.stdin):
+    done = CliRunner().invoke(app, ["worker", "wheel:pipeline", *arguments])
+    print(json.dumps([done.exit_code, done.stderr.splitlines()[-1]]))
+"""
+"""One process for all of them."""
+
+
 def test_options_that_make_no_sense_or_are_not_safe_are_refused(shell: Workers) -> None:
-    running = {
-        arguments: shell.worker(*arguments, MILLWHEEL_STORE="never-made") for arguments in WRONG
-    }
-    for arguments, worker in running.items():
-        code, _, told = worker.end()
-        assert (code, told.splitlines()[-1]) == (2, f"error: {WRONG[arguments]}"), told
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", EACH],
+        input=json.dumps(list(WRONG)),
+        cwd=shell.directory,
+        env=shell.environment | {"MILLWHEEL_STORE": "never-made"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=SECONDS,
+    )
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert told == [[2, f"error: {wrong}"] for wrong in WRONG.values()]
     assert not (shell.directory / "never-made").exists(), "nothing was started"
 
 

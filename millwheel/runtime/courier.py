@@ -160,7 +160,7 @@ class Courier:
         if not link.outgoing:
             return
         self._down_since.pop(link.peer, None)
-        for remote in self._engine.remotes():
+        for remote in self._engine.neighbours.remotes():
             if remote.owner == link.peer:
                 remote.begin()
         if self._engine.intervals:
@@ -198,7 +198,7 @@ class Courier:
     def repeat(self) -> None:
         """Say again what may have been lost on the way; called every now and then."""
         now = self._engine.clock.monotonic()
-        for remote in self._engine.remotes():
+        for remote in self._engine.neighbours.remotes():
             for stream in remote.streams.values():
                 if stream.is_overdue(now):
                     self.begin(stream)
@@ -294,7 +294,7 @@ class Courier:
                 seqs = [seq for first, last in frame.seqs for seq in range(first, last + 1)]
                 self._engine.acknowledged(frame.log, frame.receiver, seqs)
             case Report():
-                self._engine.hear(link.peer, frame.intervals)
+                self._engine.neighbours.hear(link.peer, frame.intervals)
             case NotMine():
                 self._lose_owner(frame)
             case Gap():
@@ -307,7 +307,7 @@ class Courier:
 
         Who has not heard that it was split sends records of slots that it has no more.
         """
-        interval = self._engine.held(frame.interval)
+        interval = self._engine.holdings.held(frame.interval)
         if interval is None or not _has_slots(interval, frame.records):
             self.refused["not mine"] += 1
             link.send(NotMine(frame.log, frame.epoch, frame.interval))
@@ -361,7 +361,7 @@ class Courier:
 
     def _stream(self, frame: Gap | NotMine | TooNew) -> tuple[Remote, Outgoing] | None:
         """The stream that a receiver speaks of, unless it began anew since."""
-        for remote in self._engine.remotes():
+        for remote in self._engine.neighbours.remotes():
             stream = remote.streams.get(frame.log) if remote.id == frame.interval else None
             if stream is not None and stream.begun == frame.epoch:
                 return remote, stream
@@ -379,7 +379,7 @@ class Courier:
         found = self._stream(refusal)
         if found is not None:
             found[0].owner = None
-            self._engine.look_up_owners()
+            self._engine.neighbours.look_up()
 
     def _halt(self, link: Link, refusal: TooNew) -> None:
         """The owner's code is older than what it was sent: keep that until somebody else has it."""

@@ -10,20 +10,17 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from itertools import pairwise
-from operator import attrgetter
 from typing import Any, TypeVar
 
 import structlog
 
 from millwheel.clock import Clock, SystemClock
 from millwheel.errors import InvariantBroken, StoreUnavailable, UsageError
-from millwheel.graph import Node
-from millwheel.model import MAX_TIME, SLOTS, Delivery
+from millwheel.model import MAX_TIME, Delivery
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.buckets import Buckets, Stamps
-from millwheel.runtime.courier import Courier, Remote
-from millwheel.runtime.frames import IntervalReport
+from millwheel.runtime.courier import Courier
+from millwheel.runtime.deploying import deploy
 from millwheel.runtime.holdings import Holdings
 from millwheel.runtime.housekeeping import Housekeeping
 from millwheel.runtime.injector import Injector
@@ -31,30 +28,21 @@ from millwheel.runtime.interval import Interval, Ownership
 from millwheel.runtime.lane import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Lane
 from millwheel.runtime.lease import Lease
 from millwheel.runtime.load import Meter, Process
+from millwheel.runtime.neighbours import Neighbours
 from millwheel.runtime.network import Network
 from millwheel.runtime.observer import Observer
 from millwheel.runtime.placing import Pauses
+from millwheel.runtime.promises import Promises
 from millwheel.runtime.sent import SentLog
-from millwheel.runtime.step import NOBODY, Destination, Step, StreamRoute, connect
+from millwheel.runtime.step import NOBODY, Step, StreamRoute, connect
 from millwheel.runtime.tasks import end
-from millwheel.sinks import Table
 from millwheel.store.port import (
     DeadLetter,
-    Deployment,
-    NodeDeploy,
-    PlacedInterval,
-    Placement,
     Store,
-    StreamDeploy,
 )
-from millwheel.store.state_shape import state_shape
-from millwheel.timers.watermark import Report, Watermarks
 
 T = TypeVar("T")
 
-
-LAST_WORD = (1 << 63) - 1
-"""A sequencer above all: nothing that is still on its way counts after it."""
 
 CLOCK_OFF_SECONDS = 5.0
 """A machine's clock that is so far from the store's is no matter of round trips: its logs and
@@ -62,29 +50,6 @@ files bear wrong times, and somebody should set it."""
 
 HAND_OVER_SECONDS = 3.0
 """How long a worker that stops takes to finish what it has begun."""
-
-
-class Nowhere:
-    """In the place of a removed computation's intervals: what is sent there is done with."""
-
-    id = NOBODY
-    is_here = False
-
-    def __init__(self, engine: Engine, step: Step) -> None:
-        self._engine = engine
-        self._came: list[Delivery[Any]] = []
-        self.slots = (0, step.slots)
-        self.intake = self
-
-    def append(self, delivery: Delivery[Any]) -> None:
-        """One more; it is acknowledged when its sender has noted that it was sent."""
-        if not self._came:
-            asyncio.get_running_loop().call_soon(self._acknowledge)
-        self._came.append(delivery)
-
-    def _acknowledge(self) -> None:
-        came, self._came = self._came, []
-        self._engine.acknowledge(came)
 
 
 class Engine:
@@ -134,17 +99,14 @@ class Engine:
         self.log = structlog.get_logger().bind(pipeline=pipeline.name, worker=self.worker[:8])
         self.stamps = Stamps(self.clock)
         self.buckets = Buckets(store, self.settings, self.stamps, shared=network is not None)
-        self.watermarks = Watermarks()
-        self.percentiles = {p: Watermarks() for n in self.graph.nodes for p in n.percentiles}
+        self.promises = Promises(self)
         self.steps: dict[int, Step] = {}
         self.logs: dict[int, tuple[SentLog, Interval]] = {}
         self.source_logs: frozenset[int] = frozenset()
         self.holdings = Holdings(self)
         self.courier = None if self._network is None else Courier(self, self._network)
         """To and from other workers; None: there are none."""
-        self._stand_ins: dict[int, Remote] = {}
-        self._idle: set[Injector] = set()
-        """Those here that were idle at the last look."""
+        self.neighbours = Neighbours(self)
         self.lanes = [Lane(self, number) for number in range(self.settings.lanes)]
         self.processed = 0
         """Records and timers whose effects are durable, since this start."""
@@ -155,8 +117,6 @@ class Engine:
         """The workers that share the pipeline, if this one cannot since it does not reach them."""
         self.paused: frozenset[int] = frozenset()
         """The injectors, by computation, that an operator wants to rest."""
-        self.lookup_wanted = asyncio.Event()
-        """Who owns what should be read again soon."""
         self.observer = Observer()
         """Who is told what happens."""
         self.started = False
@@ -190,7 +150,7 @@ class Engine:
             address = self._network.address
             before = self.clock.now()
             self.tell_time(before, await self.patiently(self.store.now))
-        deployment = await self._deploy()
+        deployment = await deploy(self)
         asked = self.clock.monotonic()
         await self.store.register_worker(
             self.worker,
@@ -208,7 +168,7 @@ class Engine:
         by_name = {step.name: step for step in self.steps.values()}
         for step in self.steps.values():
             connect(by_name, step.node, step.routes)
-        self._connect_watermarks(by_name)
+        self.promises.connect(by_name)
         for lane in self.lanes:
             await lane.connect()
             lane.start()
@@ -218,7 +178,7 @@ class Engine:
             await self.holdings.take([row.id for row in deployment.intervals])
             self.spawn(pauses.run(), "pauses")
         else:
-            await self.look_around()
+            await self.neighbours.look_around()
         self.spawn(self.housekeeping.run(), "housekeeping")
         self.started = True
         self.log.info(
@@ -227,6 +187,19 @@ class Engine:
             lanes=len(self.lanes),
             generation=deployment.generation,
         )
+
+    async def _wait_for_others(self) -> None:
+        """A worker known to be dead is ended at once; a live one keeps its intervals."""
+        for other in await self.store.other_workers(self.worker):
+            if self._take_over or other.lease_left <= 0 or self.store.is_dead(other):
+                await self.store.end_worker(other)
+                continue
+            await self.store.stop_worker(self.worker)
+            raise UsageError(
+                f"pipeline {self.pipeline.name!r} is being run by process {other.pid} on "
+                f"{other.host.split()[0]!r} (its lease ends in {other.lease_left:.0f} s unless it "
+                "renews it). Stop that one first, or wait for its lease to end"
+            )
 
     async def run(self, stop: asyncio.Event | None = None, *, until_done: bool = True) -> None:
         """Wait until everything is done, or `stop` is set, or something fails.
@@ -365,97 +338,14 @@ class Engine:
         return [i.injector for i in self.holdings.intervals if i.injector is not None]
 
     @property
+    def is_shared(self) -> bool:
+        """Whether other workers may have intervals of the pipeline."""
+        return self._network is not None
+
+    @property
     def failure(self) -> BaseException | None:
         """What went wrong, if anything."""
         return self._failure
-
-    # -- deploy and claim -----------------------------------------------------------------
-
-    async def _deploy(self) -> Deployment:
-        nodes = [self._node_deploy(node) for node in self.graph.nodes]
-        streams = [
-            StreamDeploy(s.name, s.version, s.codec.fingerprint, sorted(s.migrations))
-            for s in self.graph.streams.values()
-        ]
-        tables = {
-            use.sink.name: use.sink
-            for node in self.graph.nodes
-            for uses in node.sinks.values()
-            for use in uses
-            if isinstance(use.sink, Table)
-        }
-        stamp = self.stamps.next()
-        return await self.patiently(  # commits of those who are there may be in its way
-            lambda: self.store.deploy(
-                self.graph.describe(),
-                nodes,
-                streams,
-                list(tables.values()),
-                stamp=stamp,
-                bucket_high=stamp + int(self.settings.bucket_seconds * 1e6),
-                shared=self._network is not None,
-            )
-        )
-
-    def _node_deploy(self, node: Node) -> NodeDeploy:
-        sources: list[str] = []
-        if node.injection is not None:
-            sources = [partition.identity for partition in node.injection.source.partitions()]
-            slots = [(number, number + 1) for number in range(len(sources))]
-        else:
-            grain = node.grain
-            count = min(self.settings.lanes, SLOTS // grain)
-            edges = [SLOTS // grain * number // count * grain for number in range(count + 1)]
-            slots = list(pairwise(edges))
-        computation = node.computation
-        return NodeDeploy(
-            name=node.name,
-            kind=node.kind,
-            version=computation.version if computation else 1,
-            state=_fingerprint(node),
-            upstream=[other.name for other in self.graph.upstream(node)],
-            slots=slots,
-            sources=sources,
-            migrates_from=_migrates_from(node),
-            shape=state_shape(node.layout),
-            shared=state_shape(node.shared),
-        )
-
-    async def _wait_for_others(self) -> None:
-        """A worker known to be dead is ended at once; a live one keeps its intervals."""
-        for other in await self.store.other_workers(self.worker):
-            if self._take_over or other.lease_left <= 0 or self.store.is_dead(other):
-                await self.store.end_worker(other)
-                continue
-            await self.store.stop_worker(self.worker)
-            raise UsageError(
-                f"pipeline {self.pipeline.name!r} is being run by process {other.pid} on "
-                f"{other.host.split()[0]!r} (its lease ends in {other.lease_left:.0f} s unless it "
-                "renews it). Stop that one first, or wait for its lease to end"
-            )
-
-    def _connect_watermarks(self, by_name: dict[str, Step]) -> None:
-        for step in self.steps.values():
-            for kept in (self.watermarks, *self.percentiles.values()):
-                kept.add_sender(step.id, step.slots)
-            if step.node.kind != "injector":
-                senders = [by_name[node.name].id for node in self.graph.upstream(step.node)]
-                self.watermarks.add_reader(step.id, senders)
-                for percentile in step.node.percentiles:
-                    self.percentiles[percentile].add_reader(step.id, senders)
-
-    def restore_watermarks(self) -> None:
-        """Start from what the intervals in hand have stored."""
-        for interval in self.intervals:
-            self.watermarks.report(interval.report(interval.durable))
-            for percentile, kept in interval.percentiles.items():
-                self.percentiles[percentile].report(interval.report(kept.durable))
-        for interval in self.intervals:
-            if interval.injector is None:
-                interval.hear(self.watermarks.input(interval.step.id))
-                for percentile in interval.percentiles:
-                    told = self.percentiles[percentile].input(interval.step.id)
-                    interval.hear_percentile(percentile, told)
 
     # -- between lanes --------------------------------------------------------------------
 
@@ -484,38 +374,7 @@ class Engine:
         if lane is not None:
             lane.remove(interval)
 
-    # -- other workers ----------------------------------------------------------------------
-
-    def remotes(self) -> Iterable[Remote]:
-        """What stands here for intervals that are not."""
-        return self._stand_ins.values()
-
-    def held(self, interval_id: int) -> Interval | None:
-        """An interval that takes records here."""
-        return self.holdings.held(interval_id)
-
-    def stand_in(self, interval: Interval) -> Remote:
-        """What stands for an interval from the moment when it leaves."""
-        found = self._stand_ins.get(interval.id)
-        if found is not None and found.slots == interval.slots:
-            return found  # it was leaving, and is lost
-        return self._stand_in(interval.step, interval.id, interval.slots)
-
-    def _stand_in(self, step: Step, id_: int, slots: tuple[int, int]) -> Remote:
-        assert self.courier is not None
-        remote = self._stand_ins[id_] = Remote(self.courier, step, id_, slots)
-        return remote
-
-    def forget_stand_in(self, remote: Remote) -> list[Delivery[Any]]:
-        """The interval is here now: gives the records that waited for it."""
-        self._stand_ins.pop(remote.id, None)
-        return remote.take_out()
-
-    def forget_sent(self, logs: set[int]) -> None:
-        """Records of these logs are not for this worker to send, or will be sent again."""
-        for remote in self.remotes():
-            for log in logs & remote.streams.keys():
-                del remote.streams[log]
+    # -- changes of who holds what ------------------------------------------------------------
 
     async def change(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something about who holds what; cut short when everything is let go of."""
@@ -540,62 +399,6 @@ class Engine:
         for lane in self.lanes:
             lane.run_on()
 
-    def look_up_owners(self) -> None:
-        """Somebody was not who was thought to own an interval."""
-        self.lookup_wanted.set()
-
-    async def look_around(self) -> Placement:
-        """See who is there and who owns what, and send records there from now on.
-
-        Who may have lost intervals without having let go of them learns nothing yet: others may
-        have cut them, and what waits in them has to come before what is sent from now on (I14).
-        """
-        placement = await self.store.read_placement()
-        for computation in placement.removed & self.steps.keys():
-            self._take_away(self.steps[computation])
-        if self.lease.left > 0 or not self.intervals:
-            self.place(placement)
-        return placement
-
-    def place(self, placement: Placement) -> None:
-        """Take over what the store says of other workers and of all intervals."""
-        assert self.courier is not None
-        self.pause(placement.paused)
-        self.courier.meet(
-            {w.id: w.address for w in placement.workers if w.id != self.worker and w.address}
-        )
-        of: dict[int, list[Destination]] = {step: [] for step in self.steps}
-        before, self._stand_ins = self._stand_ins, {}
-        for row in placement.intervals:
-            step = self.steps.get(row.computation)
-            if step is not None:
-                of[step.id].append(self.held(row.id) or self._place(step, row, before))
-        for step_id, destinations in of.items():
-            step = self.steps[step_id]
-            step.arrange([Nowhere(self, step)] if step.removed else destinations)
-        self._share_out(before.values())
-
-    def _place(self, step: Step, row: PlacedInterval, known: dict[int, Remote]) -> Remote:
-        """What stands for an interval that is not here: the one that is `known`, if it is no
-        other interval by now."""
-        slots = (row.slot_from, row.slot_to)
-        found = known.get(row.id)
-        if found is not None and found.slots == slots:
-            remote = self._stand_ins[row.id] = known.pop(row.id)
-        else:
-            remote = self._stand_in(step, row.id, slots)
-        if row.sequencer >= remote.sequencer:
-            owner = None if row.lease_over or row.owner == self.worker else row.owner
-            remote.belongs_to(owner, row.sequencer)
-        return remote
-
-    def _share_out(self, cut: Iterable[Remote]) -> None:
-        """Records for intervals that were split or merged go by their slots to those that have
-        these now: of each log in its order, before anything newer (I14)."""
-        waiting = [delivery for remote in cut for delivery in remote.take_out()]
-        for delivery in sorted(waiting, key=attrgetter("log", "seq")):
-            self.steps[delivery.receiver].interval_of(delivery.slot).intake.append(delivery)
-
     def pause(self, computations: frozenset[int]) -> None:
         """Injectors of these computations read no more, those of all others do.
 
@@ -612,23 +415,6 @@ class Engine:
             if not injector.paused:
                 injector.resume()
         self.check_finished()
-
-    def _take_away(self, step: Step) -> None:
-        """A computation was removed: nobody waits for it, and what it has here goes.
-
-        Its intervals are gone from the store, so that the next commit of each is refused, and
-        who wrote it lets go: the one way there is out of an interval that is not one's own.
-        """
-        if step.removed:
-            return
-        step.removed = True
-        self.log.info("computation_removed", computation=step.name)
-        end = Report(step.id, 0, step.slots, LAST_WORD, MAX_TIME)
-        self._take_report(end)
-        for percentile in self.percentiles:
-            self._take_percentile(percentile, end)
-        for interval in self.holdings.of(step.id):
-            self.touch(interval, urgent=True)
 
     # -- between this worker's intervals ----------------------------------------------------
 
@@ -690,7 +476,7 @@ class Engine:
         if found is None:
             return
         sent, owner = found
-        for remote in self.remotes():
+        for remote in self.neighbours.remotes():
             if remote.step.id == receiver and log in remote.streams:
                 remote.streams[log].acknowledge(seqs)
         sent.acknowledge(seqs, self._reader_bit(owner, receiver) if sent.source else 0)
@@ -710,99 +496,6 @@ class Engine:
                 if reader.step.id == receiver:
                     return reader.bit
         raise InvariantBroken(f"{owner.name} never sent to computation {receiver}")
-
-    def watermark_stored(self, interval: Interval, watermark: int) -> None:
-        """An interval's low watermark is durable: only now may its readers know (I5)."""
-        if interval.injector is not None:
-            self.excuse_idle()
-        if self.courier is not None:
-            self.courier.tell(interval)
-        self._take_report(interval.report(watermark))
-
-    def hear(self, worker: str, reports: Iterable[IntervalReport]) -> None:
-        """What another worker has stored; and that it has these intervals."""
-        for id_, computation, low, high, sequencer, watermark, idle, percentiles in reports:
-            if computation not in self.steps:
-                continue  # of a graph that grew since we started
-            remote = self._stand_ins.get(id_)
-            if remote is None or remote.slots != (low, high):
-                if not self.holdings.knows(id_):
-                    self.look_up_owners()  # it was split or merged
-            elif sequencer > remote.sequencer:
-                remote.belongs_to(worker, sequencer)
-            report = Report(computation, low, high, sequencer, watermark, idle)
-            self._take_report(report)
-            for percentile, early in percentiles.items():
-                self._take_percentile(percentile, report._replace(watermark=early))
-        self.check_finished()
-
-    def _take_report(self, report: Report) -> None:
-        for computation in self.watermarks.report(report):
-            moved = self.watermarks.input(computation)
-            for reader in self.holdings.of(computation):
-                reader.hear(moved)
-                self._consider(reader)
-
-    def percentile_stored(self, interval: Interval, percentile: float, watermark: int) -> None:
-        """A percentile low watermark of an interval is durable: its readers may know."""
-        self._take_percentile(percentile, interval.report(watermark))
-
-    def _take_percentile(self, percentile: float, report: Report) -> None:
-        kept = self.percentiles.get(percentile)
-        if kept is None:
-            return
-        for computation in kept.report(report):
-            moved = kept.input(computation)
-            for reader in self.holdings.of(computation):
-                reader.hear_percentile(percentile, moved)
-                self._consider(reader)
-
-    def _consider(self, interval: Interval) -> None:
-        """What came in has moved on in time: timers may be due, or more may be promised."""
-        if interval.has_due(self.now()):
-            self.wake(interval)
-        elif interval.has_news():
-            self.touch(interval, urgent=True)
-
-    def excuse_idle(self) -> None:
-        """Idle partitions here go along with the least of those that are not, here or elsewhere.
-
-        What others have is known by what they told, which is stored. That one is idle may be old
-        news, and does no harm: what is excused promises for its own rows alone, and whoever reads
-        still goes by the least of all (decision 26).
-        """
-        injectors = self.injectors
-        idle = {injector for injector in injectors if injector.idle}
-        for injector in injectors:
-            if (injector in idle) != (injector in self._idle):
-                self._tell_readers(injector.interval)
-        self._idle = idle
-        if not idle:
-            return
-        least = self._least_awake(self.watermarks)
-        if least is None:
-            return  # everybody is: time stands still
-        percentiles = {p: self._least_awake(kept, p) for p, kept in self.percentiles.items()}
-        for injector in idle:
-            injector.go_along(least, percentiles)
-
-    def _tell_readers(self, interval: Interval) -> None:
-        """Readers here take what is stored of an interval as it is now."""
-        self._take_report(interval.report(interval.durable))
-        for percentile, kept in interval.percentiles.items():
-            self._take_percentile(percentile, interval.report(kept.durable))
-
-    def _least_awake(self, kept: Watermarks, percentile: float | None = None) -> int | None:
-        """The least that is stored of the partitions that are not idle, of all injectors.
-
-        An injector that keeps no such percentile low watermark counts with its exact one.
-        """
-        found = []
-        for step in self.steps.values():
-            if step.node.kind == "injector":
-                keeps = percentile is None or percentile in step.node.percentiles
-                found.append((kept if keeps else self.watermarks).least_awake(step.id))
-        return min((least for least in found if least is not None), default=None)
 
     async def load_timers(self, interval: Interval, kind: str) -> None:
         """Read the next page of an interval's stored timers."""
@@ -852,7 +545,7 @@ class Engine:
         if self.paused or not all(injector.ended for injector in self.injectors):
             return
         now = self.now()
-        if self.courier is not None and not self.watermarks.all_at_end():
+        if self.courier is not None and not self.promises.watermarks.all_at_end():
             return  # others have work left, or intervals that are nobody's
         if self.close_at_end:
             finished = all(interval.is_finished(now) for interval in self.intervals)
@@ -884,24 +577,3 @@ class Engine:
             **self._meter.take(self.intervals),
             "unreached": unreached,
         }
-
-
-def _fingerprint(node: Node) -> dict[str, Any]:
-    """The types that a node stores: of its state, and of what its keys share."""
-    found = dict(node.layout.fingerprint) if node.layout else {}
-    if node.shared is not None:
-        found["shared"] = node.shared.fingerprint["plain"]
-    return found
-
-
-def _migrates_from(node: Node) -> list[int]:
-    """The versions from which everything that a node stores can be brought up to date."""
-    computation = node.computation
-    if computation is None:
-        return []
-    versions = set(computation.migrations)
-    if node.shared is not None:
-        stateless = node.layout is None or node.layout.stateless
-        also = set(computation.shared_migrations)
-        versions = also if stateless else versions & also
-    return sorted(versions)

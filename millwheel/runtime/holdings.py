@@ -94,7 +94,7 @@ class Holdings:
             for interval in taken:  # it is ours, and will be claimed again
                 await self._drop(interval)
             raise
-        engine.restore_watermarks()
+        engine.promises.restore()
         for interval in taken:
             self._rebuild_filters(interval)
             engine.assign_lane(interval)
@@ -118,7 +118,7 @@ class Holdings:
         engine.observer.interval_taken(interval)
         before = step.put(interval)
         if isinstance(before, Remote):
-            interval.intake.extend(engine.forget_stand_in(before))
+            interval.intake.extend(engine.neighbours.forget_stand_in(before))
         if step.node.injection is not None:
             partition = step.node.injection.source.partitions()[interval.slots[0]]
             interval.injector = Injector(engine, interval, partition)
@@ -194,7 +194,7 @@ class Holdings:
 
     def _leave(self, interval: Interval) -> Remote:
         """From here on records for its keys go to whoever will have it."""
-        remote = self._engine.stand_in(interval)
+        remote = self._engine.neighbours.stand_in(interval)
         interval.step.put(remote)
         return remote
 
@@ -222,7 +222,7 @@ class Holdings:
         engine = self._engine
         for log in interval.logs:
             engine.logs.pop(log.id, None)
-        engine.forget_sent({log.id for log in interval.logs})
+        engine.neighbours.forget_sent({log.id for log in interval.logs})
         if engine.courier is not None:
             engine.courier.forget(interval)
         if interval.injector is not None:
@@ -295,7 +295,7 @@ class Holdings:
         sent_again = {log.id for interval in restored for log in interval.logs}
         for interval in self.intervals:
             interval.forget_queued(sent_again)
-        engine.forget_sent(sent_again)
+        engine.neighbours.forget_sent(sent_again)
         for interval in restored:
             if interval.ownership is not Ownership.HELD:
                 continue
@@ -304,7 +304,7 @@ class Holdings:
                 engine.logs.pop(log.id, None)
             interval.restore(claim)
             await self._restore(interval, claim)
-        engine.restore_watermarks()
+        engine.promises.restore()
         restored = [interval for interval in restored if interval.ownership is Ownership.HELD]
         for interval in restored:
             if interval.injector is not None:

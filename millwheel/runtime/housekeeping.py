@@ -51,7 +51,7 @@ class Housekeeping(Service):
         await self._engine.buckets.ensure_current()
         if any(node.named for node in self._engine.graph.nodes):
             await self._engine.buckets.ensure_named()
-        self._engine.excuse_idle()
+        self._engine.promises.excuse_idle()
         if self._engine.courier is not None:
             self._engine.courier.repeat()
         await self._fold_what_is_due(now)

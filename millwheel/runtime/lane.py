@@ -652,9 +652,9 @@ class Lane:
         engine.acknowledge(acknowledged)
         engine.send(productions)
         for interval, work in works.items():
-            engine.watermark_stored(interval, work.low_watermark)
+            engine.promises.stored(interval, work.low_watermark)
             for percentile, watermark in work.percentiles.items():
-                engine.percentile_stored(interval, percentile, watermark)
+                engine.promises.percentile_stored(interval, percentile, watermark)
         engine.shrink(self.intervals)
 
     # -- recovery ---------------------------------------------------------------------

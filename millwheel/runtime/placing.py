@@ -45,11 +45,11 @@ class Placing(Service):
         """Work until cancelled; whoever asks for a look does not wait for its turn."""
         engine = self._engine
         while True:
-            engine.lookup_wanted.clear()
+            engine.neighbours.look_up_wanted.clear()
             with contextlib.suppress(StoreUnavailable):
                 await self.run_once()
             waits = [
-                asyncio.ensure_future(engine.lookup_wanted.wait()),
+                asyncio.ensure_future(engine.neighbours.look_up_wanted.wait()),
                 asyncio.ensure_future(engine.clock.sleep(self._period)),
             ]
             try:
@@ -62,12 +62,12 @@ class Placing(Service):
     async def run_once(self) -> None:
         """Look, decide, take, hand over, cut."""
         engine = self._engine
-        placement = await engine.look_around()
+        placement = await engine.neighbours.look_around()
         self._notice_who_is_out_of_touch(placement)
         if await engine.store.try_lead(engine.settings.lease_seconds):
             wishes = self._decide(placement)
             if wishes and await engine.store.wish(wishes):
-                placement = await engine.look_around()
+                placement = await engine.neighbours.look_around()
         if engine.stopping or engine.lease.left <= 0:
             return
         await engine.change(self._take(placement))
@@ -109,7 +109,7 @@ class Placing(Service):
             try:
                 taken = await engine.holdings.take(list(wanted), wanted)
             except Fenced:  # one was merged or removed as soon as it was claimed: look again
-                engine.look_up_owners()
+                engine.neighbours.look_up()
                 return
             if taken:
                 engine.log.info("took", intervals=[interval.name for interval in taken])
@@ -133,7 +133,7 @@ class Placing(Service):
             and row.wanted_by not in (None, engine.worker)
             and row.wanted_by in alive
             and (self._left_out or engine.courier.reaches(row.wanted_by))
-            and (interval := engine.held(row.id)) is not None
+            and (interval := engine.holdings.held(row.id)) is not None
         ]
         for interval in leaving:
             engine.log.info("hands_over", interval=interval.name)
@@ -146,7 +146,7 @@ class Placing(Service):
         engine = self._engine
         rows = {row.id: row for row in placement.intervals}
         for row in placement.intervals:
-            interval = engine.held(row.id)
+            interval = engine.holdings.held(row.id)
             if interval is None or interval.sequencer != row.sequencer:
                 continue
             if row.split_at is not None:
@@ -177,7 +177,7 @@ class Placing(Service):
             engine.log.warning("not_merged", interval=lower.name, error=reason)
             await engine.store.wish([Lapse(lower.id, lower.sequencer, reason)])
             return
-        upper = engine.held(row.id)
+        upper = engine.holdings.held(row.id)
         if upper is None:
             return  # it is on its way here
         engine.log.info("merges", lower=lower.name, upper=upper.name)
@@ -199,7 +199,7 @@ class Placing(Service):
         """Claim at once what was given up to be cut, and what came of it; nobody waits for a
         lease. If this worker ends before, others find free intervals."""
         engine = self._engine
-        placement = await engine.look_around()
+        placement = await engine.neighbours.look_around()
         if engine.stopping or engine.lease.left <= 0:
             return
         free = {

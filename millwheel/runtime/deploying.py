@@ -1,0 +1,94 @@
+"""What a worker tells the store of its graph when it starts."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from millwheel.graph import Graph, Node
+from millwheel.model import SLOTS
+from millwheel.sinks import Table
+from millwheel.store.port import Deployment, NodeDeploy, StreamDeploy
+from millwheel.store.state_shape import state_shape
+
+if TYPE_CHECKING:
+    from millwheel.runtime.engine import Engine
+
+
+async def deploy(engine: Engine) -> Deployment:
+    """Hand in the graph of this code, and learn what it is called in the store.
+
+    Raises:
+        DeployRefused: the stored pipeline and this code do not agree.
+    """
+    nodes = [node_deploy(engine.graph, node, engine.settings.lanes) for node in engine.graph.nodes]
+    streams = [
+        StreamDeploy(s.name, s.version, s.codec.fingerprint, sorted(s.migrations))
+        for s in engine.graph.streams.values()
+    ]
+    tables = {
+        use.sink.name: use.sink
+        for node in engine.graph.nodes
+        for uses in node.sinks.values()
+        for use in uses
+        if isinstance(use.sink, Table)
+    }
+    stamp = engine.stamps.next()
+    return await engine.patiently(  # commits of those who are there may be in its way
+        lambda: engine.store.deploy(
+            engine.graph.describe(),
+            nodes,
+            streams,
+            list(tables.values()),
+            stamp=stamp,
+            bucket_high=stamp + int(engine.settings.bucket_seconds * 1e6),
+            shared=engine.is_shared,
+        )
+    )
+
+
+def node_deploy(graph: Graph, node: Node, lanes: int) -> NodeDeploy:
+    """What one node is, and where its intervals begin and end if it is new."""
+    sources: list[str] = []
+    if node.injection is not None:
+        sources = [partition.identity for partition in node.injection.source.partitions()]
+        slots = [(number, number + 1) for number in range(len(sources))]
+    else:
+        grain = node.grain
+        count = min(lanes, SLOTS // grain)
+        edges = [SLOTS // grain * number // count * grain for number in range(count + 1)]
+        slots = list(pairwise(edges))
+    computation = node.computation
+    return NodeDeploy(
+        name=node.name,
+        kind=node.kind,
+        version=computation.version if computation else 1,
+        state=_fingerprint(node),
+        upstream=[other.name for other in graph.upstream(node)],
+        slots=slots,
+        sources=sources,
+        migrates_from=_migrates_from(node),
+        shape=state_shape(node.layout),
+        shared=state_shape(node.shared),
+    )
+
+
+def _fingerprint(node: Node) -> dict[str, Any]:
+    """The types that a node stores: of its state, and of what its keys share."""
+    found = dict(node.layout.fingerprint) if node.layout else {}
+    if node.shared is not None:
+        found["shared"] = node.shared.fingerprint["plain"]
+    return found
+
+
+def _migrates_from(node: Node) -> list[int]:
+    """The versions from which everything that a node stores can be brought up to date."""
+    computation = node.computation
+    if computation is None:
+        return []
+    versions = set(computation.migrations)
+    if node.shared is not None:
+        stateless = node.layout is None or node.layout.stateless
+        also = set(computation.shared_migrations)
+        versions = also if stateless else versions & also
+    return sorted(versions)
