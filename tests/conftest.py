@@ -8,6 +8,7 @@ server's account can reach even if the tests run as root.
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -31,6 +32,9 @@ POSTGRES_15 = Path("/usr/lib/postgresql/15/bin")
 VERSIONS = (15, 18)
 
 _numbers = itertools.count(1)
+
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# Spark's short lives here end before the JVM's better compilers would pay.
 
 
 def _programs(version: int) -> Path | None:

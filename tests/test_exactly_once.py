@@ -233,7 +233,7 @@ def check_two_steps(world: World, plan: Plan) -> None:
 
 
 @settings(
-    max_examples=250, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 @given(plans())
 def test_effects_happen_once_and_in_order_through_any_faults(plan: Plan) -> None:

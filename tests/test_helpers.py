@@ -85,7 +85,7 @@ CASES: dict[str, tuple[Callable[[], Computation[Item, Any]], Answer]] = {
 
 
 @settings(
-    max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 @given(
     case=st.sampled_from(sorted(CASES)),

@@ -244,7 +244,7 @@ def test_the_disorder_of_a_source() -> None:
 Act = tuple[str, int]
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.lists(st.tuples(st.sampled_from(["hold", "batch", "drop", "input"]), st.integers(0, 30))))
 def test_a_percentile_is_held_by_what_was_not_behind_it(acts: list[Act]) -> None:
     """Against a plain list of everything that holds, each with what it holds at."""

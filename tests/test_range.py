@@ -175,7 +175,7 @@ class Model(msgspec.Struct):
 
 
 @settings(
-    max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 @given(
     acts=st.lists(ACTS, min_size=1, max_size=60),

@@ -79,7 +79,7 @@ def sent(partial: Partial[int]) -> Sent:
 
 
 @settings(
-    max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 @given(
     arrivals=st.lists(

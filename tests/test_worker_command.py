@@ -364,6 +364,19 @@ def test_a_secret_by_file_is_the_same_as_by_the_environment(shell: Workers) -> N
         assert running.end(signal.SIGTERM)[0] == 128 + signal.SIGTERM
 
 
+def test_another_graph_is_refused_and_those_who_are_there_go_on(shell: Workers) -> None:
+    rows = gated(shell)
+    first = shell.worker("--until-done")
+    started(first)
+    for _ in range(2):
+        told = shell("worker", "wheel:pipeline", code=4, LATENESS="5")
+        assert "is deployed with another graph than this code's" in told
+        assert "lateness_seconds: stored 0.0, this code 5.0" in told
+    shell.gate.touch()
+    assert first.end()[0] == 0
+    assert shell.counts() == expected(rows)
+
+
 def test_tls_between_two_processes(shell: Workers, tmp_path: Path) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("there is no openssl on this machine to make certificates with")
@@ -386,6 +399,30 @@ def test_tls_between_two_processes(shell: Workers, tmp_path: Path) -> None:
         assert running.end(signal.SIGTERM)[0] == 128 + signal.SIGTERM
     assert shell.worker(*arguments, "--until-done").end()[0] == 0
     assert shell.counts() == expected(rows)
+
+
+def test_a_certificate_of_another_authority_owns_nothing(shell: Workers, tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("there is no openssl on this machine to make certificates with")
+    gated(shell)
+
+    def tls(authority: str) -> list[str]:
+        certificate, key = Authority(tmp_path, authority).certificate(f"{authority}-host", "IP:127.0.0.1")
+        pem = tmp_path / f"{authority}.pem"
+        tls = ("--tls-certificate", certificate, "--tls-key", key, "--tls-authority", pem)
+        return [*map(str, tls)]
+
+    first = shell.worker(*tls("ours"))
+    started(first)
+    stranger = shell.worker(*tls("theirs"))
+    told = stranger.until(lambda line: line["event"] in ("link_up", "link_down"))
+    assert told["event"] == "link_down"
+    assert "certificate" in told["reason"]
+    own = first.log[-1]["worker"]
+    owners = {str(owner)[:8] for (owner,) in shell.rows("SELECT owner FROM {}", "key_interval")}
+    assert owners == {own}
+    for running in (first, stranger):
+        assert running.end(signal.SIGTERM)[0] == 128 + signal.SIGTERM
 
 
 # -- several of one command -------------------------------------------------------------------------
