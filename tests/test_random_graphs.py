@@ -2,8 +2,8 @@
 
 Each property runs plans of `random_graphs` and looks at nothing but the commits as they become
 durable and at the tables in the end; what must be in them is worked out here, by other means
-than the engine's. Each takes `EXAMPLES` plans or fewer, and many more with `make soak`. A failure prints
-the plan, which can be run again: ``check_watermarks(Plan(...))``.
+than the engine's. Each takes `EXAMPLES` plans or fewer, and many more with `make soak`. A failure
+prints the plan, which can be run again: ``check_watermarks(Plan(...))``.
 """
 
 from __future__ import annotations

@@ -174,9 +174,7 @@ class Model(msgspec.Struct):
         return found if act in ("range", "sweep") else {}
 
 
-@settings(
-    max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     acts=st.lists(ACTS, min_size=1, max_size=60),
     eager=st.sampled_from([1, 4, 64]),

@@ -407,7 +407,9 @@ def test_a_certificate_of_another_authority_owns_nothing(shell: Workers, tmp_pat
     gated(shell)
 
     def tls(authority: str) -> list[str]:
-        certificate, key = Authority(tmp_path, authority).certificate(f"{authority}-host", "IP:127.0.0.1")
+        certificate, key = Authority(tmp_path, authority).certificate(
+            f"{authority}-host", "IP:127.0.0.1"
+        )
         pem = tmp_path / f"{authority}.pem"
         tls = ("--tls-certificate", certificate, "--tls-key", key, "--tls-authority", pem)
         return [*map(str, tls)]
