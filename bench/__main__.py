@@ -81,6 +81,7 @@ async def run(parts: list[str], *, quick: bool) -> dict[str, Any]:
                 url,
                 directory,
                 sizes=(10, 50) if quick else (10, 100, 1000),
+                kills=1 if quick else 5,
                 moves=2 if quick else 10,
             )
     return results

@@ -71,6 +71,11 @@ class Fleet:
         )
 
     def close(self) -> None:
+        """End all workers, and the look at the store."""
+        self.end()
+        self._connection.close()
+
+    def end(self) -> None:
         """End all workers."""
         for process in self.processes:
             process.send_signal(signal.SIGTERM)
@@ -80,7 +85,7 @@ class Fleet:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        self._connection.close()
+        self.processes.clear()
 
     def start(self, number: int, *, until_done: bool = False) -> None:
         """Start so many workers, and wait until each has its share."""

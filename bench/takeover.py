@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import psycopg
@@ -55,15 +56,21 @@ def fill(made: Fleet, keys: int) -> None:
         given = {"computation": computation, "entry": "", "value": value, "version": 1, "n": 0}
         given["interval_id"] = interval
         names = [name for (name,) in columns if name in {*given, "slot", "key"}]
-        copy = sql.SQL("COPY {} ({}) FROM STDIN").format(
-            sql.Identifier(made.name, "state"), sql.SQL(", ").join(map(sql.Identifier, names))
-        )
+        table = sql.Identifier(made.name, "state")
+        listed = sql.SQL(", ").join(map(sql.Identifier, names))
+        connection.execute(sql.SQL("CREATE TEMP TABLE filling AS TABLE {} LIMIT 0").format(table))
+        copy = sql.SQL("COPY filling ({}) FROM STDIN").format(listed)
         with connection.cursor() as cursor, cursor.copy(copy) as rows:
             for number in range(keys):
                 text, slot = encode_key(f"key {number}")
                 row = {**given, "slot": slot, "key": text.decode()}
                 rows.write_row([row[name] for name in names])
-        connection.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(made.name, "state")))
+        connection.execute(  # what ticks have made meanwhile stays
+            sql.SQL("INSERT INTO {} ({}) SELECT {} FROM filling ON CONFLICT DO NOTHING").format(
+                table, listed, listed
+            )
+        )
+        connection.execute(sql.SQL("ANALYZE {}").format(table))
 
 
 class WithRecords(NamedTuple):
@@ -102,29 +109,40 @@ def longest_pause(made: Fleet, intervals: Iterable[int], since: float) -> float:
     return longest / 1e6
 
 
-def takeover(url: str, directory: Path, keys: int) -> float:
-    """Seconds from the end of a killed worker's lease to the first records of its intervals."""
+def takeovers(url: str, directory: Path, keys: int, kills: int) -> list[float]:
+    """Seconds from the end of a killed worker's lease to the first records of the last of its
+    intervals, again and again."""
     with fleet(
         url, directory, "ticking", BENCH_RATE=str(LOAD), BENCH_LEASE=str(LEASE_SECONDS),
         BENCH_KEYS=str(keys),
     ) as made:  # fmt: skip
         made.start(1)
+        made.end()  # it is deployed
         fill(made, keys)
         made.start(1)
-        time.sleep(3)
-        victim = made.processes[0]
-        ((worker,),) = made.ask("SELECT id::text FROM {} WHERE pid = %s", "worker", victim.pid)
-        before = owned(made, worker)
+        found = []
+        for _ in range(kills):
+            made.start(1)
+            time.sleep(3)
+            found.append(takeover(made))
+        return found
 
-        def after() -> dict[int, int]:
-            new = [c for c in commits(made, list(before)) if c.sequencer > before[c.interval]]
-            return {commit.interval: commit.stamp for commit in reversed(new)}
 
-        victim.send_signal(signal.SIGKILL)
-        victim.wait()
-        made.wait_until(lambda: after().keys() == before.keys(), "they are taken over")
-        ((lease,),) = made.ask(LEASE, "worker", worker)
-        return float(max(after().values()) - lease) / 1e6
+def takeover(made: Fleet) -> float:
+    """The same, once: of the worker that is there for longest."""
+    victim = made.processes.pop(0)
+    ((worker,),) = made.ask("SELECT id::text FROM {} WHERE pid = %s", "worker", victim.pid)
+    before = owned(made, worker)
+
+    def after() -> dict[int, int]:
+        new = [c for c in commits(made, list(before)) if c.sequencer > before[c.interval]]
+        return {commit.interval: commit.stamp for commit in reversed(new)}
+
+    victim.send_signal(signal.SIGKILL)
+    victim.wait()
+    made.wait_until(lambda: after().keys() == before.keys(), "they are taken over")
+    ((lease,),) = made.ask(LEASE, "worker", worker)
+    return float(max(after().values()) - lease) / 1e6
 
 
 def move(url: str, directory: Path, moves: int) -> dict[str, list[float]]:
@@ -159,14 +177,19 @@ def _intervals(made: Fleet, *words: str) -> None:
     )  # fmt: skip
 
 
-def measure(url: str, directory: Path, *, sizes: tuple[int, ...], moves: int) -> dict[str, Any]:
-    """Takeovers at several sizes of the state, and moves under load."""
+def measure(
+    url: str, directory: Path, *, sizes: tuple[int, ...], kills: int, moves: int
+) -> dict[str, Any]:
+    """Takeovers at several sizes of the state, medians of `kills` each, and moves under load."""
     write_starts(directory)
     found: dict[str, Any] = {"takeover": {}}
     for size in sizes:
-        seconds = takeover(url, directory, size * 1_000_000 // STATE_BYTES)
-        found["takeover"][size] = seconds
-        print(f"  {size:5,} MB of state: {seconds:.2f} s from the end of the lease to records")
+        each = takeovers(url, directory, size * 1_000_000 // STATE_BYTES, kills)
+        found["takeover"][size] = seconds = median(each)
+        print(
+            f"  {size:5,} MB of state: {seconds:.2f} s from the end of the lease to records "
+            f"({min(each):.2f}-{max(each):.2f}, {kills} kills)"
+        )
     ratio = found["takeover"][sizes[-1]] / found["takeover"][sizes[0]]
     found["ratio"] = ratio
     print(f"takeover at {sizes[-1]:,} MB / at {sizes[0]:,} MB = {ratio:.2f}")
