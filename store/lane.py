@@ -324,6 +324,12 @@ def _engine_error(error: psycopg.Error) -> MillwheelError:
         return InvariantBroken(f"a record that was committed before came through again: {error}")
     if table.startswith("production") and error.sqlstate == "23505":
         return InvariantBroken(f"a production was written before: {error}")
+    if error.sqlstate == "42P01" and "commit_record_" in str(error):
+        # An owner's floor keeps the bucket of its last commit, and no floor is ahead of the clock.
+        return Fenced(
+            "the commit was refused: others have had the interval for so long that the bucket of "
+            f"the commit before this one is gone: {str(error).strip()}"
+        )
     if error.sqlstate == "42P01" and "_" in str(error):
         return InvariantBroken(f"a bucket that is still needed is gone: {str(error).strip()}")
     return translate(error)

@@ -56,13 +56,14 @@ from tests.proxy import Proxy
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "visits"
 STORM = {"drop": 0.02, "duplicate": 0.02, "overtake": 0.02, "delay": 0.02}
-END_SECONDS = 180.0
-"""For what is left when the faults are over."""
+STANDSTILL_SECONDS = 60.0
+"""How long nothing may be committed when the faults are over and not everything is done."""
 
 EVENTS = """
 SELECT extract(epoch FROM at)::float8, from_worker::text FROM visits.placement_event
 WHERE what = 'claim' AND from_worker IS DISTINCT FROM to_worker
 """
+ROWS = "SELECT (SELECT count(*) FROM visits.step) + (SELECT count(*) FROM visits.reminder)"
 CHAINS = """
 SELECT count(*) FROM (
     SELECT sequencer, n, lag(sequencer) OVER chain AS before, lag(n) OVER chain AS n_before
@@ -259,18 +260,35 @@ class Chaos:
             member.proxy.weather = fair
             member.proxy.shut = False
             member.proxy.resume()
-        async with asyncio.timeout(END_SECONDS):
-            while self._beside:
-                await asyncio.gather(*self._beside)
-            while not self.finished:
-                if not self.alive:
-                    await self.add()
-                await asyncio.wait(
-                    [asyncio.create_task(member.wait()) for member in self.alive],
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
-            for member in self._members:
-                await member.wait()
+        while self._beside:
+            await asyncio.gather(*self._beside)
+        ending = asyncio.create_task(self._come_to_the_end())
+        rows = -1
+        while not ending.done():
+            done = self._rows_done()
+            if done == rows:
+                ending.cancel()
+                raise TimeoutError
+            rows = done
+            await asyncio.wait([ending], timeout=STANDSTILL_SECONDS)
+        await ending
+
+    async def _come_to_the_end(self) -> None:
+        while not self.finished:
+            if not self.alive:
+                await self.add()
+            await asyncio.wait(
+                [asyncio.create_task(member.wait()) for member in self.alive],
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        for member in self._members:
+            await member.wait()
+
+    def _rows_done(self) -> int:
+        """How much is in the tables."""
+        with psycopg.connect(self.url) as connection:
+            ((rows,),) = connection.execute(ROWS).fetchall()
+        return int(rows)
 
     async def end(self) -> None:
         """Whatever is left."""
@@ -445,7 +463,9 @@ async def run(
         try:
             await made.finish()
         except TimeoutError:
-            made.report.errors.append(f"not at the end {END_SECONDS:g} s after the last fault")
+            made.report.errors.append(
+                f"nothing was done for {STANDSTILL_SECONDS:g} s, and more was to do"
+            )
         made.judge(answer)
         if not made.report.good:
             made.report.errors.append(f"logs: {directory / 'workers.log'}")

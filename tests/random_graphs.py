@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table, Timer
 from millwheel.computations import Fold, Windowed
-from millwheel.errors import CommitUnknown, Fenced, InvariantBroken, StoreUnavailable
+from millwheel.errors import CommitUnknown, Fenced, StoreUnavailable
 from millwheel.model import to_micros
 from millwheel.runtime.engine import Engine
 from millwheel.sources import Partition
@@ -683,10 +683,8 @@ class Stage:
         finally:
             await world.close()
         for failure in (zombie.failure for zombie in self._zombies):
-            # Only a fenced zombie may have failed, and only of that: the bucket that it was about
-            # to commit to may be gone by then.
-            gone = isinstance(failure, InvariantBroken) and "is gone" in str(failure)
-            assert failure is None or isinstance(failure, Fenced) or gone, failure
+            # Only a fenced zombie may have failed, and only of that.
+            assert failure is None or isinstance(failure, Fenced), failure
         return world
 
     def _feed(self, step: Row | Word) -> None:

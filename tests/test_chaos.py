@@ -22,7 +22,7 @@ async def test_some_seconds_of_faults() -> None:
 
 @pytest.mark.soak
 async def test_ten_minutes_of_faults() -> None:
-    report = await chaos.run(seconds=600, workers=4, seed=1, rows=600_000, rest=2.0, pause=1.0)
+    report = await chaos.run(seconds=600, workers=4, seed=1, rows=250_000, rest=2.0, pause=1.0)
     print("\n".join(report.lines()))
     assert report.good, "\n".join(report.lines())
     assert len(report.faults) == 10

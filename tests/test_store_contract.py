@@ -1121,6 +1121,21 @@ async def test_a_bucket_that_nothing_needs_is_dropped_with_its_rows(site: Site) 
     await owner.write(owner.fill(owner.commit(), 3, first=20))
 
 
+@pytest.mark.parametrize("into", ["its old bucket", "the new one"])
+async def test_a_zombie_whose_last_bucket_is_gone_is_fenced(into: str, site: Site) -> None:
+    zombie = await Owner.take(site.store)
+    await zombie.write(zombie.commit())
+    owner = await Owner.take(site.store, zombie.deployment)
+    old = await _old_bucket(site, owner)
+    await _fold_all(site.store, owner)
+    await site.store.advance_gc_watermark()
+    assert await site.store.drop_bucket(old)
+    (new,) = await site.store.live_buckets()
+    commit = zombie.commit(bucket=old.id if into == "its old bucket" else new.id)
+    with pytest.raises(Fenced):
+        await zombie.write(zombie.fill(commit, 3, first=50))
+
+
 async def test_a_bucket_stays_while_the_gc_watermark_is_below_its_end(site: Site) -> None:
     owner = await Owner.take(site.store)
     old = await _old_bucket(site, owner)

@@ -17,7 +17,7 @@ from millwheel.errors import (
 from millwheel.store.memory.faults import Faults
 from millwheel.store.memory.sinks import TableSinks, refusal
 from millwheel.store.memory.tables import BucketTables, CommitRow, Tables
-from millwheel.store.port import Commit, StateChange, StoredProduction
+from millwheel.store.port import Commit, IntervalCommit, StateChange, StoredProduction
 
 Refuse = Callable[[str, Sequence[Any]], str | None]
 
@@ -110,18 +110,24 @@ def apply(
 
 def _check_fence(commit: Commit, tables: Tables) -> None:
     for link in commit.intervals:
-        previous = tables.bucket(link.previous_bucket).commits.get(link.interval_id)
-        here = tables.bucket(commit.bucket).commits.get(link.interval_id)
-        if (
-            not tables.is_current(link.interval_id, link.sequencer)
-            or previous is None
-            or previous[-1].link.n != link.n - 1
-            or (here is not None and here[-1].link.n >= link.n)
+        if not tables.is_current(link.interval_id, link.sequencer) or not _follows(
+            link, commit.bucket, tables
         ):
             raise Fenced(
                 "the commit was refused: another owner has claimed the interval, or the "
                 "commit before this one is missing"
             )
+
+
+def _follows(link: IntervalCommit, bucket: int, tables: Tables) -> bool:
+    """Whether a link is the next one of its chain."""
+    previous = tables.bucket(link.previous_bucket).commits.get(link.interval_id)
+    here = tables.bucket(bucket).commits.get(link.interval_id)
+    return (
+        previous is not None
+        and previous[-1].link.n == link.n - 1
+        and (here is None or here[-1].link.n < link.n)
+    )
 
 
 def _check_appends(commit: Commit, tables: Tables, here: BucketTables) -> None:
