@@ -125,7 +125,23 @@ class PostgresLane:
                     f"the connection was lost while a commit was on the wire: {str(error).strip()}"
                 ) from error
             await self._roll_back(connection)
+            if error.sqlstate == "42P01" and await self._is_fenced(connection, commit):
+                raise Fenced(
+                    "the commit was refused: others have had the interval for so long that the "
+                    "bucket of the commit before this one is gone"
+                ) from error
             raise _engine_error(error) from error
+
+    async def _is_fenced(self, connection: AsyncConnection[Any], commit: Commit) -> bool:
+        """Whether somebody else has claimed an interval, asked after a commit has failed."""
+        ids = [link.interval_id for link in commit.intervals]
+        query = self._statements.get("sequencers")
+        try:
+            cursor = await connection.execute(query, {"interval_ids": ids})
+            current = dict(await cursor.fetchall())
+        except psycopg.Error as error:
+            raise translate(error) from error
+        return any(current.get(link.interval_id) != link.sequencer for link in commit.intervals)
 
     async def _write_small(self, connection: AsyncConnection[Any], commit: Commit) -> None:
         """Everything in one round trip; COMMIT waits for an answer only if user SQL may fail."""
@@ -324,12 +340,6 @@ def _engine_error(error: psycopg.Error) -> MillwheelError:
         return InvariantBroken(f"a record that was committed before came through again: {error}")
     if table.startswith("production") and error.sqlstate == "23505":
         return InvariantBroken(f"a production was written before: {error}")
-    if error.sqlstate == "42P01" and "commit_record_" in str(error):
-        # An owner's floor keeps the bucket of its last commit, and no floor is ahead of the clock.
-        return Fenced(
-            "the commit was refused: others have had the interval for so long that the bucket of "
-            f"the commit before this one is gone: {str(error).strip()}"
-        )
     if error.sqlstate == "42P01" and "_" in str(error):
         return InvariantBroken(f"a bucket that is still needed is gone: {str(error).strip()}")
     return translate(error)
