@@ -69,8 +69,9 @@ SELECT count(*) FROM (
     SELECT sequencer, n, lag(sequencer) OVER chain AS before, lag(n) OVER chain AS n_before
     FROM visits.commit_record WINDOW chain AS (PARTITION BY interval_id ORDER BY n)
 ) AS link
-WHERE before > sequencer OR n_before + 1 <> n
+WHERE before > sequencer OR (n_before + 1 <> n AND n_before > 0)
 """
+"""The first link of a part stands in the newest bucket: those between may be dropped before it."""
 
 
 @dataclass
