@@ -12,12 +12,26 @@ from typing import Any
 
 import psycopg
 
-from bench import hot, lag, latency, memory, rate, snapshot, takeover, timers, workers
+from bench import (
+    cells,
+    hot,
+    lag,
+    latency,
+    memory,
+    rate,
+    slow,
+    snapshot,
+    takeover,
+    timers,
+    trees,
+    workers,
+)  # fmt: skip
 from bench.server import server
 from millwheel.services import loop
 
 PARTS = (
-    "rate", "latency", "snapshot", "memory", "timers", "hot", "lag", "workers", "takeover",
+    "rate", "latency", "cells", "slow", "trees", "snapshot", "memory", "timers", "hot", "lag",
+    "workers", "takeover",
 )  # fmt: skip
 OUT = Path(__file__).parent / "out"
 
@@ -48,6 +62,17 @@ async def run(parts: list[str], *, quick: bool) -> dict[str, Any]:
             )
         if "latency" in parts:
             results["latency"] = await latency.measure(url, samples=200 if quick else 1000)
+        if "cells" in parts:
+            results["cells"] = await cells.measure(
+                url, rounds=1 if quick else 5, samples=60 if quick else 400
+            )
+        if "slow" in parts:
+            results["slow"] = await slow.measure(
+                url,
+                rounds=1 if quick else 3,
+                seconds=7 if quick else 10,
+                minute=5 if quick else 60,
+            )
         if "snapshot" in parts:
             results["snapshot"] = await snapshot.measure(
                 url, directory, records=100_000 if quick else 5_000_000
@@ -84,6 +109,8 @@ async def run(parts: list[str], *, quick: bool) -> dict[str, Any]:
                 kills=1 if quick else 5,
                 moves=2 if quick else 10,
             )
+        if "trees" in parts:
+            results["trees"] = await trees.measure(url, directory, quick=quick)
     return results
 
 

@@ -3,6 +3,7 @@
 Define computations as Python classes, run workers as services, inspect state via SQL.
 """
 
+from millwheel.bundles import BundleId, Bundles
 from millwheel.computation import Computation
 from millwheel.context import Context
 from millwheel.files import Csv, JsonLines
@@ -17,6 +18,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Broadcast",
+    "BundleId",
+    "Bundles",
     "Computation",
     "Console",
     "Context",

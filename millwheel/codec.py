@@ -108,8 +108,12 @@ def decode_key(encoded: bytes) -> Key:
 
 
 def named_id(scope: str, name: str) -> bytes:
-    """The 16-byte id of a record with a user-supplied id `name`, within `scope`."""
-    return hashlib.blake2b(f"{scope}\0{name}".encode(), digest_size=16).digest()
+    """The 16-byte id of a record with a user-supplied id `name`, within `scope`.
+
+    Its first bit is not set: those of weak productions are told by it.
+    """
+    digest = hashlib.blake2b(f"{scope}\0{name}".encode(), digest_size=16).digest()
+    return bytes([digest[0] & 0x7F]) + digest[1:]
 
 
 _FIXED = (

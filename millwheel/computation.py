@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Never, get_args, get_origin
 
 from typing_extensions import TypeVar
 
+from millwheel.bundles import Bundles
 from millwheel.context import Context
 from millwheel.model import Record, Timer
 from millwheel.streams import Input, Stream
@@ -34,6 +35,9 @@ class Computation(Generic[V, S, B, T]):
     writes: tuple[Stream[Any], ...] = ()
     """The streams this computation may produce to."""
 
+    bundles: Bundles | None = None
+    """How its records gather, if they are to come in numbered bundles: see `process_bundle`."""
+
     version: ClassVar[int] = 1
     """Raised by one with every change of the type of the state or of the shared table."""
 
@@ -44,12 +48,39 @@ class Computation(Generic[V, S, B, T]):
     one a function to the version before: ``{2: down}`` with ``version = 1``.
     """
 
+    order_insensitive: ClassVar[bool] = False
+    """What `process_record` produces for a record is the same whatever came before it, and whenever
+    it runs, although it keeps state or looks at the time. To be declared for such a class to be
+    added with ``productions="weak"``: after a crash its records are processed again, perhaps in
+    another order, and what it produces then must be what has arrived already."""
+
     shared_migrations: ClassVar[Mapping[int, Callable[[Any], Any]]] = {}
     """The same for the shared table."""
 
     async def process_record(self, record: Record[V], ctx: Context[S, T]) -> None:
         """Called for each record of each input that is not read by broadcast."""
         raise NotImplementedError(f"{type(self).__name__} must define process_record")
+
+    async def process_bundle(self, records: Sequence[Record[V]], ctx: Context[S, T]) -> None:
+        """Called for each numbered bundle of a class that says `bundles`, in place of
+        `process_record`: for a database that is not the store (decision 30).
+
+        `records` are of many keys, those of one key in order. `ctx.bundle_id` is the bundle's
+        number: stored, with the ids of the records, before this is called. After a crash, a
+        takeover or an error it is called again with the same number and the same records in the
+        same order, perhaps while another call for it is still going on. Write the number in the
+        transaction of the rows, and leave out what is not above the number that is there.
+
+        One call of a scope follows the other; scopes (key intervals) are called in parallel. `ctx`
+        produces, executes and counts as ever, with what acknowledges the records; it has no key,
+        and so no state, timers or holds. What is produced has the greatest timestamp of the
+        records, if none is given.
+
+        If it raises, it is called again at once, `retries` times; then `on_error` says what
+        becomes of it. By ``"dead_letter"`` all its records are set aside, and the number is used:
+        whether the outside has them is to be asked there.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define process_bundle")
 
     async def process_timer(self, timer: Timer, ctx: Context[S, T]) -> None:
         """Called for each timer that is due."""

@@ -14,12 +14,14 @@ from typing import Any, Generic, NoReturn, Protocol
 
 from typing_extensions import TypeVar
 
+from millwheel.bundles import BundleId
 from millwheel.errors import UserCodeError
 from millwheel.model import (
     MAX_TIME,
     MIN_TIME,
     Delivery,
     Key,
+    Record,
     TimerKind,
     from_micros,
     to_micros,
@@ -38,10 +40,14 @@ class Effects:
     """What processing some records of one interval asks for; merged into a bundle."""
 
     __slots__ = (
+        "caused",
         "counters",
         "dead_letters",
+        "fused",
+        "lineage",
         "lines",
         "productions",
+        "queued",
         "rows",
         "size",
         "statements",
@@ -50,6 +56,14 @@ class Effects:
 
     def __init__(self) -> None:
         self.productions: list[Delivery[Any]] = []
+        self.caused: list[tuple[Delivery[Any], Delivery[Any]]] = []
+        """Weak productions, each behind the record that it comes of."""
+        self.fused: list[tuple[Delivery[Any], Any]] = []
+        """Records behind which a fused computation ran, each with the interval it ran in place of."""
+        self.queued: set[int] = set()
+        """Computations that could be fused, and to which weak productions go by the queue."""
+        self.lineage: Lineage | None = None
+        """Of a weak computation: how its productions are called."""
         self.timers: dict[TimerIdentity, tuple[int, int, Key, int] | None] = {}
         """(due, hold, key, slot), or None for a cancelled or fired timer."""
         self.rows: list[tuple[Any, tuple[Any, ...]]] = []
@@ -72,6 +86,8 @@ class Effects:
         if other.rows:
             self.rows += other.rows
             other.rows.clear()
+        if other.caused or other.fused:
+            self._take_weak(other)
         if other.counters or other.statements or other.lines or other.dead_letters:
             self._take_rest(other)
         self.size += other.size
@@ -88,9 +104,38 @@ class Effects:
         other.dead_letters.clear()
         other.counters.clear()
 
+    def _take_weak(self, other: Effects) -> None:
+        self.caused += other.caused
+        self.fused += other.fused
+        self.queued |= other.queued
+        other.caused.clear()
+        other.fused.clear()
+        other.queued.clear()
+
+    def are_stored(self) -> bool:
+        """Whether a commit has to carry any of it: weak productions alone need none."""
+        return bool(
+            self.productions
+            or self.timers
+            or self.rows
+            or self.statements
+            or self.lines
+            or self.dead_letters
+            or self.counters
+        )
+
     def clear(self) -> None:
         """Forget everything."""
         Effects().take(self)
+
+
+class Lineage(Protocol):
+    """Gives weak productions their ids, by the record that they come of."""
+
+    cause: Delivery[Any] | None
+    """None while a timer runs: what that produces is strong."""
+
+    def begin(self, cause: Delivery[Any] | None) -> None: ...
 
 
 class Route(Protocol):
@@ -128,7 +173,11 @@ DEAD_LETTERS = "dead_letters"
 BAD_ROWS = "bad_rows"
 BLOOM_MAYBES = "bloom_maybes"
 DUPLICATES_DROPPED = "duplicates_dropped"
-ENGINE_COUNTERS = frozenset([PROCESSED, DEAD_LETTERS, BAD_ROWS, BLOOM_MAYBES, DUPLICATES_DROPPED])
+STRAGGLERS = "stragglers"
+REPLAYS = "replays"
+ENGINE_COUNTERS = frozenset(
+    [PROCESSED, DEAD_LETTERS, BAD_ROWS, BLOOM_MAYBES, DUPLICATES_DROPPED, STRAGGLERS, REPLAYS]
+)
 """Counters that stand beside those of user code, which may not move them."""
 
 MAX_COUNTER_NAME = 200
@@ -186,6 +235,14 @@ class Context(Generic[S, T]):
     def key(self) -> Key:
         """The key whose record or timer is being processed."""
         return self._cell.key
+
+    @property
+    def bundle_id(self) -> BundleId:
+        """The number of the bundle that is being processed, in `process_bundle`."""
+        raise UserCodeError(
+            f"{self._name} asks for its bundle_id, but its records do not come in bundles; give the "
+            "class `bundles = Bundles()` and process_bundle in place of process_record"
+        )
 
     @property
     def state(self) -> S:
@@ -302,13 +359,13 @@ class Context(Generic[S, T]):
             micros = to_micros(timestamp)
             if not MIN_TIME <= micros <= MAX_TIME:
                 raise UserCodeError(
-                    f"{self._name}, key {self.key!r}: an output of stream {stream.name!r} has the "
+                    f"{self._whose()}: an output of stream {stream.name!r} has the "
                     f"timestamp {timestamp.isoformat()}, outside of time as it is kept here, from "
                     f"{from_micros(MIN_TIME).date()} up to {from_micros(MAX_TIME).date()}"
                 )
             if micros < self._micros and micros < self._promised:
                 raise UserCodeError(
-                    f"{self._name}, key {self.key!r}: an output of stream {stream.name!r} has the "
+                    f"{self._whose()}: an output of stream {stream.name!r} has the "
                     f"timestamp {timestamp.isoformat()}, older than both its input "
                     f"({from_micros(self._micros).isoformat()}) and the low watermark already "
                     f"promised downstream ({from_micros(self._promised).isoformat()}); "
@@ -317,6 +374,10 @@ class Context(Generic[S, T]):
         promised = self._promised
         hold = micros if micros > promised else promised
         route.send(self._effects, self._cell, value, micros, hold)
+
+    def _whose(self) -> str:
+        """Whose output it is, for errors."""
+        return f"{self._name}, key {self.key!r}"
 
     def execute(self, sql: str, params: Sequence[Any] = ()) -> None:
         """Run a statement on your own tables in the transaction that commits this record.
@@ -355,6 +416,37 @@ class Context(Generic[S, T]):
         counters[name] = counters.get(name, 0) + by
 
 
+class WeakContext(Context[S, T]):
+    """Of a computation with weak productions: what they say must not depend on when it runs."""
+
+    __slots__ = ()
+
+    @property
+    def low_watermark(self) -> datetime:
+        self._refuse("low_watermark")
+        return from_micros(self._watermark)
+
+    @property
+    def output_watermark(self) -> datetime:
+        self._refuse("output_watermark")
+        return from_micros(self._promised)
+
+    @property
+    def now(self) -> datetime:
+        self._refuse("now")
+        return from_micros(self._now)
+
+    def _refuse(self, what: str) -> None:
+        lineage = self._effects.lineage
+        if lineage is not None and lineage.cause is not None:
+            raise UserCodeError(
+                f"{self._name} asked for ctx.{what} while it processed a record, but its productions "
+                "are weak: they are made again after a crash, and must say the same then. Take "
+                'times from the record, add it with productions="strong", or, if what it produces '
+                "is the same at any time, say so in the class: order_insensitive = True"
+            )
+
+
 class SpreadContext(Context[S, T]):
     """Of a computation that reads its streams spread: a key that means nothing keeps nothing."""
 
@@ -376,6 +468,58 @@ class SpreadContext(Context[S, T]):
         raise UserCodeError(
             f"{self._name} {what}, but it reads its streams by STREAM.spread(): its keys are the "
             "engine's and mean nothing. Read them by a key, STREAM.by(...)"
+        )
+
+
+class WeakSpreadContext(SpreadContext[S, T], WeakContext[S, T]):
+    """Of a computation with weak productions that reads its streams spread."""
+
+    __slots__ = ()
+
+
+class BundleContext(SpreadContext[S, T]):
+    """Of a numbered bundle: its records have many keys, so there is none."""
+
+    __slots__ = ("_bundle_id", "_latest")
+
+    def _begin(self, bundle_id: BundleId, records: Sequence[Record[Any]]) -> None:
+        """The next bundle: what is produced counts as its newest record, if nothing else is said,
+        and may be as old as its oldest."""
+        self._bundle_id = bundle_id
+        times = [record.micros for record in records]
+        self._micros = min(times)
+        self._latest = from_micros(max(times))
+
+    @property
+    def bundle_id(self) -> BundleId:
+        return self._bundle_id
+
+    @property
+    def key(self) -> NoReturn:
+        self._refuse("asked for its key")
+
+    @property
+    def state(self) -> NoReturn:
+        self._refuse("asked for its state")
+
+    @state.setter
+    def state(self, state: S) -> NoReturn:
+        self._refuse("set its state")
+
+    @property
+    def shared(self) -> NoReturn:
+        self._refuse("asked for a shared table")
+
+    def produce(self, stream: Stream[V], value: V, timestamp: datetime | None = None) -> None:
+        super().produce(stream, value, self._latest if timestamp is None else timestamp)
+
+    def _whose(self) -> str:
+        return f"{self._name}, {self._bundle_id}"
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise UserCodeError(
+            f"{self._name} {what} in process_bundle, but the records of a bundle have many keys. "
+            "Do it in a computation of its own, before this one"
         )
 
 

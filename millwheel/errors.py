@@ -9,6 +9,7 @@
     │   ├── DeployRefused     the stored pipeline and this code do not agree
     │   └── PlacementRefused  a key interval cannot be split or merged as it stands
     ├── UserCodeError         user code, or a value it made, failed on one record
+    │   └── NotTheSameAgain   weak code was run again on a record, and produced something else
     ├── InputError            an input file is not what it was, or a row in it is bad
     ├── StoreError
     │   ├── StoreUnavailable  the store cannot be reached, or broke off; try again
@@ -69,6 +70,10 @@ class UserCodeError(MillwheelError):
     """User code, or a value it made, failed on one record."""
 
     exit_code = 6
+
+
+class NotTheSameAgain(UserCodeError):
+    """Weak code was run again on a record, and produced something else."""
 
 
 class StoreError(MillwheelError):

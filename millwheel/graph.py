@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias, get_origin
 
 import msgspec
 
+from millwheel.bundles import Bundles
 from millwheel.computation import Computation
 from millwheel.context import Context
 from millwheel.errors import GraphError
@@ -30,12 +31,15 @@ INJECTED = "__injected"
 """Ends the name of the hidden stream between injectors and the relay that meets ids."""
 
 RELAYED = "__relayed"
-"""Ends the name of the hidden stream that broadcasts the rows of a source."""
+"""Ends the name of the hidden stream that carries the rows of a source to who cannot read it."""
 
 STATE_VIEWS = "state_of_"
 """Begins the names of the views that show one computation's state."""
 
 OnError = Literal["fail", "dead_letter"]
+DeliveryMode = Literal["acknowledged", "at_most_once"]
+Productions = Literal["strong", "weak"]
+Acknowledgement = Literal["chain", "tree"]
 Reading: TypeAlias = Input[Any] | Broadcast[Any]
 
 
@@ -50,6 +54,10 @@ class Injection:
     on_error: OnError
     watermark: Callable[[Any], datetime | None] | None = None
     idle_after: timedelta | None = None
+    max_pending: int | None = None
+    """Rows of a partition that may be un-ACKed; None: as many as there are credits for."""
+    latency_target: timedelta | None = None
+    """Within which rows are to be acknowledged; None: no cap moves."""
 
 
 @dataclass
@@ -67,8 +75,20 @@ class Node:
     """Of the table that broadcast records make."""
     cells: int = 0
     """Parts of its slots with a table each; 0: it reads nothing by broadcast."""
+    bundles: Bundles | None = None
+    """Its records come in numbered bundles, gathered like this."""
     on_error: OnError = "fail"
     retries: int = 0
+    productions: Productions = "strong"
+    exactly_once: bool = True
+    """Whether copies of records are dropped, however late they come."""
+    delivery: DeliveryMode = "acknowledged"
+    straggler_seconds: float = 1.0
+    """How long an input waits for what came of it, if productions are weak."""
+    acknowledgement: Acknowledgement = "chain"
+    """How what came of an input is waited for, if productions are weak."""
+    replay_seconds: float = 5.0
+    """How long a tree may not be heard of before its root is processed again."""
     percentile: float | None = None
     """Its timers fire by this percentile low watermark; None: by the exact one."""
     percentiles: tuple[float, ...] = ()
@@ -89,9 +109,24 @@ class Node:
         return SLOTS // self.cells if self.cells else 1
 
     @property
-    def broadcast_names(self) -> dict[str, str]:
-        """What the streams that it reads by broadcast are called by who wrote the pipeline."""
-        return {i.stream.name: i.name for i in self.inputs if isinstance(i, Broadcast)}
+    def at_most_once(self) -> bool:
+        """Whether records are sent to it once, and never again."""
+        return self.delivery == "at_most_once"
+
+    @property
+    def shown_names(self) -> dict[str, str]:
+        """What the streams whose records it gets by a relay are called by who wrote the pipeline."""
+        return {i.stream.name: i.name for i in self.inputs if i.name != i.stream.name}
+
+    @property
+    def is_weak(self) -> bool:
+        """Whether what it produces is sent before it is stored, if it is stored at all."""
+        return self.productions == "weak"
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether what it produces is kept nowhere: what is lost is made again from the root."""
+        return self.acknowledgement == "tree"
 
     @property
     def is_spread(self) -> bool:
@@ -117,8 +152,14 @@ class Node:
             description["broadcast_cells"] = self.cells
         if self.named:
             description["named"] = True
+        if self.bundles is not None:
+            description["bundles"] = True
         if self.percentile is not None:
             description["low_watermark_percentile"] = self.percentile
+        if self.is_weak:  # its productions are called otherwise: they would not be known again
+            description["productions"] = self.productions
+        if self.at_most_once:  # what is sent to it is stored nowhere
+            description["delivery"] = self.delivery
         return description
 
 
@@ -311,6 +352,16 @@ class Graph:
             if node.injection:
                 lines.append(f"    from  {json_text(node.injection.source.describe())}")
             lines += [f"    reads {i.stream.name} {_manner(node, i)}" for i in node.inputs]
+            if node.is_weak or not node.exactly_once:
+                once = "exactly once" if node.exactly_once else "at least once"
+                once = "at most once" if node.at_most_once else once
+                how = ", acknowledged by trees" if node.is_tree else ""
+                lines.append(f"    {node.productions} productions, {once}{how}")
+            if node.bundles is not None:
+                lines.append(
+                    f"    in numbered bundles of {node.bundles.records:,}, or what there is after "
+                    f"{node.bundles.seconds:g} s"
+                )
             for stream in node.writes:
                 lines += [
                     f"    table {sink_name(use)} gets {stream.name}, in the same commit"
@@ -392,10 +443,11 @@ def identify_node(stream: Stream[Any], identify: Callable[[Any], Key]) -> tuple[
 
 
 def relay_node(stream: Stream[Any], taken: Collection[str]) -> tuple[Stream[Any], Node]:
-    """The hidden stream and the relay by which rows of a source are broadcast.
+    """The hidden stream and the relay by which rows of a source are broadcast, or sent once only.
 
     A row is one number of the source's log, acknowledged by one interval of each reader. One that
-    goes to many intervals of a reader has to become many productions first.
+    goes to many intervals of a reader has to become many productions first; and a row that is not
+    acknowledged is read and sent again.
     """
     hidden = _copy(stream, stream.name + RELAYED)
     node = Node(

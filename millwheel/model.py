@@ -103,12 +103,26 @@ class Timer(msgspec.Struct, frozen=True, gc=False):
 record_id: Callable[[int, int], bytes] = Struct(">QQ").pack
 """The 16-byte id of record `seq` of log `log`: unique for ever, the same in every resend."""
 
+NAME_BYTES = 12
+"""Of the id of a weak production: its name. What follows is a digest of what it says."""
+
+
+def is_derived(id_: bytes) -> bool:
+    """Whether an id is that of a weak production: no other begins with a bit that is set."""
+    return id_[:1] > b"\x7f"
+
+
+def name_of(id_: bytes) -> bytes:
+    """What tells records apart: of a weak production the name in its id, else all of the id."""
+    return id_[:NAME_BYTES] if id_[:1] > b"\x7f" else id_
+
 
 class Delivery(Record[V], gc=False, eq=False):
     """A record on its way to one interval, with what the engine must know to deliver it once.
 
     Strong productions get `log`, `seq`, `stamp` and `id` when their commit is put together;
-    records of a replayable source get them when they are read.
+    records of a replayable source get them when they are read. Weak productions get `id`,
+    `origin` and `stamp` from the record they come of, and `log` and `seq` when they are sent.
     """
 
     key_text: bytes
@@ -125,12 +139,15 @@ class Delivery(Record[V], gc=False, eq=False):
     log: int = 0
     seq: int = 0
     stamp: int = 0
-    """`produced_at`, the sender's logical clock in microseconds; of a replayable source the offset."""
+    """`produced_at`, the sender's logical clock in microseconds; of a replayable source the offset.
+    Every resend has the same, and it is the record's place in the buckets of seen ids."""
     id: bytes = b""
     bucket: int = 0
     """Where the receiver keeps the id."""
     named: bool = False
     """The id was supplied by the user: it is looked up in every live bucket."""
+    origin: int = 0
+    """The log of the replayable source among whose offsets `stamp` is; 0: it is a time."""
 
 
 class Firing(msgspec.Struct, gc=False, eq=False):

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from typing_extensions import TypeVar
 
 from millwheel.addresses import MOST_CELLS
+from millwheel.checks import (
+    check_bundles,
+    check_no_rows,
+    check_repeatable,
+    check_sink_of_bundles,
+    check_spread,
+    check_tree,
+    check_weak,
+)
 from millwheel.codec import Codec
 from millwheel.computation import Computation
 from millwheel.errors import GraphError
 from millwheel.graph import (
+    DeliveryMode,
     Graph,
     Injection,
     Node,
@@ -66,6 +77,8 @@ class Pipeline:
         watermark: Callable[[V], datetime | None] | None = None,
         idle_after: timedelta | None = None,
         id: Callable[[V], Key] | None = None,
+        max_pending: int | None = None,
+        latency_target: timedelta | None = None,
         on_error: OnError = "fail",
         name: str | None = None,
     ) -> None:
@@ -87,9 +100,18 @@ class Pipeline:
             id: the record's own id; a second record of the stream with the same id is
                 dropped, whichever source it comes from (remembered for
                 ``Settings.id_retention_seconds``).
+            max_pending: how many rows of a partition may be read and not acknowledged by all readers
+                of the stream; at most ``Settings.max_unacked_records``, which it is by itself.
+            latency_target: within which 95 of 100 rows are to be acknowledged, from when they are
+                read until the readers' effects are durable. How many may be pending is found by
+                itself then, from 1 up to `max_pending` (decision 31).
             on_error: what to do with a row that cannot be read: stop, or keep it as a dead letter.
         """
-        for option, duration in (("lateness", lateness), ("idle_after", idle_after)):
+        for option, duration in (
+            ("lateness", lateness),
+            ("idle_after", idle_after),
+            ("latency_target", latency_target),
+        ):
             if duration is not None and not isinstance(duration, timedelta):
                 raise GraphError(
                     f"inject into {stream.name!r}: {option} must be a timedelta, for example "
@@ -108,6 +130,11 @@ class Pipeline:
             raise GraphError(
                 f"inject into {stream.name!r}: idle_after must be above zero, not {idle_after}"
             )
+        if latency_target is not None and latency_target <= timedelta(0):
+            raise GraphError(
+                f"inject into {stream.name!r}: latency_target must be above zero, not {latency_target}"
+            )
+        self._check_pending(stream, max_pending)
         target = stream
         if id is not None:
             target, node = identify_node(stream, id)
@@ -129,10 +156,39 @@ class Pipeline:
                 kind="injector",
                 writes=(target,),
                 injection=Injection(
-                    source, timestamp, seen, lateness, on_error, watermark, idle_after
+                    source,
+                    timestamp,
+                    seen,
+                    lateness,
+                    on_error,
+                    watermark,
+                    idle_after,
+                    max_pending,
+                    latency_target,
                 ),
             )
         )
+
+    def _check_pending(self, stream: Stream[Any], max_pending: int | None) -> None:
+        """See to it that the cap is one.
+
+        Raises:
+            GraphError: it is no number of rows, or above the credits.
+        """
+        if max_pending is None:
+            return
+        if not isinstance(max_pending, int) or isinstance(max_pending, bool) or max_pending < 1:
+            raise GraphError(
+                f"inject into {stream.name!r}: max_pending must be a number of rows, 1 or more, not "
+                f"{max_pending!r}"
+            )
+        most = self.settings.max_unacked_records
+        if max_pending > most:
+            raise GraphError(
+                f"inject into {stream.name!r}: max_pending={max_pending:,} is above "
+                f"Settings.max_unacked_records, {most:,}, which holds all the same; lower the one or "
+                "raise the other"
+            )
 
     def add(
         self,
@@ -141,6 +197,10 @@ class Pipeline:
         name: str | None = None,
         productions: Literal["strong", "weak"] = "strong",
         exactly_once: bool = True,
+        delivery: DeliveryMode = "acknowledged",
+        straggler_after: timedelta = timedelta(seconds=1),
+        acknowledgement: Literal["chain", "tree"] = "chain",
+        replay_after: timedelta = timedelta(seconds=5),
         low_watermark_percentile: float | None = None,
         on_error: OnError = "fail",
         retries: int = 0,
@@ -148,8 +208,26 @@ class Pipeline:
         """Run `computation` over `inputs`: ``STREAM.by(key)``, ``.spread()``, ``.broadcast()``.
 
         Args:
-            productions: ``"strong"``: outputs are durable before they are sent.
-            exactly_once: drop records already seen.
+            productions: ``"strong"``: what it produces is durable before it is sent. ``"weak"``: it
+                is sent at once and stored only if it has not arrived after `straggler_after`; for
+                computations whose productions depend on the record alone (paper 6.1.3). See
+                ``docs/guarantees.md``.
+            exactly_once: drop records already seen. False: at least once; a record that is sent
+                again is processed again, and what it does then counts again.
+            delivery: ``"at_most_once"``: a record is sent to it once, stored nowhere and never sent
+                again: a crash, a lost connection or a move of a key interval loses what was on
+                its way. ``exactly_once`` means nothing then.
+            straggler_after: how long an input of a weak computation waits for what came of it to
+                be acknowledged before that is stored, and the input acknowledged in turn.
+            acknowledgement: of weak productions. ``"chain"``: each is kept where it was produced
+                until it is acknowledged, step by step. ``"tree"``: none is kept. Where a record
+                enters steps that are added so, a few words hold together all that comes of it
+                there, and what is lost is made again from that record; the order of a key's
+                records is given up when that happens. For steps that only pass things on, above
+                all deep ones and such that make many records of one. `straggler_after` has no
+                meaning then.
+            replay_after: with ``"tree"``, after so long without a sign of what came of a record
+                that is processed again. What is only slow gives signs.
             low_watermark_percentile: for early and approximate answers: timers fire, and
                 `Context.low_watermark` goes, by the time behind which only the rest of a hundred
                 records come, judged by the last few thousand of each source (99, say). What
@@ -162,13 +240,37 @@ class Pipeline:
             GraphError: an option or the inputs do not fit the computation.
         """
         label = check_name(name or computation.name, "computation")
-        if productions != "strong":
+        if productions not in ("strong", "weak"):
+            raise GraphError(f"{label!r}: productions is 'strong' or 'weak', not {productions!r}")
+        if not isinstance(exactly_once, bool):
+            raise GraphError(f"{label!r}: exactly_once is True or False, not {exactly_once!r}")
+        if not isinstance(straggler_after, timedelta) or straggler_after <= timedelta(0):
             raise GraphError(
-                f"{label!r}: productions={productions!r} is not built yet; "
-                "only 'strong' productions are available in this version"
+                f"{label!r}: straggler_after is a timedelta above zero, not {straggler_after!r}"
             )
-        if exactly_once is not True:
-            raise GraphError(f"{label!r}: exactly_once=False is not built yet in this version")
+        if delivery not in ("acknowledged", "at_most_once"):
+            raise GraphError(
+                f"{label!r}: delivery is 'acknowledged' or 'at_most_once', not {delivery!r}"
+            )
+        if delivery == "at_most_once" and any(isinstance(i, Broadcast) for i in inputs):
+            raise GraphError(
+                f"{label!r} reads a stream by broadcast, and at most once: what is lost on its way to "
+                "one range of keys and not to another would leave them with different tables for "
+                'good. Take delivery="at_most_once" out'
+            )
+        check_bundles(label, computation, inputs, productions, exactly_once, delivery)
+        if productions == "weak":
+            check_weak(label, computation)
+        if acknowledgement not in ("chain", "tree"):
+            raise GraphError(
+                f"{label!r}: acknowledgement is 'chain' or 'tree', not {acknowledgement!r}"
+            )
+        if not isinstance(replay_after, timedelta) or replay_after <= timedelta(0):
+            raise GraphError(
+                f"{label!r}: replay_after is a timedelta above zero, not {replay_after!r}"
+            )
+        if acknowledgement == "tree":
+            check_tree(label, computation, productions, delivery, inputs)
         if not inputs:
             raise GraphError(f"{label!r} has no inputs; give it at least one STREAM.by(...)")
         names = [input_.stream.name for input_ in inputs]
@@ -182,7 +284,7 @@ class Pipeline:
                 f"{low_watermark_percentile!r}; leave it out for the exact low watermark"
             )
         keyed = tuple(i for i in inputs if isinstance(i, Input))
-        _check_spread(label, computation, keyed)
+        check_spread(label, computation, keyed)
         cells = self._cells_of(label, computation, inputs)
         computation.check_inputs(keyed)
         self._add(
@@ -193,9 +295,16 @@ class Pipeline:
                 writes=tuple(computation.writes),
                 computation=computation,
                 cells=cells,
+                bundles=computation.bundles,
                 percentile=low_watermark_percentile,
                 on_error=on_error,
                 retries=retries,
+                productions=productions,
+                exactly_once=exactly_once and delivery != "at_most_once",
+                delivery=delivery,
+                straggler_seconds=straggler_after.total_seconds(),
+                acknowledgement=acknowledgement,
+                replay_seconds=replay_after.total_seconds(),
             )
         )
 
@@ -300,19 +409,20 @@ class Pipeline:
         return self._graph
 
     def _relay_rows(self, nodes: dict[str, Node]) -> None:
-        """Let streams of sources that are read by broadcast be broadcast by a relay."""
+        """Let rows of sources reach by a relay who reads them by broadcast, or at most once."""
         injected = {n.writes[0].name for n in nodes.values() if n.kind == "injector"}
         hidden: dict[str, Stream[Any]] = {}
         for node in list(nodes.values()):
             inputs: list[Reading] = []
             for input_ in node.inputs:
-                if isinstance(input_, Broadcast) and input_.stream.name in injected:
+                needs_relay = isinstance(input_, Broadcast) or node.at_most_once
+                if needs_relay and input_.stream.name in injected:
                     stream = input_.stream
                     if stream.name not in hidden:
                         hidden[stream.name], relay = relay_node(stream, nodes)
                         relay.layout = self._layout(None, relay.name)
                         nodes[relay.name] = relay
-                    input_ = Broadcast(hidden[stream.name], relayed=stream)
+                    input_ = replace(input_, stream=hidden[stream.name], relayed=stream)
                 inputs.append(input_)
             node.inputs = tuple(inputs)
 
@@ -330,8 +440,11 @@ class Pipeline:
         rides_along = isinstance(use.sink, Discard) or (
             isinstance(use.sink, Table) and use.sink.in_producers_commit
         )
-        if rides_along and writers and not injected:
+        if rides_along and writers and not injected and not use.apart:
             for writer in writers:
+                check_repeatable(writer, use)
+                check_sink_of_bundles(writer, use)
+                check_no_rows(writer, use)
                 writer.sinks.setdefault(stream.name, []).append(use)
             return
         node = sink_node(stream, use, set(nodes))
@@ -344,27 +457,3 @@ def _without_sinks(node: Node) -> Node:
     copy = Node(**{name: getattr(node, name) for name in node.__dataclass_fields__})
     copy.sinks = {}
     return copy
-
-
-def _check_spread(
-    label: str, computation: Computation[Any, Any, Any, Any], inputs: tuple[Input[Any], ...]
-) -> None:
-    """See to it that a computation whose keys are the engine's choice keeps nothing by key.
-
-    Raises:
-        GraphError: it has state or timers, or another input has a key that means something.
-    """
-    spread = [i.stream.name for i in inputs if i.extractor is None]
-    if not spread:
-        return
-    why = f"{label!r} reads {spread[0]!r} spread, where the key is the engine's and means nothing"
-    for input_ in inputs:
-        if input_.extractor is not None:
-            raise GraphError(
-                f"{why}, and {input_.stream.name!r} by {input_.extractor_name}; read both by a key "
-                "if it matters, both spread if it does not"
-            )
-    if computation.state_type not in (None, type(None)):
-        raise GraphError(f"{why}, but keeps state by key; read the stream by a key: STREAM.by(...)")
-    if computation.defines("process_timer"):
-        raise GraphError(f"{why}, but has timers by key; read the stream by a key: STREAM.by(...)")

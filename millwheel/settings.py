@@ -54,6 +54,10 @@ class Settings:
     """Timers of one interval and kind kept in memory, the soonest; the others stand in the store
     and are read in pages of this size as time gets there."""
 
+    fuse: bool = True
+    """Run neighbouring weak computations on the same key back to back, without queues between them.
+    What comes of it is the same; False: for measuring, and for tests."""
+
     waiting_keys: int = 1000
     """Keys of one lane whose user code may wait (for a network call, say) at a time."""
 

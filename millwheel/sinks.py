@@ -59,6 +59,7 @@ RESERVED_TABLES = frozenset(
         "placement_events",
         "production",
         "seen_record",
+        "straggler",
         "sequence_number",
         "source_partition",
         "state",
@@ -74,7 +75,9 @@ RESERVED_TABLES = frozenset(
         "workers",
     ]
 )
-BUCKET = re.compile(r"(?:commit_record|production|seen_record|state_change|timer_change)_\d+")
+BUCKET = re.compile(
+    r"(?:commit_record|production|seen_record|state_change|straggler|timer_change)_\d+"
+)
 """The tables that are made and dropped while a pipeline runs."""
 
 
@@ -257,3 +260,5 @@ class SinkUse:
 
     sink: Sink
     row: Callable[[Any], Any] | None = field(default=None)
+    apart: bool = False
+    """It is written by a step of its own, although it could ride in the producer's commit."""

@@ -101,6 +101,13 @@ class Input(Generic[V_co]):
     stream: Stream[Any]
     extractor: Callable[[Any], Key] | None
     """None: the engine chooses."""
+    relayed: Stream[Any] | None = None
+    """Of rows of a source the stream itself; `stream` is the hidden one that carries them."""
+
+    @property
+    def name(self) -> str:
+        """What the stream is called by who wrote the pipeline."""
+        return (self.relayed or self.stream).name
 
     @property
     def extractor_name(self) -> str:

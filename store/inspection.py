@@ -133,6 +133,18 @@ class IntervalStatus(msgspec.Struct, frozen=True):
     """Id of the worker that is to have it next; None: it stays."""
 
 
+class SourceFlow(msgspec.Struct, frozen=True):
+    """Rows of a partition that were read and are not acknowledged. Times in seconds."""
+
+    pending: int
+    cap: int
+    """How many there may be."""
+    latency: float | None
+    """Within which 95 of 100 of the last readings were acknowledged; None: there was none yet."""
+    target: float | None
+    """The `latency_target`, by which the cap moves; None: it stays as it is."""
+
+
 class SourceStatus(msgspec.Struct, frozen=True):
     """One partition that an injector reads."""
 
@@ -141,6 +153,8 @@ class SourceStatus(msgspec.Struct, frozen=True):
     ended: bool
     """What was there was read to its end."""
     position: Any
+    flow: SourceFlow | None = None
+    """By the last heartbeat of its owner; None: nobody has it, or there was none yet."""
 
 
 class PipelineStatus(msgspec.Struct):
@@ -597,7 +611,9 @@ def _interval(row: Any) -> IntervalStatus:
 
 def _source(row: Any) -> SourceStatus:
     position = row.position or {}
-    return SourceStatus(row.name, row.source, bool(position.get("ended")), position.get("reader"))
+    flow = None if row.flow is None else msgspec.convert(row.flow, SourceFlow)
+    ended = bool(position.get("ended"))
+    return SourceStatus(row.name, row.source, ended, position.get("reader"), flow)
 
 
 def _dead_letter(row: Any) -> DeadLetterEntry:

@@ -280,6 +280,13 @@ class PostgresLane:
                 f"timer_change_{commit.bucket}",
                 {**rows.timer_arrays(commit.timers), "set_at": commit.stamp},
             )
+        if commit.stragglers:
+            await self._insert(
+                connection,
+                "insert_stragglers",
+                f"straggler_{commit.bucket}",
+                rows.straggler_arrays(commit.stragglers, self._streams, commit.stamp),
+            )
         if commit.dead_letters:
             letters = commit.dead_letters
             columns = list(zip(*letters, strict=True))
@@ -338,9 +345,9 @@ def _engine_error(error: psycopg.Error) -> MillwheelError:
         )
     if table.startswith("seen_record") and error.sqlstate == "23505":
         return InvariantBroken(f"a record that was committed before came through again: {error}")
-    if table.startswith("production") and error.sqlstate == "23505":
+    if table.startswith(("production", "straggler")) and error.sqlstate == "23505":
         return InvariantBroken(f"a production was written before: {error}")
-    if error.sqlstate == "42P01" and "_" in str(error):
+    if error.sqlstate == "42P01":
         return InvariantBroken(f"a bucket that is still needed is gone: {str(error).strip()}")
     return translate(error)
 

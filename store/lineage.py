@@ -4,6 +4,10 @@ A part that is new promises nothing that its parents had not promised: its low w
 least of theirs, and so is its floor, unless it has no logs to send again from. What one parent has
 heard from the senders holds for the other's slots too, since all intervals of a computation hear the
 least of the same: so the input watermark is the greatest, and goes back for no key.
+
+Of a position only the number of the last bundle goes on, the greater of the parents': a number that
+was used for some keys is not used for others of them (decision 30). What an open bundle holds cannot
+be divided, so that an interval that has one is not cut.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ class Line:
     percentiles: Mapping[float, int]
     acked: Mapping[str, Any]
     """Per log, as stored: numbers acknowledged."""
+    position: Mapping[str, Any] | None
     counters: Mapping[str, int]
     grain: int = 1
     """Intervals of its computation begin and end at multiples of so many slots."""
@@ -50,6 +55,9 @@ class Line:
             if self.percentiles
             else None,
             "acked": msgspec.json.encode(self.acked).decode(),
+            "position": None
+            if self.position is None
+            else msgspec.json.encode(self.position).decode(),
             "counters": msgspec.json.encode(self.counters).decode(),
         }
 
@@ -73,7 +81,16 @@ def upper_part(parent: Line, at: int) -> Line:
             f"interval {parent.id} is of a computation whose keys share tables, {parent.grain} slots "
             f"one: it can be split at a multiple of that, not at {at}"
         )
-    return replace(parent, slot_from=at, n=0, folded=0, floor=parent.stamp, acked={}, counters={})
+    return replace(
+        parent,
+        slot_from=at,
+        n=0,
+        folded=0,
+        floor=parent.stamp,
+        acked={},
+        position=_numbering(parent),
+        counters={},
+    )
 
 
 def merged(lower: Line, upper: Line) -> Line:
@@ -107,6 +124,7 @@ def merged(lower: Line, upper: Line) -> Line:
             if percentile in upper.percentiles
         },
         acked={**lower.acked, **upper.acked},
+        position=_numbering(lower, upper),
         counters={
             name: lower.counters.get(name, 0) + upper.counters.get(name, 0)
             for name in (*lower.counters, *upper.counters)
@@ -124,3 +142,22 @@ def _refuse_unready(line: Line) -> None:
             f"interval {line.id} has commits that are not folded ({line.folded} of {line.n}): "
             "claim it, fold it and release it first"
         )
+    bundle = _bundle(line)
+    if "open" in bundle:
+        raise PlacementRefused(
+            f"bundle {bundle['number']} of interval {line.id} is closed and not delivered: claim the "
+            "interval, deliver the bundle and release it first"
+        )
+
+
+def _bundle(line: Line) -> Mapping[str, Any]:
+    """The last numbered bundle of an interval: its ``number``, and, while it is not delivered,
+    its ``open`` members. Empty: it has none."""
+    found: Mapping[str, Any] = (line.position or {}).get("bundle", {})
+    return found
+
+
+def _numbering(*parents: Line) -> dict[str, Any] | None:
+    """The position of an interval that goes on above the numbers of its parents."""
+    numbers = [_bundle(parent)["number"] for parent in parents if _bundle(parent)]
+    return {"bundle": {"number": max(numbers)}} if numbers else None

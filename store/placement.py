@@ -262,7 +262,7 @@ class PostgresPlacement:
         lines = {}
         for (
             id_, computation, slot_from, slot_to, kind, n, folded, stamp, input_watermark,
-            low_watermark, floor, percentiles, acked, counters, grain,
+            low_watermark, floor, percentiles, acked, position, counters, grain,
         ) in await cursor.fetchall():  # fmt: skip
             lines[id_] = Line(
                 id=id_,
@@ -278,6 +278,7 @@ class PostgresPlacement:
                 floor=floor,
                 percentiles={float(p): micros for p, micros in (percentiles or {}).items()},
                 acked=msgspec.json.decode(acked),
+                position=None if position is None else msgspec.json.decode(position),
                 counters=msgspec.json.decode(counters),
                 grain=grain,
             )

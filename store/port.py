@@ -137,6 +137,8 @@ class Commit:
     states: list[StateRow] = field(default_factory=list)
     timers: list[TimerChange] = field(default_factory=list)
     productions: list[Delivery[Any]] = field(default_factory=list)
+    stragglers: list[Delivery[Any]] = field(default_factory=list)
+    """Weak productions that were sent before and have not arrived (paper 6.1.3)."""
     dead_letters: list[DeadLetter] = field(default_factory=list)
     rows: list[tuple[Table[Any], tuple[Any, ...]]] = field(default_factory=list)
     statements: list[tuple[str, Sequence[Any]]] = field(default_factory=list)
@@ -202,6 +204,13 @@ class StoredProduction:
     ts: int
     hold: int
     stamp: int
+    """When it was stored."""
+    place: int
+    """Its stamp, as every resend has it."""
+    id: bytes = b""
+    """Empty: that of log and number, as of all strong productions."""
+    origin: int = 0
+    """The source among whose offsets `place` is; 0: it is a time."""
 
 
 @dataclass(slots=True)
@@ -541,13 +550,13 @@ class Store(Protocol):
         """Cut a released and folded interval in two at a slot; gives the id of the upper part.
 
         The lower part keeps the id, the chain of commits, the logs and the counters. The upper
-        part begins a chain with the parent's watermarks. Both are wanted, and pinned, as the
-        parent was. No row of state moves.
+        part begins a chain with the parent's watermarks, and the number of its last bundle. Both
+        are wanted, and pinned, as the parent was. No row of state moves.
 
         Raises:
             Fenced: somebody has claimed, split or merged it meanwhile.
-            PlacementRefused: it has an owner, is not folded, is a partition of an injector, or
-                `at` is not inside of it.
+            PlacementRefused: it has an owner, is not folded, has a bundle that is not delivered,
+                is a partition of an injector, or `at` is not inside of it.
         """
         ...
 
@@ -558,13 +567,15 @@ class Store(Protocol):
 
         It takes over the logs of both with what is acknowledged of them, the lesser of what they
         promised, of their floors too, the greater of what they have heard, and the sum of their
-        counters. It is wanted, and pinned, as the lower one was. It begins without a position: the
-        files of its parts stay as they are. The ids of the parts are forgotten.
+        counters. It is wanted, and pinned, as the lower one was. Of their positions it has the
+        greater number of a bundle, and nothing else: the files of its parts stay as they are. The
+        ids of the parts are forgotten.
 
         Raises:
             Fenced: somebody has claimed, split or merged one meanwhile.
             PlacementRefused: they are no neighbours of one computation, or one has an owner,
-                is not folded or is a partition of an injector.
+                is not folded, has a bundle that is not delivered, or is a partition of an
+                injector.
         """
         ...
 
@@ -577,7 +588,7 @@ class Store(Protocol):
     async def open_lane(self) -> StoreLane: ...
 
     def read_productions(self, log: int, first: int) -> AsyncIterator[StoredProduction]:
-        """Productions of a log from `first` on, in order."""
+        """Productions of a log from `first` on, in order, weak ones that are stored among them."""
         ...
 
     async def retire_logs(self, logs: list[int]) -> None: ...
@@ -585,7 +596,11 @@ class Store(Protocol):
     async def look_up_seen(
         self, bucket: int, computation: int, ids: list[tuple[int, bytes]]
     ) -> set[bytes]:
-        """Which of these (slot, id) are in the bucket."""
+        """Which of these (slot, id) are in the bucket.
+
+        Of a weak production the name in the id counts (`millwheel.model.name_of`), and the answer
+        has the id as it is stored, whose digest may be another one.
+        """
         ...
 
     async def scan_seen(

@@ -23,6 +23,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from millwheel.errors import Fenced, StoreError, StoreUnavailable
+from millwheel.model import name_of
 from millwheel.sinks import Table
 from millwheel.store import deployment
 from millwheel.store.lane import PostgresLane, translate
@@ -432,7 +433,9 @@ class PostgresStore:
             rows = await self._rows(
                 "read_productions", {"log": log, "first": first, "limit": PAGE_ROWS}
             )
-            for seq, stream, receiver, slot, key, value, version, ts, hold, stamp in rows:
+            for row in rows:
+                seq, stream, receiver, slot, key, value, version, ts, hold, stamp = row[:10]
+                place, id_, origin = row[10:]
                 yield StoredProduction(
                     seq,
                     stream,
@@ -444,6 +447,9 @@ class PostgresStore:
                     ts,
                     hold,
                     stamp,
+                    place,
+                    id_.bytes if id_ else b"",
+                    origin,
                 )
             if len(rows) < PAGE_ROWS:
                 return
@@ -459,12 +465,13 @@ class PostgresStore:
             "look_up_seen",
             {
                 "slot": [slot for slot, _ in ids],
-                "id": [UUID(bytes=id_) for _, id_ in ids],
+                "low": [UUID(bytes=name_of(id_).ljust(16, b"\0")) for _, id_ in ids],
+                "high": [UUID(bytes=name_of(id_).ljust(16, b"\xff")) for _, id_ in ids],
                 "computation": computation,
             },
             table=bucket_table("seen_record", bucket),
         )
-        return {id_.bytes for _, id_ in rows}
+        return {id_.bytes for (id_,) in rows}
 
     async def scan_seen(
         self, bucket: int, computation: int, after: tuple[int, bytes], slot_to: int, limit: int
@@ -640,11 +647,11 @@ class PostgresStore:
         """Look again, under the lock, at what is stored: never at what this worker believes."""
         if bucket.family == "source":
             cursor = await connection.execute(
-                self.statements.get("source_acknowledged"), {"log": bucket.log}
+                self.statements.get("source_acknowledged"),
+                {"log": bucket.log, "high": bucket.high},
             )
             row = await cursor.fetchone()
-            # No row: the injector was removed. Nothing stored: none of it is acknowledged yet.
-            return row is None or (row[0] is not None and row[0] >= bucket.high)
+            return row is not None and bool(row[0])
         if bucket.family == "named":
             return True
         cursor = await connection.execute(self.statements.get("stored_floor"))

@@ -30,6 +30,10 @@ _production_numbers = Struct("!iqiiiqiqi").pack
 
 SEEN_COLUMNS = ("slot", "computation", "id")
 STATE_COLUMNS = ("interval_id", "n", "computation", "version", "slot", "key", "entry", "value")
+STRAGGLER_COLUMNS = (
+    "log", "seq", "id", "origin", "place", "stream", "receiver", "slot", "key", "value", "version",
+    "ts", "hold", "stamp",
+)  # fmt: skip
 PRODUCTION_COLUMNS = (
     "log", "stream", "receiver", "version", "stamp", "seq", "slot", "ts", "hold", "key", "value",
 )  # fmt: skip
@@ -116,6 +120,20 @@ def timer_arrays(rows: Iterable[TimerChange]) -> dict[str, list[Any]]:
     columns = [list(column) for column in zip(*rows, strict=True)]
     columns[4] = [key.decode() for key in columns[4]]
     return dict(zip(TimerChange._fields, columns, strict=True))
+
+
+def straggler_arrays(
+    rows: Iterable[Delivery[Any]], streams: Mapping[str, tuple[int, int]], stamp: int
+) -> dict[str, list[Any]]:
+    """Parameters of ``insert_stragglers.sql``; `stamp` is that of the commit."""
+    found = list(rows)
+    return {
+        **production_arrays(found, streams),
+        "id": [UUID(bytes=d.id) for d in found],
+        "origin": [d.origin for d in found],
+        "place": [d.stamp for d in found],
+        "stamp": [stamp] * len(found),
+    }
 
 
 def production_arrays(

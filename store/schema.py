@@ -1,7 +1,7 @@
 """The tables of one pipeline (one Postgres schema), as SQLAlchemy Core metadata.
 
-Five tables are append-only and cut into *buckets*: `commit_record`, `state_change`,
-`timer_change`, `production`, `seen_record`. Here stand their empty parents, which readers
+Six tables are append-only and cut into *buckets*: `commit_record`, `state_change`,
+`timer_change`, `production`, `straggler`, `seen_record`. Here stand their empty parents, which readers
 query; each bucket is a child table (``production_17`` inherits `production`) that writers
 address by name and that is dropped whole (see `millwheel.runtime.buckets`).
 
@@ -283,7 +283,11 @@ commit_record = Table(
         nullable=False,
         comment="log -> [first not acknowledged, [[from, to], ...] beyond]",
     ),
-    Column("position", JSONB, comment="of an injector: where to read on; of files: their length"),
+    Column(
+        "position",
+        JSONB,
+        comment="of an injector: where to read on; of files: their length; of bundles: the number",
+    ),
     Column("counters", JSONB, nullable=False, comment="totals since deploy"),
     Column("percentiles", JSONB, comment="percentile low watermarks promised; microseconds"),
     comment="One row per interval and commit: the chain that makes commits ordered",
@@ -339,6 +343,31 @@ production = Table(
     Column("hold", BigInteger, nullable=False, comment="what it counts for in the low watermark"),
     Column("stamp", BigInteger, nullable=False, comment="produced_at, the sender's logical clock"),
     comment="Records sent, one row per reader, until acknowledged and their bucket dropped",
+)
+
+straggler = Table(
+    "straggler",
+    metadata,
+    Column("log", BigInteger, nullable=False),
+    Column("seq", BigInteger, nullable=False, comment="position in the log"),
+    Column("id", UUID, nullable=False, comment="12 bytes of name, 4 bytes of digest"),
+    Column("origin", BigInteger, nullable=False, comment="log of the source it came of, or 0"),
+    Column(
+        "place",
+        BigInteger,
+        nullable=False,
+        comment="offset in the origin, or produced_at of what it came of: its place in the buckets",
+    ),
+    Column("stream", SmallInteger, nullable=False),
+    Column("receiver", SmallInteger, nullable=False, comment="computation.id of the reader"),
+    _slot(),
+    _key(),
+    Column("value", Text, nullable=False, comment="JSON"),
+    Column("version", SmallInteger, nullable=False),
+    Column("ts", BigInteger, nullable=False, comment="event time"),
+    Column("hold", BigInteger, nullable=False, comment="what it counts for in the low watermark"),
+    Column("stamp", BigInteger, nullable=False, comment="when it was stored; microseconds"),
+    comment="Weak productions that had not arrived when the record they came of was noted as seen",
 )
 
 seen_record = Table(

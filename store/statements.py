@@ -7,7 +7,9 @@ from importlib import resources
 
 from psycopg import sql
 
-BUCKETED = ("commit_record", "state_change", "timer_change", "production", "seen_record")
+BUCKETED = (
+    "commit_record", "state_change", "timer_change", "production", "straggler", "seen_record",
+)  # fmt: skip
 """The parents of bucket tables; a bucket of seen ids of a source has `seen_record` alone."""
 
 TABLES = (

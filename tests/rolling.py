@@ -18,36 +18,32 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import json
-import os
-import shutil
 import signal
 import sys
 import time
 import urllib.request
-from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psycopg
-
 from millwheel.errors import DeployRefused
-from millwheel.store import embedded
-from millwheel.store.migrate import migrate
 from tests import visits
-from tests.chaos import CHAINS, NAME, ROOT, make_directory
+from tests.fleet import (
+    LOOK_SECONDS,
+    Fleet,
+    Member,
+    Report,
+    housed,
+    unless_it_stands_still,
+)
 
 ROWS_PER_SECOND = 2000
 PAUSE = 0.5
 """Seconds that every tenth visit takes, so that there is work for as long as is wanted."""
 
 READY_SECONDS = 60.0
-END_SECONDS = 180.0
-"""For what is left when all have the last code."""
+END_SECONDS = 60.0
+"""In which something must be done of what is left when all have the last code."""
 
 SLOW_SECONDS = 10.0
 """In which a worker must be gone, and all it had be somebody else's. Waiting for its lease would be
@@ -55,8 +51,6 @@ seconds; a worker that could not drain gives up after 3."""
 
 STILL_SECONDS = 5.0
 """After a rest, in which something must have been done since before it."""
-
-LOOK_SECONDS = 0.05
 
 VERSIONS = {"first": 1, "later": 2, "back": 1}
 FIELDS = {"first": {"number"}, "later": {"count", "last"}, "back": {"number"}}
@@ -95,21 +89,15 @@ class HandOver:
 
 
 @dataclass
-class Report:
+class RollingReport(Report):
     """What happened."""
 
     orderly: list[HandOver] = field(default_factory=list)
     killed: list[HandOver] = field(default_factory=list)
-    exits: Counter[int] = field(default_factory=Counter)
+    refused: int = 0
+    """Workers of old code that came too late."""
     touched: dict[str, int] = field(default_factory=dict)
     """Keys that only workers of this code have touched since it was everybody's."""
-    errors: list[str] = field(default_factory=list)
-    differences: list[str] = field(default_factory=lambda: ["nobody has looked"])
-
-    @property
-    def good(self) -> bool:
-        """Everything is as it must be."""
-        return not self.errors and not self.differences
 
     def lines(self) -> list[str]:
         """For people."""
@@ -120,8 +108,7 @@ class Report:
                 for hand_over in self.killed
             ),
             f"exits {dict(self.exits)}; keys brought to each version: {self.touched}",
-            *self.errors,
-            *(self.differences or ["equal to the batch answer"]),
+            *super().lines(),
         ]
 
 
@@ -129,74 +116,43 @@ class Refused(Exception):
     """A worker of old code has nothing left to do."""
 
 
-class Member:
-    """A worker process."""
+class Versioned(Member):
+    """A worker process, and which code it runs."""
 
-    def __init__(self, number: int, version: str, log: Path) -> None:
+    def __init__(self, fleet: Rolling, version: str) -> None:
+        super().__init__(fleet)
         self.version = version
-        self.name = f"worker {number} ({version})"
-        self.id = ""
-        """As it says itself, its first part."""
+        self.name = f"{self.name} ({version})"
         self.url = ""
         """Where it answers probes."""
-        self.expected = {0}
-        """Exit codes that are no surprise."""
         self.seconds = 0.0
         """That it took to end."""
-        self._number = number
-        self._log = log
-        self._process: asyncio.subprocess.Process | None = None
-        self._ended: asyncio.Task[int] | None = None
 
-    async def start(self, environment: dict[str, str]) -> None:
-        """Begin to work, and wait until it says that it does."""
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "millwheel.cli.main", "worker", "tests.visits_later:pipeline",
-            "--until-done", "--http", "127.0.0.1:0",
-            cwd=ROOT, env={**environment, "VISITS_VERSION": self.version},
-            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, limit=1 << 24,
+    async def begin(self) -> None:
+        """Begin to work, and wait until it says that it does.
+
+        Raises:
+            Refused: all is newer code's.
+        """
+        self.expected = {0, DeployRefused.exit_code}
+        await self.start(
+            "--http", "127.0.0.1:0",
+            pipeline="tests.visits_later:pipeline", VISITS_VERSION=self.version,
         )  # fmt: skip
-        self._ended = asyncio.create_task(self._read())
         async with asyncio.timeout(READY_SECONDS):
             while not self.id or not await asyncio.to_thread(is_ready, self.url):
-                if self._ended.done():
-                    if self._ended.result() == DeployRefused.exit_code:
+                if not self.alive:
+                    if await self.wait() == DeployRefused.exit_code:
                         self.expected = {DeployRefused.exit_code}
                         raise Refused
                     raise AssertionError(f"{self.name} ended before it was ready")
                 await asyncio.sleep(LOOK_SECONDS)
+        self.expected = {0}
 
-    async def _read(self) -> int:
-        assert self._process is not None  # after `start`
-        assert self._process.stderr is not None
-        with self._log.open("ab") as log:
-            while line := await self._process.stderr.readline():
-                log.write(b"%d " % self._number + line)
-                log.flush()
-                with contextlib.suppress(ValueError):
-                    self._note(json.loads(line))
-        return await self._process.wait()
-
-    def _note(self, event: Any) -> None:
-        what = event.get("event") if isinstance(event, dict) else None
-        if what == "started":
-            self.id = event["worker"]
-        elif what == "http_listening":
+    def hear(self, event: dict[str, Any]) -> None:
+        super().hear(event)
+        if event.get("event") == "http_listening":
             self.url = event["url"]
-
-    @property
-    def alive(self) -> bool:
-        """Whether it works."""
-        return self._ended is not None and not self._ended.done()
-
-    async def end(self, number: signal.Signals | None, expected: int) -> int:
-        """Send it a signal, and wait for its end; gives its exit code."""
-        assert self._process is not None
-        assert self._ended is not None
-        self.expected = {expected}
-        if number is not None and self._process.returncode is None:
-            self._process.send_signal(number)
-        return await self._ended
 
 
 def is_ready(url: str) -> bool:
@@ -208,41 +164,31 @@ def is_ready(url: str) -> bool:
         return False
 
 
-class Rolling:
+class Rolling(Fleet[RollingReport]):
     """Workers of one pipeline, and their replacement."""
 
     def __init__(self, directory: Path, rest: float) -> None:
-        self.report = Report()
-        self._directory = directory
+        super().__init__(directory, RollingReport(), PAUSE)
         self._rest = rest
-        self._members: list[Member] = []
-        self._server = embedded.start(directory / "store")
-        migrate(self._server.url, NAME)
-        self._environment = {
-            **os.environ,
-            "MILLWHEEL_STORE": self._server.url,
-            "VISITS": str(directory),
-            "VISITS_NAME": NAME,
-            "VISITS_PAUSE": str(PAUSE),
-        }
 
     @property
-    def alive(self) -> list[Member]:
+    def alive(self) -> list[Versioned]:
         """Those that work."""
-        return [member for member in self._members if member.alive]
+        return [m for m in self.members if isinstance(m, Versioned) and m.alive]
 
-    async def start(self, version: str) -> Member:
+    async def add(self, version: str) -> Versioned:
         """One more worker, ready to work."""
-        member = Member(len(self._members) + 1, version, self._directory / "workers.log")
-        self._members.append(member)
-        await member.start(self._environment)
+        member = Versioned(self, version)
+        await member.begin()
         return member
 
     async def share(self) -> None:
         """Wait until everybody has something to do."""
-        async with asyncio.timeout(READY_SECONDS):
-            while not all(self._ask(OWNED, member.id) for member in self.alive):  # noqa: ASYNC110
-                await asyncio.sleep(LOOK_SECONDS)
+        await self.wait_until(
+            lambda: all(self.ask(OWNED, member.id) for member in self.alive),
+            "all have something to do",
+            READY_SECONDS,
+        )
 
     async def roll(self, version: str, *, kill_one: bool) -> None:
         """Replace all workers by such with other code, one after the other."""
@@ -250,36 +196,38 @@ class Rolling:
         before = old[0].version
         while old:
             leaver = old.pop(0)
-            at, had = await self._end(leaver, signal.SIGTERM)
+            at, had = await self._leave(leaver, signal.SIGTERM)
             self.report.orderly.append(await self._handed_over(leaver, at, had))
-            await self.start(version)
+            await self.add(version)
             await self._go_on(f"with {len(old)} of {before} and {version}")
             if kill_one and old:
                 kill_one = False
                 victim = old.pop(0)
-                at, had = await self._end(victim, signal.SIGKILL)
-                with contextlib.suppress(Refused):  # it came so late that all is newer code's
-                    old.append(await self.start(before))
+                at, had = await self._leave(victim, signal.SIGKILL)
+                try:
+                    old.append(await self.add(before))
+                except Refused:  # it came so late that all is newer code's
+                    self.report.refused += 1
+                    await self.add(version)
                 self.report.killed.append(await self._handed_over(victim, at, had))
                 await self._go_on(f"after one of {before} was killed")
         await self._check_versions(version)
 
-    async def _end(self, member: Member, number: signal.Signals) -> tuple[float, list[int]]:
+    async def _leave(self, member: Versioned, number: signal.Signals) -> tuple[float, list[int]]:
         """End a worker by a signal; gives when it was sent, and which intervals it had."""
-        had = [id_ for (id_,) in self._ask(OWNED, member.id)]
+        had = [id_ for (id_,) in self.ask(OWNED, member.id)]
         at = time.time()
-        code = await member.end(number, 128 + number if number is signal.SIGTERM else -number)
+        await member.end(number, 128 + number if number is signal.SIGTERM else -number)
         member.seconds = time.time() - at
-        self._count(member, code)
         return at, had
 
-    async def _handed_over(self, member: Member, at: float, had: list[int]) -> HandOver:
+    async def _handed_over(self, member: Versioned, at: float, had: list[int]) -> HandOver:
         """Wait until others have what a worker had."""
         async with asyncio.timeout(READY_SECONDS):
             while True:
                 # What was split or merged since is claimed by another id, or by its owner.
-                left = {id_ for (id_,) in self._ask("SELECT id FROM visits.key_interval")}
-                claims = dict(self._ask(CLAIMS, had, at, member.id))
+                left = {id_ for (id_,) in self.ask("SELECT id FROM visits.key_interval")}
+                claims = dict(self.ask(CLAIMS, had, at, member.id))
                 if left & set(had) <= set(claims):
                     break
                 await asyncio.sleep(LOOK_SECONDS)
@@ -288,11 +236,6 @@ class Rolling:
         if 128 + signal.SIGTERM in member.expected and max(member.seconds, owned) > SLOW_SECONDS:
             self.report.errors.append(f"slow: {found}")
         return found
-
-    def _count(self, member: Member, code: int) -> None:
-        self.report.exits[code] += 1
-        if code not in member.expected:
-            self.report.errors.append(f"{member.name} ended with exit code {code}")
 
     async def _go_on(self, when: str) -> None:
         """Let them work together for a while: all are there, and the results grow."""
@@ -303,20 +246,20 @@ class Rolling:
             if time.monotonic() - began > self._rest + STILL_SECONDS:
                 self.report.errors.append(f"it stands still {when}")
                 break
-        for member in self._members:
+        for member in self.members:
             if not member.alive and member.expected == {0}:
                 self.report.errors.append(f"{member.name} has ended by itself {when}")
 
     def _numbers(self) -> dict[str, int]:
         """How many steps each user has."""
-        return dict(self._ask(STEPS))
+        return dict(self.ask(STEPS))
 
     async def _check_versions(self, version: str) -> None:
         """What was touched from now on is stored as the newest code says."""
         before = self._numbers()
         await self._go_on(f"with {version} alone")
         touched = {user for user, number in self._numbers().items() if number > before.get(user, 0)}
-        states = {user: (found, set(value)) for user, found, value in self._ask(STATES)}
+        states = {user: (found, set(value)) for user, found, value in self.ask(STATES)}
         wanted = VERSIONS[version], FIELDS[version]
         wrong = [user for user in touched if states[user] != wanted]
         self.report.touched[version] = len(touched)
@@ -326,52 +269,24 @@ class Rolling:
                 f"version: {[(user, states[user]) for user in wrong[:3]]}"
             )
 
-    def _ask(self, query: str, *parameters: object) -> list[Any]:
-        with psycopg.connect(self._server.url) as connection:
-            return connection.execute(query.encode(), parameters).fetchall()
-
     async def finish(self) -> None:
         """Let the workers come to the end."""
-        visits.hurry(self._directory).touch()
-        async with asyncio.timeout(END_SECONDS):
-            for member in self.alive:
-                self._count(member, await member.end(None, 0))
-
-    def judge(self, answer: visits.Answer) -> None:
-        """Compare everything with what it must be."""
-        ((broken,),) = self._ask(CHAINS)
-        if broken:
-            self.report.errors.append(f"chains of commits broken: {broken}")
-        self.report.differences = visits.differences(visits.read(self._server.url, NAME), answer)
-
-    async def end(self) -> None:
-        """Whatever is left."""
-        for member in self.alive:
-            await member.end(signal.SIGKILL, -signal.SIGKILL)
+        visits.hurry(self.directory).touch()
+        ending = asyncio.gather(*(member.wait() for member in self.alive))
+        await unless_it_stands_still(ending, self.rows_done, END_SECONDS)
 
 
-@asynccontextmanager
-async def rolling(rest: float) -> AsyncIterator[tuple[Rolling, Path]]:
-    """Workers' place on a store of their own; everything is gone in the end."""
-    directory = make_directory()
-    try:
-        made = Rolling(directory, rest)
-        try:
-            yield made, directory
-        finally:
-            await made.end()
-    finally:
-        await asyncio.to_thread(embedded.remove, directory / "store")
-        if made.report.good:
-            shutil.rmtree(directory, ignore_errors=True)
-
-
-async def run(*, seconds: float, workers: int, back: bool) -> Report:
+async def run(*, seconds: float, workers: int, back: bool) -> RollingReport:
     """Work, replace, finish, judge."""
     rests = 2 * (workers + 1) if back else workers + 2
-    async with rolling(seconds / rests) as (made, directory):
-        answer = visits.write(directory, int(ROWS_PER_SECOND * (seconds + 10)), seed=workers)
-        await asyncio.gather(*(made.start("first") for _ in range(workers)))
+
+    def rolling(directory: Path) -> Rolling:
+        return Rolling(directory, seconds / rests)
+
+    async with housed(rolling) as made:
+        rows = int(ROWS_PER_SECOND * (seconds + 10))
+        answer = visits.write(made.directory, rows, seed=workers)
+        await asyncio.gather(*(made.add("first") for _ in range(workers)))
         try:
             await made.share()
             await made.roll("later", kill_one=True)
@@ -381,9 +296,7 @@ async def run(*, seconds: float, workers: int, back: bool) -> Report:
             made.judge(answer)
         except (AssertionError, TimeoutError) as error:
             made.report.errors.append(f"{type(error).__name__}: {error}")
-        if not made.report.good:
-            made.report.errors.append(f"logs: {directory / 'workers.log'}")
-        return made.report
+    return made.report
 
 
 def main() -> int:
@@ -396,9 +309,7 @@ def main() -> int:
     report = asyncio.run(
         run(seconds=options.seconds, workers=options.workers, back=not options.stay)
     )
-    for line in report.lines():
-        print(line, flush=True)
-    return 0 if report.good else 1
+    return report.tell()
 
 
 if __name__ == "__main__":

@@ -435,6 +435,13 @@ class Owner:
             record_id(log, seq),
         )  # fmt: skip
 
+    def straggler(self, key: Key, value: Any, *, origin: int = 0, place: int = 7) -> Delivery[Any]:
+        """A weak production, the next one of the log, that has not arrived; its id says so."""
+        made = self.production(key, value)
+        made.id = b"\xff" + made.id[1:12] + bytes(reversed(made.id[12:]))
+        made.origin, made.stamp = origin, place
+        return made
+
     def seen(self, number: int, *, slot: int | None = None) -> tuple[int, int, bytes]:
         """An id: (slot, computation, id)."""
         id_ = record_id(1, number)

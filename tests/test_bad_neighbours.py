@@ -500,7 +500,7 @@ async def test_what_a_zombie_sends_is_dropped_and_counted_and_not_acknowledged()
     seq = stream.last + 1
     slot = receiver.slots[0]
     item = msgspec.json.encode(Item("from the grave", 4711))
-    row = (seq, "items", b'"from the grave"', slot, 0, 0, 0, len(item), b"", False, item, 1)
+    row = (seq, "items", b'"from the grave"', slot, 0, 0, 0, len(item), b"", False, item, 1, 0)
     for previous in (-1, stream.last, stream.last + 7):
         link.send(
             Deliver(log, sequencer - 1, epoch + 100, interval_id, receiver.step.id, previous, [row])

@@ -31,6 +31,8 @@ import pytest
 from psycopg import sql
 
 from millwheel.store import binaries, embedded
+from tests import warm
+from tests.warm import Process
 
 COMMAND = (sys.executable, "-P", "-m", "millwheel.cli.main")  # -P: not the current directory
 SECONDS = 60
@@ -50,6 +52,11 @@ INPUT = os.environ.get("INPUT", "lines.jsonl")
 NAME = os.environ.get("NAME", "wordcount")
 GATE = os.environ.get("GATE", "")
 LATENESS = timedelta(seconds=int(os.environ.get("LATENESS", "0")))
+SETTINGS = Settings(
+    progress_seconds=0.05,
+    lease_seconds=float(os.environ.get("LEASE", "15")),
+    placement_seconds=float(os.environ.get("PLACEMENT", "1")),
+)
 
 
 class Line(msgspec.Struct):
@@ -95,7 +102,7 @@ def to_row(pane):
 
 
 def build(on_error="fail") -> Pipeline:
-    made = Pipeline(NAME, settings=Settings(progress_seconds=0.05))
+    made = Pipeline(NAME, settings=SETTINGS)
     made.inject(
         LINES, JsonLines(INPUT), timestamp=lambda line: line.at, lateness=LATENESS,
         on_error=on_error,
@@ -165,7 +172,7 @@ def expected(*parts: Rows) -> Counter[tuple[str, str]]:
 class Running:
     """A command that was started and not waited for."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: Process) -> None:
         self.process = process
         self.log: list[dict[str, Any]] = []
         self._watchdog = threading.Timer(SECONDS, process.kill)
@@ -210,6 +217,8 @@ class Shell:
             "NO_COLOR": "1",
         }
         self.started: list[Running] = []
+        self.cold = False
+        """Python starts anew for each command, as when somebody types it (`tests.warm`)."""
 
     def write(self, rows: list[Any], *, append: bool = False) -> None:
         text = "".join((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in rows)
@@ -217,15 +226,20 @@ class Shell:
             file.write(text)
 
     def start(self, *arguments: str, **environment: str) -> Running:
-        process = subprocess.Popen(
-            [*COMMAND, *arguments],
-            cwd=self.directory,
-            env={**self.environment, **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        """Begin a command."""
+        given = {**self.environment, **environment}
+        if self.cold:
+            process: Process = subprocess.Popen(
+                [*COMMAND, *arguments],
+                cwd=self.directory,
+                env=given,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        else:
+            process = warm.parent().start(list(arguments), self.directory, given)
         self.started.append(Running(process))
         return self.started[-1]
 
@@ -394,6 +408,7 @@ def test_looking_into_a_store_makes_none(own_shell: Shell, own_store: Path) -> N
 
 
 def test_run_then_nothing_to_do(shell: Shell) -> None:
+    shell.cold = True
     rows = lines(300)
     shell.write(rows)
     told = shell("run", "wheel:pipeline")
@@ -555,7 +570,7 @@ def test_a_second_signal_ends_at_once_and_kill_9_loses_nothing(shell: Shell) -> 
     assert code == 143
 
     running = shell.start("run", "wheel:pipeline")
-    running.until(lambda line: line["event"] == "progress")
+    running.until(lambda line: line["event"] == "started")  # progress may be told before
     code, _, _ = running.end(signal.SIGKILL)
     assert code == -signal.SIGKILL
     status = shell.json("status", shell.environment["NAME"])["pipelines"][0]

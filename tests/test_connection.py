@@ -10,6 +10,7 @@ import pytest
 from millwheel.clock import VirtualClock
 from millwheel.runtime.connection import Connection, End
 from millwheel.runtime.frames import (
+    VERSION,
     Frame,
     Goodbye,
     Hello,
@@ -99,7 +100,7 @@ class Bench:
         self.connection.data_received(b"".join(encode(frame, 1 << 20) for frame in frames))
 
     def up(self) -> Bench:
-        self.say(Hello(1, "p", "you", b"2" * 32), Proof(b""))
+        self.say(Hello(VERSION, "p", "you", b"2" * 32), Proof(b""))
         assert self.connection.up
         return self
 
@@ -117,7 +118,7 @@ class Bench:
 async def test_what_is_sent_in_one_turn_is_one_write() -> None:
     bench = Bench().up()
     await asyncio.sleep(0)
-    assert bench.hand.frames() == [Hello(1, "p", "me", b"1" * 32), Proof(b""), Welcome()]
+    assert bench.hand.frames() == [Hello(VERSION, "p", "me", b"1" * 32), Proof(b""), Welcome()]
     sent = [NotMine(number, 0, 0) for number in range(100)]
     for frame in sent:
         bench.connection.send(frame)
@@ -146,7 +147,7 @@ async def test_a_stranger_cannot_make_us_keep_a_long_frame() -> None:
     assert not bench.end()
 
 
-@pytest.mark.parametrize("frame", [Hello(1, "p", "you", b"2" * 32), Welcome(), Refuse("no")])
+@pytest.mark.parametrize("frame", [Hello(VERSION, "p", "you", b"2" * 32), Welcome(), Refuse("no")])
 async def test_a_greeting_in_the_midst_of_talk_is_out_of_place(frame: Frame) -> None:
     bench = Bench().up()
     bench.say(NotMine(1, 1, 1), frame, NotMine(2, 2, 2))
@@ -285,7 +286,7 @@ async def test_last_words_that_nobody_takes_are_not_waited_for_long() -> None:
 
 async def test_a_long_reason_is_cut_so_that_it_can_be_heard() -> None:
     bench = Bench()
-    bench.say(Hello(1, "ф" * 1900, "you", b"2" * 32))
+    bench.say(Hello(VERSION, "ф" * 1900, "you", b"2" * 32))
     (refusal,) = bench.hand.frames()
     assert isinstance(refusal, Refuse)
     assert len(encode(refusal, 4096)) <= 4096

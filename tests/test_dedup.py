@@ -103,8 +103,11 @@ async def make(limits: Settings = QUICK) -> tuple[VirtualClock, Stamps, Buckets,
     return clock, stamps, buckets, dedup
 
 
-def delivery(seq: int, stamp: int, log: int = 5) -> Delivery[int]:
-    return Delivery("a", seq, 0, "s", b'"a"', 9, 1, 0, 0, b"", log, seq, stamp, record_id(log, seq))
+def delivery(seq: int, stamp: int, log: int = 5, origin: int = 0) -> Delivery[int]:
+    return Delivery(
+        "a", seq, 0, "s", b'"a"', 9, 1, 0, 0, b"", log, seq, stamp, record_id(log, seq), 0, False,
+        origin,
+    )  # fmt: skip
 
 
 async def test_copies_in_flight_join_the_first_and_appear_nowhere() -> None:
@@ -112,8 +115,8 @@ async def test_copies_in_flight_join_the_first_and_appear_nowhere() -> None:
     stamp = stamps.next()
     first, again, other, third = (delivery(seq, stamp) for seq in (0, 0, 1, 2))
     other.id = third.id = first.id  # as user-supplied ids may be: each has its own sender to tell
-    assert dedup.sort([first, again, other], frozenset())[0] == [first]
-    assert dedup.sort([third], frozenset()) == ([], {}, [])
+    assert dedup.sort([first, again, other])[0] == [first]
+    assert dedup.sort([third]) == ([], {}, [])
     assert dedup.landed([first.id]) == [first, other, third]
     assert dedup.dropped == 3
     assert dedup.in_flight == {}
@@ -165,17 +168,17 @@ async def test_records_older_than_the_gc_watermark_are_remnants() -> None:
     _, stamps, buckets, dedup = await make()
     old, new = delivery(0, stamps.next()), delivery(1, stamps.next() + 10)
     buckets.gc_watermark = old.stamp + 1
-    assert dedup.sort([old, new], frozenset()) == ([new], {}, [old])
+    assert dedup.sort([old, new]) == ([new], {}, [old])
 
 
 async def test_a_time_without_its_bucket_is_an_error_never_not_seen() -> None:
     clock, _, buckets, dedup = await make()
     with pytest.raises(InvariantBroken, match="no bucket for stamp"):
-        dedup.sort([delivery(0, clock.now() + int(1e12))], frozenset())
+        dedup.sort([delivery(0, clock.now() + int(1e12))])
     with pytest.raises(InvariantBroken, match="no bucket for offset"):
-        dedup.sort([delivery(0, 0, log=8)], frozenset({8}))
+        dedup.sort([delivery(0, 0, log=8, origin=8)])
     await buckets.ensure_source(8, 0)
-    assert len(dedup.sort([delivery(0, 0, log=8)], frozenset({8}))[0]) == 1
+    assert len(dedup.sort([delivery(0, 0, log=8, origin=8)])[0]) == 1
 
 
 async def test_the_bucket_of_a_record_never_changes() -> None:

@@ -30,6 +30,8 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         return NUMBERS
     if hint is frames.Nonce:
         return st.binary(min_size=32, max_size=32)
+    if hint is frames.Token:
+        return st.integers(1, (1 << 64) - 1)
     parts: Any = getattr(hint, "__args__", ())
     if getattr(hint, "__origin__", None) is tuple:
         return st.tuples(*map(values, parts))
@@ -52,7 +54,7 @@ FRAMES = st.one_of(*map(frame_of, KINDS))
 
 
 def test_every_kind_is_tried() -> None:
-    assert len(KINDS) == 13
+    assert len(KINDS) == 17
 
 
 @given(FRAMES)

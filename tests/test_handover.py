@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from millwheel import Pipeline, Table
 from millwheel.errors import CommitUnknown, StatementError, StoreUnavailable
+from millwheel.graph import Node
 from millwheel.model import Delivery
 from millwheel.runtime.courier import Remote
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.sent import SentLog
+from millwheel.runtime.step import Step
 from millwheel.store.port import Commit
 from millwheel.testing.ether import Weather
 from millwheel.timers.holds import Holds
@@ -140,6 +142,7 @@ def check_whatever_happens_to_leases_and_commits(acts: list[Act], bad: bool, see
 @PLANS
 @example([(5, "lapse", 0), (3, "lapse", 1), (2, "lapse", 0)], False, 0)
 @example([(8, "join", 0), (2, "refused", 0), (1, "lapse", 0), (1, "refused", 1)], False, 0)
+@example([(5, "slow", 0), *[(10, "refused", 0)] * 2, (8, "outage", 0), (5, "lapse", 3)], False, 43)
 def test_whatever_happens_to_leases_and_commits(acts: list[Act], bad: bool, seed: int) -> None:
     check_whatever_happens_to_leases_and_commits(acts, bad, seed)
 
@@ -151,6 +154,44 @@ def test_whatever_happens_to_leases_and_commits_for_long(
     acts: list[Act], bad: bool, seed: int
 ) -> None:
     check_whatever_happens_to_leases_and_commits(acts, bad, seed)
+
+
+async def test_a_lane_that_recovers_while_all_is_let_go_of_takes_nothing() -> None:
+    """Its records are pulled away: what it took before that is looked up would be nobody's."""
+    cluster = Faulty(None, 0)
+    engine = await cluster.join()
+    await cluster.go(lambda: engine.processed > 20)
+    claims, let_go = asyncio.Event(), asyncio.Event()
+    claiming: list[str] = []
+
+    async def hold_up(name: str = "") -> None:
+        if name == "claim":
+            claiming.append(name)
+            await claims.wait()
+
+    async def slow_to_end() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await let_go.wait()
+
+    cluster.store.faults.before_call = hold_up
+    await cluster.happen("away", 0)
+    await cluster.go(lambda: claiming)  # a lane starts over
+    change = asyncio.ensure_future(engine.change(slow_to_end()))
+    await cluster.go(lambda: engine._changes)
+    letting_go = asyncio.ensure_future(engine.let_go_of_all())
+    before = len(cluster.commits)
+    claims.set()
+    for _ in range(200):  # it has its intervals again, and all the time it wants
+        await asyncio.sleep(0)
+    assert any(interval.intake for interval in engine.intervals), "there is something to take"
+    assert not [commit for commit in cluster.commits[before:] if commit.seen]
+    let_go.set()
+    await cluster.go(lambda: letting_go.done() and change.done())
+    await letting_go
+    assert not engine.intervals
+    await cluster.go(cluster.finished)
+    check(cluster, cluster.values)
 
 
 async def test_what_is_read_while_an_interval_drains_comes_after_what_waited_in_it() -> None:
@@ -201,7 +242,8 @@ def test_what_is_acknowledged_of_a_source_and_not_read_again_yet_moves_no_positi
 
 
 def test_what_waited_elsewhere_comes_before_what_came_meanwhile() -> None:
-    remote = Remote(Silent(), None, 1, (0, 10))  # type: ignore[arg-type]
+    step = Step(1, 0, Node("reader", "computation"), {})
+    remote = Remote(Silent(), step, 1, (0, 10))  # type: ignore[arg-type]
     for number in (5, 6):
         remote.append(delivery(number))
     remote.insert([delivery(number) for number in (3, 4)])

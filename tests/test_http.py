@@ -48,6 +48,8 @@ def some_figures() -> Figures:
                 intervals=1,
                 counters={"bad_rows": 3},
                 unacked=40,
+                pending_cap=64,
+                acknowledge_seconds=0.4,
                 input_watermark=MAX_TIME,
                 low_watermark=NOW - 2_500_000,
             ),
@@ -193,6 +195,8 @@ async def test_metrics(service: HttpService) -> None:
         ("millwheel_user_total", ("windows", 'odd "name"\n')): 6,
         ("millwheel_backlog", ("windows",)): 12,
         ("millwheel_unacked", ("lines",)): 40,
+        ("millwheel_pending_cap", ("lines",)): 64,
+        ("millwheel_acknowledge_seconds", ("lines",)): 0.4,
         ("millwheel_intervals_owned", ("windows",)): 2,
         ("millwheel_watermark_seconds", ("lines", "input")): float("inf"),
         ("millwheel_watermark_lag_seconds", ("lines", "input")): 0,
@@ -212,6 +216,9 @@ async def test_metrics(service: HttpService) -> None:
     }
     assert {name: found.get(name) for name in expected} == expected
     assert not any(labels == ("windows", "low") for _, labels in found)  # not known yet
+    for metric in ("pending_cap", "acknowledge_seconds", "latency_target_seconds"):
+        assert (f"millwheel_{metric}", ("windows",)) not in found, "it is no injector"
+    assert ("millwheel_latency_target_seconds", ("lines",)) not in found, "it has none"
 
 
 async def test_metrics_in_the_form_that_is_asked_for(service: HttpService) -> None:
@@ -235,6 +242,12 @@ async def test_status_is_json(service: HttpService) -> None:
     assert found["commits"]["count"] == 4
     lines, windows = found["computations"]
     assert lines["input_watermark"] == "infinity"
+    assert [lines[name] for name in ("unacked", "pending_cap", "acknowledge_seconds")] == [
+        40,
+        64,
+        0.4,
+    ]
+    assert lines["latency_target_seconds"] is None
     assert windows["low_watermark"] == "-infinity"
     assert windows["input_watermark"] == "2023-11-14T22:13:17+00:00"
     assert windows["counters"]["late_amended"] == 5

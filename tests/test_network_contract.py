@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from structlog.testing import capture_logs
 
 from millwheel.errors import InvariantBroken
 from millwheel.runtime import frames, greeting
-from millwheel.runtime.frames import Acknowledge, Deliver, Frame, Gap, NotMine, Report
+from millwheel.runtime.frames import (
+    VERSION,
+    Acknowledge,
+    Ask,
+    Deliver,
+    Frame,
+    Gap,
+    Loose,
+    Message,
+    NotMine,
+    Progress,
+    Report,
+    RootReport,
+    TooNew,
+)
 from millwheel.runtime.network import Limits, Link
 from tests.network_contract import SMALL, Heard, Site, Worker, everywhere
 
 SECRET = b"sixteen bytes or more"
 
 TALK: list[Frame] = [
-    Deliver(1, 9, 1, 5, 7, 0, [(3, "words", b'"a"', 65535, -5, 6, 8, 3, b"", False, b'"x"', 1)]),
+    Deliver(1, 9, 1, 5, 7, 0, [(3, "words", b'"a"', 65535, -5, 6, 8, 3, b"", False, b'"x"', 1, 0)]),
     Acknowledge(1, 7, [(3, 3), (5, 1 << 62)]),
     NotMine(1, 1, 5),
     Gap(1, 1, 5, 3),
@@ -79,7 +93,7 @@ async def test_a_frame_of_the_greatest_length_passes(site: Site) -> None:
 
 
 def row(size: int) -> frames.Row:
-    return (1, "s", b"1", 0, 0, 0, 0, size, b"", False, b"x" * size, 1)
+    return (1, "s", b"1", 0, 0, 0, 0, size, b"", False, b"x" * size, 1, 0)
 
 
 @everywhere
@@ -102,6 +116,31 @@ async def test_what_is_sent_while_the_link_is_down_is_dropped(site: Site) -> Non
     one.send(link, NotMine(2, 2, 2))
     await site.until(lambda: two_.heard.frames)
     assert two_.heard.frames == [NotMine(2, 2, 2)]
+
+
+@everywhere
+async def test_every_message_gets_through_both_ways(site: Site) -> None:
+    one, two_, link = await two(site, SMALL)
+    messages: list[Frame] = [
+        Deliver(1, 1, 1, 1, 1, 0, [row(9)]),
+        Ask(1, 2, 3, 4, 5),
+        Report([]),
+        Acknowledge(1, 1, [(1, 2)]),
+        NotMine(1, 2, 3),
+        Gap(1, 2, 3, 4),
+        Progress(1, 2, 3, 4, takes=True),
+        TooNew(1, 2, 3),
+        Loose(1, [(7, row(9))]),
+        RootReport([(7, 8), (9, 0)]),
+    ]
+    assert {type(message) for message in messages} == set(get_args(Message))
+    await site.until(lambda: ("one", False) in two_.heard.links)
+    back = two_.heard.links["one", False]
+    for message in messages:
+        one.send(link, message)
+        two_.send(back, message)
+    await site.until(lambda: len(two_.heard.frames) == len(one.heard.frames) == len(messages))
+    assert two_.heard.frames == one.heard.frames == messages
 
 
 @everywhere
@@ -189,7 +228,7 @@ async def test_another_version_is_refused(site: Site) -> None:
 
     def newer(expected: str | None) -> Any:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(greeting, "VERSION", 2)
+            patch.setattr(greeting, "VERSION", VERSION + 1)
             return make(expected)
 
     one.links._connection = newer  # type: ignore[method-assign]
@@ -199,7 +238,8 @@ async def test_another_version_is_refused(site: Site) -> None:
     assert not link.up
     told = {line["reason"] for line in warnings(logs)}
     assert told == {
-        "a worker with version 2 of the protocol met one with 1; run the same millwheel everywhere"
+        f"a worker with version {VERSION + 1} of the protocol met one with {VERSION}; run the same "
+        "millwheel everywhere"
     }
 
 

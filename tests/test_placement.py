@@ -799,6 +799,65 @@ async def test_a_merge_takes_the_lesser_of_everything_promised(site: Site) -> No
     assert [log.id for log in claim.logs] == [claim.new_log - 2]
 
 
+async def test_numbers_of_bundles_go_on_through_splits_and_merges(site: Site) -> None:
+    wheel = await Wheel.start(site)
+    owner = wheel.owner
+    first, second = owner.intervals
+    for row, number in ((first, 7), (second, 12)):
+        position = msgspec.json.encode({"bundle": {"number": number}})
+        await owner.write(owner.commit(row, position=position))
+    sequencers = await wheel.let_go()
+    upper = await wheel.store.split(first.id, sequencers[first.id], 100)
+    rows = await wheel.rows()
+    now = {row.id: row.sequencer for row in rows}
+    await wheel.store.merge(upper, second.id, now)
+    lower, whole = await wheel.take()
+    assert lower.interval.id == first.id
+    assert (lower.position, whole.position) == (
+        {"bundle": {"number": 7}},
+        {"bundle": {"number": 12}},
+    )
+
+
+async def test_the_part_that_is_cut_off_goes_on_from_the_number_of_its_parent(site: Site) -> None:
+    wheel = await Wheel.start(site)
+    owner = wheel.owner
+    first, second = owner.intervals
+    await owner.write(owner.commit(first, position=b'{"bundle": {"number": 7}}'))
+    await owner.write(owner.commit(second, position=b'{"length": 3}'))
+    sequencers = await wheel.let_go()
+    made = {
+        await wheel.store.split(row.id, sequencers[row.id], (row.slot_from + row.slot_to) // 2)
+        for row in (first, second)
+    }
+    claims = await wheel.take()
+    assert [claim.position for claim in claims if claim.interval.id in made] == [
+        {"bundle": {"number": 7}},
+        None,
+    ]
+
+
+async def test_an_interval_with_an_open_bundle_is_not_cut(site: Site) -> None:
+    wheel = await Wheel.start(site)
+    owner = wheel.owner
+    first, second = owner.intervals
+    opened = msgspec.json.encode({"bundle": {"number": 7, "open": ["0a" * 16]}})
+    await owner.write(owner.commit(second, position=opened))
+    sequencers = await wheel.let_go()
+    before = await wheel.rows()
+    for wrong in (
+        wheel.store.split(second.id, sequencers[second.id], second.slot_from + 9),
+        wheel.store.merge(first.id, second.id, sequencers),
+    ):
+        with pytest.raises(
+            PlacementRefused, match=r"bundle 7 of interval \d+ is closed and not delivered"
+        ):
+            await wrong
+    assert await wheel.rows() == before
+    claims = {claim.interval.id: claim for claim in await wheel.take()}
+    assert claims[second.id].position == {"bundle": {"number": 7, "open": ["0a" * 16]}}
+
+
 async def test_who_owned_the_parts_is_fenced(site: Site) -> None:
     wheel = await Wheel.start(site)
     owner = wheel.owner

@@ -253,6 +253,7 @@ class Place:
     def __init__(self, id_: int, slots: tuple[int, int], is_here: bool) -> None:
         self.id, self.slots, self.is_here = id_, slots, is_here
         self.intake: Any = None
+        self.queued = 0
 
 
 def step_of(*places: Place) -> Step:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import uuid
 
-from millwheel.cli.store import unowned
-from millwheel.store.inspection import PipelineStatus, inspect
+from millwheel.cli.store import flow_text, unowned
+from millwheel.store.inspection import PipelineStatus, SourceFlow, inspect
 from millwheel.store.port import Wish
 from tests.store_contract import Owner, PostgresSite
 
@@ -26,6 +26,24 @@ async def test_what_a_worker_said_of_itself_last(postgres: PostgresSite) -> None
     assert (theirs.id, theirs.intervals) == (other, 0)
     assert theirs.address == "10.0.0.1:7000"
     assert (theirs.cpu, theirs.rss_bytes) == (None, None), "it has said nothing yet"
+
+
+async def test_how_much_of_a_source_is_on_its_way(postgres: PostgresSite) -> None:
+    owner = await Owner.take(postgres.store)
+    (source,) = look(postgres).sources
+    assert source.flow is None, "its owner has said nothing yet"
+    told = {"pending": 40, "cap": 1200, "latency": 0.25, "target": 0.5}
+    load = {"intervals": {str(owner.injector.id): {"flow": told}}}
+    await postgres.store.heartbeat(owner.worker, 9.0, load)
+    (source,) = look(postgres).sources
+    assert source.flow == SourceFlow(40, 1200, 0.25, 0.5)
+    assert flow_text(source.flow) == (
+        "40 of 1,200 rows pending, acknowledged in 0.25 s (target 0.50 s)"
+    )
+    assert flow_text(SourceFlow(0, 8000, None, None)) == "0 of 8,000 rows pending"
+    await postgres.store.heartbeat(owner.worker, 0.0, load)
+    (source,) = look(postgres).sources
+    assert source.flow is None, "nobody alive has it"
 
 
 async def test_an_interval_is_moving_while_another_than_its_owner_is_to_have_it(

@@ -300,6 +300,25 @@ async def test_each_claim_opens_a_log_and_tells_the_live_ones(site: Site) -> Non
     assert (again.logs, again.new_log) == (source.logs, 0)
 
 
+async def test_nothing_of_a_retired_log_is_pending(site: Site) -> None:
+    """Commits do not tell of it any more what is acknowledged, and its rows are still there."""
+    owner = await Owner.take(site.store)
+    row_ = owner.intervals[0]
+    expected = []
+    for number in (1, 2):  # so many in a log each
+        commit = owner.commit(row_)
+        commit.productions = [owner.production("key", n, interval=row_) for n in range(number)]
+        await owner.write(commit)
+        expected += [(p.log, p.seq) for p in commit.productions]
+        await owner.claim(row_)
+    assert await site.pending() == expected
+    (first, *_), *rest = expected
+    await site.store.retire_logs([first])
+    assert await site.pending() == rest
+    await site.store.retire_logs([log for log, _ in rest])
+    assert await site.pending() == []
+
+
 # -- commits ------------------------------------------------------------------------------
 
 
@@ -769,6 +788,59 @@ async def test_a_production_is_read_back_with_everything_it_had(site: Site) -> N
     )
 
 
+@pytest.mark.parametrize("count", [1, 60])
+async def test_stragglers_stand_among_the_productions_of_their_log(site: Site, count: int) -> None:
+    owner = await Owner.take(site.store)
+    commit = owner.commit()
+    strong, weak = [], []
+    for number in range(count):
+        strong.append(owner.production(f"k{number}", number))
+        weak.append(owner.straggler(("Zürich", number), {"a": "é\\"}, origin=9, place=3 + number))
+    commit.productions, commit.stragglers = list(strong), list(reversed(weak))
+    await owner.write(commit)
+    found = [p async for p in site.store.read_productions(owner.log(), 0)]
+    assert [p.seq for p in found] == list(range(2 * count))
+    for sent, got in zip(strong, found[::2], strict=True):
+        assert (got.id, got.origin, got.place, got.stamp) == (b"", 0, sent.stamp, sent.stamp)
+    for sent, got in zip(weak, found[1::2], strict=True):
+        assert (got.id, got.origin, got.place) == (sent.id, 9, sent.stamp)
+        assert got.stamp == commit.stamp, "when it was stored"
+        assert (got.key, got.value, got.slot) == (sent.key_text, sent.encoded, sent.slot)
+        assert (got.ts, got.hold, got.version) == (sent.micros, sent.hold, 3)
+        assert (got.stream, got.receiver) == ("totals", owner.computation)
+    assert await site.pending() == [(owner.log(), seq) for seq in range(2 * count)]
+    acked = msgspec.json.encode({str(owner.log()): [1, [[3, 2 * count]]]})
+    await owner.write(owner.commit(acked=acked))
+    assert await site.pending() == [(owner.log(), seq) for seq in range(1, min(3, 2 * count))]
+
+
+async def test_a_straggler_cannot_be_written_twice(site: Site) -> None:
+    owner = await Owner.take(site.store)
+    commit = owner.commit()
+    commit.stragglers = [owner.straggler("a", 1)]
+    await owner.write(commit)
+    again = owner.commit()
+    again.stragglers = commit.stragglers
+    with pytest.raises(InvariantBroken):
+        await owner.lane.commit(again)
+
+
+async def test_a_weak_production_is_found_by_its_name_whatever_it_says(site: Site) -> None:
+    owner = await Owner.take(site.store)
+    names = [b"\xff" * 3 + bytes([0] * 8) + bytes([n]) for n in range(4)]
+    commit = owner.commit()
+    stored = [(5, owner.computation, name + b"then") for name in names[:2]]
+    commit.seen = {commit.bucket: [*stored, owner.seen(1, slot=5)]}
+    await owner.write(commit)
+    asked = [(5, name + b"now!") for name in names]
+    found = await site.store.look_up_seen(commit.bucket, owner.computation, asked)
+    assert found == {id_ for _, _, id_ in stored}
+    asked = [(6, name + b"then") for name in names]
+    assert not await site.store.look_up_seen(commit.bucket, owner.computation, asked)
+    strong = [(5, owner.seen(1)[2][:12] + b"now!")]
+    assert not await site.store.look_up_seen(commit.bucket, owner.computation, strong)
+
+
 async def test_seen_ids_are_looked_up_by_slot_computation_and_bucket(site: Site) -> None:
     owner = await Owner.take(site.store)
     other = await site.store.open_bucket("source", 1, 0, 1000)
@@ -1194,6 +1266,20 @@ async def test_a_source_bucket_stays_until_the_source_is_acknowledged_past_it(si
     await owner.write(owner.commit(owner.injector, acked=text))
     assert await site.store.drop_bucket(bucket)
     assert bucket not in await site.store.live_buckets()
+
+
+async def test_a_source_bucket_stays_while_what_came_of_its_rows_may_come_again(site: Site) -> None:
+    owner = await Owner.take(site.store)
+    log = owner.claims[owner.injector.id].logs[0].id
+    old, new = [await site.store.open_bucket("source", log, low, low + 100) for low in (0, 100)]
+    commit = owner.commit()
+    commit.stragglers = [owner.straggler("a", 1, origin=log, place=99)]
+    await owner.write(commit)
+    text = msgspec.json.encode({str(log): [200, []]})
+    await owner.write(owner.commit(owner.injector, acked=text))
+    assert not await site.store.drop_bucket(old)
+    assert not await site.store.drop_bucket(new), "buckets go in their order"
+    assert old in await site.store.live_buckets()
 
 
 async def test_a_bucket_of_named_ids_goes_when_the_engine_says_so(site: Site) -> None:

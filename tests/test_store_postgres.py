@@ -1099,7 +1099,12 @@ PLANNED: list[tuple[str, dict[str, Any], dict[str, str]]] = [
     ),
     (
         "look_up_seen",
-        {"slot": list(range(20)), "id": [uuid.UUID(int=n) for n in range(20)], "computation": 2},
+        {
+            "slot": list(range(20)),
+            "low": [uuid.UUID(int=n) for n in range(20)],
+            "high": [uuid.UUID(int=n) for n in range(20)],
+            "computation": 2,
+        },
         {"table": "seen_record"},
     ),
     (
@@ -1112,7 +1117,7 @@ PLANNED: list[tuple[str, dict[str, Any], dict[str, str]]] = [
     ("read_state_tail", {"interval_id": 2, "after": 2 * MANY - 50}, {}),
     ("read_lineage", {"interval_ids": [2, 3]}, {}),
     ("stored_floor", {}, {}),
-    ("source_acknowledged", {"log": 3}, {}),
+    ("source_acknowledged", {"log": 3, "high": 100}, {}),
     ("bucket_in_use", {}, {"table": "commit_record"}),
     ("advance_fold", {"interval_id": 2, "sequencer": 1, "after": 0, "through": 9}, {}),
     ("fold_states", {"interval_id": 2, "after": 100, "through": 140}, {}),

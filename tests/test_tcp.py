@@ -156,7 +156,9 @@ async def test_those_who_trust_each_other_meet(
         {"tls": certificates[listener] if listener else None, "secret": secret},
     )
     assert link.up
-    big = Deliver(1, 1, 1, 1, 1, 0, [(1, "s", b"1", 0, 0, 0, 0, 0, b"", False, b"x" * 300_000, 1)])
+    big = Deliver(
+        1, 1, 1, 1, 1, 0, [(1, "s", b"1", 0, 0, 0, 0, 0, b"", False, b"x" * 300_000, 1, 0)]
+    )
     link.send(big)
     link.send(NotMine(1, 1, 1))
     two.links["one", False].send(NotMine(2, 2, 2))
@@ -369,7 +371,9 @@ async def test_who_reads_slowly_gets_everything_in_the_end(world: World) -> None
     link, _, two, _ = await meet(world, {}, {})
     incoming = two.links["one", False]
     transport = incoming.connection._transport  # type: ignore[attr-defined]
-    frame = Deliver(1, 1, 1, 1, 1, 0, [(1, "s", b"1", 0, 0, 0, 0, 0, b"", False, b"x" * 50_000, 1)])
+    frame = Deliver(
+        1, 1, 1, 1, 1, 0, [(1, "s", b"1", 0, 0, 0, 0, 0, b"", False, b"x" * 50_000, 1, 0)]
+    )
     for number in range(400):
         if number % 20 == 0:
             transport.pause_reading()

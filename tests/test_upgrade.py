@@ -21,7 +21,7 @@ from millwheel import Computation, Context, Pipeline, Record, Stream, Table
 from millwheel.errors import DeployRefused, Fenced, UsageError
 from millwheel.model import MAX_TIME, SLOTS, Delivery
 from millwheel.runtime.balancer import Balancer
-from millwheel.runtime.delivery import Outgoing
+from millwheel.runtime.delivery import Due, Outgoing
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.frames import Frame, Gap
 from millwheel.runtime.greeting import Identity
@@ -428,7 +428,7 @@ def test_a_halted_stream_is_tried_again_ever_more_seldom() -> None:
     stream.halted = True
     tried = []
     for second in range(100):
-        if stream.is_overdue(float(second)):
+        if stream.due(float(second)) is Due.BEGIN:
             tried.append(second)
             stream.begin(4)
             stream.take(1, 100)

@@ -18,11 +18,39 @@ from millwheel import JsonLines, Pipeline, Settings, Stream, Table
 from millwheel.clock import SystemClock
 from millwheel.computations import Windowed, count
 from millwheel.errors import UsageError
+from millwheel.runtime import tasks
+from millwheel.services.hosting import unless
 from millwheel.services.operating import Operator
 from millwheel.services.worker import Worker
 from millwheel.store.postgres import PostgresStore
 from millwheel.windows import Pane, Tumbling
 from tests.store_contract import Schema
+
+
+async def test_a_start_ends_when_asked_to_although_it_swallows_a_cancellation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As psycopg's wait for a statement does that was to end before it had begun."""
+    monkeypatch.setattr(tasks, "PATIENCE_SECONDS", 0.0)  # it is real time
+    stop, begun, swallowed = asyncio.Event(), asyncio.Event(), False
+
+    async def stubborn() -> None:
+        nonlocal swallowed
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            swallowed = True
+        await asyncio.Event().wait()
+
+    starting = asyncio.create_task(unless(stop, stubborn()))
+    await begun.wait()
+    stop.set()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert swallowed
+    assert starting.done()
+    assert starting.result() is False
 
 
 class Visit(msgspec.Struct):

@@ -251,6 +251,7 @@ def test_a_plain_postgres_is_not_migrated_behind_its_owners_back(shell: Workers)
 
 
 def test_until_done(shell: Workers) -> None:
+    shell.cold = True
     rows = lines(3000)
     shell.write(rows)
     worker = shell.worker("--until-done")
@@ -405,6 +406,7 @@ def test_a_certificate_of_another_authority_owns_nothing(shell: Workers, tmp_pat
     if shutil.which("openssl") is None:
         pytest.skip("there is no openssl on this machine to make certificates with")
     gated(shell)
+    shell.environment |= {"LEASE": "4", "PLACEMENT": "0.2"}
 
     def tls(authority: str) -> list[str]:
         certificate, key = Authority(tmp_path, authority).certificate(
@@ -420,9 +422,13 @@ def test_a_certificate_of_another_authority_owns_nothing(shell: Workers, tmp_pat
     told = stranger.until(lambda line: line["event"] in ("link_up", "link_down"))
     assert told["event"] == "link_down"
     assert "certificate" in told["reason"]
+    # Once a lease is over without a link, after twenty looks at who should own what.
+    told = stranger.until(lambda line: line["event"] == "out_of_touch")
     own = first.log[-1]["worker"]
-    owners = {str(owner)[:8] for (owner,) in shell.rows("SELECT owner FROM {}", "key_interval")}
-    assert owners == {own}
+    assert told["others"] == [own]
+    claims = "SELECT DISTINCT to_worker FROM {} WHERE what = 'claim'"
+    for asked, table in ((claims, "placement_event"), ("SELECT owner FROM {}", "key_interval")):
+        assert {str(worker)[:8] for (worker,) in shell.rows(asked, table)} == {own}
     for running in (first, stranger):
         assert running.end(signal.SIGTERM)[0] == 128 + signal.SIGTERM
 

@@ -10,7 +10,8 @@ cross from one worker to another:
 ==============  ==========================================================================
 
 Where the files are, and how slow it is to be, come by the environment. It is slow until there is a
-file named ``hurry`` beside them.
+file named ``hurry`` beside them. So does what is promised (`MODES`): where that is not the default, two stages
+that only pass on stand before the first, each by another key, so that there is something to be weak.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import psycopg
@@ -91,6 +92,39 @@ VISITS, STEPS = Stream("visits", Visit), Stream("steps", Step)
 MINUTES, REMINDERS = Stream("minutes", Pane[int]), Stream("reminders", Reminder)
 
 
+@dataclass(frozen=True)
+class Mode:
+    """How the computations are added, and how the answer compares with that of a batch."""
+
+    passing: dict[str, Any]
+    """Switches of the stages that only pass on."""
+    others: dict[str, Any]
+    comes_to: Literal["the same", "at least", "at most"]
+
+
+MODES = {
+    "strong": Mode({}, {}, "the same"),
+    "weak": Mode({"productions": "weak"}, {}, "the same"),
+    "tree": Mode({"productions": "weak", "acknowledgement": "tree"}, {}, "the same"),
+    "strong-at-least-once": Mode({"exactly_once": False}, {"exactly_once": False}, "at least"),
+    "weak-at-least-once": Mode(
+        {"productions": "weak", "exactly_once": False}, {"exactly_once": False}, "at least"
+    ),
+    "at-most-once": Mode({"delivery": "at_most_once"}, {"delivery": "at_most_once"}, "at most"),
+}
+
+
+class PassOn(Computation[Visit, None]):
+    """Passes on."""
+
+    def __init__(self, to: Stream[Visit]) -> None:
+        self.writes = (to,)
+        self._to = to
+
+    async def process_record(self, record: Record[Visit], ctx: Context[None]) -> None:
+        ctx.produce(self._to, record.value)
+
+
 class CountVisits(Computation[Visit, Visits]):
     """Numbers each user's visits; takes its time for some of them."""
 
@@ -148,17 +182,29 @@ class Code:
     step_row: Callable[[Any], Step] | None = None
 
 
-def build(name: str, directory: Path, settings: Settings, code: Code = Code()) -> Pipeline:
+def build(
+    name: str, directory: Path, settings: Settings, code: Code = Code(), mode: Mode | None = None
+) -> Pipeline:
     """The pipeline over the files of a directory."""
     made = Pipeline(name, settings=settings)
     files = [directory / f"visits-{part}.jsonl" for part in range(PARTS)]
     made.inject(
         VISITS, JsonLines(files), timestamp=lambda visit: visit.at, lateness=timedelta(seconds=2)
     )
-    steps = code.steps
-    made.add(code.count_visits, VISITS.by(lambda visit: visit.user))
-    made.add(code.remind, steps.by(lambda step: step.user[::-1]))
-    made.add(Windowed(Tumbling(minutes=1), count, to=MINUTES), steps.by(lambda step: step.region))
+    steps, visits = code.steps, VISITS
+    others: dict[str, Any] = {}
+    if mode is not None:
+        others = mode.others
+        once, twice = Stream("once", Visit), Stream("twice", Visit)
+        made.add(PassOn(once), VISITS.by(second_of), name="pass_once", **mode.passing)
+        made.add(
+            PassOn(twice), once.by(lambda visit: visit.user), name="pass_twice", **mode.passing
+        )
+        visits = twice
+    made.add(code.count_visits, visits.by(lambda visit: visit.user), **others)
+    made.add(code.remind, steps.by(lambda step: step.user[::-1]), **others)
+    windows = Windowed(Tumbling(minutes=1), count, to=MINUTES)
+    made.add(windows, steps.by(lambda step: step.region), **others)
     made.sink(steps, Table("step", Step), row=code.step_row)
     made.sink(REMINDERS, Table("reminder", Reminder))
     made.sink(
@@ -169,11 +215,16 @@ def build(name: str, directory: Path, settings: Settings, code: Code = Code()) -
     return made
 
 
+def second_of(visit: Visit) -> int:
+    """A key that has nothing to do with the user."""
+    return visit.at.second
+
+
 def pipeline(code: Code = Code()) -> Pipeline:
     """As the environment says."""
     settings = replace(
         Settings(),
-        lease_seconds=LEASE_SECONDS,
+        lease_seconds=float(os.environ.get("VISITS_LEASE", LEASE_SECONDS)),
         placement_seconds=0.2,
         placement_cooldown_seconds=5.0,
         max_unacked_records=int(os.environ.get("VISITS_UNACKED", "400")),
@@ -181,8 +232,13 @@ def pipeline(code: Code = Code()) -> Pipeline:
         chunk_records=50,
         bucket_seconds=20.0,
     )
+    mode = os.environ.get("VISITS_MODE")
     return build(
-        os.environ.get("VISITS_NAME", "visits"), Path(os.environ["VISITS"]), settings, code
+        os.environ.get("VISITS_NAME", "visits"),
+        Path(os.environ["VISITS"]),
+        settings,
+        code,
+        MODES[mode] if mode else None,
     )
 
 
@@ -251,3 +307,31 @@ def differences(found: Answer, wanted: Answer) -> list[str]:
             f"with another number {[(name, have[name], want[name]) for name in other[:3]]}"
         )
     return lines
+
+
+def broken_promises(found: Answer, wanted: Answer, mode: Mode) -> list[str]:
+    """In words, what is there too often, or too seldom, for what is promised; empty: nothing.
+
+    The number of a visit within its user is another one where some are lost or doubled, so that a
+    step counts by its user and instant.
+    """
+    if mode.comes_to == "the same":
+        return differences(found, wanted)
+    lines = []
+    pairs: list[tuple[str, Counter[Any], Counter[Any]]] = [
+        ("steps", _instants(found.steps), _instants(wanted.steps)),
+        ("minutes", Counter(found.minutes), Counter(wanted.minutes)),
+        ("reminders", found.reminders, wanted.reminders),
+    ]
+    for what, have, want in pairs:
+        wrong = want - have if mode.comes_to == "at least" else have - want
+        if wrong:
+            lines.append(f"{what}: not {mode.comes_to} what it must be: {wrong.most_common(3)}")
+    return lines
+
+
+def _instants(steps: Counter[tuple[str, int, datetime, int]]) -> Counter[tuple[str, datetime]]:
+    counted: Counter[tuple[str, datetime]] = Counter()
+    for (user, _, at, _), times in steps.items():
+        counted[user, at] += times
+    return counted

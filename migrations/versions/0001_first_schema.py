@@ -64,7 +64,7 @@ def upgrade() -> None:
             "position",
             postgresql.JSONB(astext_type=sa.Text()),
             nullable=True,
-            comment="of an injector: where to read on; of files: their length",
+            comment="of an injector: where to read on; of files: their length; of bundles: the number",
         ),
         sa.Column(
             "counters",
@@ -230,6 +230,46 @@ def upgrade() -> None:
         sa.Column("reason", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
         comment="What was decided and done about who owns what, the newest only",
+        schema=schema,
+    )
+    op.create_table(
+        "straggler",
+        sa.Column("log", sa.BigInteger(), nullable=False),
+        sa.Column("seq", sa.BigInteger(), nullable=False, comment="position in the log"),
+        sa.Column("id", sa.UUID(), nullable=False, comment="12 bytes of name, 4 bytes of digest"),
+        sa.Column(
+            "origin",
+            sa.BigInteger(),
+            nullable=False,
+            comment="log of the source it came of, or 0",
+        ),
+        sa.Column(
+            "place",
+            sa.BigInteger(),
+            nullable=False,
+            comment="offset in the origin, or produced_at of what it came of: its place in the "
+            "buckets",
+        ),
+        sa.Column("stream", sa.SmallInteger(), nullable=False),
+        sa.Column(
+            "receiver", sa.SmallInteger(), nullable=False, comment="computation.id of the reader"
+        ),
+        sa.Column("slot", sa.Integer(), nullable=False, comment="hash of the key, 0 to 65535"),
+        sa.Column("key", sa.Text(collation="C"), nullable=False, comment="the key as compact JSON"),
+        sa.Column("value", sa.Text(), nullable=False, comment="JSON"),
+        sa.Column("version", sa.SmallInteger(), nullable=False),
+        sa.Column("ts", sa.BigInteger(), nullable=False, comment="event time"),
+        sa.Column(
+            "hold",
+            sa.BigInteger(),
+            nullable=False,
+            comment="what it counts for in the low watermark",
+        ),
+        sa.Column(
+            "stamp", sa.BigInteger(), nullable=False, comment="when it was stored; microseconds"
+        ),
+        comment="Weak productions that had not arrived when the record they came of was noted as "
+        "seen",
         schema=schema,
     )
     op.create_table(

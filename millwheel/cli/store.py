@@ -23,6 +23,7 @@ from millwheel.store.inspection import (
     Holder,
     IntervalStatus,
     PipelineStatus,
+    SourceFlow,
     Worker,
     inspect,
     select,
@@ -96,6 +97,7 @@ def _print_status(status: PipelineStatus) -> None:
             f"  {source.computation} reads {source.source}"
             + (", read to its end" if source.ended else "")
             + (", paused" if source.computation in paused else "")
+            + ("" if source.flow is None else f", {flow_text(source.flow)}")
         )
     typer.echo()
     print_table(
@@ -103,6 +105,14 @@ def _print_status(status: PipelineStatus) -> None:
          "dead letters", "input watermark", "low watermark", "held by"],
         [_row(computation) for computation in status.computations],
     )  # fmt: skip
+
+
+def flow_text(flow: SourceFlow) -> str:
+    """How much of a source is on its way, and for how long."""
+    text = f"{flow.pending:,} of {flow.cap:,} rows pending"
+    if flow.latency is not None:
+        text += f", acknowledged in {flow.latency:,.2f} s"
+    return text + ("" if flow.target is None else f" (target {flow.target:,.2f} s)")
 
 
 def unowned(status: PipelineStatus) -> list[str]:

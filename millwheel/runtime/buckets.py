@@ -236,15 +236,21 @@ class Buckets:
         return dropped
 
     async def _collect_sources(self) -> list[int]:
+        """Oldest first, and none after one that is needed: what is before a floor is forgotten."""
         dropped = []
         newest: dict[int, int] = {}
         for log, low in self._sources:
             newest[log] = max(low, newest.get(log, low))
+        needed: set[int] = set()
         for (log, low), bucket in sorted(self._sources.items()):
-            if low < newest[log] and await self._store.drop_bucket(bucket):
-                self._sources.pop((log, low), None)
-                self._source_floors[log] = max(self.source_floor(log), bucket.high)
-                dropped.append(bucket.id)
+            if log in needed or low >= newest[log]:
+                continue
+            if not await self._store.drop_bucket(bucket):
+                needed.add(log)
+                continue
+            self._sources.pop((log, low), None)
+            self._source_floors[log] = max(self.source_floor(log), bucket.high)
+            dropped.append(bucket.id)
         return dropped
 
     def oldest_time_bucket(self) -> Bucket | None:

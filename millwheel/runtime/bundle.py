@@ -17,7 +17,16 @@ Item = Delivery[Any] | Firing
 class IntervalWork:
     """One interval's part of a bundle."""
 
-    __slots__ = ("effects", "given_up", "items", "low_watermark", "n", "percentiles", "states")
+    __slots__ = (
+        "delivers",
+        "effects",
+        "given_up",
+        "items",
+        "low_watermark",
+        "n",
+        "percentiles",
+        "states",
+    )
 
     def __init__(self) -> None:
         self.items: list[Item] = []
@@ -29,15 +38,19 @@ class IntervalWork:
         self.low_watermark = 0
         self.percentiles: dict[float, int] = {}
         self.n = 0
+        self.delivers = False
+        """It carries what the delivery of a numbered bundle has left; its items are the members."""
 
 
 class Bundle:
     """Finished work of one lane that waits for its commit."""
 
-    __slots__ = ("count", "size", "works")
+    __slots__ = ("count", "fleeting", "size", "works")
 
     def __init__(self) -> None:
         self.works: dict[Interval, IntervalWork] = {}
+        self.fleeting: list[Delivery[Any]] = []
+        """Productions that are sent once, when it is durable, and stored nowhere."""
         self.count = 0
         self.size = 0
 
@@ -49,5 +62,11 @@ class Bundle:
         return found
 
     def items(self) -> list[tuple[Interval, Item]]:
-        """Everything in it, interval by interval in the order it ran."""
-        return [(interval, item) for interval, work in self.works.items() for item in work.items]
+        """Everything in it that can be run apart, interval by interval in the order it ran; the
+        members of a numbered bundle cannot."""
+        return [
+            (interval, item)
+            for interval, work in self.works.items()
+            if not work.delivers
+            for item in work.items
+        ]

@@ -26,18 +26,13 @@ from millwheel.clock import Clock
 from millwheel.errors import PeerError
 from millwheel.runtime.frames import (
     GREETING_BYTES,
-    Acknowledge,
-    Deliver,
     Frame,
-    Gap,
     Goodbye,
-    NotMine,
+    Message,
     Ping,
     Pong,
     Refuse,
-    Report,
     Splitter,
-    TooNew,
     decode,
     encode,
     named,
@@ -237,7 +232,7 @@ class Connection(asyncio.Protocol):
     def _take(self, frame: Frame) -> None:
         if not self.up:
             self._greet(frame)
-        elif isinstance(frame, Deliver | Acknowledge | Report | NotMine | Gap | TooNew):
+        elif isinstance(frame, Message):
             self._owner.received(self, frame)
         elif isinstance(frame, Ping):
             self.send(Pong())

@@ -3,7 +3,8 @@
 A production for an interval that is not here goes to a `Remote`, which stands in the place of the
 interval and keeps what is not acknowledged. The courier sends it when the owner is known and
 reached, and again, from the first that is not acknowledged, whenever a link comes up, an owner
-changes, or the receiver says that it missed something (decision 23). Acknowledgements go back over
+changes, or the receiver says that it missed something (decision 23). A receiver that is silent is asked
+first: it may be slow (decision 31). Acknowledgements go back over
 the link that the log's records came by. Low watermarks are told to everybody once they are stored.
 """
 
@@ -11,28 +12,34 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from millwheel.codec import apply_migrations, decode_key, leads
-from millwheel.model import Delivery, record_id
-from millwheel.runtime.delivery import Incoming, Outgoing, Verdict
+from millwheel.model import Delivery, is_derived, record_id
+from millwheel.runtime.delivery import NOTHING, Due, Incoming, Outgoing, Verdict
 from millwheel.runtime.frames import (
     Acknowledge,
+    Ask,
     Deliver,
     Frame,
     Gap,
     IntervalReport,
+    Loose,
+    LooseRow,
     NotMine,
+    Progress,
     Report,
+    RootReport,
     Row,
     Run,
+    Told,
     TooNew,
 )
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.network import Link, Network
+from millwheel.runtime.tree import owner_bits
 
 if TYPE_CHECKING:
     from millwheel.runtime.engine import Engine
@@ -41,6 +48,13 @@ if TYPE_CHECKING:
 FRAME_RECORDS = 1000
 FRAME_BYTES = 1 << 20
 """Values in one frame, at the most; a longer record has one to itself."""
+
+FRAME_REPORTS = 10_000
+"""Trees that one frame tells of, at the most: 200 kB."""
+
+QUEUED_MOST = 8
+"""Times `max_unacked_records`: how many records of no log wait for a worker, or may be queued by
+an interval when others send it more."""
 
 
 class Remote:
@@ -56,10 +70,19 @@ class Remote:
         self.owner: str | None = None
         self.sequencer = -1
         """As it was last heard of."""
+        self.refused_by: str | None = None
+        """Who said last that it is not his."""
         self.streams: dict[int, Outgoing] = {}
         """By log."""
         self.intake = self
         """Records are put here as into an interval's queue."""
+        self.loose: deque[Delivery[Any]] = deque()
+        """Those of no log, which are forgotten when they are sent."""
+
+    @property
+    def queued(self) -> int:
+        """How many records of no log wait to be sent."""
+        return len(self.loose)
 
     def append(self, delivery: Delivery[Any]) -> None:
         """One more record for it.
@@ -70,40 +93,50 @@ class Remote:
         if not delivery.encoded:
             delivery.encoded = self._courier.encode(delivery)
             delivery.size = len(delivery.encoded)
+        if delivery.log < 0:
+            self._courier.keep_loose(self, delivery)
+            return
         stream = self.streams.get(delivery.log)
         if stream is None:
-            stream = self.streams[delivery.log] = Outgoing()
+            stream = self.streams[delivery.log] = Outgoing(once=self.step.node.at_most_once)
         stream.append(delivery)
         self._courier.has_work(self)
 
     def insert(self, deliveries: Iterable[Delivery[Any]]) -> None:
         """Records for it that were somewhere else until now, before or between those here."""
-        together = sorted((*deliveries, *self.take_out()), key=attrgetter("log", "seq"))
+        together = sorted((*deliveries, *self.take_out()), key=in_order)
         for delivery in together:
             self.append(delivery)
 
     def belongs_to(self, owner: str | None, sequencer: int) -> None:
         """Somebody has claimed it, or nobody has any more.
 
-        Who claims it again begins with nothing, be it the same worker.
+        Who claims it again begins with nothing, be it the same worker. Who has just said that it is
+        not his, and has not claimed it since, is asked before all is sent to him once more.
         """
         claimed = sequencer > self.sequencer
         self.sequencer = sequencer
-        if claimed or owner != self.owner:
-            self.owner = owner
+        if not claimed and owner == self.owner:
+            return
+        self.owner = owner
+        if claimed or owner is None or owner != self.refused_by:
             self.begin()
+        else:
+            self._courier.ask_first(self)
 
     def begin(self) -> None:
         """Send everything anew."""
-        for stream in self.streams.values():
-            self._courier.begin(stream)
+        for log in list(self.streams):
+            self._courier.begin(self, log)
         self._courier.has_work(self)
 
     def take_out(self) -> list[Delivery[Any]]:
         """What is not acknowledged, for somebody else to keep: each log in its order."""
         streams, self.streams = self.streams, {}
+        loose, self.loose = self.loose, deque()
         return [
-            stream.unacked[seq] for stream in streams.values() for seq in sorted(stream.unacked)
+            *(stream.unacked[seq] for stream in streams.values() for seq in sorted(stream.unacked)),
+            *loose,
         ]
 
 
@@ -116,10 +149,14 @@ class Courier:
         self._network = network
         self._links: dict[str, Link] = {}
         """To other workers, by id."""
+        self._of_tokens: dict[int, list[Link]] = {}
+        """The same by what their tokens begin with."""
         self._sources: dict[int, Link] = {}
         """By which link the records of a log last came."""
         self._incoming: dict[tuple[int, int], Incoming] = {}
         """By log and receiving interval."""
+        self._takers: dict[tuple[int, int], dict[int, Incoming]] = {}
+        """The same by log and receiving computation, then by interval."""
         self._numbers = itertools.count(1)
         """Of the begins of streams."""
         self._down_since: dict[str, float] = {}
@@ -144,6 +181,9 @@ class Courier:
             if worker not in self._links:
                 self._links[worker] = self._network.link(worker, address)
                 self._down_since[worker] = self._engine.clock.monotonic()
+        self._of_tokens.clear()
+        for worker, link in self._links.items():
+            self._of_tokens.setdefault(owner_bits(worker), []).append(link)
 
     def reaches(self, worker: str) -> bool:
         """Whether records can go to a worker now."""
@@ -186,9 +226,20 @@ class Courier:
         self._working[remote] = None
         self._soon()
 
-    def begin(self, stream: Outgoing) -> None:
+    def keep_loose(self, remote: Remote, delivery: Delivery[Any]) -> None:
+        """Send a record of no log as soon as its owner is known and reached. If too many wait for
+        that, the oldest are lost, and come again from their roots."""
+        remote.loose.append(delivery)
+        if len(remote.loose) > QUEUED_MOST * self._engine.settings.max_unacked_records:
+            remote.loose.popleft()
+            self.refused["no room"] += 1
+        self.has_work(remote)
+
+    def begin(self, remote: Remote, log: int) -> None:
         """Send a stream of records anew, above everything this worker has sent before."""
-        stream.begin(next(self._numbers))
+        given_up = remote.streams[log].begin(next(self._numbers))
+        if given_up:
+            self._engine.acknowledged(log, remote.step.id, given_up)
 
     def tell(self, interval: Interval) -> None:
         """The interval has stored a low watermark: others may know (I5)."""
@@ -196,15 +247,36 @@ class Courier:
         self._soon()
 
     def repeat(self) -> None:
-        """Say again what may have been lost on the way; called every now and then."""
+        """Say again what may have been lost on the way, ask how far those are who say nothing; called
+        every now and then."""
         now = self._engine.clock.monotonic()
         for remote in self._engine.neighbours.remotes():
-            for stream in remote.streams.values():
-                if stream.is_overdue(now):
-                    self.begin(stream)
-                    self.has_work(remote)
+            link = self._links.get(remote.owner or "")
+            if link is None or not link.up:
+                continue
+            for log, stream in list(remote.streams.items()):
+                match stream.due(now):
+                    case Due.ASK:
+                        self._ask(link, remote, log, stream)
+                    case Due.BEGIN:
+                        self.begin(remote, log)
+                        self.has_work(remote)
         self._news.update(self._engine.intervals)
         self._soon()
+
+    def ask_first(self, remote: Remote) -> None:
+        """Hold what is for an interval until its owner says what he has of it."""
+        link = self._links.get(remote.owner or "")
+        for log, stream in remote.streams.items():
+            if stream.begun:
+                stream.held = True
+                if link is not None:
+                    self._ask(link, remote, log, stream)
+
+    def _ask(self, link: Link, remote: Remote, log: int, stream: Outgoing) -> None:
+        found = self._engine.logs.get(log)
+        if found is not None:
+            link.send(Ask(log, found[1].sequencer, stream.begun, remote.id, stream.last))
 
     def _soon(self) -> None:
         """Send at the end of this turn of the loop, together with what comes until then."""
@@ -241,6 +313,8 @@ class Courier:
             Whether that was all of it.
         """
         engine = self._engine
+        if remote.loose:
+            self._send_loose(remote, link)
         for log, stream in list(remote.streams.items()):
             if link.full:
                 break
@@ -249,9 +323,9 @@ class Courier:
             found = engine.logs.get(log)
             if found is None:
                 continue  # given up meanwhile: its next owner sends
-            sent, owner = found
+            _, owner = found
             if not stream.begun:
-                self.begin(stream)
+                self.begin(remote, log)
             remote.streams[log] = remote.streams.pop(log)  # to the end: the others come first then
             while not link.full:
                 previous, taken = stream.take(FRAME_RECORDS, FRAME_BYTES)
@@ -260,10 +334,25 @@ class Courier:
                 link.send(
                     Deliver(
                         log, owner.sequencer, stream.begun, remote.id, remote.step.id, previous,
-                        [self._row(delivery) for delivery in taken], sent.source,
+                        [self._row(delivery) for delivery in taken],
                     )
                 )  # fmt: skip
         return not link.full
+
+    def _send_loose(self, remote: Remote, link: Link) -> None:
+        """Send records of no log, and forget them."""
+        loose = remote.loose
+        while loose and not link.full:
+            rows: list[LooseRow] = []
+            size = 0
+            while loose and len(rows) < FRAME_RECORDS:
+                size += loose[0].size
+                if rows and size > FRAME_BYTES:
+                    break
+                delivery = loose.popleft()
+                rows.append((-delivery.log, self._row(delivery)))
+            link.send(Loose(remote.step.id, rows))
+        self._engine.wake_all()  # who waited for room here may go on
 
     def encode(self, delivery: Delivery[Any]) -> bytes:
         """Its value, as others get it."""
@@ -273,15 +362,26 @@ class Courier:
         stream = self._engine.graph.streams[delivery.stream]
         return (
             delivery.seq, delivery.stream, delivery.key_text, delivery.slot, delivery.micros,
-            delivery.hold, delivery.stamp, delivery.size, delivery.id if delivery.named else b"",
-            delivery.named, delivery.encoded, stream.version,
+            delivery.hold, delivery.stamp, delivery.size,
+            delivery.id if delivery.named or is_derived(delivery.id) else b"",
+            delivery.named, delivery.encoded, stream.version, delivery.origin,
         )  # fmt: skip
 
     def acknowledge(self, log: int, receiver: int, seqs: Iterable[int]) -> None:
         """Tell the owner of a log, who is elsewhere, that records are durable here (I1)."""
+        seqs = list(seqs)
+        for stream in self._takers.get((log, receiver), {}).values():
+            stream.acknowledge(seqs)
         link = self._sources.get(log)
         if link is not None:
             link.send(Acknowledge(log, receiver, _runs(seqs)))
+
+    def report(self, owner: int, told: list[Told]) -> None:
+        """Tell the worker whose tokens begin so, if it is another, what became of records of no
+        log. What is not heard is asked for by a replay."""
+        for link in self._of_tokens.get(owner, ()):
+            for first in range(0, len(told), FRAME_REPORTS):
+                link.send(RootReport(told[first : first + FRAME_REPORTS]))
 
     # -- receiving --------------------------------------------------------------------
 
@@ -293,6 +393,10 @@ class Courier:
             case Acknowledge():
                 seqs = [seq for first, last in frame.seqs for seq in range(first, last + 1)]
                 self._engine.acknowledged(frame.log, frame.receiver, seqs)
+            case Ask():
+                self._answer(link, frame)
+            case Progress():
+                self._take_progress(frame)
             case Report():
                 self._engine.neighbours.hear(link.peer, frame.intervals)
             case NotMine():
@@ -301,6 +405,10 @@ class Courier:
                 self._begin_anew(frame)
             case TooNew():
                 self._halt(link, frame)
+            case Loose():
+                self._receive_loose(link, frame)
+            case RootReport():
+                self._engine.stretches.hear(frame.told)
 
     def _receive(self, link: Link, frame: Deliver) -> None:
         """Records for an interval here: into its queue, in order, or refused.
@@ -312,7 +420,7 @@ class Courier:
             self.refused["not mine"] += 1
             link.send(NotMine(frame.log, frame.epoch, frame.interval))
             return
-        if not self._can_read(frame):
+        if not self._can_read(frame.records):
             self.refused["too new"] += 1
             link.send(TooNew(frame.log, frame.epoch, frame.interval))
             return
@@ -320,8 +428,9 @@ class Courier:
         stream = self._incoming.get(name)
         if stream is None:
             stream = self._incoming[name] = Incoming()
-        last = frame.records[-1][0]
-        match stream.judge((frame.sequencer, frame.epoch), frame.previous, last):
+            self._takers.setdefault((frame.log, frame.receiver), {})[frame.interval] = stream
+        seqs = [row[0] for row in frame.records]
+        match stream.judge((frame.sequencer, frame.epoch), frame.previous, seqs):
             case Verdict.IGNORED:
                 self.refused["old or a copy"] += 1
             case Verdict.GAP:
@@ -329,25 +438,66 @@ class Courier:
                 link.send(Gap(frame.log, frame.epoch, frame.interval, stream.last))
             case Verdict.TAKEN:
                 self._sources[frame.log] = link
-                if frame.source:
-                    self._engine.source_logs |= {frame.log}
                 try:
-                    interval.intake.extend([self._delivery(frame, row) for row in frame.records])
+                    log, receiver = frame.log, frame.receiver
+                    rows = [self._delivery(log, receiver, row) for row in frame.records]
+                    interval.intake.extend(rows)
                 except Exception as error:  # a migration failed; who starts again meets it again
                     self._engine.fail(error)
                 self._engine.wake(interval)
 
-    def _can_read(self, frame: Deliver) -> bool:
+    def _answer(self, link: Link, question: Ask) -> None:
+        """Tell who asks whether all is here that was sent, and how much of it is durable."""
+        log, epoch, interval = question.log, question.epoch, question.interval
+        if self._engine.holdings.held(interval) is None:
+            if self._engine.holdings.knows(interval):
+                self._put_off(link, question)
+            else:
+                link.send(NotMine(log, epoch, interval))
+            return
+        stream = self._incoming.get((log, interval))
+        if stream is None:
+            link.send(Gap(log, epoch, interval, NOTHING))
+            return
+        match stream.judge_question((question.sequencer, epoch), question.last):
+            case Verdict.TAKEN:
+                self._sources[log] = link
+                link.send(Progress(log, epoch, interval, stream.done, takes=True))
+            case Verdict.GAP:
+                link.send(Gap(log, epoch, interval, stream.last))
+
+    def _put_off(self, link: Link, question: Ask) -> None:
+        """The interval is on its way out: until it is gone nobody needs to send anything."""
+        log, epoch, interval = question.log, question.epoch, question.interval
+        stream, done = self._incoming.get((log, interval)), 0
+        if stream is not None and stream.epoch == (question.sequencer, epoch):
+            done = stream.done
+        link.send(Progress(log, epoch, interval, done, takes=False))
+
+    def _receive_loose(self, link: Link, frame: Loose) -> None:
+        """Records of no log: what cannot be taken is dropped, and comes again from its root."""
+        if not self._can_read(row for _, row in frame.records):
+            self.refused["too new"] += 1
+            return
+        receiver = frame.receiver
+        try:
+            found = [self._delivery(-token, receiver, row) for token, row in frame.records]
+        except Exception as error:  # as above
+            self._engine.fail(error)
+            return
+        self.refused["loose"] += self._engine.stretches.receive(receiver, found, link.peer)
+
+    def _can_read(self, rows: Iterable[Row]) -> bool:
         """Whether this code knows all streams in a frame, and the versions they are sent as."""
         streams = self._engine.graph.streams
-        for name, version in {(row[1], row[11]) for row in frame.records}:
+        for name, version in {(row[1], row[11]) for row in rows}:
             stream = streams.get(name)
             if stream is None or not leads(stream.migrations, version, stream.version):
                 return False
         return True
 
-    def _delivery(self, frame: Deliver, row: Row) -> Delivery[Any]:
-        seq, name, key_text, slot, ts, hold, stamp, size, id_, named, encoded, version = row
+    def _delivery(self, log: int, receiver: int, row: Row) -> Delivery[Any]:
+        seq, name, key_text, slot, ts, hold, stamp, size, id_, named, encoded, version, origin = row
         stream = self._engine.graph.streams[name]
         if version != stream.version:
             encoded = apply_migrations(
@@ -355,11 +505,11 @@ class Courier:
             )
         return Delivery(
             decode_key(key_text), stream.codec.decode(encoded), ts, name, key_text, slot,
-            frame.receiver, hold, size, encoded, frame.log, seq, stamp,
-            id_ or record_id(frame.log, seq), 0, named,
+            receiver, hold, size, encoded, log, seq, stamp,
+            id_ or record_id(log, seq), 0, named, origin,
         )  # fmt: skip
 
-    def _stream(self, frame: Gap | NotMine | TooNew) -> tuple[Remote, Outgoing] | None:
+    def _stream(self, frame: Gap | NotMine | Progress | TooNew) -> tuple[Remote, Outgoing] | None:
         """The stream that a receiver speaks of, unless it began anew since."""
         for remote in self._engine.neighbours.remotes():
             stream = remote.streams.get(frame.log) if remote.id == frame.interval else None
@@ -370,15 +520,26 @@ class Courier:
     def _begin_anew(self, gap: Gap) -> None:
         found = self._stream(gap)
         if found is not None and not found[1].halted:
+            remote, _ = found
+            self.begin(remote, gap.log)
+            self.has_work(remote)
+
+    def _take_progress(self, answer: Progress) -> None:
+        """Nothing is lost but, perhaps, the word of what is durable."""
+        found = self._stream(answer)
+        if found is not None:
             remote, stream = found
-            self.begin(stream)
+            durable = stream.progress(answer.epoch, answer.done, takes=answer.takes)
+            if durable:
+                self._engine.acknowledged(answer.log, remote.step.id, durable)
             self.has_work(remote)
 
     def _lose_owner(self, refusal: NotMine) -> None:
         """Who was thought to own it does not, or not yet: wait for what the store says."""
         found = self._stream(refusal)
         if found is not None:
-            found[0].owner = None
+            remote = found[0]
+            remote.owner, remote.refused_by = None, remote.owner or remote.refused_by
             self._engine.neighbours.look_up()
 
     def _halt(self, link: Link, refusal: TooNew) -> None:
@@ -395,6 +556,8 @@ class Courier:
         """An interval is not here any more: whoever sends to it begins anew, here or elsewhere."""
         for name in [name for name in self._incoming if name[1] == interval.id]:
             del self._incoming[name]
+        for takers in self._takers.values():
+            takers.pop(interval.id, None)
         self._news.discard(interval)
 
     async def close(self) -> None:
@@ -407,6 +570,12 @@ class Courier:
 def _reported(interval: Interval) -> IntervalReport:
     percentiles = {percentile: kept.durable for percentile, kept in interval.percentiles.items()}
     return (interval.id, *interval.report(interval.durable), percentiles)
+
+
+def in_order(delivery: Delivery[Any]) -> tuple[int, int]:
+    """The place of a record among others that wait: by log and number; those of no log as they
+    are."""
+    return (delivery.log, delivery.seq) if delivery.log >= 0 else (-1, 0)
 
 
 def _has_slots(interval: Interval, rows: Iterable[Row]) -> bool:

@@ -5,19 +5,25 @@
   A copy of the same row of the same log needs no ACK of its own.
 * "Not in the filter" is final. "Maybe" asks the table, one look-up for all of a bundle.
 * A filter that is not rebuilt yet answers "maybe" to everything.
+
+A weak production is known by the name in its id, whatever it says. One that comes again and says
+something else is an error: what came of its input has changed (design, weak production).
+
+A computation added with ``exactly_once=False`` knows the ids in flight, and no others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 from typing import Any
 
 from pybloom_live import BloomFilter
 from xxhash import xxh3_128_digest
 
-from millwheel.errors import StoreError, StoreUnavailable
-from millwheel.model import Delivery
+from millwheel.codec import shown
+from millwheel.errors import NotTheSameAgain, StoreError, StoreUnavailable
+from millwheel.model import Delivery, is_derived, name_of
 from millwheel.runtime.buckets import Buckets
 from millwheel.store.port import Store
 
@@ -131,8 +137,11 @@ class Dedup:
         *,
         capacity: int,
         inherited: frozenset[int],
+        exactly_once: bool = True,
     ) -> None:
-        self.inherited = inherited
+        self.exactly_once = exactly_once
+        """Whether anything is remembered of what is not in flight."""
+        self.inherited = inherited if exactly_once else frozenset()
         """Buckets that were there when the interval was claimed: others may have written ids of
         its slots to them."""
         self._store = store
@@ -143,6 +152,8 @@ class Dedup:
         self._filters: dict[int, SeenFilter] = {}
         self.in_flight: dict[bytes, Delivery[Any]] = {}
         """Ids received and not durable yet, each with the first copy."""
+        self._derived: dict[bytes, Delivery[Any]] = {}
+        """Those of weak productions, by the name in the id."""
         self._joined: dict[bytes, list[Delivery[Any]]] = {}
         """Later copies of these that need an ACK of their own."""
         self.dropped = 0
@@ -160,14 +171,19 @@ class Dedup:
         return found
 
     def sort(
-        self, deliveries: Iterable[Delivery[Any]], sources: frozenset[int]
+        self, deliveries: Iterable[Delivery[Any]]
     ) -> tuple[list[Delivery[Any]], dict[int, list[Delivery[Any]]], list[Delivery[Any]]]:
         """Sort what arrived: candidates to run, in order; those of them that may have been
         seen, per bucket to ask; and what is surely an old copy.
 
         Candidates are in flight from here on; copies of ids in flight join them and appear
         nowhere.
+
+        Raises:
+            NotTheSameAgain: a weak production in flight has come again with another value.
         """
+        if not self.exactly_once:
+            return self._admit(deliveries), {}, []
         candidates: list[Delivery[Any]] = []
         maybe: dict[int, list[Delivery[Any]]] = {}
         seen: list[Delivery[Any]] = []
@@ -177,8 +193,11 @@ class Dedup:
         bucket = low = high = floor = 0
         add: Callable[[bytes], bool] = bool
         for delivery in deliveries:
-            id_ = delivery.id
+            id_ = name = delivery.id
             first = in_flight.get(id_)
+            if first is None and id_[0] > 0x7F:  # `is_derived`, written out
+                name = name_of(id_)
+                first = self._derived.get(name)
             if first is not None:
                 self._join(first, delivery)
                 continue
@@ -190,8 +209,7 @@ class Dedup:
                 for number in asked:
                     maybe.setdefault(number, []).append(delivery)
                 continue
-            source = delivery.log if delivery.log in sources else 0
-            place = delivery.seq if source else delivery.stamp
+            source, place = delivery.origin, delivery.stamp
             if source != last:
                 last, low, high = source, 0, 0
                 floor = buckets.source_floor(source) if source else buckets.gc_watermark
@@ -203,15 +221,56 @@ class Dedup:
                 bucket, low, high = found.id, found.low, found.high
                 add = self.filter_of(bucket).add
             in_flight[id_] = delivery
+            if name is not id_:
+                self._derived[name] = delivery
             candidates.append(delivery)
             delivery.bucket = bucket
-            if add(id_):
+            if add(name):
                 maybe.setdefault(bucket, []).append(delivery)
         self.dropped += len(seen)
         return candidates, maybe, seen
 
+    def _admit(self, deliveries: Iterable[Delivery[Any]]) -> list[Delivery[Any]]:
+        """All but copies of what is in flight, if nothing else is remembered."""
+        candidates = []
+        for delivery in deliveries:
+            name = name_of(delivery.id)
+            first = self.in_flight.get(delivery.id) or self._derived.get(name)
+            if first is not None:
+                self._join(first, delivery)
+                continue
+            self.in_flight[delivery.id] = delivery
+            if is_derived(delivery.id):
+                self._derived[name] = delivery
+            candidates.append(delivery)
+        return candidates
+
+    def may_know(self, delivery: Delivery[Any]) -> bool:
+        """Whether a weak production may be in flight here, or have been seen; it is not remembered."""
+        name = name_of(delivery.id)
+        if delivery.id in self.in_flight or name in self._derived:
+            return True
+        if not self.exactly_once:
+            return False
+        buckets, source, place = self._buckets, delivery.origin, delivery.stamp
+        if not (buckets.knows_offset(source, place) if source else buckets.covers(place)):
+            return True
+        if place < (buckets.source_floor(source) if source else buckets.gc_watermark):
+            return True
+        bucket = (buckets.of_offset(source, place) if source else buckets.of_stamp(place)).id
+        filled = self._filters.get(bucket)
+        return bucket in self.inherited if filled is None else filled.may_hold(name)
+
+    def take_by_hand(self, delivery: Delivery[Any]) -> None:
+        """One that was taken apart is in flight again."""
+        self.in_flight.setdefault(delivery.id, delivery)
+        if is_derived(delivery.id):
+            self._derived.setdefault(name_of(delivery.id), delivery)
+
     def _join(self, first: Delivery[Any], newcomer: Delivery[Any]) -> None:
         """A copy of what is in flight: acknowledged with it, and counted once it is."""
+        if newcomer.id != first.id:
+            raise another_value(newcomer)
         copies = self._joined.get(newcomer.id, [])
         if any(newcomer.seq == c.seq and newcomer.log == c.log for c in (first, *copies)):
             self.dropped += 1
@@ -222,11 +281,28 @@ class Dedup:
         """The records of these ids are durable: every copy, to be acknowledged."""
         pop = self.in_flight.pop
         copies = [pop(id_) for id_ in ids]
+        if self._derived:
+            for copy in copies:
+                self._derived.pop(name_of(copy.id), None)
         if self._joined:
             joined = [late for first in copies for late in self._joined.pop(first.id, ())]
             self.dropped += len(joined)
             copies += joined
         return copies
+
+    def held(self) -> Iterator[Delivery[Any]]:
+        """Everything in flight, every copy that is to be acknowledged."""
+        yield from self.in_flight.values()
+        for copies in self._joined.values():
+            yield from copies
+
+    def take_out(self, id_: bytes) -> list[Delivery[Any]]:
+        """A record is in flight no more, though nothing of it is noted: every copy, the first one
+        first."""
+        first = self.in_flight.pop(id_)
+        if self._derived:
+            self._derived.pop(name_of(id_), None)
+        return [first, *self._joined.pop(id_, ())]
 
     def start_over(self) -> list[Delivery[Any]]:
         """Everything in flight, in the order it came; none of it is any more."""
@@ -234,6 +310,7 @@ class Dedup:
             c for first in self.in_flight.values() for c in (first, *self._joined.get(first.id, ()))
         ]
         self.in_flight.clear()
+        self._derived.clear()
         self._joined.clear()
         return copies
 
@@ -246,11 +323,15 @@ class Dedup:
         return asked
 
     async def look_up(self, maybe: dict[int, list[Delivery[Any]]]) -> set[bytes]:
-        """Which of the maybes are in the table; they are counted."""
+        """Which of the maybes are in the table; they are counted.
+
+        Raises:
+            NotTheSameAgain: the table has a weak production of the name, and with another value.
+        """
         found: set[bytes] = set()
         for bucket, deliveries in maybe.items():
             try:
-                found |= await self._store.look_up_seen(
+                known = await self._store.look_up_seen(
                     bucket, self._computation, [(d.slot, d.id) for d in deliveries]
                 )
             except StoreUnavailable:
@@ -261,6 +342,12 @@ class Dedup:
                 # Everything in it was acknowledged: copies of that are remnants. What user
                 # ids it held is forgotten.
                 found.update(d.id for d in deliveries if not d.named)
+            else:
+                names = {name_of(id_) for id_ in known if is_derived(id_)}
+                for delivery in deliveries:
+                    if delivery.id not in known and names and name_of(delivery.id) in names:
+                        raise another_value(delivery)
+                found |= known
         self.maybes += sum(map(len, maybe.values()))
         self.dropped += len(found)
         return found
@@ -279,9 +366,20 @@ class Dedup:
                 bucket, self._computation, after, self._slots[1], REBUILD_ROWS
             )
             for _, id_ in rows:
-                found.add(id_)
+                found.add(name_of(id_))
             if len(rows) < REBUILD_ROWS:
                 found.ready = True
                 return
             after = rows[-1]
             await pause()
+
+
+def another_value(delivery: Delivery[Any]) -> NotTheSameAgain:
+    """The error for a weak production that is known by its name, and says something new."""
+    return NotTheSameAgain(
+        f"a weak production of stream {delivery.stream!r}, key {delivery.key!r}, has come again and "
+        f"says something else than before (id {delivery.id.hex()}): {shown(delivery.value, 300)}\n"
+        'The computation that writes the stream is added with productions="weak", but what it '
+        'produces does not depend on its record alone. Add it with productions="strong", or take '
+        "out what differs from run to run"
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
@@ -18,14 +19,16 @@ from millwheel.clock import Clock, SystemClock
 from millwheel.errors import InvariantBroken, StoreUnavailable, UsageError
 from millwheel.model import MAX_TIME, Delivery
 from millwheel.pipeline import Pipeline
+from millwheel.runtime.ack_chain import AckChain
 from millwheel.runtime.buckets import Buckets, Stamps
 from millwheel.runtime.courier import Courier
 from millwheel.runtime.deploying import deploy
+from millwheel.runtime.fusion import Fusion
 from millwheel.runtime.holdings import Holdings
 from millwheel.runtime.housekeeping import Housekeeping
 from millwheel.runtime.injector import Injector
 from millwheel.runtime.interval import Interval, Ownership
-from millwheel.runtime.lane import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Lane
+from millwheel.runtime.lane import Group, Lane
 from millwheel.runtime.lease import Lease
 from millwheel.runtime.load import Meter, Process
 from millwheel.runtime.neighbours import Neighbours
@@ -33,8 +36,10 @@ from millwheel.runtime.network import Network
 from millwheel.runtime.observer import Observer
 from millwheel.runtime.placing import Pauses
 from millwheel.runtime.promises import Promises
+from millwheel.runtime.recovery import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
 from millwheel.runtime.sent import SentLog
-from millwheel.runtime.step import NOBODY, Step, StreamRoute, connect
+from millwheel.runtime.step import NOBODY, Step, StreamRoute, WeakRoute, connect
+from millwheel.runtime.stretches import Stretches
 from millwheel.runtime.tasks import end
 from millwheel.store.port import (
     DeadLetter,
@@ -61,6 +66,8 @@ class Engine:
         inject_copies: how often each source row is delivered; 2 to test deduplication.
         guard_shared: fail a record that changes `Context.shared`, which it may only read; costs an
             encoding of the table for each key in a chunk.
+        run_weak_twice: call the code of weak computations twice on each record, and fail if it does
+            not produce the same; for tests.
         take_over: claim the intervals even of a worker that is alive; it will be fenced.
         network: to share the pipeline with other workers: makes the links of the worker whose id
             it is given. None of the intervals are claimed until `Holdings.take` is told to.
@@ -78,6 +85,7 @@ class Engine:
         close_at_end: bool = True,
         inject_copies: int = 1,
         guard_shared: bool = False,
+        run_weak_twice: bool = False,
         take_over: bool = False,
         network: Callable[[str], Network] | None = None,
         worker: str | None = None,
@@ -93,6 +101,7 @@ class Engine:
         self.close_at_end = close_at_end
         self.inject_copies = inject_copies
         self.guard_shared = guard_shared
+        self.run_weak_twice = run_weak_twice
         self._take_over = take_over
         self.worker = worker or str(uuid.uuid4())
         self._network = None if network is None else network(self.worker)
@@ -100,9 +109,10 @@ class Engine:
         self.stamps = Stamps(self.clock)
         self.buckets = Buckets(store, self.settings, self.stamps, shared=network is not None)
         self.promises = Promises(self)
+        self.fusion = Fusion(self)
+        """Which computations run back to back."""
         self.steps: dict[int, Step] = {}
         self.logs: dict[int, tuple[SentLog, Interval]] = {}
-        self.source_logs: frozenset[int] = frozenset()
         self.holdings = Holdings(self)
         self.courier = None if self._network is None else Courier(self, self._network)
         """To and from other workers; None: there are none."""
@@ -123,6 +133,8 @@ class Engine:
         """It has claimed what it is to begin with, or looked around for it."""
         self.stopping = False
         """Nothing new is read or run: what is finished is committed, and that is all."""
+        self.letting_go = False
+        """Of everything it has: no lane may begin to work on it again meanwhile."""
         self._failure: BaseException | None = None
         self._failed = asyncio.Event()
         self._clock_is_off = False
@@ -131,6 +143,8 @@ class Engine:
         self._changes: set[asyncio.Task[None]] = set()
         """Takings and givings that are under way."""
         self.housekeeping = Housekeeping(self)
+        self.stretches = Stretches(self)
+        """What is passed on under tree acknowledgement."""
         self._lane_of: dict[Interval, Lane] = {}
 
     # -- start and end ----------------------------------------------------------------
@@ -163,11 +177,13 @@ class Engine:
             await self._wait_for_others()
         for place, node in enumerate(self.graph.nodes):
             id_ = deployment.computations[node.name]
-            routes = {s.name: StreamRoute(s, node.sinks.get(s.name, [])) for s in node.writes}
+            kind = WeakRoute if node.is_weak else StreamRoute
+            routes = {s.name: kind(s, node.sinks.get(s.name, [])) for s in node.writes}
             self.steps[id_] = Step(id_, place, node, routes)
         by_name = {step.name: step for step in self.steps.values()}
         for step in self.steps.values():
             connect(by_name, step.node, step.routes)
+        self.fusion.connect(self.steps.values())
         self.promises.connect(by_name)
         for lane in self.lanes:
             await lane.connect()
@@ -180,6 +196,7 @@ class Engine:
         else:
             await self.neighbours.look_around()
         self.spawn(self.housekeeping.run(), "housekeeping")
+        self.spawn(self.stretches.run(), "stretches")
         self.started = True
         self.log.info(
             "started",
@@ -271,6 +288,7 @@ class Engine:
 
     async def kill(self) -> None:
         """End without order, as a crash would: no commit, no farewell."""
+        self.stretches.close()
         await end(list(self._tasks))
         for lane in self.lanes:
             await lane.stop_running()
@@ -390,12 +408,16 @@ class Engine:
 
     async def let_go_of_all(self) -> None:
         """Touch no interval any more: others may have them by now, or will soon."""
-        for lane in self.lanes:
-            await lane.stop_running()
-            lane.drop_open()
-        await end(self._changes)
-        for interval in list(self.intervals):
-            await self.holdings.lose(interval)
+        self.letting_go = True
+        try:
+            for lane in self.lanes:
+                await lane.stop_running()
+                lane.drop_open()
+            await end(self._changes)
+            for interval in list(self.intervals):
+                await self.holdings.lose(interval)
+        finally:
+            self.letting_go = False
         for lane in self.lanes:
             lane.run_on()
 
@@ -454,6 +476,9 @@ class Engine:
         log = receiver = -1
         seqs: list[int] = []
         for delivery in deliveries:
+            if delivery.log < 0:
+                self.stretches.tell(-delivery.log, delivery.seq)
+                continue
             if delivery.log != log or delivery.receiver != receiver:
                 log, receiver = delivery.log, delivery.receiver
                 seqs = by_sender.setdefault((log, receiver), [])
@@ -463,7 +488,7 @@ class Engine:
             found = self.logs.get(log)
             if found is not None:
                 sent, owner = found
-                sent.acknowledge(seqs, self._reader_bit(owner, receiver) if sent.source else 0)
+                self._arrived(sent, owner, receiver, seqs)
                 owners.add(owner)
             elif self.courier is not None:
                 self.courier.acknowledge(log, receiver, seqs)
@@ -479,8 +504,44 @@ class Engine:
         for remote in self.neighbours.remotes():
             if remote.step.id == receiver and log in remote.streams:
                 remote.streams[log].acknowledge(seqs)
-        sent.acknowledge(seqs, self._reader_bit(owner, receiver) if sent.source else 0)
+        self._arrived(sent, owner, receiver, seqs)
         self._credit([owner])
+
+    def _arrived(self, sent: SentLog, owner: Interval, receiver: int, seqs: list[int]) -> None:
+        """Records of a log here have arrived; what waited for weak productions may land by it."""
+        sent.acknowledge(seqs, self._reader_bit(owner, receiver) if sent.source else 0)
+        if owner.chain is not None and sent is owner.log:
+            done = owner.chain.arrived(seqs)
+            if done:
+                self.land(owner, done)
+        if owner.chain is not None and owner.chain.ways.holds_back:
+            self.send(owner.chain.ways.released())
+
+    def land(self, interval: Interval, inputs: list[Delivery[Any]]) -> None:
+        """Inputs of a weak computation are done with, and nothing of them had to be stored."""
+        interval.workload.records += len(inputs)
+        self.processed += len(inputs)
+        self.acknowledge(interval.dedup.landed([cause.id for cause in inputs]))
+        self.touch(interval, urgent=False)
+        if interval.chain is not None:
+            self.count_fused(interval.chain)
+
+    def count_fused(self, chain: AckChain) -> None:
+        """What ran behind inputs that have landed counts for the intervals in whose place it ran;
+        not for those that are gone."""
+        for interval in chain.take_lent():
+            if interval.ownership is Ownership.HELD and interval.chain is not None:
+                interval.chain.passed += 1
+                interval.workload.records += 1
+                self.processed += 1
+                self.touch(interval, urgent=False)
+
+    def run_in_lane(self, interval: Interval, groups: deque[Group]) -> None:
+        """Run items of keys that were taken for the interval, if its lane takes work now; else
+        whoever stopped that starts over with them."""
+        lane = self._lane_of.get(interval)
+        if lane is not None:
+            lane.run_groups(interval, groups)
 
     def _credit(self, owners: Iterable[Interval]) -> None:
         """Something of these intervals' logs was acknowledged."""
@@ -488,7 +549,7 @@ class Engine:
             self.touch(owner, urgent=owner.has_news())
             self.wake(owner)
             if owner.injector is not None:
-                owner.injector.credit.set()
+                owner.injector.acknowledged()
 
     def _reader_bit(self, owner: Interval, receiver: int) -> int:
         for route in owner.step.routes.values():

@@ -10,22 +10,24 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Any
 
 import msgspec
 
 from millwheel.codec import LETTER_CHARACTERS, reason, shown, storable
-from millwheel.context import DEAD_LETTERS, Context, Effects, SpreadContext, TimerIdentity
-from millwheel.errors import InvariantBroken, StoreError, UserCodeError
+from millwheel.context import DEAD_LETTERS, Context, Effects, TimerIdentity
+from millwheel.errors import UserCodeError
 from millwheel.model import Delivery, Firing, Record, Timer
 from millwheel.runtime.bundle import Item
+from millwheel.runtime.fusion import Passing
 from millwheel.runtime.interval import Interval
+from millwheel.runtime.lineage import Lineage
 from millwheel.runtime.shared import Table
 from millwheel.runtime.states import Change, KeyState
+from millwheel.runtime.tasks import is_ours
+from millwheel.runtime.user_code import Process, context_of, process_of
 from millwheel.store.port import DeadLetter
-
-Process = Callable[[Record[Any], Context[Any, Any]], Awaitable[None]]
 
 SOONER_TIMERS = 256
 """Timers set by timers that fire at once, between two due ones of a key."""
@@ -35,21 +37,68 @@ class Execution:
     """Runs items of one interval, key after key; its effects are taken after each key.
 
     Not shared between tasks: user code that waits keeps the one it runs in.
+
+    Args:
+        passing: what runs behind the interval's code; None: nothing.
+        run_twice: weak code is run twice, and must say the same (tests).
     """
 
-    __slots__ = ("_context", "_interval", "_node", "_process", "_table", "effects")
+    __slots__ = (
+        "_alone",
+        "_context",
+        "_interval",
+        "_lineage",
+        "_node",
+        "_passing",
+        "_process",
+        "_run_twice",
+        "_table",
+        "effects",
+    )
 
-    def __init__(self, interval: Interval) -> None:
+    def __init__(
+        self, interval: Interval, passing: Passing | None = None, *, run_twice: bool = False
+    ) -> None:
         node = interval.step.node
         assert node.computation is not None
         self.effects = Effects()
         self._interval = interval
         self._node = node
-        self._process: Process = node.computation.process_record
         self._table: Table | None = None
         """What the key that runs shares with others."""
-        kind: type[Context[Any, Any]] = SpreadContext if node.is_spread else Context
-        self._context = kind(node.name, interval.step.routes, self.effects)
+        self._lineage = Lineage(interval.step.id) if node.is_weak else None
+        self.effects.lineage = self._lineage
+        self._passing = passing
+        self._run_twice = run_twice
+        assert node.layout is not None
+        self._alone = run_twice and node.is_weak and not node.layout.stateless
+        """Its items run one by one: the state before each has to be at hand."""
+        self._process = self._process_of_records()
+        self._context = context_of(interval.step, self.effects)
+
+    def _process_of_records(self) -> Process:
+        """The user's `process_record`; if its productions are weak, with each record as their cause,
+        and with what runs behind it."""
+        process = process_of(self._interval.step, self.effects, run_twice=self._run_twice)
+        lineage, passing, effects = self._lineage, self._passing, self.effects
+        if lineage is None:
+            return process
+
+        def weakly(record: Record[Any], context: Context[Any, Any]) -> Awaitable[None]:
+            lineage.begin(record)  # type: ignore[arg-type]
+            return process(record, context)
+
+        if passing is None:
+            return weakly
+
+        async def weakly_and_on(record: Record[Any], context: Context[Any, Any]) -> None:
+            lineage.begin(record)  # type: ignore[arg-type]
+            mark = len(effects.caused)
+            await process(record, context)
+            if len(effects.caused) > mark:
+                await passing.go_on(record, effects, mark)  # type: ignore[arg-type]
+
+        return weakly_and_on
 
     async def run(
         self, state: KeyState, items: list[Item], watermark: int, now: int
@@ -63,6 +112,10 @@ class Execution:
         context = self._context
         if interval.tables is not None:
             self._share(state)
+        if self._passing is not None:
+            self._passing.begin(now)
+        if self._alone:
+            return await self._run_carefully(state, items, watermark, now)
         context._open(state, watermark, interval.promised, now, self._table)
         try:
             for item in items:
@@ -78,24 +131,23 @@ class Execution:
         except (Exception, asyncio.CancelledError) as error:
             state.revert()
             self.effects.clear()
-            if _is_ours(error):
+            if is_ours(error):
                 raise
         return await self._run_carefully(state, items, watermark, now)
 
     def _share(self, state: KeyState) -> None:
         """Have the table of the cell at hand; or change it, if the key is the cell's own."""
-        tables, computation = self._interval.tables, self._node.computation
+        tables = self._interval.tables
         assert tables is not None
-        assert computation is not None
         if isinstance(state, Table):
             self._table, self._process = None, self._process_broadcast
         else:
-            self._table, self._process = tables.of(state.slot), computation.process_record
+            self._table, self._process = tables.of(state.slot), self._process_of_records()
 
     async def _process_broadcast(self, record: Record[Any], context: Context[Any, Any]) -> None:
         computation = self._node.computation
         assert computation is not None
-        name = self._node.broadcast_names[record.stream]
+        name = self._node.shown_names.get(record.stream, record.stream)
         shown = Record(record.key, record.value, record.micros, name)
         await computation.process_broadcast(shown, context.state)
 
@@ -119,6 +171,8 @@ class Execution:
             due, name = sooner
             context._micros = due
             timers[name] = None
+            if self._lineage is not None:
+                self._lineage.begin(None)
             await computation.process_timer(Timer(name[2], firing.timer.kind, due), context)
 
     async def _fire(self, firing: Firing) -> None:
@@ -134,6 +188,8 @@ class Execution:
             return
         context._micros = timer.micros
         timers[name] = None
+        if self._lineage is not None:
+            self._lineage.begin(None)
         computation = self._node.computation
         assert computation is not None
         await computation.process_timer(timer, context)
@@ -163,7 +219,7 @@ class Execution:
                 except (Exception, asyncio.CancelledError) as error:
                     state.revert()
                     self.effects.clear()
-                    if _is_ours(error):
+                    if is_ours(error):
                         raise
                     if attempt <= node.retries:
                         continue
@@ -190,14 +246,6 @@ def _soonest_before(
         ),
         default=None,
     )
-
-
-def _is_ours(error: BaseException) -> bool:
-    """Whether an exception means that the engine must stop, not that user code failed."""
-    if isinstance(error, (InvariantBroken, StoreError)):
-        return True
-    task = asyncio.current_task()
-    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 def give_up(
@@ -231,11 +279,13 @@ def give_up(
 
 def _stream_of(interval: Interval, item: Delivery[Any]) -> str:
     """The stream of a record as its reader calls it: hidden ones are nobody's business."""
-    return interval.step.node.broadcast_names.get(item.stream, item.stream)
+    return interval.step.node.shown_names.get(item.stream, item.stream)
 
 
 def _place(item: Item) -> str:
     if isinstance(item, Delivery):
+        if item.log < 0:
+            return f"passed on under token {-item.log}"
         return f"log {item.log} number {item.seq}"
     return f"due {item.timer.at.isoformat()}"
 

@@ -11,11 +11,15 @@ A connection begins with the greeting (`millwheel.runtime.greeting`): ``Hello``,
 frame          goes       says
 =============  =========  =====================================================================
 `Deliver`      with it    records of one log for one receiving interval, after `previous`
+`Ask`          with it    all through this number was sent: is it there?
 `Report`       with it    the low watermarks of some intervals, by slots (paper 7.2)
 `Acknowledge`  against    these numbers of the log are durable at the receiver, or seen before
 `NotMine`      against    the interval has another owner: look it up, begin anew
 `Gap`          against    something is missing before what came: begin anew
+`Progress`     against    it is, before this number all is durable, more is (not) taken
 `TooNew`       against    the receiver's code cannot read it: keep it for one whose code can
+`Loose`        with it    records that are in no log: nobody keeps them (decision 32)
+`RootReport`   with it    what became of records that came so, to the worker who tracks their roots
 `Ping`         both       are you there? The answer is `Pong`
 `Goodbye`      both       the last frame of a connection, and why
 =============  =========  =====================================================================
@@ -25,7 +29,8 @@ frame          goes       says
 Nothing here promises anything: a frame may be lost with its connection, or come again over the
 next one. Two things make that harmless. Records are durable at their sender until they are
 acknowledged, and a stream of deliveries has an epoch and names the number before each frame, so
-that a receiver takes neither a copy nor what stands behind a gap (decision 23).
+that a receiver takes neither a copy nor what stands behind a gap (decision 23). Of loose records
+the roots are, and what is lost is made again from them.
 
 Fields are told apart by their place: `Hello` and `Refuse` keep the shape they have for ever, so
 that two versions can at least tell each other why they do not talk. Every other change of a
@@ -42,7 +47,7 @@ import msgspec
 
 from millwheel.errors import PeerError
 
-VERSION = 1
+VERSION = 3
 """Of this protocol. Workers of different versions refuse each other."""
 
 GREETING_BYTES = 4096
@@ -53,10 +58,18 @@ NONCE_BYTES = 32
 RECORD_OVERHEAD_BYTES = 4096
 """A record's place in a frame besides its value: key, names, numbers. At the most."""
 
-Row: TypeAlias = tuple[int, str, bytes, int, int, int, int, int, bytes, bool, bytes, int]
+Row: TypeAlias = tuple[int, str, bytes, int, int, int, int, int, bytes, bool, bytes, int, int]
 """One record: (seq, stream, key as canonical JSON, slot, timestamp in microseconds, hold, stamp,
 bytes of the value, id or b"" if it is that of log and seq, whether the user named it, the value
-as JSON, version of the stream's type)."""
+as JSON, version of the stream's type, the source among whose offsets the stamp is or 0)."""
+
+Token = Annotated[int, msgspec.Meta(gt=0)]
+
+LooseRow: TypeAlias = tuple[Token, Row]
+"""A record of a stretch: the token of its root, and in place of its number its edge."""
+
+Told: TypeAlias = tuple[Token, int]
+"""(token, XOR of edges); 0: something of the tree is in good hands."""
 
 Run: TypeAlias = tuple[int, int]
 """Numbers from the first to the last, both included."""
@@ -113,8 +126,6 @@ class Deliver(Frame, frozen=True, array_like=True, gc=False, tag=5):
     """The computation of that interval."""
     previous: int
     records: list[Row]
-    source: bool = False
-    """Whether the log is a replayable source, whose numbers are those of its rows."""
 
 
 class Acknowledge(Frame, frozen=True, array_like=True, gc=False, tag=6):
@@ -151,10 +162,49 @@ class TooNew(Frame, frozen=True, array_like=True, gc=False, tag=13):
     interval: int
 
 
+class Ask(Frame, frozen=True, array_like=True, gc=False, tag=14):
+    """Everything of this epoch through number `last` was sent, and the oldest is not acknowledged
+    yet. The answer is `Progress`, `Gap` or `NotMine`; none to who is no longer the sender."""
+
+    log: int
+    sequencer: int
+    epoch: int
+    interval: int
+    last: int
+
+
+class Progress(Frame, frozen=True, array_like=True, gc=False, tag=15):
+    """Everything that was asked about is here, and worked at. What was sent in this epoch and comes
+    before number `done` is durable; nothing is said of what comes behind.
+
+    If it `takes` no more, the interval is about to be given up: what was sent last may not be here,
+    and nothing needs to be sent until somebody else has it.
+    """
+
+    log: int
+    epoch: int
+    interval: int
+    done: int
+    takes: bool
+
+
 class Report(Frame, frozen=True, array_like=True, gc=False, tag=9):
     """The stored low watermarks of some intervals of the sender."""
 
     intervals: list[IntervalReport]
+
+
+class Loose(Frame, frozen=True, array_like=True, gc=False, tag=16):
+    """Records for a computation that are in no log, each for the interval that has its slot."""
+
+    receiver: int
+    records: list[LooseRow]
+
+
+class RootReport(Frame, frozen=True, array_like=True, gc=False, tag=17):
+    """What was told of some trees; whose token it is not does not mind."""
+
+    told: list[Told]
 
 
 class Ping(Frame, frozen=True, array_like=True, gc=False, tag=10):
@@ -171,10 +221,12 @@ class Goodbye(Frame, frozen=True, array_like=True, gc=False, tag=12):
     reason: str
 
 
-_Any = (
-    Hello | Proof | Welcome | Refuse | Deliver | Acknowledge | NotMine | Gap | Report | Ping
-    | Pong | Goodbye | TooNew
+Message: TypeAlias = (
+    Deliver | Ask | Report | Acknowledge | NotMine | Gap | Progress | TooNew | Loose | RootReport
 )  # fmt: skip
+"""What workers say to each other once they have greeted; the rest is between two connections."""
+
+_Any = Message | Hello | Proof | Welcome | Refuse | Ping | Pong | Goodbye
 
 _LENGTH = Struct(">I")
 PREFIX_BYTES = _LENGTH.size

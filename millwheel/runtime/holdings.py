@@ -122,7 +122,6 @@ class Holdings:
         if step.node.injection is not None:
             partition = step.node.injection.source.partitions()[interval.slots[0]]
             interval.injector = Injector(engine, interval, partition)
-            engine.source_logs |= {interval.log.id}
         else:
             self._equip(interval, claim, inherited)
         return interval
@@ -137,6 +136,7 @@ class Holdings:
             interval.slots,
             capacity=engine.settings.filter_capacity,
             inherited=inherited,
+            exactly_once=interval.step.node.exactly_once,
         )
         for uses in interval.step.node.sinks.values():
             for use in uses:
@@ -199,18 +199,24 @@ class Holdings:
         return remote
 
     def _send_on(self, interval: Interval, remote: Remote) -> None:
-        """Records of logs here that waited in it, before those that came since it leaves (I14);
-        those of other workers they send again."""
+        """Records of logs here, or of no log, that waited in it, before those that came since it
+        leaves (I14); those of other workers they send again."""
         waiting = [] if interval.dedup is None else interval.dedup.start_over()
+        if interval.chain is not None:
+            interval.chain.clear()
+        self._engine.stretches.forget(interval)
+        if interval.step.node.at_most_once:  # they may have had their effect, and shall not again
+            self._engine.acknowledge(waiting)
+            waiting = []
         here = self._engine.logs
-        remote.insert(d for d in (*waiting, *interval.intake) if d.log in here)
+        remote.insert(d for d in (*waiting, *interval.intake) if d.log in here or d.log < 0)
         interval.intake.clear()
 
     def send_on(self, step: Step, deliveries: Iterable[Delivery[Any]]) -> None:
         """Records of logs here that were taken aside and find their interval gone."""
         for delivery in deliveries:
             destination = step.interval_of(delivery.slot)
-            if delivery.log not in self._engine.logs:
+            if delivery.log >= 0 and delivery.log not in self._engine.logs:
                 continue  # whoever has the log sends it again
             if isinstance(destination, Remote):
                 destination.insert([delivery])
@@ -388,6 +394,8 @@ class Holdings:
     async def _send_again(self, interval: Interval, log: SentLog) -> None:
         """Productions of an inherited log that nobody has acknowledged, in their order."""
         async for row in self._engine.store.read_productions(log.id, log.next_seq):
+            if row.seq > log.next_seq:
+                log.lack(row.seq)
             if log.is_acknowledged(row.seq):
                 log.skip(row.seq + 1)
                 continue
@@ -404,7 +412,9 @@ class Holdings:
             log.sent(row.seq + 1, row.hold, len(value), row.stamp, [row.hold])
             delivery: Delivery[Any] = Delivery(
                 decode_key(row.key), stream.codec.decode(value), row.ts, row.stream, row.key,
-                row.slot, row.receiver, row.hold, len(value), value, log.id, row.seq, row.stamp,
-                record_id(log.id, row.seq),
+                row.slot, row.receiver, row.hold, len(value), value, log.id, row.seq, row.place,
+                row.id or record_id(log.id, row.seq), 0, False, row.origin,
             )  # fmt: skip
+            if row.id:
+                log.stored([delivery])
             self._engine.steps[row.receiver].interval_of(row.slot).intake.append(delivery)

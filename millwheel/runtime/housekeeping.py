@@ -9,11 +9,15 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from millwheel.errors import StoreError
+from millwheel.runtime.bundling import Bundling
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.service import Service
 
 if TYPE_CHECKING:
     from millwheel.runtime.engine import Engine
+
+WAITING_SECONDS = 30.0
+"""Two leases: whoever has the members' logs is known by then, and has sent them again."""
 
 OLD_SNAPSHOT_SECONDS = 5.0
 """A snapshot this old keeps the dead rows of folds alive: folding waits for it, in bounds."""
@@ -29,6 +33,9 @@ class Housekeeping(Service):
         self._last_fold: dict[Interval, float] = {}
         self._last_heartbeat = float("-inf")
         self._last_collection = float("-inf")
+        self._waiting: dict[Bundling, float] = {}
+        """Open bundles whose members have not all come again, and since when; those that were told
+        of, since the end of time."""
 
     async def rebuild(self, interval: Interval, bucket: int) -> None:
         """Fill the filter of an inherited bucket, beside the lanes."""
@@ -54,6 +61,7 @@ class Housekeeping(Service):
         self._engine.promises.excuse_idle()
         if self._engine.courier is not None:
             self._engine.courier.repeat()
+        self._tell_of_waiting_bundles(now)
         await self._fold_what_is_due(now)
         if now - self._last_collection >= self._settings.bucket_seconds / 8:
             await self.collect()
@@ -68,6 +76,30 @@ class Housekeeping(Service):
         engine.lease.renewed(asked)
         if engine.courier is not None:
             engine.tell_time(before, answer.now)
+
+    def _tell_of_waiting_bundles(self, now: float) -> None:
+        """Say which bundles wait for members that may never come."""
+        waiting: dict[Bundling, float] = {}
+        for interval in self._engine.intervals:
+            bundling = interval.bundling
+            if bundling is None or not bundling.missing:
+                continue
+            since = self._waiting.get(bundling, now)
+            if now - since >= WAITING_SECONDS:
+                since = float("inf")
+                self._engine.log.warning(
+                    "bundle_waits",
+                    interval=interval.name,
+                    scope=interval.id,
+                    number=bundling.number,
+                    missing=bundling.missing,
+                    what_it_means="records of a bundle that was begun have not come again; nothing "
+                    "else of the interval is delivered before they do",
+                    what_to_do="see that the workers and sources they come from run; what came from "
+                    "a computation that was removed is gone",
+                )
+            waiting[bundling] = since
+        self._waiting = waiting
 
     # -- folds --------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from millwheel.model import (
 )
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.load import Measured
+from millwheel.runtime.pacing import Flow, Pace
 from millwheel.runtime.sent import SentLog
 from millwheel.runtime.step import NOBODY, Destination
 from millwheel.runtime.step import Reader as StreamReader
@@ -57,6 +58,13 @@ class Injector:
         idle_after = node.injection.idle_after
         self._idle_after = None if idle_after is None else idle_after.total_seconds()
         self._last_row_at = engine.clock.monotonic()
+        target = node.injection.latency_target
+        credits_ = engine.settings.max_unacked_records
+        self.pace = Pace(
+            min(node.injection.max_pending or credits_, credits_),
+            None if target is None else target.total_seconds(),
+        )
+        """How many rows may be on their way."""
         self._lateness = int(node.injection.lateness.total_seconds() * 1e6)
         self._reader: Reader | None = None
         self._seen = MIN_TIME
@@ -89,6 +97,7 @@ class Injector:
         # then nothing beyond what was promised may be.
         self._interval.exact_watermark = self._interval.durable
         self._seen = stored["seen"] if stored else MIN_TIME
+        self.pace.start_over()
         self._marks.clear()
         read_at = stored.get("since") if stored else None
         self._marks.append((self.log.first, self._seen, read_at or self._engine.now()))
@@ -118,6 +127,11 @@ class Injector:
         self._last_row_at = self._engine.clock.monotonic()
         self.credit.set()
 
+    def acknowledged(self) -> None:
+        """Some of what it sent is durable at its readers."""
+        self.pace.acknowledged(self.log.first, self._engine.clock.monotonic())
+        self.credit.set()
+
     async def stop(self) -> None:
         """Read no more."""
         task, self._task = self._task, None
@@ -139,6 +153,11 @@ class Injector:
     def interval(self) -> Interval:
         """The partition as an interval."""
         return self._interval
+
+    def flow(self) -> Flow:
+        """How much is on its way, and for how long."""
+        pace = self.pace
+        return Flow(self.log.unacked, pace.cap, pace.latency_seconds, pace.target_seconds)
 
     def progress(self) -> float:
         """The share of the partition read, 0 to 1."""
@@ -182,10 +201,10 @@ class Injector:
         assert self._reader is not None
         limit = engine.settings.chunk_records
         while True:
-            while self.paused or not self._interval.may_send():
+            while not (room := self._room(limit)):
                 self.credit.clear()
                 await self.credit.wait()
-            rows = self._reader.read(limit)
+            rows, read_at = self._reader.read(room), engine.clock.monotonic()
             if not rows:
                 break
             first, last = rows[0].offset, rows[-1].offset
@@ -194,6 +213,7 @@ class Injector:
             )
             self._last_row_at = engine.clock.monotonic()
             self._send(rows)
+            self.pace.read(last + 1, self.log.unacked, read_at)
             self.rows += len(rows)
             self._interval.workload.records += len(rows)
             self._marks.append((rows[-1].offset + 1, self._seen, engine.now()))
@@ -205,6 +225,12 @@ class Injector:
             self._interval.hear(MAX_TIME)
         engine.touch(self._interval, urgent=True)
         engine.check_finished()
+
+    def _room(self, limit: int) -> int:
+        """How many rows may be read now; 0: none."""
+        if self.paused or not self._interval.may_send():
+            return 0
+        return self.pace.room(self.log.unacked, limit)
 
     def _advance(self) -> None:
         """Move the source's own watermark: the newest seen time less the lateness."""
@@ -301,7 +327,7 @@ class Injector:
                         Delivery(
                             key, value, micros, stream, key_text, slot, receiver, hold,
                             bytes_, encoded, number, offset, offset,
-                            record_id(number, offset),
+                            record_id(number, offset), 0, False, number,
                         )
                     )  # fmt: skip
                     size += bytes_
@@ -336,6 +362,7 @@ class Injector:
         return destination, Delivery(
             key, value, micros, route.stream, key_text, slot, reader.step.id, hold,
             len(encoded) or ASSUMED_ROW_BYTES, encoded, log, offset, offset, id_, 0, named,
+            log,
         )  # fmt: skip
 
     def _send_to_all(self, row: Row, micros: int, hold: int) -> int:

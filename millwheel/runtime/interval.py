@@ -24,7 +24,9 @@ from millwheel.codec import decode_key
 from millwheel.context import BLOOM_MAYBES, DUPLICATES_DROPPED, TimerIdentity
 from millwheel.errors import InvariantBroken
 from millwheel.model import MAX_TIME, MIN_TIME, Delivery, Firing, Key, Timer
+from millwheel.runtime.ack_chain import AckChain
 from millwheel.runtime.bundle import IntervalWork, Item
+from millwheel.runtime.bundling import Bundling, encoded
 from millwheel.runtime.dedup import Dedup
 from millwheel.runtime.load import Workload
 from millwheel.runtime.part_file import PartFile
@@ -32,6 +34,7 @@ from millwheel.runtime.sent import SentLog
 from millwheel.runtime.shared import SharedTables
 from millwheel.runtime.states import KeyState, StateCache
 from millwheel.runtime.step import Step
+from millwheel.runtime.tree import Entry
 from millwheel.settings import Settings
 from millwheel.store.port import Claim, TimerChange, TimerPlace
 from millwheel.timers.holds import Holds
@@ -92,7 +95,14 @@ class Interval:
         self.dedup: Dedup = None  # type: ignore[assignment]
         self.part_file: PartFile | None = None
         self.injector: Injector | None = None
+        self.bundling: Bundling | None = None
+        """Its records come in numbered bundles."""
         self.workload = Workload(self.slots)
+        readers = {r.step.id: r.step for route in step.routes.values() for r in route.readers}
+        self.entry = (
+            Entry(self, step.node.replay_seconds, readers.values()) if step.node.is_tree else None
+        )
+        """Of a tree computation: the records from outside of the stretch that it tracks."""
         self.restore(claim)
 
     def restore(self, claim: Claim) -> None:
@@ -164,8 +174,18 @@ class Interval:
         if claim.new_log:
             self.logs.append(SentLog(claim.new_log, self.holds, percentiles=percentiles))
         self.log = self.logs[-1]
+        node = self.step.node
+        self.chain = (
+            AckChain(self.logs, node.straggler_seconds, keeps_percentiles=bool(self.percentiles))
+            if node.is_weak
+            else None
+        )
+        """Of a computation with weak productions: the inputs that wait for what came of them."""
         self.rows_written = 0
         self.encoded_counters = msgspec.json.encode(self.counters)
+        if self.step.node.bundles is not None:
+            before = None if self.bundling is None else self.bundling.refusal
+            self.bundling = Bundling(self.step.node.bundles, claim.position, before)
 
     def attach(
         self, states: StateCache, tables: SharedTables | None, dedup: Dedup, claim: Claim
@@ -194,13 +214,18 @@ class Interval:
         self.backlog.clear()
         if self.dedup is None:
             return
+        if self.chain is not None:
+            self.chain.clear()
         again = [d for d in self.dedup.start_over() if id(d) not in apart]
         for delivery in again:
             self.step.renew(delivery)
         self.intake.extendleft(reversed(again))
 
     def forget_queued(self, logs: set[int]) -> None:
-        """Take away what is queued of `logs`: their sender is about to send it all again."""
+        """Take away what is queued of `logs`: their sender is about to send it all again, but for
+        what it sends only once."""
+        if self.step.node.at_most_once:
+            return
         self.intake = deque(d for d in self.intake if d.log not in logs)
 
     def retake(self, items: list[Item]) -> list[Item]:
@@ -212,7 +237,7 @@ class Interval:
         for item in items:
             if isinstance(item, Delivery):
                 self.step.renew(item)
-                self.dedup.in_flight.setdefault(item.id, item)
+                self.dedup.take_by_hand(item)
                 taken.append(item)
                 continue
             name = (item.key_text, item.timer.kind, item.timer.tag)
@@ -334,6 +359,14 @@ class Interval:
         """When the clock will make a timer due."""
         return self.timers["wall"].next_due()
 
+    def next_alarm(self) -> int | None:
+        """When the clock will make anything due: a timer, or a bundle that is not full."""
+        timer = self.next_wall_timer()
+        if self.bundling is None or self.leaving:
+            return timer
+        due = self.bundling.due_at()
+        return min((at for at in (timer, due) if at is not None), default=None)
+
     def has_due(self, now: int) -> bool:
         """Whether any timer is due."""
         due = self.timers["watermark"].next_due()
@@ -351,7 +384,12 @@ class Interval:
             log.next_seq - log.first < settings.max_unacked_records
             and log.unacked_bytes < settings.max_unacked_bytes
             for log in self.logs
-        )
+        ) and (self.entry is None or self.entry.has_room(settings.max_unacked_records))
+
+    @property
+    def queued(self) -> int:
+        """How many records wait in its queue."""
+        return len(self.intake)
 
     def hear(self, watermark: int) -> None:
         """Nothing on time comes in any more that is older than `watermark`."""
@@ -400,6 +438,8 @@ class Interval:
         for percentile, watermark in work.percentiles.items():
             self.percentiles[percentile].durable = watermark
         self.durable_n = work.n
+        if self.bundling is not None:
+            self.bundling.settled(work.n)
         self.durable_counters = self.encoded_counters
         for queue in self.timers.values():
             queue.durable = work.n
@@ -409,12 +449,15 @@ class Interval:
         floors = [f for f in (log.floor() for log in self.logs) if f is not None]
         return min(floors, default=stamp)
 
-    def encoded_position(self, lines: list[bytes]) -> bytes | None:
-        """What else the interval's owner must know to go on."""
+    def encoded_position(self, work: IntervalWork) -> bytes | None:
+        """What else the interval's owner must know to go on from the commit that is being put
+        together."""
         if self.injector is not None:
             return msgspec.json.encode(self.injector.position())
         if self.part_file is not None:
-            return msgspec.json.encode({"length": self.part_file.length_with(lines)})
+            return msgspec.json.encode({"length": self.part_file.length_with(work.effects.lines)})
+        if self.bundling is not None:
+            return encoded(self.bundling.position(self.n, delivers=work.delivers))
         return None
 
     def acked_state(self) -> bytes:
@@ -450,6 +493,7 @@ class Interval:
             and not self.has_due(now)
             and not self.backlog
             and not self.dirty
+            and (self.bundling is None or self.bundling.is_empty)
             and all(log.drained for log in self.logs)
         )
 

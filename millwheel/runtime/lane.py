@@ -6,35 +6,37 @@ what was seen, and runs user code; what is decided goes into the open bundle. Th
 the senders and sends the productions. While a commit is on the wire the runner goes on,
 so bundles are small when there is little to do and large under load.
 
-When a commit fails, everything later in the lane is dropped with it (I12): the intervals
-are claimed again, which settles what became of the commit, state and timers are read
-back, and the records that were on their way here run again. There is no second way back.
+When a commit fails, everything later in the lane is dropped with it (I12); there is one way
+back (`millwheel.runtime.recovery`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import Container
+from collections import deque
+from collections.abc import Container, Coroutine, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from millwheel.codec import slot_of
-from millwheel.context import BAD_ROWS, PROCESSED, Effects
+from millwheel.context import BAD_ROWS, Effects
 from millwheel.errors import CommitUnknown, Fenced, StatementError, StoreUnavailable
-from millwheel.model import MAX_TIME, Delivery, Firing, record_id
-from millwheel.runtime.bundle import Bundle, IntervalWork, Item
-from millwheel.runtime.execution import Execution, give_up
+from millwheel.model import Delivery, Firing
+from millwheel.runtime.bundle import Bundle, Item
+from millwheel.runtime.bundle_execution import run_bundle
+from millwheel.runtime.bundling import Bundling
+from millwheel.runtime.commits import put_together
+from millwheel.runtime.execution import Execution
 from millwheel.runtime.interval import Interval, Ownership
 from millwheel.runtime.load import Measured
+from millwheel.runtime.recovery import Recovery
 from millwheel.runtime.states import Change, KeyState
-from millwheel.runtime.step import NOBODY
+from millwheel.runtime.stragglers import Stragglers
+from millwheel.runtime.stretches import may_pass_on
 from millwheel.runtime.tasks import end
 from millwheel.store.port import (
     Commit,
     DeadLetter,
-    IntervalCommit,
     StoreLane,
-    TimerChange,
 )
 
 if TYPE_CHECKING:
@@ -43,17 +45,8 @@ if TYPE_CHECKING:
 Group = tuple[KeyState, list[Item]]
 """One key's items, to be run in order."""
 
-Suspect = tuple[Interval, Item]
-"""One of the items of a commit that was refused for what user code wrote."""
-
-FIRST_PAUSE_SECONDS = 0.05
-LONGEST_PAUSE_SECONDS = 2.0
-
 FAIR_TURN = 8
 """Every so many times the next interval in turn is asked for work first."""
-
-OUTAGE_GAP_SECONDS = 10.0
-"""A lane that had nothing to commit for so long since it recovered meets a new outage."""
 
 
 class Lane:
@@ -66,15 +59,21 @@ class Lane:
         self.intervals: list[Interval] = []
         self.downstream_first: list[Interval] = []
         """The same, those nearest to the end of the graph first."""
+        self._numbered: list[Interval] = []
+        """Those whose records come in numbered bundles."""
         self.wake = asyncio.Event()
         """There may be something to run: records, due timers, credits, room in the bundle."""
         self._commit_wanted = asyncio.Event()
         self._open = Bundle()
+        self._alone: deque[Bundle] = deque()
+        """What was refused in company: each in a commit of its own."""
         self._committing = False
         self._on_the_wire: Container[Interval] = ()
         """The intervals of the bundle that is being committed."""
         self._sorted: Interval | None = None
         """Whose records were taken from the queue and are looked up, before they run."""
+        self.sorting: Sequence[Item] = ()
+        """These records."""
         self._settled = asyncio.Event()
         """Set when something has come to its end that somebody may wait for; each time another."""
         self._quiet = asyncio.Event()
@@ -82,17 +81,14 @@ class Lane:
         self._port: StoreLane | None = None
         self._runner: asyncio.Task[None] | None = None
         self._hands: set[asyncio.Task[None]] = set()
+        self._stragglers = Stragglers(self, engine)
         self._ran = asyncio.Event()
         self._looked = asyncio.Event()
         """The runner has taken some work and run it, has found none, or waits for the store."""
         self._turn = 0
         self._alarm: asyncio.Task[None] | None = None
         self._alarm_at = 0
-        self._failing_since: float | None = None
-        self._recovering = False
-        self._recovered_at = 0.0
-        self._commit_began = 0.0
-        self._pause = FIRST_PAUSE_SECONDS
+        self._recovery = Recovery(self, engine)
         self._touch_timer: asyncio.TimerHandle | None = None
 
     # -- life ---------------------------------------------------------------------
@@ -105,11 +101,13 @@ class Lane:
         """One more interval to work on."""
         self.intervals.append(interval)
         self.downstream_first = sorted(self.intervals, key=lambda i: -i.step.place)
+        self._numbered = [i for i in self.intervals if i.bundling is not None]
 
     def remove(self, interval: Interval) -> None:
         """One less, of which nothing is left here."""
         self.intervals.remove(interval)
         self.downstream_first = [i for i in self.downstream_first if i is not interval]
+        self._numbered = [i for i in self._numbered if i is not interval]
 
     async def let_go(self, interval: Interval) -> None:
         """Wait until nothing of an interval that is leaving runs or is to be stored."""
@@ -119,6 +117,7 @@ class Lane:
             or interval.dirty
             or interval in self._open.works
             or interval in self._on_the_wire
+            or (interval.bundling is not None and interval.bundling.is_under_way)
         ):
             settled = self._settled
             if self._has_something_to_store():
@@ -135,6 +134,7 @@ class Lane:
         runner, self._runner = self._runner, None  # first: from here on no hand starts another
         if runner is not None:
             await end([runner])
+        await self._stragglers.stop()
         await end(self._hands)
         self._hands.clear()
         self._looked.set()
@@ -142,10 +142,13 @@ class Lane:
     def drop_open(self) -> None:
         """What is finished and not committed is not wanted any more."""
         self._open = Bundle()
+        self._alone.clear()
 
     def run_on(self) -> None:
-        """Take work again after `stop_running`; a lane that recovers does so by itself."""
-        if self._runner is None and not self._recovering:
+        """Take work again after `stop_running`. A lane that recovers does so by itself; one that
+        has recovered while everything is let go of waits until that is done, as what it took
+        would be pulled away under its hands."""
+        if self._runner is None and not self._recovery.under_way and not self._engine.letting_go:
             self._runner = self._engine.spawn(self._run(), f"lane {self.number} runner")
 
     async def drain(self) -> None:
@@ -159,9 +162,13 @@ class Lane:
         """Let the connection go."""
         if self._touch_timer is not None:
             self._touch_timer.cancel()
+        await self.disconnect()
+
+    async def disconnect(self) -> None:
+        """End the lane's connection, so that nothing is on the wire."""
         if self._port is not None:
-            await self._port.close()
-            self._port = None
+            port, self._port = self._port, None
+            await port.close()
 
     def touch(self, interval: Interval, *, urgent: bool) -> None:
         """Something of the interval is to be stored: at once, or with whatever comes next."""
@@ -184,7 +191,7 @@ class Lane:
     @property
     def busy(self) -> bool:
         """Whether anything is running, finished and uncommitted, or on the wire."""
-        return self._committing or bool(self._open.works) or bool(self._hands)
+        return self._committing or bool(self._open.works) or bool(self._alone) or bool(self._hands)
 
     def _touched_long_enough(self) -> None:
         self._touch_timer = None
@@ -196,6 +203,7 @@ class Lane:
         while True:
             self.wake.clear()
             await self._page_in()
+            self._tend_bundles()
             taken = self._take()
             if taken is None:
                 self._wake_for_wall_timers()
@@ -204,11 +212,11 @@ class Lane:
                 continue
             interval, items = taken
             interval.workload.sample(items)
-            self._sorted = interval
+            self._sorted, self.sorting = interval, items
             try:
                 groups = await self._sort(interval, items)
             finally:
-                self._sorted = None
+                self._sorted, self.sorting = None, ()
             if groups:
                 await self._run_groups(interval, groups)
             elif interval.leaving:
@@ -228,7 +236,7 @@ class Lane:
 
     def _wake_for_wall_timers(self) -> None:
         """Be awake when the clock reaches the next wall timer."""
-        due = [at for interval in self.intervals if (at := interval.next_wall_timer()) is not None]
+        due = [at for interval in self.intervals if (at := interval.next_alarm()) is not None]
         if not due or (
             self._alarm is not None and not self._alarm.done() and self._alarm_at <= min(due)
         ):
@@ -260,6 +268,8 @@ class Lane:
             has_due = interval.has_due(now)
             if not (has_due or interval.intake) or not interval.may_send():
                 continue
+            if interval.bundling is not None and not interval.bundling.wants_more:
+                continue
             if has_due:
                 firings = interval.due_timers(now, settings.chunk_records)
                 if firings:
@@ -290,6 +300,9 @@ class Lane:
             fresh = items
         else:
             fresh = await self._deduplicate(interval, items)  # type: ignore[arg-type]
+        if interval.bundling is not None:
+            interval.bundling.offer(fresh, self._engine.now())  # type: ignore[arg-type]
+            return deque()
         by_key: dict[bytes, list[Item]] = {}
         groups: deque[Group] = deque()
         missing: list[KeyState] = []
@@ -309,18 +322,18 @@ class Lane:
                     missing.append(state)
                 groups.append((state, same))
         if missing:
-            await self._load(interval, missing)
+            await self.load(interval, missing)
         return groups
 
     async def _deduplicate(self, interval: Interval, deliveries: list[Delivery[Any]]) -> list[Item]:
         dedup = interval.dedup
-        if self._engine.courier is not None:
+        if self._engine.courier is not None and dedup.exactly_once:
             try:
                 await self._see_buckets(deliveries)
             except BaseException:
                 interval.intake.extendleft(reversed(deliveries))  # they are nowhere else
                 raise
-        candidates, maybe, seen = dedup.sort(deliveries, self._engine.source_logs)
+        candidates, maybe, seen = dedup.sort(deliveries)
         if seen:
             self._drop(interval, seen)
         if maybe:
@@ -334,10 +347,10 @@ class Lane:
     async def _see_buckets(self, deliveries: list[Delivery[Any]]) -> None:
         """Know for certain to which buckets records of other workers belong (decision 24)."""
         engine = self._engine
-        buckets, sources = engine.buckets, engine.source_logs
+        buckets = engine.buckets
         for delivery in deliveries:
-            if delivery.log in sources:
-                known = buckets.knows_offset(delivery.log, delivery.seq)
+            if delivery.origin:
+                known = buckets.knows_offset(delivery.origin, delivery.stamp)
             else:
                 known = buckets.covers(delivery.stamp)
             if not known:
@@ -349,7 +362,7 @@ class Lane:
         self._engine.acknowledge(seen)
         self.touch(interval, urgent=False)
 
-    async def _load(self, interval: Interval, states: list[KeyState]) -> None:
+    async def load(self, interval: Interval, states: list[KeyState]) -> None:
         limit = self._settings.eager_entries
         self._looked.set()
         rows = await self._engine.patiently(
@@ -367,7 +380,11 @@ class Lane:
         await self._ran.wait()
 
     def _start_hand(self, interval: Interval, groups: deque[Group]) -> None:
-        hand = asyncio.create_task(self._measured_hand(interval, groups))
+        self._add_hand(self._measured_hand(interval, groups))
+
+    def _add_hand(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run user code in a task of its own."""
+        hand = asyncio.create_task(work)
         self._hands.add(hand)
         hand.add_done_callback(self._hand_ended)
 
@@ -386,18 +403,28 @@ class Lane:
         not be closed downstream already.
         """
         asyncio.get_running_loop().call_soon(self._relieve, interval, groups)
-        execution = Execution(interval)
+        execution = self.execution(interval)
         now = self._engine.now()
         backlog = interval.backlog
         while groups:
             state, items = groups.popleft()
             changes = await execution.run(state, items, interval.input_watermark, now)
-            self._finish(interval, state, items, execution.effects, changes)
+            self.finish(interval, state, items, execution.effects, changes)
             while (waiting := backlog.pop(state.key_text)) is not None:
                 backlog[state.key_text] = None
                 now = self._engine.now()
                 changes = await execution.run(state, waiting, interval.input_watermark, now)
-                self._finish(interval, state, waiting, execution.effects, changes)
+                self.finish(interval, state, waiting, execution.effects, changes)
+
+    def execution(self, interval: Interval) -> Execution:
+        engine = self._engine
+        passing = engine.fusion.passing(interval)
+        return Execution(interval, passing, run_twice=engine.run_weak_twice)
+
+    def run_groups(self, interval: Interval, groups: deque[Group]) -> None:
+        """Run items whose keys are taken for them, out of turn, unless no work is taken now."""
+        if self._runner is not None:
+            self._start_hand(interval, groups)
 
     def _relieve(self, interval: Interval, groups: deque[Group]) -> None:
         if groups and self._runner is not None:
@@ -412,7 +439,7 @@ class Lane:
         self._announce()
         self.wake.set()
 
-    def _finish(
+    def finish(
         self,
         interval: Interval,
         state: KeyState,
@@ -421,6 +448,8 @@ class Lane:
         changes: list[Change],
     ) -> None:
         """Put what a key's items decided into the open bundle; `effects` are empty again."""
+        if interval.chain is not None and not self._send_weakly(interval, items, effects, changes):
+            return
         bundle = self._open
         work = bundle.works.get(interval)
         if work is None:
@@ -450,6 +479,105 @@ class Lane:
         bundle.size += size
         self._commit_wanted.set()
 
+    # -- weak productions -------------------------------------------------------------
+
+    def _send_weakly(
+        self, interval: Interval, items: list[Item], effects: Effects, changes: list[Change]
+    ) -> bool:
+        """Send what weak code has produced; what else it decided is left in `effects`.
+
+        Returns:
+            Whether a commit has to note the items: they have effects of their own.
+        """
+        engine, chain = self._engine, interval.chain
+        assert chain is not None
+        caused, effects.caused = effects.caused, []
+        fused, effects.fused = effects.fused, []
+        queued, effects.queued = effects.queued, set()
+        noted = bool(changes or interval.firings) or effects.are_stored()
+        inputs = [item for item in items if type(item) is Delivery]
+        if interval.entry is not None:
+            if not noted and may_pass_on(caused):
+                engine.stretches.pass_on(interval, inputs, caused)
+                return False
+            noted = True  # what came of them takes the way of the chain
+            interval.entry.noted(item.id for item in inputs)
+        done = chain.send(
+            inputs,
+            caused,
+            promised=interval.promised,
+            now=engine.clock.monotonic(),
+            stamp=engine.stamps.last,
+            noted=noted,
+            fused=fused,
+        )
+        if caused:
+            outputs: Sequence[Delivery[Any]] = [output for _, output in caused]
+            if fused or queued or chain.ways.holds_back:
+                through = {of.step.id for _, of in fused}
+                outputs = chain.ways.in_order(items[0].key_text, outputs, through, queued)
+            engine.send(outputs)
+            if not noted:
+                self._stragglers.watch()
+        if done:
+            engine.land(interval, done)
+        return noted
+
+    def note(
+        self, interval: Interval, causes: list[Delivery[Any]], counted: dict[str, int]
+    ) -> None:
+        """Put inputs that were sent on into the open bundle, to be stored as seen."""
+        work = self._open.work(interval)
+        work.items += causes
+        for name, by in counted.items():
+            work.effects.counters[name] = work.effects.counters.get(name, 0) + by
+        self._open.count += len(causes)
+        self._commit_wanted.set()
+
+    # -- numbered bundles -------------------------------------------------------------
+
+    def _tend_bundles(self) -> None:
+        """Close the bundles that are due, and give to user code those that are stored."""
+        now = self._engine.now()
+        for interval, bundling in self._bundlings():
+            if bundling.is_due(now) and not interval.leaving:
+                bundling.close()
+                self.touch(interval, urgent=True)
+            elif bundling.may_be_delivered:  # what was taken goes on: credits are asked for there
+                bundling.deliver()
+                self._add_hand(self._measured_delivery(interval, bundling))
+
+    def _bundlings(self) -> list[tuple[Interval, Bundling]]:
+        return [(i, i.bundling) for i in self._numbered if i.bundling is not None]
+
+    async def _measured_delivery(self, interval: Interval, bundling: Bundling) -> None:
+        clock = self._engine.process.run_seconds
+        await Measured(self._deliver(interval, bundling), interval.workload, clock)
+
+    async def _deliver(self, interval: Interval, bundling: Bundling) -> None:
+        """Run user code over a bundle, and have what it decided committed with the members."""
+        if bundling.is_replay:
+            self._engine.log.info(
+                "bundle_again",
+                interval=interval.name,
+                scope=interval.id,
+                number=bundling.number,
+                records=len(bundling.members),
+            )
+        effects = await run_bundle(interval, bundling, self._engine.now())
+        bundling.delivered()
+        bundle = self._open
+        if bundling.refusal is not None:
+            bundle = Bundle()
+            self._alone.append(bundle)
+        work = bundle.work(interval)
+        work.delivers = True
+        work.items += bundling.members
+        bundle.count += len(bundling.members)
+        bundle.size += effects.size
+        work.effects.take(effects)
+        self._commit_wanted.set()
+
     # -- committing -----------------------------------------------------------------
 
     async def _commit_for_ever(self) -> None:
@@ -467,7 +595,7 @@ class Lane:
                 try:
                     await self._commit(bundle)
                 except (StatementError, StoreUnavailable, CommitUnknown, Fenced) as error:
-                    await self._recover(bundle, error)
+                    await self._recovery.recover(bundle, error)
                 self._committing = False
                 self._on_the_wire = ()
                 self._announce()
@@ -480,7 +608,11 @@ class Lane:
         settled.set()
 
     def _has_something_to_store(self) -> bool:
-        return bool(self._open.works) or any(interval.dirty for interval in self.intervals)
+        return (
+            bool(self._open.works)
+            or bool(self._alone)
+            or any(interval.dirty for interval in self.intervals)
+        )
 
     async def _let_records_join(self) -> None:
         """Before ACKs and watermarks are committed alone: run what the last commit has sent here.
@@ -503,6 +635,8 @@ class Lane:
 
     def _close_bundle(self) -> Bundle | None:
         """The open bundle with everything else that is to be stored; None: nothing is."""
+        if self._alone:
+            return self._alone.popleft()
         bundle = self._open
         for interval in self.intervals:
             if interval.dirty:
@@ -513,9 +647,16 @@ class Lane:
         self.wake.set()
         return bundle
 
+    async def commit_open(self) -> None:
+        """Commit what is finished, if anything is, while nothing else of the lane runs."""
+        await self._have_bucket()
+        bundle = self._close_bundle()
+        if bundle is not None:
+            await self._commit(bundle)
+
     async def _commit(self, bundle: Bundle) -> None:
-        self._commit_began = self._engine.clock.monotonic()
-        commit = self._build(bundle)  # before anything is awaited: no later work gets into it
+        self._recovery.commit_begins()
+        commit = put_together(self._engine, bundle)
         for interval, work in bundle.works.items():
             if work.effects.lines and interval.part_file is not None:
                 await interval.part_file.append(work.effects.lines)
@@ -524,117 +665,15 @@ class Lane:
         sent = clock.monotonic()
         await self._port.commit(commit)
         self._engine.observer.commit_durable(clock.monotonic() - sent)
-        self._failing_since = None
+        self._recovery.commit_durable()
         self._settle(bundle, commit)
-
-    def _build(self, bundle: Bundle) -> Commit:
-        """Number everything, and promise what may be promised with it."""
-        engine = self._engine
-        stamp = engine.stamps.next()
-        commit = Commit(stamp, engine.buckets.of_stamp(stamp).id)
-        for interval, work in bundle.works.items():
-            effects = work.effects
-            self._number(interval, effects.productions, stamp)
-            commit.productions += effects.productions
-            bucket = 0
-            for item in work.items:
-                if type(item) is Delivery:
-                    if item.bucket != bucket:
-                        bucket = item.bucket
-                        seen = commit.seen.setdefault(bucket, [])
-                    seen.append((item.slot, item.receiver, item.id))
-            self._add_changes(commit, interval, work)
-            for table, values in effects.rows:
-                if table.numbered:
-                    values = (*values, interval.log.id, interval.rows_written)
-                    interval.rows_written += 1
-                commit.rows.append((table, values))
-            commit.statements += effects.statements
-            commit.dead_letters += effects.dead_letters
-            commit.intervals.append(self._link(interval, work, stamp))
-        engine.buckets.rows += bundle.count
-        return commit
-
-    def _number(self, interval: Interval, productions: list[Delivery[Any]], stamp: int) -> None:
-        """Give the productions of a commit their place in the interval's log, as one batch.
-
-        Those that nobody reads are acknowledged by the commit that writes them.
-        """
-        if not productions:
-            return
-        log, promised = interval.log, interval.promised
-        number, seq = log.id, log.next_seq
-        least, size = MAX_TIME, 0
-        unread: list[int] = []
-        for production in productions:
-            hold = production.hold
-            if hold < promised:
-                hold = production.hold = promised
-            production.log = number
-            production.seq = seq
-            production.stamp = stamp
-            if production.receiver == NOBODY:
-                unread.append(seq)
-            else:
-                production.id = record_id(number, seq)
-                size += production.size
-                if hold < least:
-                    least = hold
-            seq += 1
-        holds = (
-            [p.hold for p in productions if p.receiver != NOBODY] if interval.percentiles else ()
-        )
-        log.sent(seq, least, size, stamp, holds)
-        if unread:
-            log.acknowledge(unread)
-
-    def _add_changes(self, commit: Commit, interval: Interval, work: IntervalWork) -> None:
-        n = interval.n + 1
-        computation = interval.step.id
-        version = interval.step.version
-        commit.states += [
-            (interval.id, n, computation, slot, key, entry, value, version)
-            for (key, entry), (slot, value) in work.states.items()
-        ]
-        for (key, kind, tag), timer in work.effects.timers.items():
-            due, hold = (None, None) if timer is None else timer[:2]
-            commit.timers.append(
-                TimerChange(interval.id, n, computation, slot_of(key), key, kind, tag, due, hold)
-            )
-        interval.changed_since_fold += len(work.states) + len(work.effects.timers)
-
-    def _link(self, interval: Interval, work: IntervalWork, stamp: int) -> IntervalCommit:
-        """The interval's next link in its chain, with everything that rides on it."""
-        for offset in work.given_up:
-            interval.log.acknowledge([offset])  # stored with the letter that keeps the row
-        interval.let_go()
-        interval.dirty = False
-        interval.n += 1
-        work.n = interval.n
-        interval.promised = work.low_watermark = interval.output_watermark()
-        work.percentiles = interval.promise_percentiles()
-        counters = work.effects.counters
-        if work.items:
-            counters[PROCESSED] = len(work.items)
-        interval.count(counters)
-        return IntervalCommit(
-            interval_id=interval.id,
-            sequencer=interval.sequencer,
-            n=interval.n,
-            previous_bucket=interval.last_bucket,
-            input_watermark=interval.input_watermark,
-            low_watermark=interval.promised,
-            floor=interval.floor(stamp),
-            acked=interval.acked_state(),
-            position=interval.encoded_position(work.effects.lines),
-            counters=interval.encoded_counters,
-            percentiles=work.percentiles,
-        )
 
     def _settle(self, bundle: Bundle, commit: Commit) -> None:
         """The commit is durable: acknowledge upstream, send downstream, tell the watermark."""
         engine = self._engine
         works, productions = bundle.works, commit.productions
+        if bundle.fleeting:
+            productions = sorted([*productions, *bundle.fleeting], key=attrgetter("log", "seq"))
         if any(interval.ownership is not Ownership.HELD for interval in works):
             # Let go of meanwhile: it is durable, and whoever has them by then tells it.
             works = {i: work for i, work in works.items() if i.ownership is Ownership.HELD}
@@ -642,8 +681,13 @@ class Lane:
         acknowledged: list[Delivery[Any]] = []
         for interval, work in works.items():
             interval.settled(work)
+            if interval.bundling is not None:
+                self.wake.set()  # what is stored may be delivered, or the next one closed
             interval.last_bucket = commit.bucket
             if work.items:
+                if interval.chain is not None:
+                    interval.chain.stored(work.items)
+                    engine.count_fused(interval.chain)
                 interval.workload.records += len(work.items)
                 acknowledged += interval.dedup.landed(
                     [item.id for item in work.items if type(item) is Delivery]
@@ -656,177 +700,3 @@ class Lane:
             for percentile, watermark in work.percentiles.items():
                 engine.promises.percentile_stored(interval, percentile, watermark)
         engine.shrink(self.intervals)
-
-    # -- recovery ---------------------------------------------------------------------
-
-    async def _recover(self, failed: Bundle, error: Exception) -> None:
-        """Drop the failed bundle and everything after it, and start from what is durable."""
-        engine = self._engine
-        engine.log.warning("commit_failed", lane=self.number, error=str(error))
-        self._recovering = True
-        if not isinstance(error, (StatementError, Fenced)):
-            await self._wait_after(error)
-        suspects = failed.items() if isinstance(error, StatementError) else []
-        watermarks = {interval: interval.input_watermark for interval in failed.works}
-        await self._start_over(suspects)
-        suspects = self._still_here(suspects)
-        if suspects:
-            await self._bisect(suspects, watermarks, error)
-        self._recovering = False
-        if not engine.stopping:
-            self.run_on()
-
-    async def _wait_after(self, error: Exception) -> None:
-        """Back off, longer each time, until patience with the store is at an end.
-
-        Raises:
-            StoreUnavailable: commits have failed for longer than that.
-        """
-        clock = self._engine.clock
-        if (
-            self._failing_since is None
-            or self._commit_began - self._recovered_at > OUTAGE_GAP_SECONDS
-        ):
-            self._failing_since = clock.monotonic()
-            self._pause = FIRST_PAUSE_SECONDS
-        patience = self._settings.store_patience_seconds
-        if clock.monotonic() - self._failing_since > patience:
-            raise StoreUnavailable(
-                f"commits have failed for {patience:.0f} s: {error}. Nothing is lost: start again "
-                "when the store is well"
-            ) from error
-        await clock.sleep(self._pause)
-        self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
-
-    async def _start_over(self, suspects: list[Suspect]) -> None:
-        """Claim the lane's intervals again, and queue what was on its way here once more.
-
-        `suspects` are kept out of the queues: the caller runs them by itself.
-        """
-        await self.stop_running()
-        self._open = Bundle()
-        apart = {id(item) for _, item in suspects}
-        intervals = list(self.intervals)  # who comes later has nothing to start over from
-        for interval in intervals:
-            interval.requeue(apart)
-        await self._reconnect()
-        await self._engine.holdings.restore(intervals)
-        for interval, item in suspects:
-            if interval not in self.intervals and isinstance(item, Delivery):
-                self._engine.holdings.send_on(interval.step, [item])
-        self._recovered_at = self._engine.clock.monotonic()
-
-    def _still_here(self, suspects: list[Suspect]) -> list[Suspect]:
-        """Those whose intervals have not turned out to be somebody else's."""
-        return [(interval, item) for interval, item in suspects if interval in self.intervals]
-
-    async def _reconnect(self) -> None:
-        """A connection whose predecessor is surely at an end."""
-        pause = FIRST_PAUSE_SECONDS
-        engine = self._engine
-        deadline = engine.clock.monotonic() + self._settings.store_patience_seconds
-        while True:
-            try:
-                if self._port is not None:
-                    port, self._port = self._port, None
-                    await port.close()
-                await self.connect()
-            except StoreUnavailable as error:
-                if engine.clock.monotonic() > deadline:
-                    raise StoreUnavailable(
-                        f"{error} (tried for {self._settings.store_patience_seconds:.0f} s). Nothing "
-                        "is lost: start again when the store is back"
-                    ) from error
-                await engine.clock.sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-            else:
-                return
-
-    async def _bisect(
-        self,
-        suspects: list[Suspect],
-        watermarks: dict[Interval, int],
-        error: Exception,
-    ) -> None:
-        """Find the items whose own statements or rows are refused, and give up on them alone.
-
-        The suspects were refused as a whole; halves are run and committed apart, under the
-        input watermark of the first time, until each culprit stands alone. That one is tried
-        as often as its computation allows.
-        """
-        todo: deque[tuple[list[Suspect], Exception | None]] = deque()
-        tries: Counter[int] = Counter()
-
-        def split(segment: list[Suspect], refused: Exception) -> None:
-            middle = len(segment) // 2
-            if middle:
-                todo.extendleft([(segment[middle:], None), (segment[:middle], None)])
-                return
-            interval, item = segment[0]
-            tries[id(item)] += 1
-            given_up = tries[id(item)] > interval.step.node.retries
-            todo.appendleft((segment, refused if given_up else None))
-
-        split(suspects, error)
-        while todo:
-            segment, refused = todo.popleft()
-            segment = self._still_here(segment)
-            if not segment:
-                continue
-            try:
-                if refused is not None:
-                    await self._commit_given_up(segment[0], refused)
-                else:
-                    await self._run_apart(segment, watermarks)
-            except StatementError as once_more:
-                await self._start_over([*segment, *(pair for part, _ in todo for pair in part)])
-                segment = self._still_here(segment)
-                if segment:
-                    split(segment, once_more)
-            except (StoreUnavailable, CommitUnknown, Fenced) as delay:
-                # What became of it is for dedup to find out: all go back to the queues.
-                rest = [*segment, *(pair for part, _ in todo for pair in part)]
-                if not isinstance(delay, Fenced):
-                    await self._wait_after(delay)
-                await self._start_over(rest)
-                rest = self._still_here(rest)
-                for interval in {interval for interval, _ in rest}:
-                    again = [i for of, i in rest if of is interval and isinstance(i, Delivery)]
-                    interval.intake.extendleft(reversed(again))
-                return
-
-    async def _run_apart(self, segment: list[Suspect], watermarks: dict[Interval, int]) -> None:
-        """Run some items and commit them, with nothing else of the lane in between."""
-        by_key: dict[tuple[Interval, bytes], list[Item]] = {}
-        for interval, item in segment:
-            by_key.setdefault((interval, item.key_text), []).append(item)
-        for (interval, key_text), items in by_key.items():
-            items = interval.retake(items)
-            if not items:
-                continue
-            state = interval.state_of(items[0].key, key_text, items[0].slot)
-            if not state.loaded:
-                await self._load(interval, [state])
-            execution = Execution(interval)
-            now = self._engine.now()
-            changes = await execution.run(state, items, watermarks[interval], now)
-            self._finish(interval, state, items, execution.effects, changes)
-        await self._have_bucket()
-        bundle = self._close_bundle()
-        if bundle is not None:
-            await self._commit(bundle)
-
-    async def _commit_given_up(self, suspect: tuple[Interval, Item], error: Exception) -> None:
-        interval, item = suspect
-        taken = interval.retake([item])
-        if not taken:
-            return  # a timer that was cancelled or replaced meanwhile
-        (item,) = taken
-        state = interval.state_of(item.key, item.key_text, item.slot)
-        attempts = interval.step.node.retries + 1
-        effects = give_up(interval, item, error, attempts, self._engine.now())
-        self._finish(interval, state, [item], effects, [])
-        await self._have_bucket()
-        bundle = self._close_bundle()
-        assert bundle is not None
-        await self._commit(bundle)

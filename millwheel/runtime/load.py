@@ -167,5 +167,7 @@ def _figures(interval: Interval, passed: float, cpu_per_second_run: float) -> di
         "state_bytes": 0 if interval.states is None else interval.states.size,
         "histogram": workload.histogram(),
     }
+    if interval.injector is not None:
+        figures["flow"] = interval.injector.flow()._asdict()
     workload.forget(passed)
     return figures

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from millwheel.model import MAX_TIME, Delivery
-from millwheel.runtime.courier import Remote
+from millwheel.runtime.courier import Remote, in_order
 from millwheel.runtime.frames import IntervalReport
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.step import NOBODY, Destination, Step
@@ -33,6 +32,7 @@ class Nowhere:
 
     id = NOBODY
     is_here = False
+    queued = 0
 
     def __init__(self, engine: Engine, step: Step) -> None:
         self._engine = engine
@@ -143,7 +143,7 @@ class Neighbours:
         """Records for intervals that were split or merged go by their slots to those that have
         these now: of each log in its order, before anything newer (I14)."""
         waiting = [delivery for remote in cut for delivery in remote.take_out()]
-        for delivery in sorted(waiting, key=attrgetter("log", "seq")):
+        for delivery in sorted(waiting, key=in_order):
             self._engine.steps[delivery.receiver].interval_of(delivery.slot).intake.append(delivery)
 
     def hear(self, worker: str, reports: Iterable[IntervalReport]) -> None:

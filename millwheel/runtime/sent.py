@@ -8,6 +8,9 @@ counts. A row of a source may go to several readers and is done when all have ac
 What was sent together counts together: a *batch* (the productions of one commit, the rows
 of one reading) holds the low watermark by its least hold, and takes credits, until it and
 everything before it are acknowledged.
+
+What is stored of a log may have gaps: a weak production that was acknowledged before any commit
+is stored nowhere, and whoever takes the log over counts its number as done.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from millwheel.model import MAX_TIME
+from millwheel.model import MAX_TIME, Delivery
 from millwheel.timers.holds import Holds
 from millwheel.timers.percentile import Percentile
 
@@ -50,6 +53,7 @@ class SentLog:
         "_holds",
         "_percentiles",
         "_several",
+        "_stragglers",
         "changed",
         "complete",
         "first",
@@ -91,6 +95,8 @@ class SentLog:
             self._beyond.update(range(low, high + 1))
             self.known_end = max(self.known_end, high + 1)
         self._several: dict[int, int] = {}
+        self._stragglers: dict[int, int] = {}
+        """Weak productions that are stored, by number: a stamp older than that of their commit."""
 
     def sent(
         self, end: int, hold: int, size: int, stamp: int = 0, holds: Sequence[int] = ()
@@ -117,6 +123,16 @@ class SentLog:
         self.next_seq = end
         self._advance()
 
+    def lack(self, end: int) -> None:
+        """Nothing is stored of the numbers from `next_seq` up to `end`: nobody waits for them."""
+        self._beyond.update(range(self.next_seq, end))
+        self.skip(end)
+
+    def stored(self, stragglers: Iterable[Delivery[Any]]) -> None:
+        """Weak productions that are on their way are stored by the next commit: until they are
+        acknowledged, their own stamps count for the floor."""
+        self._stragglers.update((d.seq, d.stamp) for d in stragglers if not d.origin)
+
     def wait_for_several(self, seq: int, readers: int) -> None:
         """Row `seq` is done when all of several readers, given as a mask, have it."""
         self._several[seq] = readers
@@ -129,6 +145,10 @@ class SentLog:
         """The effects of these records are durable; `reader` is whose, as its bit in a mask."""
         if self._several:
             seqs = [seq for seq in seqs if self._is_last_reader(seq, reader)]
+        if self._stragglers:
+            seqs = list(seqs)
+            for seq in seqs:
+                self._stragglers.pop(seq, None)
         first, end, beyond = self.first, self.next_seq, self._beyond
         beyond.update([seq for seq in seqs if first <= seq < end])
         self.changed = True
@@ -164,7 +184,9 @@ class SentLog:
     @property
     def unacked(self) -> int:
         """How many records are on their way."""
-        return max(0, self.next_seq - self.first - len(self._beyond))
+        end, beyond = self.next_seq, self._beyond
+        done = len(beyond) if end >= self.known_end else sum(seq < end for seq in beyond)
+        return max(0, end - self.first - done)
 
     def state(self, max_runs: int) -> list[Any]:
         """What is stored: the first not acknowledged, and runs beyond it."""
@@ -181,7 +203,9 @@ class SentLog:
 
     def floor(self) -> int | None:
         """The oldest stamp that may be sent again; None when everything is acknowledged."""
-        return self._batches[0].stamp if self._batches and not self.source else None
+        if not self._batches or self.source:
+            return None
+        return min((self._batches[0].stamp, *self._stragglers.values()))
 
     @property
     def drained(self) -> bool:

@@ -15,7 +15,8 @@ from millwheel.codec import Codec, encode_key, reason, shown
 from millwheel.context import Effects, StateCell
 from millwheel.errors import UserCodeError
 from millwheel.graph import Node, Reading
-from millwheel.model import SLOTS, Delivery, Key
+from millwheel.model import NAME_BYTES, SLOTS, Delivery, Key
+from millwheel.runtime.lineage import Lineage, id_at
 from millwheel.sinks import Console, JsonLinesFiles, SinkUse, Table
 from millwheel.streams import Broadcast, Stream
 
@@ -37,6 +38,10 @@ class Destination(Protocol):
     def intake(self) -> Queue: ...
     @property
     def is_here(self) -> bool: ...
+    @property
+    def queued(self) -> int:
+        """How many records wait there, as far as is known here and no log bounds them."""
+        ...
 
 
 NOBODY = 0
@@ -114,6 +119,12 @@ class Step:
         return self.node.computation.version if self.node.computation else 1
 
     @cached_property
+    def fleeting(self) -> frozenset[int]:
+        """The computations among its readers that get each record at most once."""
+        readers = [reader for route in self.routes.values() for reader in route.readers]
+        return frozenset(reader.step.id for reader in readers if reader.step.node.at_most_once)
+
+    @cached_property
     def codecs(self) -> dict[str, Codec[Any]]:
         """The codec of each stream it reads."""
         return {input_.stream.name: input_.stream.codec for input_ in self.node.inputs}
@@ -179,6 +190,11 @@ class SpreadReader:
         nearest = self.step.nearest
         self.sent += 1
         return nearest[self.sent % len(nearest)]
+
+    def address_of(self, id_: bytes) -> Address:
+        """The place of a weak production, the same whenever it is made again."""
+        everywhere = spread_addresses()
+        return everywhere[int.from_bytes(id_[:NAME_BYTES]) % len(everywhere)]
 
 
 @dataclass(eq=False)
@@ -246,6 +262,11 @@ class StreamRoute:
                         hold, size, encoded,
                     )
                 )  # fmt: skip
+        if self.tables or self.to_file or self.prefixes:
+            self._write(effects, cell, value)
+
+    def _write(self, effects: Effects, cell: StateCell, value: Any) -> None:
+        """To the sinks that ride in the producer's commit."""
         for table, row in self.tables:
             self._write_row(effects, cell.key, table, row(value) if row else value)
         if self.to_file or self.prefixes:
@@ -275,6 +296,50 @@ class StreamRoute:
                 effects.size += len(line)
             for prefix in self.prefixes:
                 print(prefix + line.decode(), flush=True)
+
+
+class WeakRoute(StreamRoute):
+    """Where one stream of a weak computation goes: to readers before anything is stored."""
+
+    def send(self, effects: Effects, cell: StateCell, value: Any, micros: int, hold: int) -> None:
+        """Like that of strong productions, with ids that come of the record's.
+
+        What a timer produces is strong: the commit that takes the timer away carries it.
+        """
+        lineage = effects.lineage
+        assert isinstance(lineage, Lineage)
+        cause = lineage.cause
+        if cause is None:
+            super().send(effects, cell, value, micros, hold)
+            return
+        if self.readers:
+            encoded = self.codec.encode(value)
+            size = len(encoded)
+            id_ = lineage.next_id(self.stream, encoded, micros)
+            for reader in self.readers:
+                copy = self.codec.check(encoded, value)
+                if reader.step.node.at_most_once:  # sent once: by the commit that notes the record
+                    key, key_text, slot = reader.address(copy, self.stream)
+                    effects.productions.append(
+                        Delivery(
+                            key, copy, micros, self.stream, key_text, slot, reader.step.id,
+                            hold, size, encoded,
+                        )
+                    )  # fmt: skip
+                    continue
+                of = id_
+                if isinstance(reader, SpreadReader):
+                    key, key_text, slot = reader.address_of(id_)
+                else:
+                    key, key_text, slot = reader.address(copy, self.stream)
+                if isinstance(reader, CellReader):
+                    of = id_at(id_, slot)
+                output: Delivery[Any] = Delivery(
+                    key, copy, micros, self.stream, key_text, slot, reader.step.id, hold, size,
+                    encoded, 0, 0, cause.stamp, of, 0, False, cause.origin,
+                )  # fmt: skip
+                effects.caused.append((cause, output))
+        self._write(effects, cell, value)
 
 
 def connect(steps: dict[str, Step], node: Node, routes: dict[str, StreamRoute]) -> None:

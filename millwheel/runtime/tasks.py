@@ -1,4 +1,4 @@
-"""Ending tasks for certain."""
+"""Ending tasks for certain, and what else there is to know of how they end."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
 from millwheel.clock import Clock
+from millwheel.errors import InvariantBroken, NotTheSameAgain, StoreError
 
 T = TypeVar("T")
 
@@ -29,6 +30,14 @@ async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
         for task in done:
             if not task.cancelled():
                 task.exception()  # looked at: it is told elsewhere
+
+
+def is_ours(error: BaseException) -> bool:
+    """Whether an exception means that the engine must stop, not that user code failed."""
+    if isinstance(error, (InvariantBroken, NotTheSameAgain, StoreError)):
+        return True
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 async def within(clock: Clock, seconds: float, work: Coroutine[Any, Any, T]) -> T:

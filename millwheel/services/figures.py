@@ -99,6 +99,13 @@ class ComputationFigures:
     """Records that arrived and wait."""
     unacked: int = 0
     """Records sent and not acknowledged."""
+    pending_cap: int | None = None
+    """Of an injector: how many may be, over its partitions here."""
+    acknowledge_seconds: float | None = None
+    """Of an injector: within which 95 of 100 of its last readings were acknowledged, by the slowest of
+    its partitions here; None: there was none yet."""
+    latency_target_seconds: float | None = None
+    """Of an injector that has one."""
     input_watermark: int
     """The least of its intervals here, microseconds."""
     low_watermark: int

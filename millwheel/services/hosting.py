@@ -13,7 +13,6 @@ Whatever the end, the lease is given up and the connections are closed before it
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from millwheel.errors import StoreError
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.service import Service
+from millwheel.runtime.tasks import end
 from millwheel.store.postgres import PostgresStore
 
 TEND_SECONDS = 2.0
@@ -62,9 +62,7 @@ async def hosted(engine: Engine, beside: Iterable[Service]) -> AsyncIterator[Non
     try:
         yield
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(tasks)
         if engine.failure is None and not engine.done.is_set():
             engine.log.info("stopping")
         await engine.stop()
@@ -73,7 +71,11 @@ async def hosted(engine: Engine, beside: Iterable[Service]) -> AsyncIterator[Non
 
 
 async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Do `work` to its end, unless `stop` is set meanwhile; then it is cancelled."""
+    """Do `work` to its end, unless `stop` is set meanwhile; then it is cancelled.
+
+    Once may not be enough: where the server is asked to end a statement that it has not begun, it
+    does not, and psycopg waits for that statement's end (for a lock, for ever).
+    """
     working = asyncio.create_task(work)
     stopping = asyncio.create_task(stop.wait())
     try:
@@ -83,10 +85,7 @@ async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
         working.result()
         return True
     finally:
-        for task in (working, stopping):
-            task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.gather(working, stopping, return_exceptions=True)
+        await end((working, stopping))
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,24 @@ def _of_computations(figures: Figures) -> Iterator[Metric]:
         backlog.add_metric([computation.name], computation.backlog)
         unacked.add_metric([computation.name], computation.unacked)
     yield from (owned, backlog, unacked)
+    yield from _flow(found)
     yield from _watermarks(figures)
+
+
+def _flow(found: tuple[ComputationFigures, ...]) -> Iterator[Metric]:
+    """Of injectors; what is not known is left out."""
+    cap = _gauge("pending_cap", "Rows that may be unacknowledged", None, "computation")
+    took = _gauge("acknowledge_seconds", "Of 95 of 100 readings", None, "computation")
+    target = _gauge("latency_target_seconds", "What they should take", None, "computation")
+    for computation in found:
+        for family, value in (
+            (cap, computation.pending_cap),
+            (took, computation.acknowledge_seconds),
+            (target, computation.latency_target_seconds),
+        ):
+            if value is not None:
+                family.add_metric([computation.name], value)
+    yield from (cap, took, target)
 
 
 def _other_counters(found: tuple[ComputationFigures, ...]) -> Iterator[Metric]:

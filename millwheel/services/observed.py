@@ -130,12 +130,16 @@ def _totals(interval: Interval) -> dict[str, int]:
 def _computation(
     step: Step, intervals: list[Interval], counters: dict[str, int]
 ) -> ComputationFigures:
+    flows = [interval.injector.flow() for interval in intervals if interval.injector is not None]
     return ComputationFigures(
         name=step.name,
         intervals=len(intervals),
         counters=counters,
         backlog=sum(len(interval.intake) for interval in intervals),
         unacked=sum(log.unacked for interval in intervals for log in interval.logs),
+        pending_cap=sum(flow.cap for flow in flows) if flows else None,
+        acknowledge_seconds=max((f.latency for f in flows if f.latency is not None), default=None),
+        latency_target_seconds=flows[0].target if flows else None,
         input_watermark=min((i.input_watermark for i in intervals), default=MIN_TIME),
         low_watermark=min((i.durable for i in intervals), default=MIN_TIME),
     )

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from millwheel.clock import VirtualClock
 from millwheel.errors import Fenced
@@ -56,28 +56,102 @@ async def assert_exactly_once(
     expected: Mapping[Stream[Any], Sequence[Any]],
     *,
     max_crashes: int = MAX_CRASHES,
+    before_each: Callable[[], object] | None = None,
+    after_each: Callable[[], object] | None = None,
 ) -> None:
     """Run `inputs` in every mode, and see that each stream gets the expected values, once.
 
     Modes: coalesced bundles; record by record; every record injected twice; a crash
     before each commit; a crash after each commit but before its ACKs and sends; a second
     engine that takes over at each commit while the first still believes it owns the
-    intervals. Weak productions join when they exist.
+    intervals. Productions are as the pipeline says, strong or weak; the code of weak
+    computations is called twice on each record, and has to produce the same; with state that
+    makes no difference, as they declare, also on a key that nothing is kept of.
 
     Args:
         inputs: made by `inject` and `advance`.
         expected: per stream all values, in any order.
+        before_each: called before each run, to empty what is outside of the store (for
+            `Computation.process_bundle`).
+        after_each: called after each run, to see what is there now.
 
     Raises:
         AssertionError: naming the mode, the crash point, and what is missing or too much.
+        NotTheSameAgain: weak code did not do the same again.
     """
+    await _try_every_way(pipeline, inputs, expected, _both, max_crashes, before_each, after_each)
+
+
+async def assert_at_least_once(
+    pipeline: Pipeline,
+    inputs: Sequence[Step[Any]],
+    expected: Mapping[Stream[Any], Sequence[Any]],
+    *,
+    max_crashes: int = MAX_CRASHES,
+) -> None:
+    """Like `assert_exactly_once`, for computations added with ``exactly_once=False``: every
+    expected value must come, and more may."""
+    await _try_every_way(pipeline, inputs, expected, _missing, max_crashes)
+
+
+async def assert_at_most_once(
+    pipeline: Pipeline,
+    inputs: Sequence[Step[Any]],
+    expected: Mapping[Stream[Any], Sequence[Any]],
+    *,
+    max_crashes: int = MAX_CRASHES,
+) -> None:
+    """Like `assert_exactly_once`, for computations added with ``delivery="at_most_once"``: no value
+    may come that is not expected, none more often, and without a fault none is missing."""
+    await _try_every_way(pipeline, inputs, expected, _too_much, max_crashes)
+
+
+Difference = tuple[Counter[str], Counter[str]]
+"""Of a stream, what is missing and what is too much."""
+
+
+def _both(difference: Difference, *, faults: bool) -> Difference:
+    return difference
+
+
+def _missing(difference: Difference, *, faults: bool) -> Difference:
+    return difference[0], Counter()
+
+
+def _too_much(difference: Difference, *, faults: bool) -> Difference:
+    return Counter() if faults else difference[0], difference[1]
+
+
+class _Judge(Protocol):
+    """What of a difference counts, after a run with or without faults."""
+
+    def __call__(self, difference: Difference, *, faults: bool) -> Difference: ...
+
+
+async def _try_every_way(
+    pipeline: Pipeline,
+    inputs: Sequence[Step[Any]],
+    expected: Mapping[Stream[Any], Sequence[Any]],
+    judge: _Judge,
+    max_crashes: int,
+    before_each: Callable[[], object] | None = None,
+    after_each: Callable[[], object] | None = None,
+) -> None:
     streams = list(expected)
     wanted = {s.name: Counter(_spelled(s, value) for value in expected[s]) for s in streams}
 
-    async def check(what: str, run: Awaitable[Outputs]) -> None:
+    async def check(what: str, run: Awaitable[Outputs], *, faults: bool = True) -> None:
+        if before_each is not None:
+            before_each()
         found = await run
+        if after_each is not None:
+            try:
+                after_each()
+            except AssertionError as error:
+                raise AssertionError(f"{what}: {error}") from error
         for name, values in wanted.items():
-            missing, extra = values - found[name], found[name] - values
+            difference = values - found[name], found[name] - values
+            missing, extra = judge(difference, faults=faults)
             if missing or extra:
                 raise AssertionError(
                     f"{what}: stream {name!r} differs\n"
@@ -90,8 +164,10 @@ async def assert_exactly_once(
         Mode("each record twice", _coalesced, copies=2),
     ):
         trial = Trial(pipeline, inputs, streams, mode)
-        await check(mode.name, trial.run())
+        await check(mode.name, trial.run(), faults=False)
     mode = Mode("small bundles", _few)
+    if before_each is not None:
+        before_each()
     commits = await Trial(pipeline, inputs, streams, mode).count_commits()
     step = max(1, commits // max_crashes)
     for point in range(0, commits, step):
@@ -141,6 +217,7 @@ class Trial:
             close_at_end=False,
             inject_copies=self._mode.copies,
             guard_shared=True,
+            run_weak_twice=True,
             take_over=take_over,
         )
 

@@ -39,7 +39,8 @@ class Harness:
             assert harness.produced(COUNTS) == [...]
 
     Each call returns when everything that came of it is done. Wall time stands still
-    until `sleep` moves it.
+    until `sleep` moves it. The code of weak computations is called twice on each record, and has to
+    produce the same both times: `NotTheSameAgain` shows both.
     """
 
     def __init__(self, pipeline: Pipeline, *, start: datetime | None = None) -> None:
@@ -54,6 +55,7 @@ class Harness:
             clock=self.clock,
             close_at_end=False,
             guard_shared=True,
+            run_weak_twice=True,
         )
 
     async def __aenter__(self) -> Self:

@@ -25,14 +25,16 @@ class Captured(msgspec.Struct):
 
 
 def capture_table(stream: Stream[Any]) -> Table[Captured]:
-    """The table that keeps every value of a stream, written in the producer's own commit."""
+    """The table that keeps every value of a stream."""
     return Table(f"captured_{stream.name}", Captured, numbered=True)
 
 
 class Rig:
     """A copy of a pipeline with scripts for sources and the given streams captured.
 
-    Sinks on files and the terminal are left out; tables stay.
+    Sinks on files and the terminal are left out; tables stay. A stream is captured in the commit of
+    whoever writes it; one that is written weakly in a step of its own, or weak productions would
+    have to be stored for the test's sake.
     """
 
     def __init__(
@@ -47,6 +49,8 @@ class Rig:
         self.pipeline = Pipeline(pipeline.name, settings=settings)
         for name, node in pipeline.nodes.items():
             copy = dataclasses.replace(node, sinks={})
+            if node.bundles is not None:  # nothing waits for company: nobody moves the clock
+                copy.bundles = dataclasses.replace(node.bundles, seconds=0.0)
             if node.injection is not None:
                 script = Script(name)
                 self.scripts.setdefault(node.injected, script)
@@ -57,8 +61,10 @@ class Rig:
             for stream, use in pipeline.sinks
             if isinstance(use.sink, (Table, Discard))
         ]
+        weak = {s.name for node in pipeline.nodes.values() if node.is_weak for s in node.writes}
         for stream in self.captured:
-            self.pipeline.sinks.append((stream, SinkUse(capture_table(stream), _as_row)))
+            use = SinkUse(capture_table(stream), _as_row, apart=stream.name in weak)
+            self.pipeline.sinks.append((stream, use))
         for step in steps:
             self.append(step)
 

@@ -62,6 +62,13 @@ class Buckets:
         if bucket.family == "named":
             return True
         if bucket.family == "source":
+            if any(
+                row.origin == bucket.log and row.place < bucket.high
+                for found in tables.buckets.values()
+                for rows in found.productions.values()
+                for row in rows.values()
+            ):
+                return False  # a weak production that came of its rows may be sent again
             if bucket.log not in tables.logs:
                 return True
             last, _ = tables.last_commit(tables.logs[bucket.log].interval_id)

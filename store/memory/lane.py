@@ -96,7 +96,12 @@ def apply(
     for d in commit.productions:
         here.productions.setdefault(d.log, {})[d.seq] = StoredProduction(
             d.seq, d.stream, d.receiver, d.slot, d.key_text, d.encoded,
-            versions[d.stream], d.micros, d.hold, d.stamp,
+            versions[d.stream], d.micros, d.hold, d.stamp, d.stamp,
+        )  # fmt: skip
+    for d in commit.stragglers:
+        here.productions.setdefault(d.log, {})[d.seq] = StoredProduction(
+            d.seq, d.stream, d.receiver, d.slot, d.key_text, d.encoded,
+            versions[d.stream], d.micros, d.hold, commit.stamp, d.stamp, d.id, d.origin,
         )  # fmt: skip
     for letter in commit.dead_letters:
         if letter.key is not None or all(
@@ -136,7 +141,7 @@ def _check_appends(commit: Commit, tables: Tables, here: BucketTables) -> None:
         if len({*seen}) < len(seen) or not known.isdisjoint(seen):
             raise InvariantBroken("a record that was committed before came through again")
     written: set[tuple[int, int]] = set()
-    for production in commit.productions:
+    for production in (*commit.productions, *commit.stragglers):
         name = production.log, production.seq
         if name in written or production.seq in here.productions.get(production.log, ()):
             raise InvariantBroken(f"a production was written before: log and number {name}")

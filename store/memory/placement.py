@@ -258,6 +258,7 @@ class MemoryPlacement:
                     floor=link.floor,
                     percentiles=link.percentiles,
                     acked=msgspec.json.decode(link.acked),
+                    position=None if link.position is None else msgspec.json.decode(link.position),
                     counters=msgspec.json.decode(link.counters),
                     grain=tables.grain(row.computation),
                 )
@@ -273,8 +274,9 @@ class MemoryPlacement:
         row.wanted_by, row.pinned = parent.wanted_by, parent.pinned
         link = IntervalCommit(
             row.id, row.sequencer, 0, 0, line.input_watermark, line.low_watermark, line.floor,
-            msgspec.json.encode(line.acked), None, msgspec.json.encode(line.counters),
-            dict(line.percentiles),
+            msgspec.json.encode(line.acked),
+            None if line.position is None else msgspec.json.encode(line.position),
+            msgspec.json.encode(line.counters), dict(line.percentiles),
         )  # fmt: skip
         self._tables.begin_chain(link, line.stamp)
         return row

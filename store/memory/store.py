@@ -14,6 +14,7 @@ from typing import Any
 
 from millwheel.clock import Clock, SystemClock
 from millwheel.errors import PlacementRefused, StoreError
+from millwheel.model import name_of
 from millwheel.sinks import Table
 from millwheel.store.memory import administration, deployment, lane, views
 from millwheel.store.memory.buckets import Buckets
@@ -262,7 +263,10 @@ class MemoryStore:
     ) -> set[bytes]:
         await self._called("look_up_seen")
         known = self._seen(bucket)
-        return {id_ for slot, id_ in ids if (slot, computation, id_) in known}
+        names = {(slot, name_of(id_)) for slot, id_ in ids}
+        return {
+            id_ for slot, of, id_ in known if of == computation and (slot, name_of(id_)) in names
+        }
 
     async def scan_seen(
         self, bucket: int, computation: int, after: tuple[int, bytes], slot_to: int, limit: int

@@ -5,5 +5,5 @@ INSERT INTO {commits} (
 )
 VALUES (
     %(interval_id)s, 0, %(sequencer)s, %(stamp)s, %(input_watermark)s, %(low_watermark)s,
-    %(floor)s, %(acked)s::jsonb, NULL, %(counters)s::jsonb, %(percentiles)s::jsonb
+    %(floor)s, %(acked)s::jsonb, %(position)s::jsonb, %(counters)s::jsonb, %(percentiles)s::jsonb
 )

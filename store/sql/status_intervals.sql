@@ -1,12 +1,15 @@
--- Every interval as of its last commit, in the order of the graph; of sources, their identity.
+-- Every interval as of its last commit, in the order of the graph; of sources, their identity, and
+-- what their owners said last of how much is on its way.
 SELECT c.name, c.kind, l.input_watermark, l.low_watermark, l.stamp, l.counters, l.position,
        (
            SELECT g.source FROM {log} AS g
            WHERE g.interval_id = l.interval_id AND g.source IS NOT NULL
        ) AS source,
        k.id, k.slot_from, k.slot_to, k.owner::text, k.sequencer, l.n,
-       nullif(k.wanted_by, k.owner)::text AS wanted_by, c.paused
+       nullif(k.wanted_by, k.owner)::text AS wanted_by, c.paused,
+       w.load -> 'intervals' -> k.id::text -> 'flow' AS flow
 FROM {computation} AS c
 JOIN {latest_commits} AS l ON l.computation = c.name
 JOIN {key_interval} AS k ON k.id = l.interval_id
+LEFT JOIN {worker} AS w ON w.id = k.owner AND NOT w.stopped AND w.lease_until > now()
 ORDER BY c.id, l.slot_from

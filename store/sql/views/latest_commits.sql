@@ -21,6 +21,6 @@ COMMENT ON COLUMN {latest_commits}.input_watermark IS 'input low watermark, micr
 COMMENT ON COLUMN {latest_commits}.low_watermark IS 'low watermark promised downstream, microseconds';
 COMMENT ON COLUMN {latest_commits}.floor IS 'nothing produced before it is sent again, microseconds';
 COMMENT ON COLUMN {latest_commits}.acked IS 'per log: first not acknowledged, runs beyond it';
-COMMENT ON COLUMN {latest_commits}.position IS 'where an injector reads on; length of a part file';
+COMMENT ON COLUMN {latest_commits}.position IS 'where an injector reads on; length of a part file; number and open members of a bundle';
 COMMENT ON COLUMN {latest_commits}.counters IS 'totals since deploy';
 COMMENT ON COLUMN {latest_commits}.percentiles IS 'percentile low watermarks promised downstream, microseconds'

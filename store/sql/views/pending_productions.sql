@@ -1,17 +1,32 @@
 CREATE VIEW {pending_productions} AS
 SELECT
-    l.computation AS sender, c.name AS receiver, s.name AS stream, {record_id}(p.log, p.seq) AS id,
+    l.computation AS sender, c.name AS receiver, s.name AS stream,
+    coalesce(p.id, {record_id}(p.log, p.seq)) AS id,
     p.log, p.seq, p.slot, p.key::jsonb AS key, p.value::json AS value,
     {micros_to_time}(p.ts) AS "timestamp", {micros_to_time}(p.hold) AS hold,
-    {micros_to_time}(p.stamp) AS produced_at
+    {micros_to_time}(p.stamp) AS produced_at, p.weak
 FROM {latest_commits} AS l
 JOIN {log} AS g ON g.interval_id = l.interval_id AND NOT g.retired AND g.source IS NULL
 CROSS JOIN LATERAL (SELECT coalesce((l.acked -> g.id::text ->> 0)::bigint, 0) AS seq) AS first
 CROSS JOIN LATERAL (
     -- The upper bound and OFFSET 0 tell the planner that few are pending: by index.
-    SELECT * FROM {production} AS r
-    WHERE r.log = g.id AND r.seq >= first.seq AND r.seq < first.seq + 1000000000
-    OFFSET 0
+    (
+        SELECT
+            r.log, r.seq, r.stream, r.receiver, r.slot, r.key, r.value, r.ts, r.hold, r.stamp,
+            NULL::uuid AS id, false AS weak
+        FROM {production} AS r
+        WHERE r.log = g.id AND r.seq >= first.seq AND r.seq < first.seq + 1000000000
+        OFFSET 0
+    )
+    UNION ALL
+    (
+        SELECT
+            r.log, r.seq, r.stream, r.receiver, r.slot, r.key, r.value, r.ts, r.hold, r.stamp,
+            r.id, true AS weak
+        FROM {straggler} AS r
+        WHERE r.log = g.id AND r.seq >= first.seq AND r.seq < first.seq + 1000000000
+        OFFSET 0
+    )
 ) AS p
 JOIN {computation} AS c ON c.id = p.receiver
 JOIN {stream} AS s ON s.id = p.stream
@@ -31,4 +46,5 @@ COMMENT ON COLUMN {pending_productions}.key IS 'the receiver''s key as JSON';
 COMMENT ON COLUMN {pending_productions}.value IS 'the value as JSON';
 COMMENT ON COLUMN {pending_productions}."timestamp" IS 'event time';
 COMMENT ON COLUMN {pending_productions}.hold IS 'the low watermark cannot pass this while it is pending';
-COMMENT ON COLUMN {pending_productions}.produced_at IS 'the sender''s logical clock'
+COMMENT ON COLUMN {pending_productions}.produced_at IS 'the sender''s logical clock';
+COMMENT ON COLUMN {pending_productions}.weak IS 'a straggler: sent before it was stored, and not known to have arrived'

@@ -1,0 +1,183 @@
+"""What slowness costs: one slow key behind a weak stage, and a sink that is ten times as slow.
+
+*A straggler*: a key downstream waits for five seconds. The rows of other keys should be acknowledged
+as fast as without it, what the source keeps un-ACKed should stay small, and what was stored for it
+should be seen in the status.
+
+*A slow sink* on another worker: it takes ten times as long for a minute. Nothing is lost, so nothing
+should be sent again; and afterwards everything should go on by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from dataclasses import replace
+from typing import Any
+
+from bench.cells import Ball, Cell, Pass, number_of, two_workers
+from bench.server import fresh_store
+from millwheel import Computation, Context, Discard, Pipeline, Record, Settings, Stream
+from millwheel.model import Delivery, from_micros
+from millwheel.runtime.courier import Courier
+from millwheel.runtime.engine import Engine
+from millwheel.runtime.frames import Row
+from millwheel.runtime.interval import Interval
+from millwheel.runtime.sent import SentLog
+from millwheel.store.postgres import PostgresStore
+from millwheel.testing.script import Script, inject
+
+KEYS = 50
+ROWS_PER_SECOND = 200.0
+SLOW_SECONDS = 5.0
+BALLS, PASSED, TAKEN = (Stream(name, Ball) for name in ("balls", "passed", "taken"))
+
+
+class Take(Computation[Ball, None]):
+    """Takes a record at once; the first of the slow key, if there is one, after a while."""
+
+    writes = (TAKEN,)
+
+    def __init__(self, slow_key: int | None) -> None:
+        self._slow_key = slow_key
+
+    async def process_record(self, record: Record[Ball], ctx: Context[None]) -> None:
+        if ctx.key == self._slow_key:
+            self._slow_key = None
+            await asyncio.sleep(SLOW_SECONDS)
+        ctx.produce(TAKEN, record.value)
+
+
+async def upstream(url: str, slow_key: int | None, seconds: float) -> dict[str, float]:
+    """How long rows of other keys wait for their acknowledgement, and what is kept meanwhile."""
+    name = "bench_slow"
+    await (await fresh_store(url, name)).close()
+    script = Script("balls")
+    made = Pipeline(name, settings=replace(Settings(), lanes=1))
+    made.inject(BALLS, script, timestamp=lambda ball: from_micros(ball.number))
+    made.add(Pass(PASSED), BALLS.by(number_of), productions="weak")
+    made.add(Take(slow_key), PASSED.by(lambda ball: ball.number % KEYS))
+    made.sink(TAKEN, Discard())
+    store = await PostgresStore(url, name).open()
+    engine = Engine(made, store, close_at_end=False)
+    await engine.start()
+    acknowledged: dict[int, float] = {}
+    arrived = engine._arrived
+
+    def noting(sent: SentLog, owner: Interval, receiver: int, seqs: list[int]) -> None:
+        arrived(sent, owner, receiver, seqs)
+        if sent.source:
+            acknowledged.update(dict.fromkeys(seqs, time.perf_counter()))
+
+    engine._arrived = noting  # type: ignore[method-assign]
+    (injector,) = engine.injectors
+    total = int(ROWS_PER_SECOND * seconds)
+    due: list[float] = []
+    most = 0
+    begin = time.perf_counter()
+    for number in range(total):
+        due.append(begin + number / ROWS_PER_SECOND)
+        if (left := due[-1] - time.perf_counter()) > 0:
+            await asyncio.sleep(left)
+        script.append(inject(BALLS, Ball(number)))
+        engine.read_on()
+        most = max(most, injector.log.unacked)
+    await asyncio.wait_for(engine.run(), 30)
+    (weak,) = (i for i in engine.intervals if i.step.node.is_weak)
+    stragglers = weak.counters.get("stragglers", 0)
+    await engine.stop()
+    await store.close()
+    others = sorted(
+        (acknowledged[n] - due[n]) * 1e3 for n in range(total) if n % KEYS != (slow_key or 0)
+    )
+    return {
+        "p50_ms": statistics.median(others),
+        "p99_ms": others[int(len(others) * 0.99)],
+        "most_unacked_rows": most,
+        "stragglers": stragglers,
+    }
+
+
+class Sink(Computation[Ball, None]):
+    """Takes its time for each record, one after the other."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.004
+        self.taken = 0
+        self.took = asyncio.Event()
+
+    async def process_record(self, record: Record[Ball], ctx: Context[None]) -> None:
+        await asyncio.sleep(self.seconds)
+        self.taken += 1
+        self.took.set()
+
+
+async def slow_sink(url: str, seconds: float) -> dict[str, float]:
+    """How often records are sent while the sink is slow, and how long it takes to catch up.
+
+    Each goes over the wire three times: to the weak stage, and from there to the sink and to the end.
+    """
+    sink = Sink()
+
+    def slow(made: Pipeline) -> None:
+        made.add(sink, Stream("balls_1", Ball).by(lambda ball: "one"), name="sink")
+
+    sent = 0
+    row = Courier._row
+
+    def counting(courier: Courier, delivery: Delivery[Any]) -> Row:
+        nonlocal sent
+        sent += 1
+        return row(courier, delivery)
+
+    cell = Cell("weak", {"productions": "weak"})
+    async with two_workers(url, cell, 1, also=slow) as (engine, script, _):
+        Courier._row = counting  # type: ignore[method-assign, assignment]
+        try:
+            total = 0
+            for length, factor in ((5.0, 1), (seconds, 10), (5.0, 1)):
+                sink.seconds = 0.004 * factor
+                end = time.perf_counter() + length
+                while time.perf_counter() < end:
+                    script.append(inject(Stream("balls_0", Ball), Ball(total)))
+                    engine.read_on()
+                    total += 1
+                    await asyncio.sleep(1 / 100)
+            began = time.perf_counter()
+            async with asyncio.timeout(10 * seconds):
+                while sink.taken < total:
+                    sink.took.clear()
+                    await sink.took.wait()
+        finally:
+            Courier._row = row  # type: ignore[method-assign]
+    return {
+        "injected": total,
+        "sent": sent,
+        "ratio": sent / (3 * total),
+        "caught_up_seconds": time.perf_counter() - began,
+    }
+
+
+async def measure(url: str, *, rounds: int, seconds: float, minute: float) -> dict[str, Any]:
+    """With and without a slow key in turns; then the slow sink."""
+    found: dict[str, list[dict[str, float]]] = {"plain": [], "slow key": []}
+    for _ in range(rounds):
+        found["plain"].append(await upstream(url, None, seconds))
+        found["slow key"].append(await upstream(url, 7, seconds))
+    result: dict[str, Any] = {}
+    for name, figures in found.items():
+        result[name] = {key: statistics.median(f[key] for f in figures) for key in figures[0]}
+        print(
+            f"rows of other keys, {name}: acknowledged after p50 {result[name]['p50_ms']:.2f} ms, p99 "
+            f"{result[name]['p99_ms']:.2f} ms; most un-ACKed rows at the source "
+            f"{result[name]['most_unacked_rows']:.0f}, stragglers {result[name]['stragglers']:.0f}"
+        )
+    result["ratio_p50"] = result["slow key"]["p50_ms"] / result["plain"]["p50_ms"]
+    sink = result["slow sink"] = await slow_sink(url, minute)
+    print(
+        f"one slow key / none: p50 x {result['ratio_p50']:.2f}. A sink ten times as slow for "
+        f"{minute:.0f} s: {sink['injected']:.0f} records of three hops each, sent {sink['sent']:.0f} "
+        f"times = x {sink['ratio']:.3f}; caught up {sink['caught_up_seconds']:.1f} s later"
+    )
+    return result

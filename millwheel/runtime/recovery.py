@@ -1,0 +1,242 @@
+"""The one way back of a lane: claim again, read what is durable, run what was on its way (I12).
+
+When a commit fails, everything later in the lane is dropped with it. Its intervals are claimed again,
+which settles what became of the commit; state and timers are read back, and the records that were on
+their way here run again: their ids may turn out to be seen. A commit that was refused for what user
+code wrote is cut in halves until the item at fault stands alone (decision 3; design, errors).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from millwheel.errors import CommitUnknown, Fenced, StatementError, StoreUnavailable
+from millwheel.model import Delivery
+from millwheel.runtime.bundle import Bundle, Item
+from millwheel.runtime.execution import give_up
+from millwheel.runtime.interval import Interval
+
+if TYPE_CHECKING:
+    from millwheel.runtime.engine import Engine
+    from millwheel.runtime.lane import Lane
+
+Suspect = tuple[Interval, Item]
+"""One of the items of a commit that was refused for what user code wrote."""
+
+FIRST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 2.0
+
+OUTAGE_GAP_SECONDS = 10.0
+"""A lane that had nothing to commit for so long since it recovered meets a new outage."""
+
+
+class Recovery:
+    """Brings one lane back after a commit that failed."""
+
+    def __init__(self, lane: Lane, engine: Engine) -> None:
+        self._lane = lane
+        self._engine = engine
+        self.under_way = False
+        self._failing_since: float | None = None
+        self._recovered_at = 0.0
+        self._commit_began = 0.0
+        self._pause = FIRST_PAUSE_SECONDS
+
+    def commit_begins(self) -> None:
+        """A commit is about to be tried."""
+        self._commit_began = self._engine.clock.monotonic()
+
+    def commit_durable(self) -> None:
+        """It went well: whatever fails next is another outage."""
+        self._failing_since = None
+
+    async def recover(self, failed: Bundle, error: Exception) -> None:
+        """Drop the failed bundle and everything after it, and start from what is durable."""
+        engine = self._engine
+        engine.log.warning("commit_failed", lane=self._lane.number, error=str(error))
+        self.under_way = True
+        if not isinstance(error, (StatementError, Fenced)):
+            await self._wait_after(error)
+        suspects = failed.items() if isinstance(error, StatementError) else []
+        if isinstance(error, StatementError):
+            for interval, work in failed.works.items():
+                if work.delivers and interval.bundling is not None:
+                    interval.bundling.refuse(error, alone=len(failed.works) == 1)
+        watermarks = {interval: interval.input_watermark for interval in failed.works}
+        await self._start_over(suspects, self._not_again(failed.items(), error))
+        suspects = self._still_here(suspects)
+        if suspects:
+            await self._bisect(suspects, watermarks, error)
+        self.under_way = False
+        if not engine.stopping:
+            self._lane.run_on()
+
+    async def _wait_after(self, error: Exception) -> None:
+        """Back off, longer each time, until patience with the store is at an end.
+
+        Raises:
+            StoreUnavailable: commits have failed for longer than that.
+        """
+        clock = self._engine.clock
+        if (
+            self._failing_since is None
+            or self._commit_began - self._recovered_at > OUTAGE_GAP_SECONDS
+        ):
+            self._failing_since = clock.monotonic()
+            self._pause = FIRST_PAUSE_SECONDS
+        patience = self._engine.settings.store_patience_seconds
+        if clock.monotonic() - self._failing_since > patience:
+            raise StoreUnavailable(
+                f"commits have failed for {patience:.0f} s: {error}. Nothing is lost: start again "
+                "when the store is well"
+            ) from error
+        await clock.sleep(self._pause)
+        self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
+
+    def _not_again(self, items: list[Suspect], error: Exception) -> list[Delivery[Any]]:
+        """Records that may have had their effect, and are not to have it twice: of computations
+        that get them at most once, if nobody knows what became of the commit."""
+        if not isinstance(error, CommitUnknown):
+            return []
+        return [
+            item
+            for interval, item in items
+            if interval.step.node.at_most_once and isinstance(item, Delivery)
+        ]
+
+    async def _start_over(
+        self, suspects: list[Suspect], given_up: Sequence[Delivery[Any]] = ()
+    ) -> None:
+        """Claim the lane's intervals again, and queue what was on its way here once more.
+
+        `suspects` are kept out of the queues: the caller runs them by itself. Those `given_up` are
+        done with.
+        """
+        await self._lane.stop_running()
+        self._lane.drop_open()
+        apart = {id(item) for _, item in suspects} | {id(delivery) for delivery in given_up}
+        engine = self._engine
+        intervals = list(self._lane.intervals)  # who comes later has nothing to start over from
+        for interval in intervals:
+            engine.stretches.forget(interval)
+            interval.requeue(apart)
+        await self._reconnect()
+        await engine.holdings.restore(intervals)
+        engine.acknowledge(given_up)
+        for interval, item in suspects:
+            if interval not in self._lane.intervals and isinstance(item, Delivery):
+                engine.holdings.send_on(interval.step, [item])
+        self._recovered_at = engine.clock.monotonic()
+
+    def _still_here(self, suspects: list[Suspect]) -> list[Suspect]:
+        """Those whose intervals have not turned out to be somebody else's."""
+        return [(interval, item) for interval, item in suspects if interval in self._lane.intervals]
+
+    async def _reconnect(self) -> None:
+        """A connection whose predecessor is surely at an end."""
+        pause = FIRST_PAUSE_SECONDS
+        engine = self._engine
+        patience = engine.settings.store_patience_seconds
+        deadline = engine.clock.monotonic() + patience
+        while True:
+            try:
+                await self._lane.disconnect()
+                await self._lane.connect()
+            except StoreUnavailable as error:
+                if engine.clock.monotonic() > deadline:
+                    raise StoreUnavailable(
+                        f"{error} (tried for {patience:.0f} s). Nothing is lost: start again when the "
+                        "store is back"
+                    ) from error
+                await engine.clock.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+            else:
+                return
+
+    async def _bisect(
+        self,
+        suspects: list[Suspect],
+        watermarks: dict[Interval, int],
+        error: Exception,
+    ) -> None:
+        """Find the items whose own statements or rows are refused, and give up on them alone.
+
+        The suspects were refused as a whole; halves are run and committed apart, under the
+        input watermark of the first time, until each culprit stands alone. That one is tried
+        as often as its computation allows.
+        """
+        todo: deque[tuple[list[Suspect], Exception | None]] = deque()
+        tries: Counter[int] = Counter()
+
+        def split(segment: list[Suspect], refused: Exception) -> None:
+            middle = len(segment) // 2
+            if middle:
+                todo.extendleft([(segment[middle:], None), (segment[:middle], None)])
+                return
+            interval, item = segment[0]
+            tries[id(item)] += 1
+            given_up = tries[id(item)] > interval.step.node.retries
+            todo.appendleft((segment, refused if given_up else None))
+
+        split(suspects, error)
+        while todo:
+            segment, refused = todo.popleft()
+            segment = self._still_here(segment)
+            if not segment:
+                continue
+            try:
+                if refused is not None:
+                    await self._commit_given_up(segment[0], refused)
+                else:
+                    await self._run_apart(segment, watermarks)
+            except StatementError as once_more:
+                await self._start_over([*segment, *(pair for part, _ in todo for pair in part)])
+                segment = self._still_here(segment)
+                if segment:
+                    split(segment, once_more)
+            except (StoreUnavailable, CommitUnknown, Fenced) as delay:
+                # What became of it is for dedup to find out: all go back to the queues.
+                given_up = self._not_again(segment, delay)
+                again = {id(delivery) for delivery in given_up}
+                rest = [pair for pair in segment if id(pair[1]) not in again]
+                rest += [pair for part, _ in todo for pair in part]
+                if not isinstance(delay, Fenced):
+                    await self._wait_after(delay)
+                await self._start_over(rest, given_up)
+                rest = self._still_here(rest)
+                for interval in {interval for interval, _ in rest}:
+                    records = [i for of, i in rest if of is interval and isinstance(i, Delivery)]
+                    interval.intake.extendleft(reversed(records))
+                return
+
+    async def _run_apart(self, segment: list[Suspect], watermarks: dict[Interval, int]) -> None:
+        """Run some items and commit them, with nothing else of the lane in between."""
+        by_key: dict[tuple[Interval, bytes], list[Item]] = {}
+        for interval, item in segment:
+            by_key.setdefault((interval, item.key_text), []).append(item)
+        for (interval, key_text), items in by_key.items():
+            items = interval.retake(items)
+            if not items:
+                continue
+            state = interval.state_of(items[0].key, key_text, items[0].slot)
+            if not state.loaded:
+                await self._lane.load(interval, [state])
+            execution = self._lane.execution(interval)
+            now = self._engine.now()
+            changes = await execution.run(state, items, watermarks[interval], now)
+            self._lane.finish(interval, state, items, execution.effects, changes)
+        await self._lane.commit_open()
+
+    async def _commit_given_up(self, suspect: tuple[Interval, Item], error: Exception) -> None:
+        interval, item = suspect
+        taken = interval.retake([item])
+        if not taken:
+            return  # a timer that was cancelled or replaced meanwhile
+        (item,) = taken
+        state = interval.state_of(item.key, item.key_text, item.slot)
+        attempts = interval.step.node.retries + 1
+        effects = give_up(interval, item, error, attempts, self._engine.now())
+        self._lane.finish(interval, state, [item], effects, [])
+        await self._lane.commit_open()
