@@ -52,6 +52,13 @@ async def at_rest(workers: int, limits: Any = SHARED) -> tuple[Lone, Desk]:
     return cluster, Desk(cluster)
 
 
+async def told_load(cluster: Lone, loads: dict[int, float]) -> None:
+    """Let every heartbeat tell this load, whatever the records of before have really cost."""
+    _measure(cluster, loads)
+    until = cluster.clock.monotonic() + 2
+    await cluster.go(lambda: cluster.clock.monotonic() > until)
+
+
 async def row_of(cluster: Lone, id_: int) -> PlacedInterval:
     placement = await cluster.store.read_placement()
     (row,) = (row for row in placement.intervals if row.id == id_)
@@ -81,17 +88,14 @@ async def test_a_move_pins_and_waits_until_it_is_there() -> None:
 async def test_a_split_is_where_the_load_has_its_median_or_in_the_middle() -> None:
     cluster, desk = await at_rest(1, replace(SHARED, lease_seconds=1.5))
     row, upper = await cluster.parts("tally")
+    await told_load(cluster, {})
     assert await desk.do(desk.operator.split(upper.id, None, 30)) == SLOTS * 3 // 4
-    _measure(cluster, {100: 1.0, 200: 1.0, 300: 0.5})
-    until = cluster.clock.monotonic() + 2
-    await cluster.go(lambda: cluster.clock.monotonic() > until)
+    await told_load(cluster, {100: 1.0, 200: 1.0, 300: 0.5})
     assert await desk.do(desk.operator.split(row.id, None, 30)) == 200
     assert await desk.do(desk.operator.split(row.id, 7, 30)) == 7
     edges = [row.slot_from for row in await cluster.parts("tally")]
     assert edges == [0, 7, 200, SLOTS // 2, SLOTS * 3 // 4]
-    _measure(cluster, {2: 0.01, 3: 1.0, 4: 0.01})
-    until = cluster.clock.monotonic() + 2
-    await cluster.go(lambda: cluster.clock.monotonic() > until)
+    await told_load(cluster, {2: 0.01, 3: 1.0, 4: 0.01})
     with pytest.raises(UsageError, match="one key has nearly all of its load"):
         await desk.do(desk.operator.split(row.id, None, 30))
     await cluster.end(many(200))
