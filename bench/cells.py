@@ -1,21 +1,24 @@
 """The four cells: weak or strong productions, exactly once or not; how long a record takes.
 
-Two workers share a pipeline over TCP: the first has the source and the reader at the end, the
-second the stages between. A record goes to the second, through its stages, and back: what a stage
-costs stands beside a bare framed round trip between the same two, and beside a raw commit of one
-record. The load is open: records come by the clock, and each one's time counts from when it was
+Two worker processes share a pipeline over TCP: the first has the source and the reader at the end,
+the second the stages between. A record goes to the second, through its stages, and back: what a
+stage costs stands beside a bare framed round trip between two processes, and beside a raw commit of
+one record. The load is open: records come by the clock, and each one's time counts from when it was
 due, whatever became of those before it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import statistics
+import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
 from typing import Any
 
 import msgspec
@@ -30,6 +33,7 @@ from millwheel.runtime.frames import Acknowledge, Deliver, Frame
 from millwheel.runtime.greeting import Identity
 from millwheel.runtime.links import Links
 from millwheel.runtime.network import Link
+from millwheel.services import loop
 from millwheel.services.tcp import Tcp
 from millwheel.store.postgres import PostgresStore
 from millwheel.testing.script import Script, inject
@@ -39,6 +43,14 @@ LOADS = {"low": 50.0, "moderate": 500.0}
 
 DEPTHS = (1, 3)
 WARM_UP_RECORDS = 20
+PIPELINE = "bench_cells"
+BARE_FRAME = Deliver(
+    1, 1, 1, 1, 1, 0, [(1, "balls", b"1", 7, 0, 0, 0, 12, b"", False, b'{"number":1}', 1, 0)]
+)
+"""One record on its way."""
+
+PAUSE_SECONDS = 0.002
+"""Between two frames, as between two records of the moderate load: both ends wait for them."""
 
 
 class Ball(msgspec.Struct, frozen=True):
@@ -107,65 +119,125 @@ def number_of(ball: Ball) -> int:
     return ball.number
 
 
-@asynccontextmanager
-async def two_workers(
-    url: str, cell: Cell, depth: int, also: Callable[[Pipeline], None] | None = None
-) -> AsyncIterator[tuple[Engine, Script, Arrive]]:
-    """The pipeline on two workers; gives the first, its source, and the end.
+def links(pipeline: str, worker: str) -> Links:
+    """What a worker reaches others by."""
+    return Links(Identity(pipeline, worker), Tcp("127.0.0.1", 0), clock=SystemClock())
 
-    Args:
-        also: adds computations; those called ``stage_...`` are on the second worker.
-    """
-    name = "bench_cells"
-    await (await fresh_store(url, name)).close()
-    script = Script("balls")
-    made, arrive = pipeline(name, cell, depth, script)
-    if also is not None:
-        also(made)
-    engines = []
-    for _ in range(2):
-        store = await PostgresStore(url, name).open()
-        engine = Engine(made, store, network=lambda id_: _links(name, id_), close_at_end=False)
-        await engine.start()
-        engines.append(engine)
-    first, second = engines
-    names = {id_: step.name for id_, step in first.steps.items()}
-    rows = (await first.store.read_placement()).intervals
-    for engine, stages in ((first, False), (second, True)):
-        ids = [r.id for r in rows if names[r.computation].startswith("stage") is stages]
-        await engine.holdings.take(ids)
-    for _ in range(2):
+
+async def engine_of(url: str, made: Pipeline) -> Engine:
+    """One worker of the pipeline, which has nothing yet."""
+    store = await PostgresStore(url, made.name).open()
+    engine = Engine(made, store, network=lambda id_: links(made.name, id_), close_at_end=False)
+    await engine.start()
+    return engine
+
+
+async def take(engine: Engine, *, stages: bool) -> None:
+    """Claim the intervals of the computations between the ends, or all others."""
+    names = {id_: step.name for id_, step in engine.steps.items()}
+    rows = (await engine.store.read_placement()).intervals
+    ids = [r.id for r in rows if names[r.computation].startswith("stage") is stages]
+    await engine.holdings.take(ids)
+
+
+async def look_around(*engines: Engine) -> None:
+    """Let workers find each other, and their links come up."""
+    for _ in range(3):
         for engine in engines:
             await engine.neighbours.look_around()
-        await asyncio.sleep(0.2)  # links come up
+        await asyncio.sleep(0.2)
+
+
+@asynccontextmanager
+async def other_process(
+    work: Callable[..., Coroutine[Any, Any, None]], *args: Any
+) -> AsyncIterator[Connection]:
+    """`work` in a process of its own, given its end of a pipe; gives the other end."""
+    context = multiprocessing.get_context("spawn")
+    mine, theirs = context.Pipe()
+    process = context.Process(target=_run, args=(work, theirs, *args), daemon=True)
+    process.start()
     try:
-        yield first, script, arrive
+        yield mine
     finally:
-        for engine in engines:
-            await engine.kill()
-            await engine.store.close()
+        mine.send("end")
+        process.join(20)
 
 
-def _links(pipeline: str, worker: str) -> Links:
-    return Links(Identity(pipeline, worker), Tcp("127.0.0.1", 0), clock=SystemClock())
+def _run(work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
+    loop.run(work(*args))
+
+
+async def word(pipe: Connection) -> Any:
+    """What the other process says next."""
+    return await asyncio.to_thread(pipe.recv)
+
+
+async def second_worker(pipe: Connection, url: str, cell: Cell, depth: int) -> None:
+    """The stages, until the other process has enough."""
+    made, _ = pipeline(PIPELINE, cell, depth, Script("balls"))
+    engine = await engine_of(url, made)
+    await take(engine, stages=True)
+    pipe.send("has taken")
+    await look_around(engine)
+    await word(pipe)
+    await engine.kill()
+    await engine.store.close()
+
+
+@asynccontextmanager
+async def two_processes(
+    url: str, cell: Cell, depth: int
+) -> AsyncIterator[tuple[Engine, Script, Arrive]]:
+    """The pipeline on two workers; gives the first, its source, and the end."""
+    await (await fresh_store(url, PIPELINE)).close()
+    script = Script("balls")
+    made, arrive = pipeline(PIPELINE, cell, depth, script)
+    engine = await engine_of(url, made)
+    try:
+        await take(engine, stages=False)
+        async with other_process(second_worker, url, cell, depth) as pipe:
+            await word(pipe)
+            await look_around(engine)
+            yield engine, script, arrive
+    finally:
+        await engine.kill()
+        await engine.store.close()
+
+
+class Load(threading.Thread):
+    """Lets records come by the clock; in a thread, as the sleep of a loop is a millisecond off."""
+
+    def __init__(self, rate: float, total: int, come: Callable[[int], None]) -> None:
+        super().__init__(daemon=True)
+        self._loop = asyncio.get_running_loop()
+        self._come = come
+        begin = time.perf_counter() + 0.05
+        self.due = [begin + number / rate for number in range(total)]
+
+    def run(self) -> None:
+        for number, due in enumerate(self.due):
+            if (left := due - time.perf_counter()) > 0:
+                time.sleep(left)
+            self._loop.call_soon_threadsafe(self._come, number)
 
 
 async def cell_latency(url: str, cell: Cell, depth: int, rate: float, samples: int) -> list[float]:
     """Seconds from when a record was due until it came out of the last stage."""
-    async with two_workers(url, cell, depth) as (engine, script, arrive):
+    async with two_processes(url, cell, depth) as (engine, script, arrive):
         total = WARM_UP_RECORDS + samples
-        due: list[float] = []
-        begin = time.perf_counter() + 0.05
-        for number in range(total):
-            due.append(begin + number / rate)
-            if (left := due[-1] - time.perf_counter()) > 0:
-                await asyncio.sleep(left)
-            script.append(inject(Stream("balls_0", Ball), Ball(number)))
+        stream = Stream("balls_0", Ball)
+
+        def come(number: int) -> None:
+            script.append(inject(stream, Ball(number)))
             engine.read_on()
+
+        load = Load(rate, total, come)
+        load.start()
         while len(arrive.at) < total:
             arrive.came.clear()
             await asyncio.wait_for(arrive.came.wait(), 30)
-        return [arrive.at[number] - due[number] for number in range(WARM_UP_RECORDS, total)]
+        return [arrive.at[number] - load.due[number] for number in range(WARM_UP_RECORDS, total)]
 
 
 class Echo:
@@ -189,28 +261,35 @@ class Echo:
             self.answered.set()
 
 
+async def echo(pipe: Connection) -> None:
+    """The far end of a bare link."""
+    worker = str(uuid.uuid4())
+    end = links("bench_bare", worker)
+    await end.start(Echo())
+    pipe.send((worker, end.address))
+    await word(pipe)
+    await end.close()
+
+
 async def round_trips(samples: int) -> list[float]:
-    """Seconds of a frame with one record there and a frame back, over the links of workers."""
-    ids = [str(uuid.uuid4()) for _ in range(2)]
-    ends = [_links("bench_bare", id_) for id_ in ids]
-    echoes = [Echo(), Echo()]
-    for links, echo in zip(ends, echoes, strict=True):
-        await links.start(echo)
-    link = ends[0].link(ids[1], ends[1].address)
-    await asyncio.wait_for(echoes[0].up.wait(), 10)
-    frame = Deliver(
-        1, 1, 1, 1, 1, 0,
-        [(1, "balls", b"1", 7, 0, 0, 0, 12, b"", False, b'{"number":1}', 1, 0)],
-    )  # fmt: skip
+    """Seconds of a frame with one record to another process and a frame back, over the links of
+    workers."""
+    near = Echo()
+    end = links("bench_bare", str(uuid.uuid4()))
+    await end.start(near)
     found = []
-    for _ in range(samples):
-        echoes[0].answered.clear()
-        start = time.perf_counter()
-        link.send(frame)
-        await echoes[0].answered.wait()
-        found.append(time.perf_counter() - start)
-    for links in ends:
-        await links.close()
+    async with other_process(echo) as pipe:
+        worker, address = await word(pipe)
+        link = end.link(worker, address)
+        await asyncio.wait_for(near.up.wait(), 10)
+        for _ in range(samples):
+            near.answered.clear()
+            start = time.perf_counter()
+            link.send(BARE_FRAME)
+            await near.answered.wait()
+            found.append(time.perf_counter() - start)
+            await asyncio.sleep(PAUSE_SECONDS)
+        await end.close()
     return found
 
 

@@ -13,10 +13,13 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from bench.cells import Ball, Cell, Pass, number_of, two_workers
+from bench.cells import Arrive, Ball, Cell, Pass, engine_of, look_around, number_of, take
+from bench.cells import pipeline as stages
 from bench.server import fresh_store
 from millwheel import Computation, Context, Discard, Pipeline, Record, Settings, Stream
 from millwheel.model import Delivery, from_micros
@@ -31,6 +34,7 @@ from millwheel.testing.script import Script, inject
 KEYS = 50
 ROWS_PER_SECOND = 200.0
 SLOW_SECONDS = 5.0
+BALLS_0 = Stream("balls_0", Ball)
 BALLS, PASSED, TAKEN = (Stream(name, Ball) for name in ("balls", "passed", "taken"))
 
 
@@ -99,6 +103,27 @@ async def upstream(url: str, slow_key: int | None, seconds: float) -> dict[str, 
     }
 
 
+@asynccontextmanager
+async def two_workers(url: str, sink: Sink) -> AsyncIterator[tuple[Engine, Script, Arrive]]:
+    """A weak stage on the second of two workers, a sink for it on the first; gives the first, its
+    source, and the end."""
+    name = "bench_slow_sink"
+    await (await fresh_store(url, name)).close()
+    script = Script("balls")
+    made, arrive = stages(name, Cell("weak", {"productions": "weak"}), 1, script)
+    made.add(sink, Stream("balls_1", Ball).by(lambda ball: "one"), name="sink")
+    engines = [await engine_of(url, made) for _ in range(2)]
+    for engine, has_stages in zip(engines, (False, True), strict=True):
+        await take(engine, stages=has_stages)
+    await look_around(*engines)
+    try:
+        yield engines[0], script, arrive
+    finally:
+        for engine in engines:
+            await engine.kill()
+            await engine.store.close()
+
+
 class Sink(Computation[Ball, None]):
     """Takes its time for each record, one after the other."""
 
@@ -119,10 +144,6 @@ async def slow_sink(url: str, seconds: float) -> dict[str, float]:
     Each goes over the wire three times: to the weak stage, and from there to the sink and to the end.
     """
     sink = Sink()
-
-    def slow(made: Pipeline) -> None:
-        made.add(sink, Stream("balls_1", Ball).by(lambda ball: "one"), name="sink")
-
     sent = 0
     row = Courier._row
 
@@ -131,8 +152,7 @@ async def slow_sink(url: str, seconds: float) -> dict[str, float]:
         sent += 1
         return row(courier, delivery)
 
-    cell = Cell("weak", {"productions": "weak"})
-    async with two_workers(url, cell, 1, also=slow) as (engine, script, _):
+    async with two_workers(url, sink) as (engine, script, _):
         Courier._row = counting  # type: ignore[method-assign, assignment]
         try:
             total = 0
@@ -140,7 +160,7 @@ async def slow_sink(url: str, seconds: float) -> dict[str, float]:
                 sink.seconds = 0.004 * factor
                 end = time.perf_counter() + length
                 while time.perf_counter() < end:
-                    script.append(inject(Stream("balls_0", Ball), Ball(total)))
+                    script.append(inject(BALLS_0, Ball(total)))
                     engine.read_on()
                     total += 1
                     await asyncio.sleep(1 / 100)

@@ -103,6 +103,10 @@ class Settings:
     idle_commit_seconds: float = 0.1
     """How long acknowledgements and positions alone may wait for a commit to ride on."""
 
+    watermark_commit_seconds: float = 0.005
+    """How long a low watermark alone may wait for one: a commit for each step of each record's
+    watermark would hold up the records themselves."""
+
     lock_timeout_milliseconds: int = 50
     """How long the dropping of a bucket may queue behind its readers."""
 

@@ -223,7 +223,7 @@ class Injector:
         self.ended = True
         if engine.close_at_end:
             self._interval.hear(MAX_TIME)
-        engine.touch(self._interval, urgent=True)
+        engine.touch(self._interval, urgent=self._interval.has_news())
         engine.check_finished()
 
     def _room(self, limit: int) -> int:

@@ -171,14 +171,21 @@ class Lane:
             await port.close()
 
     def touch(self, interval: Interval, *, urgent: bool) -> None:
-        """Something of the interval is to be stored: at once, or with whatever comes next."""
+        """Something of the interval is to be stored, with whatever comes next, or alone after a
+        while: soon if others wait for it, as they do for a watermark."""
         interval.dirty = True
-        if urgent:
+        settings = self._settings
+        within = settings.watermark_commit_seconds if urgent else settings.idle_commit_seconds
+        if urgent and not within:
             self._commit_wanted.set()
-        elif self._touch_timer is None:
-            self._touch_timer = asyncio.get_running_loop().call_later(
-                self._settings.idle_commit_seconds, self._touched_long_enough
-            )
+            return
+        loop = asyncio.get_running_loop()
+        due, timer = loop.time() + within, self._touch_timer
+        if timer is not None:
+            if timer.when() <= due:
+                return
+            timer.cancel()
+        self._touch_timer = loop.call_at(due, self._touched_long_enough)
 
     def give_up_row(self, interval: Interval, offset: int, letter: DeadLetter) -> None:
         """Keep a bad row of a source; it is acknowledged when the letter is durable."""
@@ -542,7 +549,8 @@ class Lane:
         for interval, bundling in self._bundlings():
             if bundling.is_due(now) and not interval.leaving:
                 bundling.close()
-                self.touch(interval, urgent=True)
+                interval.dirty = True
+                self._commit_wanted.set()
             elif bundling.may_be_delivered:  # what was taken goes on: credits are asked for there
                 bundling.deliver()
                 self._add_hand(self._measured_delivery(interval, bundling))

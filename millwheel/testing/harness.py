@@ -25,7 +25,7 @@ V = TypeVar("V")
 
 def quick(settings: Settings) -> Settings:
     """The settings of a test: one lane, and nothing waits for company."""
-    return replace(settings, lanes=1, idle_commit_seconds=0.0)
+    return replace(settings, lanes=1, idle_commit_seconds=0.0, watermark_commit_seconds=0.0)
 
 
 class Harness:
