@@ -1,9 +1,9 @@
 """The hot path to Postgres: one connection, one ordered chain of commits.
 
 A commit is one transaction: the fence with the commit records, the appends, then the
-user's statements and table rows, then COMMIT. What is small travels in one round trip
-(pipeline mode); what is many rows goes by binary COPY. A commit counts only if the server
-answers ``COMMIT``: committing a failed transaction answers ``ROLLBACK`` without an error.
+user's statements and table rows, then COMMIT. What is small is one statement, which is a
+transaction by itself (decision 5); what is many rows goes by binary COPY. A COMMIT counts only if
+the server answers ``COMMIT``: committing a failed transaction answers ``ROLLBACK`` without an error.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ from millwheel.errors import (
 from millwheel.sinks import Column, Table
 from millwheel.store import rows
 from millwheel.store.port import Commit
-from millwheel.store.statements import Statements
+from millwheel.store.statements import FENCE, Part, Statements
+
+Parts = list[tuple[Part, list[rows.Row]]]
+"""Statements of a commit that go as one, with their rows."""
 
 RETRY_CLASSES = frozenset({"08", "25", "40", "53", "55", "57", "58"})
 """SQLSTATE classes that say nothing about the data: the same bundle is tried again."""
@@ -108,14 +111,11 @@ class PostgresLane:
 
     async def commit(self, commit: Commit) -> None:
         connection = self._connection
-        if connection is None:
+        if connection is None or connection.closed:
             raise StoreUnavailable("the lane has no connection")
         self._sent_commit = False
         try:
-            if _is_small(commit):
-                await self._write_small(connection, commit)
-            else:
-                await self._write_large(connection, commit)
+            await self._write(connection, commit)
         except MillwheelError:
             await self._roll_back(connection)
             raise
@@ -143,43 +143,70 @@ class PostgresLane:
             raise translate(error) from error
         return any(current.get(link.interval_id) != link.sequencer for link in commit.intervals)
 
-    async def _write_small(self, connection: AsyncConnection[Any], commit: Commit) -> None:
-        """Everything in one round trip; COMMIT waits for an answer only if user SQL may fail."""
-        alone = not commit.rows and not commit.statements
+    async def _write(self, connection: AsyncConnection[Any], commit: Commit) -> None:
+        small = _is_small(commit)
+        if small and not (commit.rows or commit.statements):
+            self._sent_commit = True
+            await self._append(connection, commit)
+            _check_alone(connection)
+            return
         async with connection.pipeline():
             await connection.execute("BEGIN", prepare=True)
-            await self._fence(connection, commit)
-            for bucket, seen in commit.seen.items():
-                await self._insert(
-                    connection, "insert_seen", f"seen_record_{bucket}", rows.seen_arrays(seen)
-                )
-            if commit.states:
-                await self._insert(
-                    connection,
-                    "insert_states",
-                    f"state_change_{commit.bucket}",
-                    rows.state_arrays(commit.states),
-                )
-            if commit.productions:
-                await self._insert(
-                    connection,
-                    "insert_productions",
-                    f"production_{commit.bucket}",
-                    rows.production_arrays(commit.productions, self._streams),
-                )
-            await self._append_rest(connection, commit)
-            if alone:
-                self._sent_commit = True
-                done = await connection.execute("COMMIT", prepare=True)
-        if not alone:
-            done = await self._finish(connection, commit)
-        _check_committed(done.statusmessage)
+            await self._append(connection, commit)
+        if not small:
+            await self._copy_rows(connection, commit)
+        await self._finish(connection, commit)
 
-    async def _write_large(self, connection: AsyncConnection[Any], commit: Commit) -> None:
-        async with connection.pipeline():
-            await connection.execute("BEGIN", prepare=True)
-            await self._fence(connection, commit)
-            await self._append_rest(connection, commit)
+    async def _append(self, connection: AsyncConnection[Any], commit: Commit) -> None:
+        """The fence with the commit records, which fails unless owner and order are right, and
+        whatever is not copied: one statement."""
+        parts = self._parts(commit)
+        await connection.execute(
+            self._statements.together(tuple(part for part, _ in parts)),
+            {
+                f"rows_{place}": msgspec.json.encode(found).decode()
+                for place, (_, found) in enumerate(parts)
+            },
+            prepare=True,
+        )
+
+    def _parts(self, commit: Commit) -> Parts:
+        """What is not copied, by table.
+
+        Intervals are in order of id, as everybody locks them: two orders would be a deadlock, which
+        the server notices after a second.
+        """
+        parts: Parts = []
+        bucket, stamp, streams = commit.bucket, commit.stamp, self._streams
+
+        def add(statement: str, table: str, found: list[rows.Row]) -> None:
+            parts.append(((statement, (("table", table),)), found))
+
+        in_order = sorted(commit.intervals, key=attrgetter("interval_id"))
+        for previous, group in groupby(in_order, key=attrgetter("previous_bucket")):
+            tables = (
+                ("current", f"commit_record_{bucket}"),
+                ("previous", f"commit_record_{previous}"),
+            )
+            parts.append(((FENCE, tables), rows.link_rows(group, stamp)))
+        if commit.timers:
+            add("insert_timers", f"timer_change_{bucket}", rows.timer_rows(commit.timers, stamp))
+        if commit.stragglers:
+            found = rows.straggler_rows(commit.stragglers, streams, stamp)
+            add("insert_stragglers", f"straggler_{bucket}", found)
+        if commit.dead_letters:
+            add("insert_dead_letters", "dead_letter", rows.letter_rows(commit.dead_letters))
+        if _is_small(commit):
+            for of_seen, seen in commit.seen.items():
+                add("insert_seen", f"seen_record_{of_seen}", rows.seen_rows(seen))
+            if commit.states:
+                add("insert_states", f"state_change_{bucket}", rows.state_rows(commit.states))
+            if commit.productions:
+                found = rows.production_rows(commit.productions, streams)
+                add("insert_productions", f"production_{bucket}", found)
+        return parts
+
+    async def _copy_rows(self, connection: AsyncConnection[Any], commit: Commit) -> None:
         for bucket, seen in commit.seen.items():
             await self._copy(
                 connection, f"seen_record_{bucket}", rows.SEEN_COLUMNS, rows.copy_seen(seen)
@@ -198,10 +225,8 @@ class PostgresLane:
                 rows.PRODUCTION_COLUMNS,
                 rows.copy_productions(commit.productions, self._streams),
             )
-        done = await self._finish(connection, commit)
-        _check_committed(done.statusmessage)
 
-    async def _finish(self, connection: AsyncConnection[Any], commit: Commit) -> Any:
+    async def _finish(self, connection: AsyncConnection[Any], commit: Commit) -> None:
         """The user's rows and statements, each with its own blame, then COMMIT."""
         try:
             by_table = _coalesced(commit.rows)
@@ -218,11 +243,12 @@ class PostgresLane:
             await self._as_user(connection, f"the statement {statement!r:.200}", statement, params)
         self._sent_commit = True
         try:
-            return await connection.execute("COMMIT")
+            done = await connection.execute("COMMIT")
         except psycopg.Error as error:
             if connection.closed or not (commit.rows or commit.statements):
                 raise
             raise translate(error, user="what was deferred to the commit") from error
+        _check_committed(done.statusmessage)
 
     async def _as_user(
         self, connection: AsyncConnection[Any], what: str, statement: str, params: Any
@@ -235,70 +261,6 @@ class PostgresLane:
             raise translate(error, user=what) from error
         except (TypeError, ValueError, OverflowError) as error:
             raise StatementError(f"{what} cannot be sent to Postgres: {error}") from error
-
-    async def _fence(self, connection: AsyncConnection[Any], commit: Commit) -> None:
-        """Append the commit records, which fails unless owner and order are right.
-
-        In order of id, as everybody locks intervals: two orders would be a deadlock, which the
-        server notices after a second.
-        """
-        in_order = sorted(commit.intervals, key=attrgetter("interval_id"))
-        for previous, group in groupby(in_order, key=attrgetter("previous_bucket")):
-            parts = list(group)
-            await connection.execute(
-                self._statements.get(
-                    "fence_and_record",
-                    current=f"commit_record_{commit.bucket}",
-                    previous=f"commit_record_{previous}",
-                ),
-                {
-                    "stamp": commit.stamp,
-                    "interval_id": [p.interval_id for p in parts],
-                    "n": [p.n for p in parts],
-                    "sequencer": [p.sequencer for p in parts],
-                    "input_watermark": [p.input_watermark for p in parts],
-                    "low_watermark": [p.low_watermark for p in parts],
-                    "floor": [p.floor for p in parts],
-                    "acked": [p.acked.decode() for p in parts],
-                    "position": [
-                        None if p.position is None else p.position.decode() for p in parts
-                    ],
-                    "counters": [p.counters.decode() for p in parts],
-                    "percentiles": [
-                        msgspec.json.encode(p.percentiles).decode() if p.percentiles else None
-                        for p in parts
-                    ],
-                },
-                prepare=True,
-            )
-
-    async def _append_rest(self, connection: AsyncConnection[Any], commit: Commit) -> None:
-        if commit.timers:
-            await self._insert(
-                connection,
-                "insert_timers",
-                f"timer_change_{commit.bucket}",
-                {**rows.timer_arrays(commit.timers), "set_at": commit.stamp},
-            )
-        if commit.stragglers:
-            await self._insert(
-                connection,
-                "insert_stragglers",
-                f"straggler_{commit.bucket}",
-                rows.straggler_arrays(commit.stragglers, self._streams, commit.stamp),
-            )
-        if commit.dead_letters:
-            letters = commit.dead_letters
-            columns = list(zip(*letters, strict=True))
-            params = dict(zip(type(letters[0])._fields, map(list, columns), strict=True))
-            params["record_id"] = [None if r is None else r.hex() for r in params["record_id"]]
-            params["key"] = [None if k is None else k.decode() for k in params["key"]]
-            await connection.execute(self._statements.get("insert_dead_letters"), params)
-
-    async def _insert(
-        self, connection: AsyncConnection[Any], name: str, table: str, params: Mapping[str, Any]
-    ) -> None:
-        await connection.execute(self._statements.get(name, table=table), params, prepare=True)
 
     async def _copy(
         self, connection: AsyncConnection[Any], table: str, columns: tuple[str, ...], data: bytes
@@ -327,11 +289,18 @@ def _check_committed(tag: str | None) -> None:
         raise StoreUnavailable(f"the store answered {tag!r} to COMMIT: nothing was written")
 
 
+def _check_alone(connection: AsyncConnection[Any]) -> None:
+    """A statement is a transaction of its own only where none was left open before it."""
+    if connection.info.transaction_status != TransactionStatus.IDLE:
+        raise StoreUnavailable("the commit stands in a transaction that was left open")
+
+
 def _is_small(commit: Commit) -> bool:
     return (
         len(commit.states) < rows.COPY_ROWS
         and len(commit.productions) < rows.COPY_ROWS
         and sum(map(len, commit.seen.values())) < rows.COPY_ROWS
+        and rows.bytes_of(commit) < rows.COPY_BYTES
     )
 
 

@@ -1,21 +1,24 @@
-"""Rows of a commit as Postgres takes them: binary COPY for many, arrays for few.
-
-COPY costs the server less than half of what ``INSERT … SELECT unnest`` does per row, but
-two more round trips per table; the break-even measured here is about `COPY_ROWS` rows.
-"""
+"""Rows of a commit as Postgres takes them: binary COPY for many, JSON for few (decision 5)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from struct import Struct
 from typing import Any
-from uuid import UUID
+
+from msgspec import Raw
 
 from millwheel.model import Delivery
-from millwheel.store.port import StateRow, TimerChange
+from millwheel.store.port import Commit, DeadLetter, IntervalCommit, StateRow, TimerChange
 
-COPY_ROWS = 24
+Row = dict[str, Any]
+"""By column, as JSON."""
+
+COPY_ROWS = 100
 """From this many rows of one table on, COPY is used."""
+
+COPY_BYTES = 1 << 18
+"""From so many bytes of values on as well: JSON has to quote them."""
 
 _HEADER = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
 _TRAILER = b"\xff\xff"
@@ -96,61 +99,101 @@ def copy_productions(
     return b"".join(parts)
 
 
-def seen_arrays(rows: Iterable[tuple[int, int, bytes]]) -> dict[str, list[Any]]:
-    """Parameters of ``insert_seen.sql``."""
-    slots, computations, ids = zip(*rows, strict=True)
-    return {
-        "slot": list(slots),
-        "computation": list(computations),
-        "id": [UUID(bytes=id_) for id_ in ids],
-    }
+def bytes_of(commit: Commit) -> int:
+    """What the values of changed states and productions take."""
+    states = sum(len(value) for *_, value, _ in commit.states if value is not None)
+    return states + sum(len(production.encoded) for production in commit.productions)
 
 
-def state_arrays(rows: Iterable[StateRow]) -> dict[str, list[Any]]:
-    """Parameters of ``insert_states.sql``."""
-    names = ("interval_id", "n", "computation", "slot", "key", "entry", "value", "version")
-    columns = [list(column) for column in zip(*rows, strict=True)]
-    columns[4] = [key.decode() for key in columns[4]]
-    columns[6] = [None if value is None else value.decode() for value in columns[6]]
-    return dict(zip(names, columns, strict=True))
+def link_rows(parts: Iterable[IntervalCommit], stamp: int) -> list[Row]:
+    """Rows of ``fence_and_record.sql``."""
+    return [
+        {
+            "interval_id": part.interval_id,
+            "n": part.n,
+            "sequencer": part.sequencer,
+            "stamp": stamp,
+            "input_watermark": part.input_watermark,
+            "low_watermark": part.low_watermark,
+            "floor": part.floor,
+            "acked": Raw(part.acked),
+            "position": None if part.position is None else Raw(part.position),
+            "counters": Raw(part.counters),
+            "percentiles": part.percentiles or None,
+        }
+        for part in parts
+    ]
 
 
-def timer_arrays(rows: Iterable[TimerChange]) -> dict[str, list[Any]]:
-    """Parameters of ``insert_timers.sql``."""
-    columns = [list(column) for column in zip(*rows, strict=True)]
-    columns[4] = [key.decode() for key in columns[4]]
-    return dict(zip(TimerChange._fields, columns, strict=True))
+def seen_rows(seen: Iterable[tuple[int, int, bytes]]) -> list[Row]:
+    """Rows of ``insert_seen.sql``."""
+    return [
+        {"slot": slot, "computation": computation, "id": id_.hex()}
+        for slot, computation, id_ in seen
+    ]
 
 
-def straggler_arrays(
-    rows: Iterable[Delivery[Any]], streams: Mapping[str, tuple[int, int]], stamp: int
-) -> dict[str, list[Any]]:
-    """Parameters of ``insert_stragglers.sql``; `stamp` is that of the commit."""
-    found = list(rows)
-    return {
-        **production_arrays(found, streams),
-        "id": [UUID(bytes=d.id) for d in found],
-        "origin": [d.origin for d in found],
-        "place": [d.stamp for d in found],
-        "stamp": [stamp] * len(found),
-    }
+def state_rows(states: Iterable[StateRow]) -> list[Row]:
+    """Rows of ``insert_states.sql``."""
+    return [
+        {
+            "interval_id": interval_id,
+            "n": n,
+            "computation": computation,
+            "slot": slot,
+            "key": key.decode(),
+            "entry": entry,
+            "value": None if value is None else value.decode(),
+            "version": version,
+        }
+        for interval_id, n, computation, slot, key, entry, value, version in states
+    ]
 
 
-def production_arrays(
-    rows: Iterable[Delivery[Any]], streams: Mapping[str, tuple[int, int]]
-) -> dict[str, list[Any]]:
-    """Parameters of ``insert_productions.sql``."""
-    found = list(rows)
-    return {
-        "log": [d.log for d in found],
-        "seq": [d.seq for d in found],
-        "stream": [streams[d.stream][0] for d in found],
-        "receiver": [d.receiver for d in found],
-        "slot": [d.slot for d in found],
-        "key": [d.key_text.decode() for d in found],
-        "value": [d.encoded.decode() for d in found],
-        "version": [streams[d.stream][1] for d in found],
-        "ts": [d.micros for d in found],
-        "hold": [d.hold for d in found],
-        "stamp": [d.stamp for d in found],
-    }
+def timer_rows(timers: Iterable[TimerChange], stamp: int) -> list[Row]:
+    """Rows of ``insert_timers.sql``."""
+    return [{**timer._asdict(), "key": timer.key.decode(), "set_at": stamp} for timer in timers]
+
+
+def straggler_rows(
+    found: Sequence[Delivery[Any]], streams: Mapping[str, tuple[int, int]], stamp: int
+) -> list[Row]:
+    """Rows of ``insert_stragglers.sql``; `stamp` is that of the commit."""
+    return [
+        {**row, "id": d.id.hex(), "origin": d.origin, "place": d.stamp, "stamp": stamp}
+        for d, row in zip(found, production_rows(found, streams), strict=True)
+    ]
+
+
+def production_rows(
+    found: Iterable[Delivery[Any]], streams: Mapping[str, tuple[int, int]]
+) -> list[Row]:
+    """Rows of ``insert_productions.sql``."""
+    return [
+        {
+            "log": d.log,
+            "seq": d.seq,
+            "stream": streams[d.stream][0],
+            "receiver": d.receiver,
+            "slot": d.slot,
+            "key": d.key_text.decode(),
+            "value": d.encoded.decode(),
+            "version": streams[d.stream][1],
+            "ts": d.micros,
+            "hold": d.hold,
+            "stamp": d.stamp,
+        }
+        for d in found
+    ]
+
+
+def letter_rows(letters: Iterable[DeadLetter]) -> list[Row]:
+    """Rows of ``insert_dead_letters.sql``."""
+    return [
+        {
+            **letter._asdict(),
+            "record_id": None if letter.record_id is None else letter.record_id.hex(),
+            "key": None if letter.key is None else letter.key.decode(),
+        }
+        for letter in letters
+    ]

@@ -18,6 +18,11 @@ TABLES = (
 )  # fmt: skip
 """The names in `millwheel.store.schema`, which takes 0.13 s to import; a test compares."""
 
+FENCE = "fence_and_record"
+
+Part = tuple[str, tuple[tuple[str, str], ...]]
+"""The name of a statement, and the tables that fill its further placeholders."""
+
 
 @cache
 def text_of(name: str) -> str:
@@ -32,6 +37,7 @@ class Statements:
         self.schema = schema
         self._tables = {name: sql.Identifier(schema, name) for name in TABLES}
         self._ready: dict[tuple[str, tuple[tuple[str, str], ...]], str] = {}
+        self._together: dict[tuple[Part, ...], str] = {}
 
     def table(self, name: str) -> sql.Identifier:
         """A table of the schema, quoted."""
@@ -47,4 +53,25 @@ class Statements:
             names.setdefault("schema", sql.Identifier(self.schema))
             statement = sql.SQL(text_of(name)).format(**names).as_string(None)
             self._ready[key] = statement
+        return statement
+
+    def together(self, parts: tuple[Part, ...]) -> str:
+        """Several of them as one statement, which is a transaction of its own.
+
+        Each is (name, tables), as for `get`; its parameter ``rows`` is ``rows_0``, ``rows_1``, ...
+        by its place. The first are those that fence; they run before the others.
+        """
+        statement = self._together.get(parts)
+        if statement is None:
+            texts = [self.get(name, **dict(tables)) for name, tables in parts]
+            named = ",\n".join(
+                f"part_{place} AS (\n{text.replace('%(rows)s', f'%(rows_{place})s')})"
+                for place, text in enumerate(texts)
+            )
+            fences = " + ".join(
+                f"(SELECT count(*) FROM part_{place})"  # noqa: S608, a number
+                for place, (name, _) in enumerate(parts)
+                if name == FENCE
+            )
+            statement = self._together[parts] = f"WITH {named}\nSELECT {fences}"
         return statement

@@ -498,7 +498,7 @@ async def _stopped_in_a_commit(store: Any) -> Owner:
     """A worker whose process stopped in the midst of a commit, and whose lease ran out."""
     zombie = await Owner.take(store)
     await connection_of(lane_of(zombie)).execute("BEGIN")
-    await lane_of(zombie)._fence(connection_of(lane_of(zombie)), zombie.commit())
+    await lane_of(zombie)._append(connection_of(lane_of(zombie)), zombie.commit())
     await store.heartbeat(zombie.worker, 0.0, {})
     return zombie
 
@@ -570,7 +570,7 @@ async def test_a_session_opened_since_the_last_heartbeat_is_ended_too(
     zombie = await Owner.take(store)  # it never sends a heartbeat
     connection = connection_of(lane_of(zombie))
     await connection.execute("BEGIN")
-    await lane_of(zombie)._fence(connection, zombie.commit())
+    await lane_of(zombie)._append(connection, zombie.commit())
     await postgres.query("UPDATE {w} SET lease_until = now()", w="worker")
     row = zombie.intervals[0]
     sequencer = zombie.claims[row.id].interval.sequencer
@@ -607,7 +607,7 @@ async def test_a_release_waits_for_the_commit_before_it(postgres: PostgresSite) 
     row = owner.intervals[0]
     connection = connection_of(lane_of(owner))
     await connection.execute("BEGIN")
-    await lane_of(owner)._fence(connection, owner.commit(row))
+    await lane_of(owner)._append(connection, owner.commit(row))
     sequencer = owner.claims[row.id].interval.sequencer
     other = await postgres.another()
     task = asyncio.create_task(other.release(owner.worker, {row.id: sequencer}))
@@ -995,7 +995,7 @@ async def test_a_merge_waits_for_what_is_on_the_wire(postgres: PostgresSite) -> 
     sequencers = await wheel.let_go()
     connection = connection_of(lane_of(wheel.owner))
     await connection.execute("BEGIN")
-    await lane_of(wheel.owner)._fence(connection, wheel.owner.commit(second))
+    await lane_of(wheel.owner)._append(connection, wheel.owner.commit(second))
     other = await postgres.another()
     task = asyncio.create_task(other.merge(first.id, second.id, sequencers))
     await until(lambda: waiting_for_a_lock(postgres))

@@ -788,7 +788,13 @@ async def test_a_claimer_knows_the_buckets_its_predecessor_opened_in_its_last_mo
     to the claimer it must not count as empty."""
     work = Gate()
     values = items(*range(6))
-    limits = Settings(lanes=1, idle_commit_seconds=0.0, watermark_commit_seconds=0.0, source_bucket_rows=3, chunk_records=3)
+    limits = Settings(
+        lanes=1,
+        idle_commit_seconds=0.0,
+        watermark_commit_seconds=0.0,
+        source_bucket_rows=3,
+        chunk_records=3,
+    )
     source = script(ITEMS, values[:3])
     world = World(tally_pipeline(source, limits))
     first = await world.start()

@@ -431,7 +431,13 @@ PANES = Stream("panes", Pane[int])
 
 @pytest.mark.parametrize("lanes", [1, 3])
 async def test_a_pane_with_a_lower_number_never_overwrites_a_higher_one(lanes: int) -> None:
-    limits = Settings(lanes=lanes, idle_commit_seconds=0.0, watermark_commit_seconds=0.0, chunk_records=2, bundle_records=3)
+    limits = Settings(
+        lanes=lanes,
+        idle_commit_seconds=0.0,
+        watermark_commit_seconds=0.0,
+        chunk_records=2,
+        bundle_records=3,
+    )
     pipeline = Pipeline("panes", settings=limits)
     values = [Item("abc"[n % 3], n, (n * 37) % 120) for n in range(90)]
     steps: list[Any] = []

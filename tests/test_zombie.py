@@ -213,7 +213,7 @@ async def test_a_transaction_that_was_open_before_the_claim_is_refused_by_the_fe
     zombie = await zombie_at(postgres.store)
     store = await postgres.another()
     worker = await successor_at(store)
-    stopped = stop_before(lane_of(zombie), "_fence", last_commit(zombie, form), monkeypatch)
+    stopped = stop_before(lane_of(zombie), "_append", last_commit(zombie, form), monkeypatch)
     await stopped.reached.wait()
     known = await take(store, zombie, how, worker)
     stopped.awake.set()

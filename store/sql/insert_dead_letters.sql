@@ -3,13 +3,12 @@
 INSERT INTO {dead_letter} (
     slot, computation, stream, record_id, key, value, ts, place, error, traceback, attempts, stamp
 )
-SELECT x.*
-FROM unnest(
-    %(slot)s::integer[], %(computation)s::smallint[], %(stream)s::text[], %(record_id)s::uuid[],
-    %(key)s::text[], %(value)s::text[], %(ts)s::bigint[], %(place)s::text[], %(error)s::text[],
-    %(traceback)s::text[], %(attempts)s::integer[], %(stamp)s::bigint[]
-) AS x (
-    slot, computation, stream, record_id, key, value, ts, place, error, traceback, attempts, stamp
+SELECT
+    x.slot, x.computation, x.stream, x.record_id, x.key, x.value, x.ts, x.place, x.error,
+    x.traceback, x.attempts, x.stamp
+FROM jsonb_to_recordset(%(rows)s::jsonb) AS x (
+    slot integer, computation smallint, stream text, record_id uuid, key text, value text,
+    ts bigint, place text, error text, traceback text, attempts integer, stamp bigint
 )
 WHERE x.key IS NOT NULL OR NOT EXISTS (
     SELECT FROM {dead_letter} AS kept WHERE kept.key IS NULL AND kept.record_id = x.record_id

@@ -1,7 +1,8 @@
--- Appends changed state entries of a small bundle.
+-- Appends changed state entries of a small bundle. Values come as texts: a null among them is
+-- one that user code has kept, and no value is one that was removed.
 INSERT INTO {table} (interval_id, n, computation, slot, key, entry, value, version)
 SELECT x.interval_id, x.n, x.computation, x.slot, x.key, x.entry, x.value::jsonb, x.version
-FROM unnest(
-    %(interval_id)s::bigint[], %(n)s::bigint[], %(computation)s::smallint[], %(slot)s::integer[],
-    %(key)s::text[], %(entry)s::text[], %(value)s::text[], %(version)s::smallint[]
-) AS x (interval_id, n, computation, slot, key, entry, value, version)
+FROM jsonb_to_recordset(%(rows)s::jsonb) AS x (
+    interval_id bigint, n bigint, computation smallint, slot integer, key text, entry text,
+    value text, version smallint
+)

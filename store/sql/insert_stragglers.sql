@@ -3,10 +3,11 @@
 INSERT INTO {table} (
     log, seq, id, origin, place, stream, receiver, slot, key, value, version, ts, hold, stamp
 )
-SELECT *
-FROM unnest(
-    %(log)s::bigint[], %(seq)s::bigint[], %(id)s::uuid[], %(origin)s::bigint[],
-    %(place)s::bigint[], %(stream)s::smallint[], %(receiver)s::smallint[], %(slot)s::integer[],
-    %(key)s::text[], %(value)s::text[], %(version)s::smallint[], %(ts)s::bigint[],
-    %(hold)s::bigint[], %(stamp)s::bigint[]
+SELECT
+    x.log, x.seq, x.id, x.origin, x.place, x.stream, x.receiver, x.slot, x.key, x.value, x.version,
+    x.ts, x.hold, x.stamp
+FROM jsonb_to_recordset(%(rows)s::jsonb) AS x (
+    log bigint, seq bigint, id uuid, origin bigint, place bigint, stream smallint,
+    receiver smallint, slot integer, key text, value text, version smallint, ts bigint,
+    hold bigint, stamp bigint
 )

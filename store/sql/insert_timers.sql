@@ -1,7 +1,8 @@
 -- Appends timers set, fired and cancelled (due is NULL) by a bundle.
 INSERT INTO {table} (interval_id, n, computation, slot, key, kind, tag, due, hold, set_at)
-SELECT x.*, %(set_at)s
-FROM unnest(
-    %(interval_id)s::bigint[], %(n)s::bigint[], %(computation)s::smallint[], %(slot)s::integer[],
-    %(key)s::text[], %(kind)s::text[], %(tag)s::text[], %(due)s::bigint[], %(hold)s::bigint[]
-) AS x
+SELECT
+    x.interval_id, x.n, x.computation, x.slot, x.key, x.kind, x.tag, x.due, x.hold, x.set_at
+FROM jsonb_to_recordset(%(rows)s::jsonb) AS x (
+    interval_id bigint, n bigint, computation smallint, slot integer, key text, kind text, tag text,
+    due bigint, hold bigint, set_at bigint
+)
