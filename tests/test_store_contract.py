@@ -544,6 +544,21 @@ async def test_the_owner_before_is_fenced(site: Site) -> None:
     await successor.write(successor.fill(successor.commit(), 3, first=20))
 
 
+@pytest.mark.parametrize("count", [3, COPY_ROWS])
+async def test_the_fence_speaks_before_anything_else_does(site: Site, count: int) -> None:
+    """What a zombie would store the successor has stored: that is no broken invariant."""
+    zombie = await Owner.take(site.store)
+    late = zombie.fill(zombie.commit(), count)
+    store = await site.another()
+    successor = await Owner.take(store, await deploy(store))
+    commit = successor.commit()
+    commit.bucket, commit.seen = late.bucket, late.seen
+    commit.states, commit.productions = late.states, late.productions
+    await successor.write(commit)
+    with pytest.raises(Fenced):
+        await zombie.lane.commit(late)
+
+
 async def test_one_fenced_interval_takes_its_whole_commit_down(site: Site) -> None:
     owner = await Owner.take(site.store)
     first, second = owner.intervals
