@@ -3,7 +3,8 @@
 Two worker processes share a pipeline over TCP: the first has the source and the reader at the end,
 the second the stages between. A record goes to the second, through its stages, and back: what a
 stage costs stands beside a bare framed round trip between two processes, and beside a raw commit of
-one record. The load is open: records come by the clock, and each one's time counts from when it was
+one record, each as often as the records come: a machine that sleeps in between takes longer to do
+the same. The load is open: records come by the clock, and each one's time counts from when it was
 due, whatever became of those before it.
 """
 
@@ -15,7 +16,7 @@ import statistics
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -23,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from bench.latency import raw_latency
+from bench.latency import raw_commits
 from bench.server import fresh_store
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream
 from millwheel.clock import SystemClock
@@ -48,9 +49,6 @@ BARE_FRAME = Deliver(
     1, 1, 1, 1, 1, 0, [(1, "balls", b"1", 7, 0, 0, 0, 12, b"", False, b'{"number":1}', 1, 0)]
 )
 """One record on its way."""
-
-PAUSE_SECONDS = 0.002
-"""Between two frames, as between two records of the moderate load: both ends wait for them."""
 
 
 class Ball(msgspec.Struct, frozen=True):
@@ -240,6 +238,28 @@ async def cell_latency(url: str, cell: Cell, depth: int, rate: float, samples: i
         return [arrive.at[number] - load.due[number] for number in range(WARM_UP_RECORDS, total)]
 
 
+async def one_by_one(
+    rate: float, samples: int, work: Callable[[int], Awaitable[Any]]
+) -> list[float]:
+    """Seconds from when a piece of work was due until it was done; they wait for each other."""
+    total = WARM_UP_RECORDS + samples
+    waiting: asyncio.Queue[int] = asyncio.Queue()
+    load = Load(rate, total, waiting.put_nowait)
+    load.start()
+    found = []
+    for _ in range(total):
+        number = await waiting.get()
+        await work(number)
+        found.append(time.perf_counter() - load.due[number])
+    return found[WARM_UP_RECORDS:]
+
+
+async def commits(url: str, rate: float, samples: int) -> list[float]:
+    """Raw commits of one record, as often as the records of a load come."""
+    async with raw_commits(url, WARM_UP_RECORDS + samples) as (lane, found):
+        return await one_by_one(rate, samples, lambda number: lane.commit(found[number]))
+
+
 class Echo:
     """One end of a bare link: answers each delivery, or notes when its own was answered."""
 
@@ -271,24 +291,22 @@ async def echo(pipe: Connection) -> None:
     await end.close()
 
 
-async def round_trips(samples: int) -> list[float]:
-    """Seconds of a frame with one record to another process and a frame back, over the links of
-    workers."""
+async def round_trips(rate: float, samples: int) -> list[float]:
+    """A frame with one record to another process and a frame back, over the links of workers."""
     near = Echo()
     end = links("bench_bare", str(uuid.uuid4()))
     await end.start(near)
-    found = []
     async with other_process(echo) as pipe:
         worker, address = await word(pipe)
         link = end.link(worker, address)
         await asyncio.wait_for(near.up.wait(), 10)
-        for _ in range(samples):
+
+        async def there_and_back(_: int) -> None:
             near.answered.clear()
-            start = time.perf_counter()
             link.send(BARE_FRAME)
             await near.answered.wait()
-            found.append(time.perf_counter() - start)
-            await asyncio.sleep(PAUSE_SECONDS)
+
+        found = await one_by_one(rate, samples, there_and_back)
         await end.close()
     return found
 
@@ -308,26 +326,32 @@ async def measure(url: str, *, rounds: int, samples: int) -> dict[str, Any]:
     """Everything once in each round, one beside the other; medians over the rounds."""
     names = [(c, d, load) for c in CELLS for d in DEPTHS for load in LOADS]
     found: dict[Any, list[dict[str, float]]] = {name: [] for name in names}
-    raw: list[dict[str, float]] = []
-    bare: list[dict[str, float]] = []
+    raw: dict[str, list[dict[str, float]]] = {load: [] for load in LOADS}
+    bare: dict[str, list[dict[str, float]]] = {load: [] for load in LOADS}
     for _ in range(rounds):
-        raw.append(percentiles((await raw_latency(url, samples))[10:]))
-        bare.append(percentiles((await round_trips(samples))[10:]))
+        for load, rate in LOADS.items():
+            raw[load].append(percentiles(await commits(url, rate, samples)))
+            bare[load].append(percentiles(await round_trips(rate, samples)))
         for cell, depth, load in names:
             seconds = await cell_latency(url, cell, depth, LOADS[load], samples)
             found[cell, depth, load].append(percentiles(seconds))
-    result: dict[str, Any] = {"raw commit": middle(raw), "round trip": middle(bare), "cells": []}
-    print(f"raw commit of one record: {told(result['raw commit'])}")
-    print(f"bare framed round trip:   {told(result['round trip'])}")
+    result: dict[str, Any] = {"cells": [], "raw commit": {}, "round trip": {}}
+    for load in LOADS:
+        result["raw commit"][load], result["round trip"][load] = (
+            middle(raw[load]),
+            middle(bare[load]),
+        )
+        print(f"raw commit of one record, {load:8} {told(result['raw commit'][load])}")
+        print(f"bare framed round trip,   {load:8} {told(result['round trip'][load])}")
     for (cell, depth, load), figures in found.items():
         row = {
             "cell": cell.name,
             "stages": depth,
             "load": load,
             **middle(figures),
-            "p50 of raw, per stage": ratio(figures, raw, "p50", depth),
-            "p95 of raw, per stage": ratio(figures, raw, "p95", depth),
-            "p50 of round trip": ratio(figures, bare, "p50"),
+            "p50 of raw, per stage": ratio(figures, raw[load], "p50", depth),
+            "p95 of raw, per stage": ratio(figures, raw[load], "p95", depth),
+            "p50 of round trip": ratio(figures, bare[load], "p50"),
         }
         result["cells"].append(row)
         print(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from bench.rate import _commits
@@ -48,8 +50,9 @@ class TimedStore(PostgresStore):
         return lane
 
 
-async def raw_latency(url: str, samples: int) -> list[float]:
-    """Seconds of one-record commits, one after the other, on one connection."""
+@asynccontextmanager
+async def raw_commits(url: str, samples: int) -> AsyncIterator[tuple[StoreLane, list[Commit]]]:
+    """A connection, and so many commits of one record for it."""
     store = await fresh_store(url, "bench_raw")
     deployment = await store.deploy(
         {},
@@ -64,12 +67,20 @@ async def raw_latency(url: str, samples: int) -> list[float]:
         "00000000-0000-0000-0000-000000000000", [i.id for i in deployment.intervals]
     )
     lane = await store.open_lane()
+    try:
+        yield lane, list(_commits(claim, 0, samples, 1, bucket))
+    finally:
+        await store.close()
+
+
+async def raw_latency(url: str, samples: int) -> list[float]:
+    """Seconds of one-record commits, one after the other, on one connection."""
     found = []
-    for commit in _commits(claim, 0, samples, 1, bucket):
-        start = time.perf_counter()
-        await lane.commit(commit)
-        found.append(time.perf_counter() - start)
-    await store.close()
+    async with raw_commits(url, samples) as (lane, commits):
+        for commit in commits:
+            start = time.perf_counter()
+            await lane.commit(commit)
+            found.append(time.perf_counter() - start)
     return found
 
 
