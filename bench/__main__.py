@@ -18,6 +18,7 @@ from bench import (
     lag,
     latency,
     memory,
+    quiet,
     rate,
     slow,
     snapshot,
@@ -123,6 +124,7 @@ def main() -> None:
     unknown = set(options.parts) - set(PARTS)
     if unknown:
         parser.error(f"there is no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    quiet()
     results = loop.run(run(options.parts or list(PARTS), quick=options.quick))
     OUT.mkdir(exist_ok=True)
     path = OUT / time.strftime("%Y%m%d-%H%M%S.json")

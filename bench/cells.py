@@ -24,6 +24,7 @@ from typing import Any
 
 import msgspec
 
+from bench import quiet
 from bench.latency import raw_commits
 from bench.server import fresh_store
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream
@@ -163,6 +164,7 @@ async def other_process(
 
 
 def _run(work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
+    quiet()
     loop.run(work(*args))
 
 
