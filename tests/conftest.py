@@ -58,6 +58,15 @@ def _quick_directory() -> Path:
     return Path("/tmp")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """For ``-n auto`` one more than there are processors: tests wait for nearly half of their time,
+    for commands to start and leases to run out. None: the environment says how many."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where tests run in several processes, all with Spark go to one: they share its session."""
     for item in items:
