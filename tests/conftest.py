@@ -67,11 +67,18 @@ def pytest_xdist_auto_num_workers() -> int | None:
     return (os.cpu_count() or 1) + 1
 
 
+FLIGHTS = ("test_flights_replay.py", "test_flights_times.py")
+"""Each process reads and sorts the year of flights for itself: 7 s of CPU."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests run in several processes, all with Spark go to one: they share its session."""
+    """Where tests run in several processes, those that share what is costly go to one: all with
+    Spark, for its session, and those that read a year of flights."""
     for item in items:
         if item.get_closest_marker("spark"):
             item.add_marker(pytest.mark.xdist_group("spark"))
+        elif item.path.name in FLIGHTS:
+            item.add_marker(pytest.mark.xdist_group("flights"))
 
 
 def pytest_collection_finish() -> None:
