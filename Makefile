@@ -2,6 +2,9 @@
 VENV_PYTHON := .venv/bin/python
 ARGS :=
 
+# Tests start some hundred commands: each would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint check bench soak lock
 

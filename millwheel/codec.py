@@ -10,9 +10,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from functools import lru_cache
 from math import isfinite, nan
 from types import UnionType
 from typing import (
@@ -48,6 +50,9 @@ LETTER_CHARACTERS = 20_000
 FEW_FLOATS = 3
 """Fields up to which each is looked at (70 ns); else the text is searched for null (90 ns, but
 450 more for each value in which something is None)."""
+
+TYPES_KNOWN = 1_000
+"""How many types are remembered: looking into one takes 2 ms, and each start does so for all."""
 
 _encode_json = msgspec.json.Encoder().encode
 _pack = msgspec.msgpack.Encoder().encode
@@ -191,6 +196,45 @@ def _float_fields(info: inspect.Type) -> dict[str, bool] | None:
     return found if len(found) <= FEW_FLOATS else None
 
 
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What there is to know of a type."""
+
+    decode: Callable[[bytes], Any]
+    fingerprint: dict[str, Any]
+    floats: dict[str, bool] | None
+    """The fields that hold its only floats, and whether they may be None; see `_float_fields`."""
+    mutable: bool
+
+
+def facts_of(value_type: Any) -> Facts:
+    """What there is to know of a type, found out once.
+
+    Raises:
+        TypeError, NotImplementedError, NameError: its values cannot be JSON.
+    """
+    try:
+        hash(value_type)
+    except TypeError:  # an annotation may hold anything
+        return _find_facts(value_type)
+    return _known_facts(value_type, repr(value_type))
+
+
+@lru_cache(maxsize=TYPES_KNOWN)
+def _known_facts(value_type: Any, _: str) -> Facts:
+    """By its text too: ``int | str`` equals ``str | int``, and has another fingerprint."""
+    return _find_facts(value_type)
+
+
+def _find_facts(value_type: Any) -> Facts:
+    return Facts(
+        msgspec.json.Decoder(value_type).decode,
+        type_fingerprint(value_type),
+        _float_fields(inspect.type_info(value_type)),
+        not _is_fixed(value_type),
+    )
+
+
 class Codec(Generic[T]):
     """Values of one type to JSON and back, with the checks that make it safe to store."""
 
@@ -205,20 +249,20 @@ class Codec(Generic[T]):
         self.what = what
         self.limit = limit
         try:
-            self._decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(value_type)
-            self.decode: Callable[[bytes], T] = self._decoder.decode
-            self.fingerprint = type_fingerprint(value_type)
+            facts = facts_of(value_type)
         except (TypeError, NotImplementedError, NameError) as error:
             raise GraphError(
                 f"{what}: values of type {value_type!r} cannot be stored as JSON: {error}. "
                 "Use a msgspec.Struct, a dataclass, or plain Python types"
             ) from error
-        fields = _float_fields(inspect.type_info(value_type))
+        self.decode: Callable[[bytes], T] = facts.decode
+        self.fingerprint = facts.fingerprint
+        fields = facts.floats
         self._floats_anywhere = fields is None
         self._floats = [name for name, optional in (fields or {}).items() if not optional]
         self._optional_floats = [name for name, optional in (fields or {}).items() if optional]
         self._few_floats = bool(fields)
-        self.mutable = not _is_fixed(value_type)
+        self.mutable = facts.mutable
         """Whether user code can change a value in place: it then gets a copy of its own."""
 
     def encode(self, value: T) -> bytes:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import types
 from collections.abc import AsyncIterator, Callable
+from functools import lru_cache
 from operator import attrgetter
 from typing import (
     Any,
@@ -26,7 +27,7 @@ from typing import (
 
 import msgspec
 
-from millwheel.codec import Codec, encode_key, shown
+from millwheel.codec import TYPES_KNOWN, Codec, encode_key, shown
 from millwheel.errors import GraphError, UserCodeError
 from millwheel.model import Key
 
@@ -336,7 +337,9 @@ class StateLayout(Generic[S]):
             self.fingerprint: dict[str, Any] = {}
             return
         self._find_collections(limit)
-        plain_type: Any = self._plain_type() if self.collections else self.state_type
+        plain_type: Any = self.state_type
+        if self.collections:
+            plain_type = _plain_type(self.state_type, frozenset(self.collections))
         self.codec: Codec[Any] = Codec(plain_type, what=f"state of {owner}", limit=limit)
         self.encode: Callable[[Any], bytes] = self.codec.encode
         """The plain part of a state object as JSON."""
@@ -361,7 +364,7 @@ class StateLayout(Generic[S]):
             ) from error
 
     def _name(self) -> str:
-        return getattr(self.state_type, "__name__", str(self.state_type))
+        return _name_of(self.state_type)
 
     def new(self) -> Any:
         """A state object with no history."""
@@ -389,12 +392,6 @@ class StateLayout(Generic[S]):
                     arguments[-1], what=f"{self._name()}.{name} of {self.owner}", limit=limit
                 )
                 self.collections[name] = (kind, key_type, codec)
-
-    def _plain_type(self) -> Any:
-        origin = get_origin(self.state_type) or self.state_type
-        hints = get_type_hints(origin, include_extras=True)
-        plain = [(name, hint) for name, hint in hints.items() if name not in self.collections]
-        return msgspec.defstruct(f"{self._name()}Plain", plain)
 
     def check(self, state: Any) -> None:
         """Whether an object can be the state.
@@ -425,6 +422,19 @@ class StateLayout(Generic[S]):
         for name, (_, key_type, codec) in self.collections.items():
             getattr(state, name).bind(cells, name + "/", codec, key_type)
         return state
+
+
+def _name_of(state_type: Any) -> str:
+    return getattr(state_type, "__name__", str(state_type))
+
+
+@lru_cache(maxsize=TYPES_KNOWN)
+def _plain_type(state_type: Any, collections: frozenset[str]) -> Any:
+    """A struct of the fields of a state type that are no collections."""
+    origin = get_origin(state_type) or state_type
+    hints = get_type_hints(origin, include_extras=True)
+    plain = [(name, hint) for name, hint in hints.items() if name not in collections]
+    return msgspec.defstruct(f"{_name_of(state_type)}Plain", plain)
 
 
 def _has_fields(kind: Any) -> bool:

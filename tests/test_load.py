@@ -410,7 +410,8 @@ async def test_who_takes_an_interval_over_tells_its_load() -> None:
 
 
 async def test_measuring_costs_next_to_nothing() -> None:
-    """Less than 0.05 µs a record in chunks of 256; a bound that only a blunder breaks."""
+    """In chunks of 256 less than four looks at each record, which take 0.01 µs each, and longer as
+    well where others want the processor; a bound that only a blunder breaks."""
     work, items_ = Workload((0, SLOTS)), [At(n * 40) for n in range(256)]
 
     async def nothing() -> None:
@@ -423,6 +424,10 @@ async def test_measuring_costs_next_to_nothing() -> None:
     async def bare() -> None:
         await nothing()
 
+    async def four_looks() -> None:
+        for item in items_ * 4:
+            item.slot  # noqa: B018 - looking is all
+
     async def least(what: Any) -> float:
         found = []
         for _ in range(7):
@@ -430,6 +435,6 @@ async def test_measuring_costs_next_to_nothing() -> None:
             for _ in range(200):
                 await what()
             found.append(time.perf_counter() - began)
-        return min(found) / 200 / 256
+        return min(found)
 
-    assert await least(chunk) - await least(bare) < 0.05e-6
+    assert await least(chunk) < await least(bare) + await least(four_looks)

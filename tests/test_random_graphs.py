@@ -36,8 +36,8 @@ from tests.random_graphs import (
 )
 from tests.test_runtime_world import at
 
-EXAMPLES = 500
-FEWER_EXAMPLES = 150
+EXAMPLES = 200
+FEWER_EXAMPLES = 100
 """Of what tests/test_exactly_once.py has examples of as well."""
 SOAK_EXAMPLES = 5_000
 REDUCE_SECONDS = 20.0

@@ -486,12 +486,12 @@ async def test_lines_of_files_are_there_once_through_crashes(tmp_path: Path) -> 
                 stop.set()
 
         world.on_try = reached
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await engine.run(stop)
         await engine.kill()
     world.on_try = None
     engine = await world.start()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await engine.run()
     await engine.stop()
     assert written_numbers(tmp_path) == list(range(20))

@@ -26,6 +26,7 @@ from tests.test_runtime_world import (
     produce,
     script,
     tally_of,
+    tally_pipeline,
 )
 
 
@@ -304,4 +305,15 @@ async def test_nothing_goes_on_with_keys_of_before_a_failed_commit(
     world = World(doing(values, do, settings=limits))
     fail_once(world, number, StoreUnavailable("away"))
     await world.run()
+    assert world.tallied() == tally_of(values)
+
+
+def test_uvloop_may_take_a_short_time_for_none() -> None:
+    """It rings at once then, by a handle that does not tell when."""
+    uvloop = pytest.importorskip("uvloop")
+    values = [Item("abc"[n % 3], n, n) for n in range(30)]
+    settings = replace(QUICK, idle_commit_seconds=0.0004, watermark_commit_seconds=0.0002)
+    world = World(tally_pipeline(script(ITEMS, values), settings))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(world.run())
     assert world.tallied() == tally_of(values)

@@ -982,7 +982,7 @@ def test_a_signal_inside_a_jvm_call_cancels_it_and_is_raised_after_it(
     def answer() -> None:
         nonlocal returned
         os.kill(os.getpid(), number)
-        assert cancelled.wait(10)
+        assert cancelled.wait(60)
         returned = True
 
     def run() -> None:

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 import pytest
@@ -246,6 +246,27 @@ def test_the_error_says_where_a_bad_number_is(value: Any, told: str) -> None:
 def test_numbers_of_every_kind_of_type_come_back(value: Any) -> None:
     codec: Codec[Any] = Codec(type(value), what="stream 'numbers'")
     assert codec.decode(codec.encode(value)) == value
+
+
+def test_types_that_are_equal_and_written_otherwise_are_kept_apart() -> None:
+    """What is stored of a type is compared by its text when the pipeline is started again."""
+    one, other = int | str, str | int
+    assert one == other
+    assert Codec(one, what="one").fingerprint != Codec(other, what="other").fingerprint
+
+
+def test_classes_of_one_name_are_kept_apart() -> None:
+    def made(kind: Any) -> Any:
+        return msgspec.defstruct("Made", [("value", kind)])
+
+    numbers, texts = made(int), made(str)
+    assert Codec(numbers, what="numbers").decode(b'{"value": 1}') == numbers(1)
+    assert Codec(texts, what="texts").decode(b'{"value": "a"}') == texts("a")
+
+
+def test_an_annotation_may_hold_anything() -> None:
+    codec: Codec[int] = Codec(Annotated[int, ["a remark"]], what="numbers")
+    assert codec.decode(codec.encode(5)) == 5
 
 
 class Silent:

@@ -131,7 +131,7 @@ def listening(running: Running) -> str:
 def ask(url: str, path: str) -> tuple[int, str]:
     """Status and text of an answer."""
     try:
-        with urllib.request.urlopen(f"{url}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"{url}{path}", timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
