@@ -144,6 +144,19 @@ async def test_nothing_is_stored_of_what_arrives() -> None:
         assert world.counter(name, "processed") == number
 
 
+async def test_two_that_make_the_same_of_the_same_rows_are_told_apart() -> None:
+    """They read the same ids, and write the same values to the same stream and reader."""
+    made = Pipeline("twins", settings=FEW)
+    made.inject(ITEMS, script(ITEMS, VALUES), timestamp=time_of)
+    for name in ("one", "other"):
+        made.add(Relay(HALVES), ITEMS.by(number_of_item), name=name, productions="weak")
+    made.add(Tally(), HALVES.by(key_of))
+    made.sink(TALLY, Table("out", Counted, numbered=True))
+    world = World(made)
+    await world.run(tick=0.001)
+    assert sorted(world.numbers()) == [n for n in range(12) for _ in range(2)]
+
+
 async def test_an_input_is_acknowledged_when_all_that_came_of_it_is_durable() -> None:
     """Not before: or it would be lost if the receiver crashed."""
     world = World(chain(VALUES[:1]))
