@@ -670,6 +670,34 @@ async def test_at_most_once_while_workers_come_and_go(seed: int) -> None:
         await cluster.leave(engine)
 
 
+async def test_at_most_once_when_a_link_breaks_with_the_acknowledgements() -> None:
+    """What they were for has been counted: nothing of it is sent again over the next link."""
+    values = [Item("", n, n / 10) for n in range(400)]
+    cluster = Cluster(fleeting(values, settings=SHARED))
+    workers = [await cluster.join() for _ in range(2)]
+    await cluster.go(lambda: min(engine.processed for engine in workers) > 50)
+    couriers = [engine.courier for engine in workers if engine.courier is not None]
+    acknowledge = [courier.acknowledge for courier in couriers]
+    for courier in couriers:
+        courier.acknowledge = lambda *lost: None  # type: ignore[method-assign]
+    until = cluster.clock.monotonic() + 1
+    await cluster.go(lambda: cluster.clock.monotonic() > until)
+    unacked = {
+        remote.step.name: len(stream.unacked)
+        for engine in workers
+        for remote in engine.neighbours.remotes()
+        for stream in remote.streams.values()
+    }
+    assert unacked.keys() & {"halve", "tally"}, unacked
+    cluster.ether.cut("w0", "w1")
+    for courier, again in zip(couriers, acknowledge, strict=True):
+        courier.acknowledge = again  # type: ignore[method-assign]
+    await cluster.go(cluster.finished)
+    assert_at_most_once(cluster, values)
+    for engine in workers:
+        await cluster.leave(engine)
+
+
 async def test_records_of_a_source_keep_the_name_of_their_stream() -> None:
     names: list[str] = []
 
