@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from millwheel.clock import VirtualClock
 from millwheel.codec import named_id
-from millwheel.errors import InvariantBroken
-from millwheel.model import MAX_TIME, Delivery, record_id
+from millwheel.errors import InvariantBroken, NotTheSameAgain
+from millwheel.model import MAX_TIME, NAME_BYTES, Delivery, record_id
 from millwheel.runtime.buckets import Buckets, Stamps
 from millwheel.runtime.dedup import ERROR_RATE, Dedup, IdFilter, SeenFilter
 from millwheel.runtime.sent import SentLog
@@ -92,14 +92,19 @@ def test_a_filter_that_is_not_ready_says_maybe_to_everything() -> None:
 # -- buckets -----------------------------------------------------------------------------------
 
 
-async def make(limits: Settings = QUICK) -> tuple[VirtualClock, Stamps, Buckets, Dedup]:
+async def make(
+    limits: Settings = QUICK, *, exactly_once: bool = True
+) -> tuple[VirtualClock, Stamps, Buckets, Dedup]:
     clock = VirtualClock()
     store = MemoryStore(clock=clock)
     stamps = Stamps(clock)
     buckets = Buckets(store, limits, stamps)
     await buckets.load()
     await buckets.ensure_current()
-    dedup = Dedup(store, buckets, 1, (0, 65536), capacity=100, inherited=frozenset())
+    dedup = Dedup(
+        store, buckets, 1, (0, 65536),
+        capacity=100, inherited=frozenset(), exactly_once=exactly_once,
+    )  # fmt: skip
     return clock, stamps, buckets, dedup
 
 
@@ -120,6 +125,51 @@ async def test_copies_in_flight_join_the_first_and_appear_nowhere() -> None:
     assert dedup.landed([first.id]) == [first, other, third]
     assert dedup.dropped == 3
     assert dedup.in_flight == {}
+
+
+def weak(says: bytes, stamp: int, seq: int) -> Delivery[int]:
+    """A weak production, always of the same name."""
+    made = delivery(seq, stamp)
+    made.id = b"\x80a weak one" + b"." * (NAME_BYTES - 11) + says * (16 - NAME_BYTES)
+    return made
+
+
+@pytest.mark.parametrize("exactly_once", [True, False])
+async def test_a_weak_production_in_flight_says_the_same_or_is_an_error(exactly_once: bool) -> None:
+    """Whatever joined it unlike itself would be acknowledged, and lost."""
+    _, stamps, _, dedup = await make(exactly_once=exactly_once)
+    stamp = stamps.next()
+    first, again = weak(b"1", stamp, 0), weak(b"1", stamp, 1)
+    other = weak(b"2", stamp, 2)
+    assert dedup.sort([first])[0] == [first]
+    assert dedup.sort([again])[0] == []
+    with pytest.raises(NotTheSameAgain):
+        dedup.sort([other])
+    dedup.start_over()
+    dedup.take_by_hand(first)
+    with pytest.raises(NotTheSameAgain):
+        dedup.sort([other])
+
+
+@pytest.mark.parametrize("exactly_once", [True, False])
+@pytest.mark.parametrize("how", ["landed", "taken out", "started over"])
+async def test_what_is_in_flight_no_more_is_nobodys_first_copy(
+    how: str, exactly_once: bool
+) -> None:
+    """Nobody would ever acknowledge what joined it."""
+    _, stamps, _, dedup = await make(exactly_once=exactly_once)
+    stamp = stamps.next()
+    first, again = weak(b"1", stamp, 0), weak(b"1", stamp, 1)
+    dedup.sort([first])
+    match how:
+        case "landed":
+            assert dedup.landed([first.id]) == [first]
+        case "taken out":
+            assert dedup.take_out(first.id) == [first]
+        case _:
+            assert dedup.start_over() == [first]
+    assert dedup.sort([again])[0] == [again]
+    assert dedup.landed([again.id]) == [again]
 
 
 class LookedAt(MemoryStore):
