@@ -305,6 +305,35 @@ def test_a_log_knows_what_is_acknowledged(
     assert {s for s in range(count) if restored.is_acknowledged(s)} == done
 
 
+def test_the_floor_is_the_oldest_stamp_that_may_be_sent_again() -> None:
+    """Of a weak production that is stored its own, which is older than that of its commit."""
+    log = SentLog(5, Holds())
+    assert log.floor() is None
+    log.sent(3, 0, 0, 100)
+    assert log.floor() == 100
+    log.stored([delivery(1, 40)])
+    assert log.floor() == 40
+    log.stored([delivery(2, 7, origin=9)])
+    assert log.floor() == 40, "an offset is no time"
+    log.acknowledge([1])
+    assert log.floor() == 100
+    log.acknowledge([0, 2])
+    assert log.floor() is None
+
+
+def test_nobody_waits_for_numbers_of_which_nothing_is_stored() -> None:
+    log = SentLog(5, Holds(), inherited=True, first=2)
+    log.lack(4)
+    log.sent(5, 0, 0)
+    log.lack(7)
+    log.sent(8, 0, 0)
+    assert log.unacked == 2
+    log.acknowledge([7, 4])
+    log.complete = True
+    assert log.drained
+    assert log.first == 8
+
+
 def test_a_row_with_several_readers_waits_for_all_of_them() -> None:
     holds = Holds()
     log = SentLog(1, holds, source=True)

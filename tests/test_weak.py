@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table, Timer
 from millwheel.errors import CommitUnknown, GraphError, NotTheSameAgain, StoreUnavailable
 from millwheel.graph import Productions
+from millwheel.model import Delivery
 from millwheel.runtime.engine import Engine
 from millwheel.store.port import Commit
 from millwheel.store.postgres import PostgresStore
@@ -358,6 +359,61 @@ async def test_buckets_of_stragglers_stay(seconds: int) -> None:
     gate.open()
     await world.run()
     assert_once(world, values)
+
+
+async def test_buckets_of_stragglers_of_stored_records_stay() -> None:
+    """Of what came of stored productions, whose buckets are times: while its sender knows it, and
+    while somebody has it who has read it back. Later buckets go when nothing waits any more."""
+    settings = replace(QUICK, bucket_seconds=1.0, housekeeping_seconds=0.1)
+    gate = Gate()
+
+    def made() -> Pipeline:
+        made = Pipeline("weakly", settings=settings)
+        made.inject(ITEMS, script(ITEMS, VALUES), timestamp=time_of)
+        made.add(Relay(AGAIN), ITEMS.by(number_of_item), name="stored")
+        made.add(Halve(), AGAIN.by(number_of_item), productions="weak")
+        made.add(Slow(gate, "key 1"), HALVES.by(key_of))
+        made.sink(TALLY, Table("out", Counted, numbered=True))
+        return made
+
+    world = World(made())
+    for _ in range(2):
+        engine = await world.start()
+        await world.until(lambda: world.interval("stored").log.drained, tick=0.01)
+        end = world.clock.monotonic() + 20
+        await world.until(lambda: world.clock.monotonic() > end, tick=0.05)
+        await engine.kill()
+    gate.open()
+    engine = await world.start()
+    await world.until(engine.done.is_set, tick=0.05)
+    assert_once(world, VALUES)
+    before = engine.buckets.gc_watermark
+    end = world.clock.monotonic() + 5
+    await world.until(lambda: world.clock.monotonic() > end, tick=0.05)
+    assert engine.buckets.gc_watermark > before
+    await engine.stop()
+
+
+async def test_what_comes_of_one_record_is_spread() -> None:
+    """By its id, and not by the record's place: or it would all be one worker's."""
+    places: set[int] = set()
+
+    class Many(Relay):
+        async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
+            for number in range(200):
+                ctx.produce(HALVES, Item("", number, 0))
+
+    class Note(Relay):
+        async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
+            assert isinstance(record, Delivery)
+            places.add(record.slot)
+
+    made = Pipeline("spread", settings=QUICK)
+    made.inject(ITEMS, script(ITEMS, VALUES[:1]), timestamp=time_of)
+    made.add(Many(HALVES), ITEMS.by(key_of), productions="weak")
+    made.add(Note(AGAIN), HALVES.spread())
+    await World(made).run()
+    assert len(places) > 50
 
 
 async def test_on_postgres_through_crashes(schema: Schema) -> None:
