@@ -511,6 +511,36 @@ async def test_effects_of_a_weak_computation_happen_once_at_any_crash() -> None:
         check_all(world)
 
 
+async def test_a_due_timer_that_is_cancelled_before_its_turn_lets_the_watermark_go_on() -> None:
+    """Nothing comes of it, not even an effect; yet what it has held is let go of."""
+    gate = Gate()
+
+    class Twice(Relay):
+        order_insensitive = True
+
+        async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
+            for tag in ("first", "second"):
+                ctx.set_timer(record.timestamp, tag=tag)
+
+        async def process_timer(self, timer: Timer, ctx: Context[None]) -> None:
+            await gate.wait()
+            ctx.cancel_timer("second")
+            ctx.produce(HALVES, Item("k", 1, 0))
+
+    made = Pipeline("timers", settings=replace(FEW, chunk_records=1))
+    made.inject(ITEMS, script(ITEMS, VALUES[:1]), timestamp=time_of)
+    made.add(Twice(HALVES), ITEMS.by(key_of), productions="weak", name="twice")
+    made.add(Tally(), HALVES.by(key_of))
+    made.sink(TALLY, Table("out", Counted, numbered=True))
+    world = World(made)
+    engine = await world.start(close_at_end=True)
+    await world.until(lambda: gate.reached and world.interval("twice").firings == 2)
+    await world.turns()
+    gate.open()
+    await world.finish(engine)
+    assert world.numbers() == [1]
+
+
 async def test_a_dead_letter_of_a_weak_computation_is_kept_once() -> None:
     class Picky(Relay):
         async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
