@@ -278,6 +278,51 @@ async def go_through_faults(seed: int) -> None:
     assert world.store.pending_productions() == []
 
 
+async def test_what_arrives_while_a_lane_starts_over_counts_for_nothing() -> None:
+    """Its inputs are queued again; what came of them before is nobody's any more."""
+    made = Pipeline("weakly", settings=replace(FEW, lanes=2))
+    made.inject(ITEMS, script(ITEMS, VALUES), timestamp=time_of)
+    made.add(Relay(HALVES), ITEMS.by(number_of_item), name="relay", productions="weak")
+    made.add(Tally(), HALVES.by(lambda item: -item.number))
+    made.sink(TALLY, Table("out", Counted, numbered=True))
+    world = World(made)
+    kept, claimed = Gate(), Gate()
+    engine = await world.start()
+    keeps, fails = engine.lanes
+    kept_ids = {i.id for i in keeps.intervals if i.step.name == "tally"}
+    (relay,) = [i for i in fails.intervals if i.step.name == "relay"]
+    failing = False
+
+    def hook(commit: Commit) -> Any:
+        nonlocal failing
+        ids = {link.interval_id for link in commit.intervals}
+        if commit.rows and ids & kept_ids:
+            return kept.wait()
+        if failing and relay.id in ids:
+            failing = False
+            raise StoreUnavailable("for a moment")
+        return None
+
+    claim = world.store.claim
+
+    async def wait_and_claim(*arguments: Any, **options: Any) -> Any:
+        await claimed.wait()
+        return await claim(*arguments, **options)
+
+    world.on_try = hook
+    await world.until(lambda: kept.reached and relay.log.unacked, tick=0.001)
+    world.store.claim = wait_and_claim  # type: ignore[method-assign]
+    failing = True
+    engine.touch(relay, urgent=True)
+    await world.until(lambda: claimed.reached, tick=0.01)
+    before = relay.log.unacked
+    kept.open()
+    await world.until(lambda: relay.log.unacked < before, tick=0.001)
+    claimed.open()
+    await world.finish(engine)
+    assert sorted(world.numbers()) == list(range(12))
+
+
 # -- stragglers --------------------------------------------------------------------------
 
 
