@@ -388,6 +388,33 @@ async def test_a_straggler_that_arrives_at_last_is_forgotten() -> None:
     assert_once(world, VALUES)
 
 
+async def test_nobody_waits_for_what_was_sent_between_stored_ones_and_is_made_again() -> None:
+    """Every other record has an effect, and what comes of it is stored; the rest has numbers between
+    those, and after a crash it comes again under other ones."""
+
+    class CountOdd(Relay):
+        async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
+            await super().process_record(record, ctx)
+            if record.value.number % 2:
+                ctx.count("odd")
+
+    made = Pipeline("odd", settings=FEW)
+    made.inject(ITEMS, script(ITEMS, VALUES), timestamp=time_of)
+    made.add(CountOdd(HALVES), ITEMS.by(number_of_item), productions="weak")
+    made.add(Tally(), HALVES.by(key_of))
+    made.sink(TALLY, Table("out", Counted, numbered=True))
+    world = World(made)
+    world.on_durable = lambda commit: asyncio.Event().wait() if commit.stragglers else None
+    engine = await world.start()
+    await world.until(lambda: world.commits and world.commits[-1].stragglers, tick=0.001)
+    assert world.commits[-1].stragglers[0].seq > 0
+    world.on_durable = None
+    await engine.kill()
+    await world.run()
+    assert sorted(world.numbers()) == list(range(12))
+    assert world.store.pending_productions() == []
+
+
 @pytest.mark.parametrize("seconds", [1, 30])
 async def test_buckets_of_stragglers_stay(seconds: int) -> None:
     """Its id is kept where its input's is: that must not be dropped while it may come again."""
