@@ -278,14 +278,19 @@ async def go_through_faults(seed: int) -> None:
     assert world.store.pending_productions() == []
 
 
-async def test_what_arrives_while_a_lane_starts_over_counts_for_nothing() -> None:
-    """Its inputs are queued again; what came of them before is nobody's any more."""
+def crossing() -> Pipeline:
+    """Two lanes, and one for one: some of it goes from one lane to the other."""
     made = Pipeline("weakly", settings=replace(FEW, lanes=2))
     made.inject(ITEMS, script(ITEMS, VALUES), timestamp=time_of)
     made.add(Relay(HALVES), ITEMS.by(number_of_item), name="relay", productions="weak")
     made.add(Tally(), HALVES.by(lambda item: -item.number))
     made.sink(TALLY, Table("out", Counted, numbered=True))
-    world = World(made)
+    return made
+
+
+async def test_what_arrives_while_a_lane_starts_over_counts_for_nothing() -> None:
+    """Its inputs are queued again; what came of them before is nobody's any more."""
+    world = World(crossing())
     kept, claimed = Gate(), Gate()
     engine = await world.start()
     keeps, fails = engine.lanes
@@ -370,6 +375,32 @@ async def test_a_straggler_is_stored_and_its_input_acknowledged() -> None:
     gate.open()
     await world.run()
     assert sorted(world.numbers()) == [0, 1], "read and sent again, and counted once"
+    assert world.store.pending_productions() == []
+
+
+async def test_a_straggler_that_arrives_while_it_is_stored_lands_with_the_commit() -> None:
+    world = World(crossing())
+    kept, stored = Gate(), Gate()
+    engine = await world.start()
+    keeps, stores = engine.lanes
+    kept_ids = {i.id for i in keeps.intervals if i.step.name == "tally"}
+    (relay,) = [i for i in stores.intervals if i.step.name == "relay"]
+
+    def hook(commit: Commit) -> Any:
+        ids = {link.interval_id for link in commit.intervals}
+        if commit.rows and ids & kept_ids:
+            return kept.wait()
+        return stored.wait() if commit.stragglers and relay.id in ids else None
+
+    world.on_try = hook
+    await world.until(lambda: stored.reached, tick=0.01)
+    before = relay.log.unacked
+    kept.open()
+    await world.until(lambda: relay.log.unacked < before, tick=0.001)
+    stored.open()
+    await world.finish(engine)
+    assert sorted(world.numbers()) == list(range(12))
+    assert world.counter("relay", "processed") == 12
     assert world.store.pending_productions() == []
 
 
@@ -780,6 +811,29 @@ async def test_at_most_once_stores_nothing_and_loses_what_was_on_its_way(
         await world.run(tick=0.005)
         missing += assert_at_most_once(world, VALUES)
     assert missing, "a crash loses what was on its way"
+
+
+@pytest.mark.parametrize("productions", ["strong", "weak"])
+async def test_who_gets_records_at_most_once_gets_none_twice_whoever_sends_them(
+    productions: Productions,
+) -> None:
+    """The sender itself gets its records again after a crash, and makes the same of them."""
+
+    def made() -> Pipeline:
+        made = Pipeline("counting", settings=FEW)
+        made.inject(ITEMS, script(ITEMS, VALUES), timestamp=time_of)
+        made.add(Halve(), ITEMS.by(number_of_item), productions=productions)
+        made.add(Tally(), HALVES.by(key_of), delivery="at_most_once")
+        made.sink(TALLY, Table("out", Counted, numbered=True))
+        return made
+
+    for point in range(0, 60, 3):
+        world = World(made())
+        first = await world.start()
+        await world.turns(point, tick=0.005)
+        await first.kill()
+        await world.run(tick=0.005)
+        assert_at_most_once(world, VALUES)
 
 
 @pytest.mark.parametrize("seed", range(8))
