@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from millwheel.clock import VirtualClock
 from millwheel.codec import named_id
-from millwheel.errors import InvariantBroken
-from millwheel.model import MAX_TIME, Delivery, record_id
+from millwheel.errors import InvariantBroken, NotTheSameAgain
+from millwheel.model import MAX_TIME, NAME_BYTES, Delivery, record_id
 from millwheel.runtime.buckets import Buckets, Stamps
 from millwheel.runtime.dedup import ERROR_RATE, Dedup, IdFilter, SeenFilter
 from millwheel.runtime.sent import SentLog
@@ -92,14 +92,19 @@ def test_a_filter_that_is_not_ready_says_maybe_to_everything() -> None:
 # -- buckets -----------------------------------------------------------------------------------
 
 
-async def make(limits: Settings = QUICK) -> tuple[VirtualClock, Stamps, Buckets, Dedup]:
+async def make(
+    limits: Settings = QUICK, *, exactly_once: bool = True
+) -> tuple[VirtualClock, Stamps, Buckets, Dedup]:
     clock = VirtualClock()
     store = MemoryStore(clock=clock)
     stamps = Stamps(clock)
     buckets = Buckets(store, limits, stamps)
     await buckets.load()
     await buckets.ensure_current()
-    dedup = Dedup(store, buckets, 1, (0, 65536), capacity=100, inherited=frozenset())
+    dedup = Dedup(
+        store, buckets, 1, (0, 65536),
+        capacity=100, inherited=frozenset(), exactly_once=exactly_once,
+    )  # fmt: skip
     return clock, stamps, buckets, dedup
 
 
@@ -120,6 +125,51 @@ async def test_copies_in_flight_join_the_first_and_appear_nowhere() -> None:
     assert dedup.landed([first.id]) == [first, other, third]
     assert dedup.dropped == 3
     assert dedup.in_flight == {}
+
+
+def weak(says: bytes, stamp: int, seq: int) -> Delivery[int]:
+    """A weak production, always of the same name."""
+    made = delivery(seq, stamp)
+    made.id = b"\x80a weak one" + b"." * (NAME_BYTES - 11) + says * (16 - NAME_BYTES)
+    return made
+
+
+@pytest.mark.parametrize("exactly_once", [True, False])
+async def test_a_weak_production_in_flight_says_the_same_or_is_an_error(exactly_once: bool) -> None:
+    """Whatever joined it unlike itself would be acknowledged, and lost."""
+    _, stamps, _, dedup = await make(exactly_once=exactly_once)
+    stamp = stamps.next()
+    first, again = weak(b"1", stamp, 0), weak(b"1", stamp, 1)
+    other = weak(b"2", stamp, 2)
+    assert dedup.sort([first])[0] == [first]
+    assert dedup.sort([again])[0] == []
+    with pytest.raises(NotTheSameAgain):
+        dedup.sort([other])
+    dedup.start_over()
+    dedup.take_by_hand(first)
+    with pytest.raises(NotTheSameAgain):
+        dedup.sort([other])
+
+
+@pytest.mark.parametrize("exactly_once", [True, False])
+@pytest.mark.parametrize("how", ["landed", "taken out", "started over"])
+async def test_what_is_in_flight_no_more_is_nobodys_first_copy(
+    how: str, exactly_once: bool
+) -> None:
+    """Nobody would ever acknowledge what joined it."""
+    _, stamps, _, dedup = await make(exactly_once=exactly_once)
+    stamp = stamps.next()
+    first, again = weak(b"1", stamp, 0), weak(b"1", stamp, 1)
+    dedup.sort([first])
+    match how:
+        case "landed":
+            assert dedup.landed([first.id]) == [first]
+        case "taken out":
+            assert dedup.take_out(first.id) == [first]
+        case _:
+            assert dedup.start_over() == [first]
+    assert dedup.sort([again])[0] == [again]
+    assert dedup.landed([again.id]) == [again]
 
 
 class LookedAt(MemoryStore):
@@ -253,6 +303,35 @@ def test_a_log_knows_what_is_acknowledged(
     first, runs = log.state(1000)
     restored = SentLog(1, Holds(), first=first, runs=runs)
     assert {s for s in range(count) if restored.is_acknowledged(s)} == done
+
+
+def test_the_floor_is_the_oldest_stamp_that_may_be_sent_again() -> None:
+    """Of a weak production that is stored its own, which is older than that of its commit."""
+    log = SentLog(5, Holds())
+    assert log.floor() is None
+    log.sent(3, 0, 0, 100)
+    assert log.floor() == 100
+    log.stored([delivery(1, 40)])
+    assert log.floor() == 40
+    log.stored([delivery(2, 7, origin=9)])
+    assert log.floor() == 40, "an offset is no time"
+    log.acknowledge([1])
+    assert log.floor() == 100
+    log.acknowledge([0, 2])
+    assert log.floor() is None
+
+
+def test_nobody_waits_for_numbers_of_which_nothing_is_stored() -> None:
+    log = SentLog(5, Holds(), inherited=True, first=2)
+    log.lack(4)
+    log.sent(5, 0, 0)
+    log.lack(7)
+    log.sent(8, 0, 0)
+    assert log.unacked == 2
+    log.acknowledge([7, 4])
+    log.complete = True
+    assert log.drained
+    assert log.first == 8
 
 
 def test_a_row_with_several_readers_waits_for_all_of_them() -> None:

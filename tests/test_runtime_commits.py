@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import uvloop
 
 from millwheel import (
     Computation,
@@ -135,6 +136,16 @@ async def test_a_watermark_in_a_commit_whose_fate_was_unknown_reaches_other_lane
         assert world.clock.monotonic() < 5, f"commit {number}: only housekeeping saved it"
         await engine.stop()
         assert world.numbers() == [1, 2, 3]
+
+
+def test_what_is_to_be_stored_at_once_is_no_timer_to_every_loop() -> None:
+    """To uvloop it is none; nor is what was due before the loop came to look at its clock, on a
+    machine that is busy."""
+    values = items(1, 2, 3)
+    world = World(tally_pipeline(script(ITEMS, values)))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(world.run())
+    assert world.tallied() == tally_of(values)
 
 
 async def test_a_store_that_is_away_for_a_while_costs_time_and_nothing_else() -> None:

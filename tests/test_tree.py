@@ -406,6 +406,36 @@ async def test_what_is_lost_is_made_again() -> None:
     assert world.clock.monotonic() > 5.0
 
 
+async def test_what_is_made_again_is_made_of_the_value_that_came() -> None:
+    """Whatever the first run has done to it."""
+
+    class Box(msgspec.Struct):
+        number: int
+
+    class Shift(Computation[Box, None]):
+        writes = (HALVES,)
+
+        async def process_record(self, record: Record[Box], ctx: Context[None]) -> None:
+            record.value.number += 100
+            ctx.produce(HALVES, Item("k", record.value.number, 0))
+
+    boxes = Stream("boxes", Box)
+    made = Pipeline("shifted", settings=FEW)
+    made.inject(
+        boxes, script(boxes, [Box(item.number) for item in VALUES]), timestamp=lambda _: at(0)
+    )
+    made.add(Shift(), boxes.by(lambda box: box.number), name="shift", **TREE)
+    made.add(Tally(), HALVES.by(key_of))
+    made.sink(TALLY, Table("out", Counted, numbered=True))
+    world = World(made)
+    engine = await world.start()
+    first = iter(range(5))
+    lose(engine, lambda: next(first, None) is not None)
+    await world.finish(engine)
+    assert replays(world) == 5
+    assert sorted(world.numbers()) == [100 + item.number for item in VALUES]
+
+
 async def test_a_report_that_is_lost_costs_a_replay_and_nothing_else() -> None:
     world = World(stretch(VALUES, depth=2))
     engine = await world.start()

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table, Timer
 from millwheel.errors import CommitUnknown, GraphError, NotTheSameAgain, StoreUnavailable
 from millwheel.graph import Productions
+from millwheel.model import Delivery
 from millwheel.runtime.engine import Engine
 from millwheel.store.port import Commit
 from millwheel.store.postgres import PostgresStore
@@ -144,6 +145,19 @@ async def test_nothing_is_stored_of_what_arrives() -> None:
         assert world.counter(name, "processed") == number
 
 
+async def test_two_that_make_the_same_of_the_same_rows_are_told_apart() -> None:
+    """They read the same ids, and write the same values to the same stream and reader."""
+    made = Pipeline("twins", settings=FEW)
+    made.inject(ITEMS, script(ITEMS, VALUES), timestamp=time_of)
+    for name in ("one", "other"):
+        made.add(Relay(HALVES), ITEMS.by(number_of_item), name=name, productions="weak")
+    made.add(Tally(), HALVES.by(key_of))
+    made.sink(TALLY, Table("out", Counted, numbered=True))
+    world = World(made)
+    await world.run(tick=0.001)
+    assert sorted(world.numbers()) == [n for n in range(12) for _ in range(2)]
+
+
 async def test_an_input_is_acknowledged_when_all_that_came_of_it_is_durable() -> None:
     """Not before: or it would be lost if the receiver crashed."""
     world = World(chain(VALUES[:1]))
@@ -264,6 +278,56 @@ async def go_through_faults(seed: int) -> None:
     assert world.store.pending_productions() == []
 
 
+def crossing() -> Pipeline:
+    """Two lanes, and one for one: some of it goes from one lane to the other."""
+    made = Pipeline("weakly", settings=replace(FEW, lanes=2))
+    made.inject(ITEMS, script(ITEMS, VALUES), timestamp=time_of)
+    made.add(Relay(HALVES), ITEMS.by(number_of_item), name="relay", productions="weak")
+    made.add(Tally(), HALVES.by(lambda item: -item.number))
+    made.sink(TALLY, Table("out", Counted, numbered=True))
+    return made
+
+
+async def test_what_arrives_while_a_lane_starts_over_counts_for_nothing() -> None:
+    """Its inputs are queued again; what came of them before is nobody's any more."""
+    world = World(crossing())
+    kept, claimed = Gate(), Gate()
+    engine = await world.start()
+    keeps, fails = engine.lanes
+    kept_ids = {i.id for i in keeps.intervals if i.step.name == "tally"}
+    (relay,) = [i for i in fails.intervals if i.step.name == "relay"]
+    failing = False
+
+    def hook(commit: Commit) -> Any:
+        nonlocal failing
+        ids = {link.interval_id for link in commit.intervals}
+        if commit.rows and ids & kept_ids:
+            return kept.wait()
+        if failing and relay.id in ids:
+            failing = False
+            raise StoreUnavailable("for a moment")
+        return None
+
+    claim = world.store.claim
+
+    async def wait_and_claim(*arguments: Any, **options: Any) -> Any:
+        await claimed.wait()
+        return await claim(*arguments, **options)
+
+    world.on_try = hook
+    await world.until(lambda: kept.reached and relay.log.unacked, tick=0.001)
+    world.store.claim = wait_and_claim  # type: ignore[method-assign]
+    failing = True
+    engine.touch(relay, urgent=True)
+    await world.until(lambda: claimed.reached, tick=0.01)
+    before = relay.log.unacked
+    kept.open()
+    await world.until(lambda: relay.log.unacked < before, tick=0.001)
+    claimed.open()
+    await world.finish(engine)
+    assert sorted(world.numbers()) == list(range(12))
+
+
 # -- stragglers --------------------------------------------------------------------------
 
 
@@ -314,6 +378,32 @@ async def test_a_straggler_is_stored_and_its_input_acknowledged() -> None:
     assert world.store.pending_productions() == []
 
 
+async def test_a_straggler_that_arrives_while_it_is_stored_lands_with_the_commit() -> None:
+    world = World(crossing())
+    kept, stored = Gate(), Gate()
+    engine = await world.start()
+    keeps, stores = engine.lanes
+    kept_ids = {i.id for i in keeps.intervals if i.step.name == "tally"}
+    (relay,) = [i for i in stores.intervals if i.step.name == "relay"]
+
+    def hook(commit: Commit) -> Any:
+        ids = {link.interval_id for link in commit.intervals}
+        if commit.rows and ids & kept_ids:
+            return kept.wait()
+        return stored.wait() if commit.stragglers and relay.id in ids else None
+
+    world.on_try = hook
+    await world.until(lambda: stored.reached, tick=0.01)
+    before = relay.log.unacked
+    kept.open()
+    await world.until(lambda: relay.log.unacked < before, tick=0.001)
+    stored.open()
+    await world.finish(engine)
+    assert sorted(world.numbers()) == list(range(12))
+    assert world.counter("relay", "processed") == 12
+    assert world.store.pending_productions() == []
+
+
 async def test_a_straggler_that_arrives_at_last_is_forgotten() -> None:
     world = World(slow_chain(VALUES, gate := Gate(), QUICK))
     engine = await world.start()
@@ -327,6 +417,33 @@ async def test_a_straggler_that_arrives_at_last_is_forgotten() -> None:
     await world.run()
     assert len([c for c in world.commits if c.stragglers]) == tried
     assert_once(world, VALUES)
+
+
+async def test_nobody_waits_for_what_was_sent_between_stored_ones_and_is_made_again() -> None:
+    """Every other record has an effect, and what comes of it is stored; the rest has numbers between
+    those, and after a crash it comes again under other ones."""
+
+    class CountOdd(Relay):
+        async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
+            await super().process_record(record, ctx)
+            if record.value.number % 2:
+                ctx.count("odd")
+
+    made = Pipeline("odd", settings=FEW)
+    made.inject(ITEMS, script(ITEMS, VALUES), timestamp=time_of)
+    made.add(CountOdd(HALVES), ITEMS.by(number_of_item), productions="weak")
+    made.add(Tally(), HALVES.by(key_of))
+    made.sink(TALLY, Table("out", Counted, numbered=True))
+    world = World(made)
+    world.on_durable = lambda commit: asyncio.Event().wait() if commit.stragglers else None
+    engine = await world.start()
+    await world.until(lambda: world.commits and world.commits[-1].stragglers, tick=0.001)
+    assert world.commits[-1].stragglers[0].seq > 0
+    world.on_durable = None
+    await engine.kill()
+    await world.run()
+    assert sorted(world.numbers()) == list(range(12))
+    assert world.store.pending_productions() == []
 
 
 @pytest.mark.parametrize("seconds", [1, 30])
@@ -345,6 +462,61 @@ async def test_buckets_of_stragglers_stay(seconds: int) -> None:
     gate.open()
     await world.run()
     assert_once(world, values)
+
+
+async def test_buckets_of_stragglers_of_stored_records_stay() -> None:
+    """Of what came of stored productions, whose buckets are times: while its sender knows it, and
+    while somebody has it who has read it back. Later buckets go when nothing waits any more."""
+    settings = replace(QUICK, bucket_seconds=1.0, housekeeping_seconds=0.1)
+    gate = Gate()
+
+    def made() -> Pipeline:
+        made = Pipeline("weakly", settings=settings)
+        made.inject(ITEMS, script(ITEMS, VALUES), timestamp=time_of)
+        made.add(Relay(AGAIN), ITEMS.by(number_of_item), name="stored")
+        made.add(Halve(), AGAIN.by(number_of_item), productions="weak")
+        made.add(Slow(gate, "key 1"), HALVES.by(key_of))
+        made.sink(TALLY, Table("out", Counted, numbered=True))
+        return made
+
+    world = World(made())
+    for _ in range(2):
+        engine = await world.start()
+        await world.until(lambda: world.interval("stored").log.drained, tick=0.01)
+        end = world.clock.monotonic() + 20
+        await world.until(lambda: world.clock.monotonic() > end, tick=0.05)
+        await engine.kill()
+    gate.open()
+    engine = await world.start()
+    await world.until(engine.done.is_set, tick=0.05)
+    assert_once(world, VALUES)
+    before = engine.buckets.gc_watermark
+    end = world.clock.monotonic() + 5
+    await world.until(lambda: world.clock.monotonic() > end, tick=0.05)
+    assert engine.buckets.gc_watermark > before
+    await engine.stop()
+
+
+async def test_what_comes_of_one_record_is_spread() -> None:
+    """By its id, and not by the record's place: or it would all be one worker's."""
+    places: set[int] = set()
+
+    class Many(Relay):
+        async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
+            for number in range(200):
+                ctx.produce(HALVES, Item("", number, 0))
+
+    class Note(Relay):
+        async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
+            assert isinstance(record, Delivery)
+            places.add(record.slot)
+
+    made = Pipeline("spread", settings=QUICK)
+    made.inject(ITEMS, script(ITEMS, VALUES[:1]), timestamp=time_of)
+    made.add(Many(HALVES), ITEMS.by(key_of), productions="weak")
+    made.add(Note(AGAIN), HALVES.spread())
+    await World(made).run()
+    assert len(places) > 50
 
 
 async def test_on_postgres_through_crashes(schema: Schema) -> None:
@@ -440,6 +612,36 @@ async def test_effects_of_a_weak_computation_happen_once_at_any_crash() -> None:
         await first.kill()
         await world.run(tick=0.005, close_at_end=True)
         check_all(world)
+
+
+async def test_a_due_timer_that_is_cancelled_before_its_turn_lets_the_watermark_go_on() -> None:
+    """Nothing comes of it, not even an effect; yet what it has held is let go of."""
+    gate = Gate()
+
+    class Twice(Relay):
+        order_insensitive = True
+
+        async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
+            for tag in ("first", "second"):
+                ctx.set_timer(record.timestamp, tag=tag)
+
+        async def process_timer(self, timer: Timer, ctx: Context[None]) -> None:
+            await gate.wait()
+            ctx.cancel_timer("second")
+            ctx.produce(HALVES, Item("k", 1, 0))
+
+    made = Pipeline("timers", settings=replace(FEW, chunk_records=1))
+    made.inject(ITEMS, script(ITEMS, VALUES[:1]), timestamp=time_of)
+    made.add(Twice(HALVES), ITEMS.by(key_of), productions="weak", name="twice")
+    made.add(Tally(), HALVES.by(key_of))
+    made.sink(TALLY, Table("out", Counted, numbered=True))
+    world = World(made)
+    engine = await world.start(close_at_end=True)
+    await world.until(lambda: gate.reached and world.interval("twice").firings == 2)
+    await world.turns()
+    gate.open()
+    await world.finish(engine)
+    assert world.numbers() == [1]
 
 
 async def test_a_dead_letter_of_a_weak_computation_is_kept_once() -> None:
@@ -611,6 +813,29 @@ async def test_at_most_once_stores_nothing_and_loses_what_was_on_its_way(
     assert missing, "a crash loses what was on its way"
 
 
+@pytest.mark.parametrize("productions", ["strong", "weak"])
+async def test_who_gets_records_at_most_once_gets_none_twice_whoever_sends_them(
+    productions: Productions,
+) -> None:
+    """The sender itself gets its records again after a crash, and makes the same of them."""
+
+    def made() -> Pipeline:
+        made = Pipeline("counting", settings=FEW)
+        made.inject(ITEMS, script(ITEMS, VALUES), timestamp=time_of)
+        made.add(Halve(), ITEMS.by(number_of_item), productions=productions)
+        made.add(Tally(), HALVES.by(key_of), delivery="at_most_once")
+        made.sink(TALLY, Table("out", Counted, numbered=True))
+        return made
+
+    for point in range(0, 60, 3):
+        world = World(made())
+        first = await world.start()
+        await world.turns(point, tick=0.005)
+        await first.kill()
+        await world.run(tick=0.005)
+        assert_at_most_once(world, VALUES)
+
+
 @pytest.mark.parametrize("seed", range(8))
 async def test_at_most_once_through_failing_commits(seed: int) -> None:
     """Without a crash nothing is lost but what a commit of unknown fate carried."""
@@ -654,6 +879,34 @@ async def test_at_most_once_while_workers_come_and_go(seed: int) -> None:
     await cluster.go(cluster.finished)
     assert_at_most_once(cluster, values)
     for engine in list(cluster.alive):
+        await cluster.leave(engine)
+
+
+async def test_at_most_once_when_a_link_breaks_with_the_acknowledgements() -> None:
+    """What they were for has been counted: nothing of it is sent again over the next link."""
+    values = [Item("", n, n / 10) for n in range(400)]
+    cluster = Cluster(fleeting(values, settings=SHARED))
+    workers = [await cluster.join() for _ in range(2)]
+    await cluster.go(lambda: min(engine.processed for engine in workers) > 50)
+    couriers = [engine.courier for engine in workers if engine.courier is not None]
+    acknowledge = [courier.acknowledge for courier in couriers]
+    for courier in couriers:
+        courier.acknowledge = lambda *lost: None  # type: ignore[method-assign]
+    until = cluster.clock.monotonic() + 1
+    await cluster.go(lambda: cluster.clock.monotonic() > until)
+    unacked = {
+        remote.step.name: len(stream.unacked)
+        for engine in workers
+        for remote in engine.neighbours.remotes()
+        for stream in remote.streams.values()
+    }
+    assert unacked.keys() & {"halve", "tally"}, unacked
+    cluster.ether.cut("w0", "w1")
+    for courier, again in zip(couriers, acknowledge, strict=True):
+        courier.acknowledge = again  # type: ignore[method-assign]
+    await cluster.go(cluster.finished)
+    assert_at_most_once(cluster, values)
+    for engine in workers:
         await cluster.leave(engine)
 
 

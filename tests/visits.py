@@ -312,21 +312,30 @@ def differences(found: Answer, wanted: Answer) -> list[str]:
 def broken_promises(found: Answer, wanted: Answer, mode: Mode) -> list[str]:
     """In words, what is there too often, or too seldom, for what is promised; empty: nothing.
 
-    The number of a visit within its user is another one where some are lost or doubled, so that a
-    step counts by its user and instant.
+    The stages that only pass on read by another key, so that a user's visits may overtake each other,
+    and have other numbers where some are lost or doubled: a step counts by its user and instant. That
+    each number is there once is promised where the effects of each visit are.
     """
-    if mode.comes_to == "the same":
-        return differences(found, wanted)
-    lines = []
     pairs: list[tuple[str, Counter[Any], Counter[Any]]] = [
         ("steps", _instants(found.steps), _instants(wanted.steps)),
         ("minutes", Counter(found.minutes), Counter(wanted.minutes)),
         ("reminders", found.reminders, wanted.reminders),
     ]
+    if mode.comes_to == "the same":
+        pairs.append(("numbers", _numbers(found.steps), _numbers(wanted.steps)))
+    lines = []
     for what, have, want in pairs:
-        wrong = want - have if mode.comes_to == "at least" else have - want
-        if wrong:
-            lines.append(f"{what}: not {mode.comes_to} what it must be: {wrong.most_common(3)}")
+        few = want - have if mode.comes_to != "at most" else None
+        many = have - want if mode.comes_to != "at least" else None
+        if few or many:
+            lines.append(
+                f"{what}: not {mode.comes_to} what it must be: "
+                + ", ".join(
+                    f"{wrong.total()} too {how} {wrong.most_common(3)}"
+                    for how, wrong in (("few", few), ("many", many))
+                    if wrong
+                )
+            )
     return lines
 
 
@@ -334,4 +343,11 @@ def _instants(steps: Counter[tuple[str, int, datetime, int]]) -> Counter[tuple[s
     counted: Counter[tuple[str, datetime]] = Counter()
     for (user, _, at, _), times in steps.items():
         counted[user, at] += times
+    return counted
+
+
+def _numbers(steps: Counter[tuple[str, int, datetime, int]]) -> Counter[tuple[str, int, int]]:
+    counted: Counter[tuple[str, int, int]] = Counter()
+    for (user, number, _, region), times in steps.items():
+        counted[user, number, region] += times
     return counted
