@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from pathlib import Path
 
 import psycopg
@@ -40,6 +41,13 @@ def postgres_cpu(url: str) -> float:
         postmaster = parents[backend]
         children = [pid for pid, parent in parents.items() if parent == postmaster]
         return cpu_of(postmaster, with_children=True) + sum(map(cpu_of, children))
+
+
+def end_tree(root: int) -> None:
+    """Kill a process and everything that it has started, the oldest first."""
+    for pid in _tree(root):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _tree(root: int) -> list[int]:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from bench.peers import answers
 from bench.peers.catalogue import Peer
 from bench.peers.environments import HERE, python_of
-from bench.processes import postgres_cpu, tree_cpu, tree_megabytes
+from bench.processes import end_tree, postgres_cpu, tree_cpu, tree_megabytes
 
 ROOT = HERE.parent.parent
 PATIENCE_SECONDS = 600.0
@@ -73,7 +73,7 @@ def run(peer: Peer, task: Task, directory: Path, right: answers.Expected) -> Run
     out = Path(tempfile.mkdtemp(prefix=f"{peer.program}-", dir=directory))
     log = directory / f"{peer.program}-{peer.setting}.log"
     command = [
-        str(python), str(HERE / "programs" / f"on_{peer.program}.py"),
+        sys.executable, str(HERE / "subreaper.py"), str(python), str(HERE / "programs" / f"on_{peer.program}.py"),
         "--input", str(task.input), "--out", str(out), "--setting", peer.setting,
         "--records", str(task.records), "--warm", str(task.warm), "--batch", str(task.batch),
         "--cores", str(task.cores), "--url", task.url,
@@ -100,7 +100,7 @@ def _watched(
             command, cwd=log.parent, env=environment, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
         )  # fmt: skip
-    too_long = threading.Timer(PATIENCE_SECONDS, process.kill)
+    too_long = threading.Timer(PATIENCE_SECONDS, end_tree, (process.pid,))
     too_long.start()
 
     def cpu() -> float:
@@ -115,7 +115,7 @@ def _watched(
         process.wait()
     finally:
         too_long.cancel()
-        process.kill()
+        end_tree(process.pid)
     if len(marks) != 2:
         raise Failed(f"{peer.name}, {peer.setting}: {log.read_text()[-1500:]}")
     (began, cpu_before), (ended, cpu_after) = marks

@@ -89,7 +89,9 @@ class Lane:
         self._alarm: asyncio.Task[None] | None = None
         self._alarm_at = 0
         self._recovery = Recovery(self, engine)
-        self._touch_timer: asyncio.TimerHandle | None = None
+        self._touch_timer: asyncio.Handle | None = None
+        self._touch_due = 0.0
+        """When, by the loop's clock; uvloop's handles of what is due at once do not tell."""
 
     # -- life ---------------------------------------------------------------------
 
@@ -180,11 +182,12 @@ class Lane:
             self._commit_wanted.set()
             return
         loop = asyncio.get_running_loop()
-        due, timer = loop.time() + within, self._touch_timer
-        if timer is not None:
-            if timer.when() <= due:
+        due = loop.time() + within
+        if self._touch_timer is not None:
+            if self._touch_due <= due:
                 return
-            timer.cancel()
+            self._touch_timer.cancel()
+        self._touch_due = due
         self._touch_timer = loop.call_at(due, self._touched_long_enough)
 
     def give_up_row(self, interval: Interval, offset: int, letter: DeadLetter) -> None:
