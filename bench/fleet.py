@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import psycopg
 from psycopg import sql
 
+from bench.processes import cpu_of, postgres_cpu
 from bench.server import drop
 from millwheel.store.migrate import migrate
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_SECONDS = 300.0
-TICK = os.sysconf("SC_CLK_TCK")
 
 
 class Stretch(NamedTuple):
@@ -146,7 +146,7 @@ class Fleet:
 
     def cpu(self) -> tuple[float, float]:
         """CPU seconds so far: of the workers, of Postgres."""
-        return sum(_cpu_of(process.pid) for process in self.processes), _postgres_cpu(self.url)
+        return sum(cpu_of(process.pid) for process in self.processes), postgres_cpu(self.url)
 
 
 @contextlib.contextmanager
@@ -157,31 +157,3 @@ def fleet(url: str, directory: Path, pipeline: str, **environment: str) -> Itera
         yield made
     finally:
         made.close()
-
-
-def _cpu_of(pid: int, *, with_children: bool = False) -> float:
-    """CPU seconds of a process; with those of children that have ended, if asked for."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except FileNotFoundError:
-        return 0.0
-    return sum(map(int, fields[11 : 15 if with_children else 13])) / TICK
-
-
-def _postgres_cpu(url: str) -> float:
-    """CPU seconds of a server on this machine, with all its processes, past ones too."""
-    with psycopg.connect(url) as connection:
-        ((backend,),) = connection.execute("SELECT pg_backend_pid()").fetchall()
-        parents = _parents()
-        postmaster = parents[backend]
-        children = [pid for pid, parent in parents.items() if parent == postmaster]
-        return _cpu_of(postmaster, with_children=True) + sum(map(_cpu_of, children))
-
-
-def _parents() -> dict[int, int]:
-    """Of every process."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            found[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-    return found

@@ -46,13 +46,14 @@ def account_of(payment: Payment) -> int:
     return payment.account
 
 
-def chain(name: str, source: Source, lateness: timedelta) -> Pipeline:
-    """Ten stages, one after the other."""
+def chain(name: str, source: Source, lateness: timedelta, stages: int = STAGES) -> Pipeline:
+    """Stages one after the other; ten, if nothing is said."""
+    hops = HOPS[:stages]
     pipeline = Pipeline(name)
     pipeline.inject(PAYMENTS, source, timestamp=lambda payment: payment.at, lateness=lateness)
-    for before, to in zip([PAYMENTS, *HOPS], HOPS, strict=False):
+    for before, to in zip([PAYMENTS, *hops], hops, strict=False):
         pipeline.add(Hop(to), before.by(account_of), name=to.name)
-    pipeline.sink(HOPS[-1], Discard())
+    pipeline.sink(hops[-1], Discard())
     return pipeline
 
 

@@ -863,3 +863,20 @@ async def test_rows_that_are_added_while_a_lane_starts_over_are_read_in_their_pl
     world.on_try = refuse
     await world.finish(engine)
     assert world.tallied() == tally_of(items(0, 1, 2))
+
+
+def test_a_wait_that_uvloop_takes_for_none_can_be_asked_for_again() -> None:
+    """uvloop counts in milliseconds: what is due within half of one has a handle without a time."""
+    uvloop = pytest.importorskip("uvloop")
+    quick = replace(QUICK, watermark_commit_seconds=0.0001)
+
+    async def run() -> None:
+        world = World(tally_pipeline(script(ITEMS, items(3)), settings=quick))
+        engine = await world.start()
+        interval = engine.intervals[0]
+        for _ in range(2):
+            engine.touch(interval, urgent=True)
+        await world.finish(engine)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run())

@@ -1,0 +1,134 @@
+"""Dedup with up to 10^8 seen ids behind it.
+
+Ids that users supply are looked for in all that is remembered of a day, whatever their age, so this is
+where history can cost. It is written by SQL into the buckets of 24 hours; a worker then starts on it
+and fills its Bloom filters from the tables; only then do the payments come, each with an id of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from bench.apart import apart
+from bench.growth.running import through
+from bench.server import drop, fresh_store
+from bench.workload import BALANCES, PAYMENTS, KeepBalance, payments_file
+from millwheel import Discard, JsonLines, Pipeline
+from millwheel.runtime.engine import Engine
+from millwheel.store.postgres import PostgresStore
+
+SCHEMA = "bench_history"
+HOURS = 24
+HOUR = 3_600_000_000
+FILL = """
+INSERT INTO {} (slot, computation, id)
+SELECT (hashint8(number) & 65535), %s, ('0' || substr(md5(number::text), 2))::uuid
+FROM generate_series(%s::bigint, %s::bigint) AS number
+ORDER BY 1, 3
+"""
+
+
+def pipeline(path: Path) -> Pipeline:
+    """The workload, with ids that the user supplies."""
+    made = Pipeline(SCHEMA)
+    made.inject(
+        PAYMENTS,
+        JsonLines(path),
+        timestamp=lambda payment: payment.at,
+        lateness=timedelta(seconds=10),
+        id=lambda payment: payment.at.isoformat(),
+    )
+    made.add(KeepBalance(), PAYMENTS.by(lambda payment: payment.account))
+    made.sink(BALANCES, Discard())
+    return made
+
+
+async def lay_out(url: str, path: Path) -> int:
+    """The tables, with a bucket for each of the last hours; gives whose ids are remembered."""
+    store = await fresh_store(url, SCHEMA)
+    engine = Engine(pipeline(path), store, close_at_end=False)
+    await engine.start()
+    await engine.run()
+    await engine.stop()
+    newest = next(b for b in await store.live_buckets() if b.family == "named")
+    begin = newest.high - HOUR
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            sql.SQL("UPDATE {} SET low = %s WHERE id = %s").format(
+                sql.Identifier(SCHEMA, "bucket")
+            ),
+            (begin, newest.id),
+        )
+    for hour in range(1, HOURS):
+        await store.open_bucket("named", 0, begin - hour * HOUR, begin - (hour - 1) * HOUR)
+    await store.close()
+    return next(id_ for id_, step in engine.steps.items() if step.node.named)
+
+
+def fill(url: str, computation: int, buckets: list[int], ids: int) -> None:
+    """So many ids, the same number in each bucket."""
+    share = ids // len(buckets)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("SET maintenance_work_mem = '512MB'")
+        connection.execute("SET work_mem = '512MB'")
+        for place, bucket in enumerate(buckets):
+            table = sql.Identifier(SCHEMA, f"seen_record_{bucket}")
+            first = place * share
+            connection.execute(sql.SQL(FILL).format(table), (computation, first, first + share - 1))
+            connection.execute(sql.SQL("ANALYZE {}").format(table))
+
+
+async def point(url: str, path: Path, rows: Path, count: int) -> dict[str, Any]:
+    """Start on the history, fill the filters, and only then let the rows come."""
+    store = await PostgresStore(url, SCHEMA).open()
+    engine = Engine(pipeline(path), store, close_at_end=False)
+    before = time.perf_counter()
+    await engine.start()
+    await engine.run()
+    named = [bucket.id for bucket in await store.live_buckets() if bucket.family == "named"]
+    keepers = [i.dedup for i in engine.intervals if i.step.node.named]
+    while not all(keeper.filter_of(bucket).ready for keeper in keepers for bucket in named):
+        await asyncio.sleep(0.02)
+    ready = time.perf_counter() - before
+    path.write_bytes(rows.read_bytes())
+    engine.read_on()
+    found = await through(engine, count)
+    maybes = sum(keeper.maybes for keeper in keepers)
+    await engine.stop()
+    await store.close()
+    return {**found, "filters_seconds": ready, "maybes": maybes / count}
+
+
+async def measure(url: str, directory: Path, quick: bool) -> list[dict[str, Any]]:
+    """From no history to the longest."""
+    count = 20_000 if quick else 300_000
+    payments_file(directory, count)
+    rows = directory / f"payments-{count}.jsonl"
+    found = []
+    for ids in (0, 10**5, 10**6) if quick else (0, 10**6, 10**7, 3 * 10**7, 10**8):
+        path = directory / "history.jsonl"
+        path.write_bytes(b"")
+        computation = await lay_out(url, path)
+        store = await PostgresStore(url, SCHEMA).open()
+        buckets = [bucket.id for bucket in await store.live_buckets() if bucket.family == "named"]
+        await store.close()
+        before = time.perf_counter()
+        if ids:
+            fill(url, computation, buckets, ids)
+        filled = time.perf_counter() - before
+        line = await apart(point, url, path, rows, count)
+        found.append({"ids": ids, "fill_seconds": filled, **line})
+        print(
+            f"  {ids:11,} ids: {line['rate']:9,.0f} records/s, at most "
+            f"{line['peak_megabytes']:.0f} MB; filters after {line['filters_seconds']:.1f} s; "
+            f"{line['maybes']:.4f} look-ups a record"
+        )
+    drop(url, SCHEMA)
+    return found

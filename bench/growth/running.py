@@ -1,0 +1,55 @@
+"""One point: an engine in this process over a source, its rate after a warm-up, and what it occupies."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.memory import resident_megabytes
+from millwheel import Pipeline
+from millwheel.runtime.engine import Engine
+from millwheel.store.port import Store
+
+WARM = 0.1
+"""Part of the rows after which counting begins."""
+
+
+def peak_megabytes() -> float:
+    """The most that this process has occupied (Linux)."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) / 1e3
+    return resident_megabytes()
+
+
+async def run(
+    pipeline: Pipeline, store: Store, rows: int, *, close_at_end: bool = True
+) -> dict[str, Any]:
+    """Start an engine on what is there, and let it go through the source's rows."""
+    engine = Engine(pipeline, store, close_at_end=close_at_end)
+    before = time.perf_counter()
+    await engine.start()
+    started = time.perf_counter() - before
+    found = await through(engine, rows)
+    await engine.stop()
+    return {**found, "start_seconds": started}
+
+
+async def through(engine: Engine, rows: int) -> dict[str, Any]:
+    """Rows a second from the end of the warm-up to the end of the source."""
+    running = asyncio.create_task(engine.run())
+    warm = int(rows * WARM)
+    (injector,) = engine.injectors
+    while injector.log.first < warm and not running.done():
+        await asyncio.sleep(0.005)
+    first, before = injector.log.first, time.perf_counter()
+    await running
+    seconds = time.perf_counter() - before
+    return {
+        "rate": (rows - first) / seconds,
+        "rows": rows,
+        "megabytes": resident_megabytes(),
+        "peak_megabytes": peak_megabytes(),
+    }

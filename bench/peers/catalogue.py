@@ -1,0 +1,94 @@
+"""Which peers there are, in which settings, and what those mean for durability."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Peer:
+    """An engine in one of its settings; `programs/on_<program>.py` says why it is the one."""
+
+    name: str
+    program: str
+    setting: str
+    durability: str
+    """When a record is done, and what it survives then."""
+    environment: str | None
+    """Whose packages it needs; None: this project's own."""
+    share: float = 1.0
+    """Of the input, for what would take too long with all of it."""
+    uses_postgres: bool = False
+    needs_kafka: bool = False
+    answers: bool = True
+    """Whether it writes its balances where they can be read."""
+
+    @property
+    def label(self) -> str:
+        """Name and setting."""
+        return f"{self.name}, {self.setting}"
+
+
+MILLWHEEL = Peer(
+    "millwheel",
+    "millwheel",
+    "file",
+    "commit of each bundle in Postgres, output fsynced; survives loss of power",
+    None,
+    uses_postgres=True,
+)
+"""What every peer is compared with: its outputs go to files, as theirs do."""
+
+PROCESS_ONLY = "not fsynced: survives the end of the process"
+
+PEERS = (
+    Peer(
+        "millwheel",
+        "millwheel",
+        "discard",
+        "commit of each bundle in Postgres, outputs stored there; survives loss of power",
+        None,
+        uses_postgres=True,
+        answers=False,
+    ),
+    Peer("Bytewax", "bytewax", "batch", "snapshot (SQLite) of each batch, output fsynced", "bytewax"),
+    Peer("Bytewax", "bytewax", "default", "snapshot every 10 s", "bytewax"),
+    Peer("Bytewax", "bytewax", "memory", "none", "bytewax"),
+    Peer(
+        "Spark", "spark", "batch", f"checkpoint of each micro-batch, {PROCESS_ONLY}", "spark", 0.2
+    ),
+    Peer("Spark", "spark", "large", f"checkpoint of each micro-batch (50 times as large), {PROCESS_ONLY}", "spark"),
+    Peer("Spark", "spark", "default", f"checkpoint of all that is there, {PROCESS_ONLY}", "spark"),
+    Peer(
+        "PyFlink", "flink", "batch", f"checkpoint every 10 ms or as often as it can, {PROCESS_ONLY}", "flink"
+    ),
+    Peer(
+        "PyFlink", "flink", "thread", f"the same, Python in the JVM's threads, {PROCESS_ONLY}", "flink"
+    ),
+    Peer("PyFlink", "flink", "second", f"checkpoint every second, {PROCESS_ONLY}", "flink"),
+    Peer("PyFlink", "flink", "default", "none before the end", "flink"),
+    Peer(
+        "DBOS", "dbos", "async", "commits of each record in Postgres; survives loss of power", "dbos",
+        0.02, uses_postgres=True,
+    ),
+    Peer(
+        "DBOS", "dbos", "queue", "commits of each record in Postgres; survives loss of power", "dbos",
+        0.01, uses_postgres=True,
+    ),
+    Peer(
+        "DBOS", "dbos", "default", "commits of each record in Postgres; survives loss of power", "dbos",
+        0.005, uses_postgres=True,
+    ),
+    Peer(
+        "Quix Streams", "quix", "batch", "Kafka transaction for each batch, as durable as the broker",
+        "quix", needs_kafka=True,
+    ),
+    Peer(
+        "Quix Streams", "quix", "default", "at least once, commit every 5 s", "quix", needs_kafka=True
+    ),
+    Peer(
+        "Faust", "faust", "batch", "Kafka transaction for each batch, as durable as the broker",
+        "faust", needs_kafka=True,
+    ),
+    Peer("Faust", "faust", "default", "at least once, commit every 2.8 s", "faust", needs_kafka=True),
+)  # fmt: skip

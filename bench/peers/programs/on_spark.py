@@ -1,0 +1,148 @@
+"""The payments in Spark Structured Streaming: `transformWithState` in Python, RocksDB, JSON files.
+
+Structured Streaming Programming Guide, "Fault Tolerance Semantics" and "transformWithState": offsets and
+state are written to the checkpoint with each micro-batch, and a record is done when its batch is
+committed. Files are the unit of the file source, so the input comes in files of one batch each,
+`maxFilesPerTrigger=1`. Changelog checkpointing is what the guide ("RocksDB State Store Changelog
+Checkpointing") offers for short batches, and as many shuffle partitions as there are cores for small
+state. Checkpoints on a local disk go through Hadoop's local file system, which does not fsync: what
+is done survives the end of the process, not the loss of power.
+
+`batch`: micro-batches as large as millwheel's bundles. `large`: fifty times as large.
+`default`: nothing is set but the state store, without which there is no `transformWithState`; all that
+is there is one micro-batch.
+"""
+
+import os
+import sys
+import threading
+from itertools import islice
+
+import marks
+from pyspark.sql import Row, SparkSession
+from pyspark.sql.streaming import StreamingQueryListener
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+PAYMENT = "at STRING, account LONG, amount LONG"
+BALANCE = "account LONG, payments LONG, total LONG"
+PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+class KeepBalance(StatefulProcessor):
+    """Adds up, and tells the new balance."""
+
+    def init(self, handle):
+        self._account = handle.getValueState("account", "payments LONG, total LONG")
+
+    def handleInputRows(self, key, rows, timerValues):
+        payments, total = self._account.get() if self._account.exists() else (0, 0)
+        for row in rows:
+            payments += 1
+            total += row.amount
+            yield Row(account=key[0], payments=payments, total=total)
+        self._account.update((payments, total))
+
+    def close(self):
+        pass
+
+
+class Done(StreamingQueryListener):
+    """Counts what is committed."""
+
+    def __init__(self, warm, records):
+        self._warm = warm
+        self._records = records
+        self._rows = 0
+        self._begun = False
+        self.warm = threading.Event()
+        self.all = threading.Event()
+
+    def onQueryStarted(self, event):
+        pass
+
+    def onQueryProgress(self, event):
+        self._rows += event.progress.numInputRows
+        if self._rows >= self._warm and not self._begun:
+            self._begun = True
+            marks.begin()
+            self.warm.set()
+        if self._rows >= self._records:
+            self.all.set()
+
+    def onQueryIdle(self, event):
+        pass
+
+    def onQueryTerminated(self, event):
+        if event.exception:
+            print(event.exception, file=sys.stderr)
+            os._exit(1)
+
+
+def session(options):
+    """Spark, with what the setting sets."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = (
+        SparkSession.builder.master(f"local[{options.cores}]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.streaming.stateStore.providerClass", PROVIDER)
+    )
+    if options.setting != "default":
+        builder = builder.config("spark.sql.shuffle.partitions", options.cores).config(
+            "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true"
+        )
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def start(spark, options, **reading):
+    """The query over what is in the directory `in`."""
+    payments = spark.readStream.schema(PAYMENT).options(**reading).json(str(options.out / "in"))
+    balances = payments.groupBy("account").transformWithState(
+        statefulProcessor=KeepBalance(),
+        outputStructType=BALANCE,
+        outputMode="append",
+        timeMode="none",
+    )
+    return (
+        balances.writeStream.format("json")
+        .option("checkpointLocation", str(options.out / "checkpoint"))
+        .outputMode("append")
+        .start(str(options.out / "balances"))
+    )
+
+
+def place(options, number, lines):
+    """Make lines appear in the source as a whole, in their order."""
+    directory = options.out / "in"
+    directory.mkdir(exist_ok=True)
+    part = options.out / f"{number:06}.part"
+    part.write_text("".join(lines))
+    os.utime(part, (number, number))  # the file source goes by age
+    part.rename(directory / f"{number:06}.jsonl")
+
+
+def main():
+    options = marks.options()
+    spark = session(options)
+    done = Done(options.warm, options.records)
+    spark.streams.addListener(done)
+    size = {"batch": options.batch, "large": 50 * options.batch}.get(options.setting)
+    with options.input.open() as lines:
+        place(options, 1, islice(lines, options.warm))
+        rest = list(islice(lines, options.records - options.warm))
+    query = start(spark, options, **({"maxFilesPerTrigger": 1} if size else {}))
+    if size is None:
+        done.warm.wait()
+        place(options, 2, rest)
+    else:
+        for number, first in enumerate(range(0, len(rest), size), 2):
+            place(options, number, rest[first : first + size])
+    done.all.wait()
+    marks.end()
+    query.stop()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

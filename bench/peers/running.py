@@ -1,0 +1,136 @@
+"""One run of one program, looked at from outside: from its first mark to its last."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.peers import answers
+from bench.peers.catalogue import Peer
+from bench.peers.environments import HERE, python_of
+from bench.processes import end_tree, postgres_cpu, tree_cpu, tree_megabytes
+
+ROOT = HERE.parent.parent
+PATIENCE_SECONDS = 600.0
+
+
+class Failed(Exception):
+    """A program ended before it was done, or took too long; the message has its last words."""
+
+
+class Run(NamedTuple):
+    """What the records after the warm-up took."""
+
+    records: int
+    seconds: float
+    cpu_seconds: float
+    """Of all its processes, and of Postgres where it uses it."""
+    megabytes: float
+    """What its processes occupied at the end, Postgres left out."""
+
+    @property
+    def rate(self) -> float:
+        """Records a second."""
+        return self.records / self.seconds
+
+    @property
+    def cpu_micros(self) -> float:
+        """Microseconds of CPU a record."""
+        return self.cpu_seconds / self.records * 1e6
+
+
+@dataclass(frozen=True)
+class Task:
+    """What there is to do."""
+
+    input: Path
+    records: int
+    warm: int
+    batch: int
+    cores: int
+    url: str
+    kafka: str | None = None
+
+
+def run(peer: Peer, task: Task, directory: Path, right: answers.Expected) -> Run:
+    """Run a program in a process of its own, and check what it answered.
+
+    Raises:
+        Failed: it did not come to its end.
+        WrongAnswer: it did, with wrong balances.
+        NotInstalled: its packages cannot be had.
+    """
+    python = Path(sys.executable) if peer.environment is None else python_of(peer.environment)
+    out = Path(tempfile.mkdtemp(prefix=f"{peer.program}-", dir=directory))
+    log = directory / f"{peer.program}-{peer.setting}.log"
+    command = [
+        sys.executable, str(HERE / "subreaper.py"), str(python), str(HERE / "programs" / f"on_{peer.program}.py"),
+        "--input", str(task.input), "--out", str(out), "--setting", peer.setting,
+        "--records", str(task.records), "--warm", str(task.warm), "--batch", str(task.batch),
+        "--cores", str(task.cores), "--url", task.url,
+        *(["--kafka", task.kafka] if task.kafka else []),
+    ]  # fmt: skip
+    environment = {**os.environ, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
+    if peer.environment is None:
+        environment["PYTHONPATH"] = str(ROOT)
+    try:
+        found = _watched(command, environment, log, peer, task)
+        if peer.answers:
+            answers.check(answers.read(out), right)
+        return found
+    finally:
+        shutil.rmtree(out, ignore_errors=True)
+
+
+def _watched(
+    command: list[str], environment: dict[str, str], log: Path, peer: Peer, task: Task
+) -> Run:
+    """Start the program, look at the clocks at its marks, and let it go."""
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            command, cwd=log.parent, env=environment, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+        )  # fmt: skip
+    too_long = threading.Timer(PATIENCE_SECONDS, end_tree, (process.pid,))
+    too_long.start()
+
+    def cpu() -> float:
+        return tree_cpu(process.pid) + (postgres_cpu(task.url) if peer.uses_postgres else 0.0)
+
+    try:
+        marks = _marks(process, cpu)
+        megabytes = tree_megabytes(process.pid)
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.close()
+        process.wait()
+    finally:
+        too_long.cancel()
+        end_tree(process.pid)
+    if len(marks) != 2:
+        raise Failed(f"{peer.name}, {peer.setting}: {log.read_text()[-1500:]}")
+    (began, cpu_before), (ended, cpu_after) = marks
+    return Run(task.records - task.warm, ended - began, cpu_after - cpu_before, megabytes)
+
+
+def _marks(
+    process: subprocess.Popen[str], cpu: Callable[[], float]
+) -> list[tuple[float, float]]:
+    """When the program was at its marks, and what it had cost by then."""
+    found: list[tuple[float, float]] = []
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("mark "):
+            found.append((time.perf_counter(), cpu()))
+        if line.startswith("mark end"):
+            break
+    return found

@@ -1,0 +1,73 @@
+"""What processes of this machine cost, as the kernel counts it (Linux)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+import psycopg
+
+TICK = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def cpu_of(pid: int, *, with_children: bool = False) -> float:
+    """CPU seconds of a process; with those of children that have ended, if asked for."""
+    fields = _stat(pid)
+    return sum(map(int, fields[11 : 15 if with_children else 13])) / TICK
+
+
+def tree_cpu(root: int) -> float:
+    """CPU seconds of a process and of everything that it has started, ended or not."""
+    return sum(cpu_of(pid, with_children=True) for pid in _tree(root))
+
+
+def tree_megabytes(root: int) -> float:
+    """What a process and everything that it has started occupy now."""
+    pages = 0
+    for pid in _tree(root):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * PAGE_BYTES / 1e6
+
+
+def postgres_cpu(url: str) -> float:
+    """CPU seconds of a server on this machine, with all its processes, past ones too."""
+    with psycopg.connect(url) as connection:
+        ((backend,),) = connection.execute("SELECT pg_backend_pid()").fetchall()
+        parents = _parents()
+        postmaster = parents[backend]
+        children = [pid for pid, parent in parents.items() if parent == postmaster]
+        return cpu_of(postmaster, with_children=True) + sum(map(cpu_of, children))
+
+
+def end_tree(root: int) -> None:
+    """Kill a process and everything that it has started, the oldest first."""
+    for pid in _tree(root):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _tree(root: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for pid, parent in _parents().items():
+        children.setdefault(parent, []).append(pid)
+    found = [root]
+    for pid in found:
+        found += children.get(pid, ())
+    return found
+
+
+def _parents() -> dict[int, int]:
+    """Of every process."""
+    numbers = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+    return {pid: int(fields[1]) for pid in numbers if (fields := _stat(pid))}
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields after the name; none of a process that has gone."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return []
