@@ -50,6 +50,7 @@ class Cluster:
         self._arrivals = plan.arrivals()
         self._fed = [0] * len(self.tapes)
         self._closing = False
+        self._closed = False
         self.database = Database("graph", clock=LoopClock())
         self.server = Server(self.database, Random(scenario.seed + 1), monitor)
         self._sky = Sky(Weather(Random(scenario.seed + 2), delay=0.01), monitor)
@@ -85,6 +86,7 @@ class Cluster:
             lambda: all(worker.engine.done.is_set() for worker in self._present()),
             "everything is done, and a worker does not say so",
         )
+        self._closed = True
         for worker in self._present():
             worker.leave()
         await self._until(
@@ -100,7 +102,7 @@ class Cluster:
         while not condition():
             if self._loop.time() > deadline or self._machines.steps > MOST_STEPS:
                 raise Violation("progress", f"{what} within {LIMIT_SECONDS:g} seconds", self.describe())
-            if not self._present() and not any(worker.leaving for worker in self.workers):
+            if not self._closed and all(worker.over for worker in self.workers):
                 self._join(Member())
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -153,7 +155,7 @@ class Cluster:
         life.add_done_callback(lambda task: self._ended(worker, task))
 
     def _ended(self, worker: Worker, life: asyncio.Task[None]) -> None:
-        worker.over = True
+        self._gone(worker, loudly=True)  # the process ends, and whatever it has left with it
         error = life.exception()
         self.monitor.note(worker.name, "ends" + (f": {error!r}" if error else ""))
         if isinstance(error, StoreUnavailable):
@@ -168,6 +170,9 @@ class Cluster:
 
     def _crash(self, worker: Worker, *, loudly: bool) -> None:
         self.monitor.note(worker.name, "crashes" if loudly else "vanishes")
+        self._gone(worker, loudly=loudly)
+
+    def _gone(self, worker: Worker, *, loudly: bool) -> None:
         worker.over = True
         worker.machine.crash()
         self.server.gone(worker.machine, loudly=loudly)
@@ -322,10 +327,13 @@ def run(scenario: Scenario) -> Monitor:
 
     try:
         loop.run(play())
-    except Violation:
+    except Violation as violation:
+        violation.trace = monitor.lines()
         raise
     except NothingToDo as error:
-        raise Violation("progress", str(error), monitor.ledger.describe()) from error
+        violation = Violation("progress", str(error), monitor.ledger.describe())
+        violation.trace = monitor.lines()
+        raise violation from error
     finally:
         monitor.steps = loop.steps
         monitor.seconds = loop.time()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
@@ -67,7 +68,7 @@ def draw(seed: int) -> Scenario:
     plan = _plan(chance)
     return Scenario(
         plan,
-        tuple(_mode(chance, plan, number) for number in range(len(plan.nodes))),
+        _modes(chance, plan),
         tuple(_member(chance) for _ in range(chance.choice([1, 2, 2, 3, 4]))),
         _acts(chance),
         _air(chance),
@@ -105,6 +106,28 @@ def _limits(chance: Random) -> Limits:
         fold=pick([0.3, 2.0]),
         bucket=pick([3.0, 120.0]),
     )
+
+
+def _modes(chance: Random, plan: Plan) -> tuple[Mode, ...]:
+    """Nothing behind a node that may double values keeps them by their names."""
+    modes: list[Mode] = []
+    for number, node in enumerate(plan.nodes):
+        mode = _mode(chance, plan, number)
+        stream = len(plan.sources) + number
+        behind = [other.kind for other in plan.nodes if stream in _all_above(plan, other.reads)]
+        if not mode.exactly_once and not mode.at_most_once and not set(behind) <= set(SIMPLE):
+            mode = replace(mode, exactly_once=True)
+        modes.append(mode)
+    return tuple(modes)
+
+
+def _all_above(plan: Plan, reads: Sequence[int]) -> set[int]:
+    """The streams that what is read comes of."""
+    found = set(reads)
+    for stream in reads:
+        if stream >= len(plan.sources):
+            found |= _all_above(plan, plan.nodes[stream - len(plan.sources)].reads)
+    return found
 
 
 def _mode(chance: Random, plan: Plan, number: int) -> Mode:

@@ -14,6 +14,7 @@ from millwheel.runtime.greeting import Identity
 from millwheel.runtime.links import Links
 from millwheel.runtime.load import Process
 from millwheel.runtime.placing import LeaseGuard, Placing
+from millwheel.services.hosting import unless
 from millwheel.store.port import Store
 from millwheel.testing.ether import Ether
 from millwheel.testing.virtual_loop import Machine
@@ -88,11 +89,15 @@ class Worker:
     async def work(self) -> None:
         """Its life, as `millwheel.services.worker` has it."""
         engine = self.engine
-        await engine.start()
-        engine.spawn(Placing(engine, Balancer(engine)).run(), "placing")
-        engine.spawn(LeaseGuard(engine).run(), "lease guard")
-        await engine.run(self._stop, until_done=False)
-        await engine.stop()
+        try:
+            if await unless(self._stop, engine.start()):
+                engine.spawn(Placing(engine, Balancer(engine)).run(), "placing")
+                engine.spawn(LeaseGuard(engine).run(), "lease guard")
+                await engine.run(self._stop, until_done=False)
+        finally:
+            await engine.stop()
+        if engine.failure is not None:
+            raise engine.failure
 
     def leave(self) -> None:
         """Ask it to end in order."""
