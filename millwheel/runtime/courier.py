@@ -131,7 +131,10 @@ class Remote:
         self._courier.has_work(self)
 
     def take_out(self) -> list[Delivery[Any]]:
-        """What is not acknowledged, for somebody else to keep: each log in its order."""
+        """What is not acknowledged, for somebody else to keep: each log in its order. What is sent
+        once only, and was sent, is done with: it would be sent again."""
+        for log, stream in self.streams.items():
+            self._courier.give_up(self, log, stream.give_up())
         streams, self.streams = self.streams, {}
         loose, self.loose = self.loose, deque()
         return [
@@ -237,9 +240,12 @@ class Courier:
 
     def begin(self, remote: Remote, log: int) -> None:
         """Send a stream of records anew, above everything this worker has sent before."""
-        given_up = remote.streams[log].begin(next(self._numbers))
-        if given_up:
-            self._engine.acknowledged(log, remote.step.id, given_up)
+        self.give_up(remote, log, remote.streams[log].begin(next(self._numbers)))
+
+    def give_up(self, remote: Remote, log: int, numbers: list[int]) -> None:
+        """Records that are sent once only, and may have arrived, are done with."""
+        if numbers:
+            self._engine.acknowledged(log, remote.step.id, numbers)
 
     def tell(self, interval: Interval) -> None:
         """The interval has stored a low watermark: others may know (I5)."""

@@ -328,11 +328,11 @@ def run(scenario: Scenario) -> Monitor:
     try:
         loop.run(play())
     except Violation as violation:
-        violation.trace = monitor.lines()
+        violation.trace = monitor.lines(400)
         raise
     except NothingToDo as error:
         violation = Violation("progress", str(error), monitor.ledger.describe())
-        violation.trace = monitor.lines()
+        violation.trace = monitor.lines(400)
         raise violation from error
     finally:
         monitor.steps = loop.steps

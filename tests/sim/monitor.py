@@ -154,4 +154,14 @@ def told(commit: Commit) -> str:
         "late": len(commit.stragglers),
         "rows": len(commit.rows),
     }
-    return f"commits {links} " + " ".join(f"{name} {n}" for name, n in parts.items() if n)
+    told = [f"{name} {n}" for name, n in parts.items() if n]
+    return " ".join([f"commits {links}", *told, *_met(commit)])
+
+
+def _met(commit: Commit) -> list[str]:
+    """What code met and did, by the journals."""
+    return [
+        f"{table.name.replace('journal', 'n')} {values[1]} {values[3]}"
+        for table, values in commit.rows
+        if table.name.startswith("journal")
+    ]
