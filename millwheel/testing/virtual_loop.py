@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
@@ -235,11 +236,13 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def close(self) -> None:
         """Forget everything. Coroutines that have not ended are closed, on no machine and in no time."""
         self._closed = True
-        for task in self._tasks:
-            if not task.done():
-                task._log_destroy_pending = False
-                with suppress(BaseException):
-                    task.get_coro().close()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of coroutines that are begun while others are closed
+            for task in self._tasks:
+                if not task.done():
+                    task._log_destroy_pending = False
+                    with suppress(BaseException):
+                        task.get_coro().close()
         self._tasks.clear()
         self._ready.clear()
         self._timers.clear()

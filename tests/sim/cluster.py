@@ -16,11 +16,13 @@ from millwheel.testing.ether import Ether, Weather
 from millwheel.testing.virtual_loop import NothingToDo, VirtualLoop, current_machine
 from tests.random_graphs import SOURCES, Dot, Row, Tape, Wait, Word
 from tests.sim.machines import LoopClock, Worker
-from tests.sim.monitor import Monitor, Violation
+from tests.sim.monitor import Monitor
 from tests.sim.network import Sky
+from tests.sim.oracle import check_outcome
 from tests.sim.pipelines import make_pipeline
 from tests.sim.scenario import Act, Member, Scenario
 from tests.sim.server import Database, Server, Trouble
+from tests.sim.violation import Violation
 from tests.sim.wire import store
 from tests.test_runtime_world import at
 
@@ -200,6 +202,12 @@ class Cluster:
             self._crash(worker, loudly=False)
         elif what == "pause":
             self._for_a_while(worker.machine.pause, worker.machine.go_on, how)
+        elif what == "stall":
+            self._for_a_while(
+                lambda: self.server.stall(worker.machine),
+                lambda: self.server.let_through(worker.machine),
+                how,
+            )
         elif what == "cut":
             self._ether.cut(worker.name, other.name)
         elif what == "part" and worker is not other:
@@ -310,33 +318,37 @@ def run(scenario: Scenario) -> Monitor:
     """Run a scenario to its end.
 
     Raises:
-        Violation: something that must hold does not; it has the last events in it.
+        Violation: something that must hold does not; the last events are in it.
     """
     loop = VirtualLoop()
     monitor = Monitor(scenario, loop)
     configure_logs(monitor)
     collecting = gc.isenabled()
-    gc.disable()
+    gc.disable()  # a run is short, and what it leaves goes all at once
 
     async def play() -> None:
         cluster = Cluster(scenario, monitor)
         graph = make_pipeline(scenario, cluster.tapes).graph()
         monitor.watch(cluster.database, cluster.tapes, graph)
         monitor.counts = cluster.counts
-        await cluster.play()
+        try:
+            await cluster.play()
+            check_outcome(scenario, cluster.database)
+        except Violation as violation:
+            violation.more = violation.more or cluster.describe()
+            raise
 
     try:
         loop.run(play())
     except Violation as violation:
-        violation.trace = monitor.lines(400)
+        violation.trace = monitor.lines()
         raise
     except NothingToDo as error:
         violation = Violation("progress", str(error), monitor.ledger.describe())
-        violation.trace = monitor.lines(400)
+        violation.trace = monitor.lines()
         raise violation from error
     finally:
-        monitor.steps = loop.steps
-        monitor.seconds = loop.time()
+        monitor.steps, monitor.seconds = loop.steps, loop.time()
         loop.close()
         structlog.reset_defaults()
         if collecting:

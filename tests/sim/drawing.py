@@ -43,8 +43,8 @@ KINDS: tuple[Drawn, ...] = (
 )
 
 EVENTS: tuple[Event, ...] = (
-    "join", "join", "leave", "crash", "crash", "crash", "vanish", "pause", "pause", "cut", "part",
-    "deaf", "away", "storm", "move", "move", "split", "split", "merge",
+    "join", "join", "leave", "crash", "crash", "crash", "vanish", "pause", "pause", "pause", "stall",
+    "stall", "cut", "part", "deaf", "away", "storm", "move", "move", "split", "split", "merge",
 )  # fmt: skip
 
 WEAKLY: tuple[Mode, ...] = (
@@ -161,9 +161,10 @@ def _acts(chance: Random) -> tuple[Act, ...]:
 
 
 def _how(chance: Random, what: Event) -> float:
-    if what in ("crash", "pause"):  # after so many steps, or for so long
-        steps = chance.choice([0, 3, 10, 40, 150])
-        return float(steps) if what == "crash" else round(chance.choice([0.3, 1.0, 2.5]) * LEASE_SECONDS, 2)
+    if what == "crash":  # after so many steps
+        return float(chance.choice([0, 3, 10, 40, 150]))
+    if what in ("pause", "stall"):
+        return round(chance.choice([0.3, 1.2, 2.5]) * LEASE_SECONDS, 2)
     if what == "split":
         return chance.choice([0.1, 0.5, 0.9])
     return round(chance.choice([0.2, 1.0, 4.0]) * (0.5 + chance.random()), 2)

@@ -17,7 +17,7 @@ import msgspec
 from millwheel.graph import Graph, Node
 from millwheel.model import MAX_TIME, MIN_TIME, name_of, record_id
 from millwheel.store.memory.tables import Tables
-from millwheel.store.port import Commit, IntervalCommit
+from millwheel.store.port import Claim, Commit, IntervalCommit
 from tests.random_graphs import Dot, Event, Tape, outcome
 from tests.sim.scenario import Scenario
 
@@ -107,6 +107,8 @@ class Ledger:
         """(reader, name) of weak productions that are stored."""
         self.least: dict[int, int] = {}
         """Computation -> the least of its low watermarks."""
+        self.read_at: dict[int, float] = {}
+        """Interval -> when a claim has read it last, by virtual time."""
         self.commits = 0
         self.closing = False
         """The sources have ended."""
@@ -185,6 +187,10 @@ class Ledger:
             self.parts[id_].sequencer = sequencer
         for id_, log in new_logs.items():
             self.logs[log] = id_
+
+    def read(self, claims: Sequence[Claim], now: float) -> None:
+        for claim in claims:
+            self.read_at[claim.interval.id] = now
 
     def split(self, lower: int, upper: int, at: int, sequencers: tuple[int, int]) -> None:
         part = self.parts[lower]

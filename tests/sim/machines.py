@@ -31,12 +31,13 @@ class LoopClock:
 
     def __init__(self, member: Member | None = None) -> None:
         self._member = member or Member()
+        self._loop = asyncio.get_running_loop()
 
     def now(self) -> int:
         return EPOCH_MICROS + int((self._member.ahead + self.monotonic()) * 1e6)
 
     def monotonic(self) -> float:
-        return asyncio.get_running_loop().time() * self._member.rate
+        return self._loop.time() * self._member.rate
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds / self._member.rate)

@@ -16,20 +16,10 @@ from tests.sim.checks import Broken
 from tests.sim.ledger import Ledger
 from tests.sim.scenario import Scenario
 from tests.sim.server import Database
+from tests.sim.violation import Violation
 from tests.sim.watch import Watch
 
 LAST_EVENTS = 60
-
-
-class Violation(AssertionError):
-    """Something that must hold does not."""
-
-    def __init__(self, check: str, what: str, more: str = "") -> None:
-        super().__init__(f"{check}: {what}")
-        self.check = check
-        self.what = what
-        self.more = more
-        self.trace: list[str] = []
 
 
 class Monitor(Watch):
@@ -78,8 +68,9 @@ class Monitor(Watch):
     def deployed(self) -> None:
         self.ledger.prepare()
 
-    def committed(self, worker: str, commit: Commit) -> None:
+    def committed(self, worker: str, commit: Commit, sent_at: float) -> None:
         self.note(self._name(worker), told(commit))
+        self._ask(checks.nothing_comes_after_a_claim, commit, sent_at)
         for check in checks.ON_COMMIT:
             self._ask(check, commit)
         self.ledger.committed(commit)
@@ -94,6 +85,7 @@ class Monitor(Watch):
     def took(self, worker: str, claims: list[Claim]) -> None:
         self.note(self._name(worker), f"reads {[claim.interval.id for claim in claims]}")
         self._ask(checks.a_successor_knows_all, claims)
+        self.ledger.read(claims, self._loop.time())
 
     def released(self, worker: str, intervals: list[int]) -> None:
         self.note(self._name(worker), f"releases {intervals}")

@@ -28,6 +28,7 @@ Event = Literal[
     "crash",  # its process is gone between two of its steps, and its connections break
     "vanish",  # its machine is gone, and nobody is told
     "pause",  # it stands still for `how` seconds, and goes on without knowing
+    "stall",  # nothing that it sends to the server arrives for `how` seconds, and then all of it
     "cut",  # its connections to another one break
     "part",  # nothing comes through between two for `how` seconds
     "deaf",  # nothing comes through from one to another for `how` seconds

@@ -94,6 +94,8 @@ class Session:
     finishing: bool = False
     """Its COMMIT has come."""
     held: list[int] = field(default_factory=list)
+    sent_at: float = 0.0
+    """When the last commit was sent, by virtual time."""
 
 
 class Server:
@@ -112,10 +114,12 @@ class Server:
         self.away = False
         self._chance = chance
         self._context = copy_context()
+        self._loop = asyncio.get_running_loop()
         self._calls: dict[Call, None] = {}
         self._sessions: dict[int, Session] = {}
         self._locks: dict[int, dict[Session, None]] = {}
         self._freed = asyncio.Event()
+        self._stalled: dict[Machine, list[Call]] = {}
         self._numbers = 0
 
     # -- calls --------------------------------------------------------------------
@@ -128,7 +132,7 @@ class Server:
         lost: Callable[[str], MillwheelError] = StoreUnavailable,
     ) -> Any:
         """Have something done, and wait for the answer; called by a worker."""
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Any] = self._loop.create_future()
         call = Call(what, machine, work, answer, lost)
         if self._chance is None:
             self._soon(self._arrive, call)
@@ -159,17 +163,28 @@ class Server:
 
     def _later(self, seconds: float, callback: Callable[..., object], *args: Any) -> None:
         """Do something by the server, later."""
-        loop = asyncio.get_running_loop()
-        loop.call_later(seconds, callback, *args, context=self._context.copy())
+        self._loop.call_later(seconds, callback, *args, context=self._context.copy())
 
     def _soon(self, callback: Callable[..., object], *args: Any) -> None:
-        asyncio.get_running_loop().call_soon(callback, *args, context=self._context.copy())
+        self._loop.call_soon(callback, *args, context=self._context.copy())
+
+    def stall(self, machine: Machine) -> None:
+        """Nothing of a machine arrives, and nobody is told; what it sends waits on the way."""
+        self._stalled.setdefault(machine, [])
+
+    def let_through(self, machine: Machine) -> None:
+        """What waited arrives, in its order."""
+        for call in self._stalled.pop(machine, ()):
+            self._soon(self._arrive, call)
 
     def _arrive(self, call: Call) -> None:
         if call.dropped:
             return
+        if call.machine is not None and call.machine in self._stalled:
+            self._stalled[call.machine].append(call)
+            return
         call.arrived = True
-        asyncio.get_running_loop().create_task(self._serve(call), context=self._context.copy())
+        self._loop.create_task(self._serve(call), context=self._context.copy())
 
     async def _serve(self, call: Call) -> None:
         result, error = None, None
@@ -292,7 +307,7 @@ class Server:
             raise StoreUnavailable("the session was ended")
         try:
             database.apply(commit)
-            self.watch.committed(session.owner, commit)
+            self.watch.committed(session.owner, commit, session.sent_at)
         finally:
             self._let_go(session)
 

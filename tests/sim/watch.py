@@ -15,8 +15,8 @@ class Watch:
     def deployed(self) -> None:
         """The graph is stored, perhaps since long."""
 
-    def committed(self, worker: str, commit: Commit) -> None:
-        """A commit took effect."""
+    def committed(self, worker: str, commit: Commit, sent_at: float) -> None:
+        """A commit took effect that its worker sent at a virtual time."""
 
     def claimed(self, worker: str, raised: Mapping[int, int], new_logs: Mapping[int, int]) -> None:
         """Sequencers were raised; nothing is read yet."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any, cast
@@ -100,6 +101,7 @@ class LaneWire:
         session = self._session
         if session is None or self._broken:
             raise StoreUnavailable("the lane has no connection")
+        session.sent_at = asyncio.get_running_loop().time()
         if commit.rows or commit.statements:
             await self._trip("write", session, lambda: self._server.write(session, commit))
             await self._trip("finish", session, lambda: self._finish(session), CommitUnknown)
