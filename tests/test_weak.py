@@ -22,7 +22,7 @@ from millwheel.errors import CommitUnknown, GraphError, NotTheSameAgain, StoreUn
 from millwheel.graph import Productions
 from millwheel.runtime.courier import Remote
 from millwheel.runtime.engine import Engine
-from millwheel.store.port import Commit, SplitWish
+from millwheel.store.port import Commit
 from millwheel.store.postgres import PostgresStore
 from millwheel.testing import Harness
 from millwheel.testing.ether import Fate, Weather

@@ -167,7 +167,7 @@ class Courier:
         self._working: dict[Remote, None] = {}
         self._held_up: dict[Link, dict[Remote, None]] = {}
         """Those with more to send than a link can take now; who had his turn stands behind."""
-        self._news: set[Interval] = set()
+        self._news: dict[Interval, None] = {}
         self._flushing: asyncio.Handle | None = None
         self.refused: Counter[str] = Counter()
         """Frames that were not taken, by the reason."""
@@ -249,7 +249,7 @@ class Courier:
 
     def tell(self, interval: Interval) -> None:
         """The interval has stored a low watermark: others may know (I5)."""
-        self._news.add(interval)
+        self._news[interval] = None
         self._soon()
 
     def repeat(self) -> None:
@@ -267,7 +267,7 @@ class Courier:
                     case Due.BEGIN:
                         self.begin(remote, log)
                         self.has_work(remote)
-        self._news.update(self._engine.intervals)
+        self._news.update(dict.fromkeys(self._engine.intervals))
         self._soon()
 
     def ask_first(self, remote: Remote) -> None:
@@ -564,7 +564,7 @@ class Courier:
             del self._incoming[name]
         for takers in self._takers.values():
             takers.pop(interval.id, None)
-        self._news.discard(interval)
+        self._news.pop(interval, None)
 
     async def close(self) -> None:
         """Say goodbye to everybody."""

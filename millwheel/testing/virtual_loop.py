@@ -2,7 +2,7 @@
 
 ::
 
-    loop = VirtualLoop()
+    loop = new_loop()
     one = loop.machine("one")
     one.start(serve())              # its tasks, timers and callbacks belong to `one` from here on
     loop.run(play())                # an hour of sleeping costs nothing
@@ -137,8 +137,13 @@ def current_machine() -> Machine | None:
     return _machine.get()
 
 
+def new_loop() -> VirtualLoop:
+    """A loop at time 0."""
+    return VirtualLoop()  # type: ignore[abstract]  # sockets, pipes and signals: there are none
+
+
 class VirtualLoop(asyncio.AbstractEventLoop):
-    """An event loop on virtual time."""
+    """An event loop on virtual time; made by `new_loop`."""
 
     def __init__(self) -> None:
         self.steps = 0

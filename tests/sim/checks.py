@@ -59,7 +59,9 @@ def _is_durable(ledger: Ledger, log: int, seq: int, receiver: int | None) -> Non
         if sent is None or (log, seq) in ledger.weak or not sent.receiver:
             return
         dot, readers = sent.value, [sent.receiver]
-    for reader in readers if isinstance(dot, Dot) else ():
+    if not isinstance(dot, Dot):
+        return  # a word, or a pane
+    for reader in readers:
         done = ledger.is_done(reader, log, seq, dot)
         must(done, "acknowledged, and not durable", ledger.names[reader], log, seq, dot.name)
 
@@ -339,7 +341,7 @@ def no_bucket_goes_too_early(ledger: Ledger, bucket: Bucket) -> None:
 
 def keys_keep_their_order(ledger: Ledger, commit: Commit) -> None:
     """I14: of one log, stream and key code meets the records in the sender's order."""
-    last = {}
+    last: dict[tuple[int, str, str, int], int] = {}
     for number, event in ledger.journal(commit):
         if event.what != "got" or not ledger.scenario.modes[number].exactly_once:
             continue

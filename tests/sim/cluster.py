@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, MutableMapping
 from random import Random
+from typing import Any, NoReturn
 
 import structlog
 
@@ -13,7 +14,7 @@ from millwheel.errors import StoreUnavailable
 from millwheel.store.port import MergeWish, SplitWish, Wish
 from millwheel.testing import advance, inject
 from millwheel.testing.ether import Ether, Weather
-from millwheel.testing.virtual_loop import NothingToDo, VirtualLoop, current_machine
+from millwheel.testing.virtual_loop import NothingToDo, VirtualLoop, current_machine, new_loop
 from tests.random_graphs import SOURCES, Dot, Row, Tape, Wait, Word
 from tests.sim.machines import LoopClock, Worker
 from tests.sim.monitor import Monitor
@@ -57,7 +58,7 @@ class Cluster:
         self.server = Server(self.database, Random(scenario.seed + 1), monitor)
         self._sky = Sky(Weather(Random(scenario.seed + 2), delay=0.01), monitor)
         self._ether = Ether(LoopClock(), self._sky)
-        self._plays: set[asyncio.Task[None]] = set()
+        self._plays: list[asyncio.Task[None]] = []
         self.counts: dict[str, int] = {}
         """What has happened, by kind."""
 
@@ -103,7 +104,9 @@ class Cluster:
         deadline = self._loop.time() + LIMIT_SECONDS
         while not condition():
             if self._loop.time() > deadline or self._machines.steps > MOST_STEPS:
-                raise Violation("progress", f"{what} within {LIMIT_SECONDS:g} seconds", self.describe())
+                raise Violation(
+                    "progress", f"{what} within {LIMIT_SECONDS:g} seconds", self.describe()
+                )
             if not self._closed and all(worker.over for worker in self.workers):
                 self._join(Member())
             await asyncio.sleep(LOOK_SECONDS)
@@ -208,6 +211,11 @@ class Cluster:
                 lambda: self.server.let_through(worker.machine),
                 how,
             )
+        elif what == "mute":
+            muted = self.server.muted
+            self._for_a_while(
+                lambda: muted.add(worker.machine), lambda: muted.discard(worker.machine), how
+            )
         elif what == "cut":
             self._ether.cut(worker.name, other.name)
         elif what == "part" and worker is not other:
@@ -230,9 +238,8 @@ class Cluster:
     def _count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
 
-    def _play(self, work: object) -> None:
-        task: asyncio.Task[None] = asyncio.ensure_future(work)  # type: ignore[call-overload]
-        self._plays.add(task)
+    def _play(self, work: Coroutine[Any, Any, None]) -> None:
+        self._plays.append(asyncio.ensure_future(work))
 
     def _for_a_while(
         self, begin: Callable[[], object], end: Callable[[], object], seconds: float
@@ -260,7 +267,9 @@ class Cluster:
             at = row.slot_from + int((row.slot_to - row.slot_from) * act.how)
             await self.database.wish([SplitWish(row.id, row.sequencer, at, "act")])
         else:
-            above = [r for r in rows if (r.computation, r.slot_from) == (row.computation, row.slot_to)]
+            above = [
+                r for r in rows if (r.computation, r.slot_from) == (row.computation, row.slot_to)
+            ]
             for upper in above:
                 await self.database.wish(
                     [
@@ -320,7 +329,7 @@ def run(scenario: Scenario) -> Monitor:
     Raises:
         Violation: something that must hold does not; the last events are in it.
     """
-    loop = VirtualLoop()
+    loop = new_loop()
     monitor = Monitor(scenario, loop)
     configure_logs(monitor)
     collecting = gc.isenabled()
@@ -344,9 +353,9 @@ def run(scenario: Scenario) -> Monitor:
         violation.trace = monitor.lines()
         raise
     except NothingToDo as error:
-        violation = Violation("progress", str(error), monitor.ledger.describe())
-        violation.trace = monitor.lines()
-        raise violation from error
+        stuck = Violation("progress", str(error), monitor.ledger.describe())
+        stuck.trace = monitor.lines()
+        raise stuck from error
     finally:
         monitor.steps, monitor.seconds = loop.steps, loop.time()
         loop.close()
@@ -359,7 +368,7 @@ def run(scenario: Scenario) -> Monitor:
 def configure_logs(monitor: Monitor) -> None:
     """What workers log is a line of the trace."""
 
-    def keep(logger: object, method: str, event: dict[str, object]) -> dict[str, object]:
+    def keep(logger: Any, method: str, event: MutableMapping[str, Any]) -> NoReturn:
         machine = current_machine()
         rest = " ".join(f"{k}={v}" for k, v in event.items() if k in TELLING)
         monitor.note(machine.name if machine else "?", f"says {event.get('event')} {rest}")

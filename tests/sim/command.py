@@ -24,7 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from itertools import count
+from itertools import count, islice
 from typing import NamedTuple
 
 from tests.sim.cluster import run
@@ -89,7 +89,9 @@ def explain(seed: int, seconds: float) -> bool:
     print("\n".join(violation.trace))
     if violation.more:
         print(violation.more)
-    print(f"{violation}\n\nthe smallest that fails so:\n{smallest.plan.describe()}\nrun({smallest!r})")
+    print(
+        f"{violation}\n\nthe smallest that fails so:\n{smallest.plan.describe()}\nrun({smallest!r})"
+    )
     return False
 
 
@@ -105,7 +107,7 @@ def results(seeds: Iterable[int], jobs: int) -> Iterator[Result]:
 
 def _bounded(seeds: Iterable[int], jobs: int) -> Iterable[int]:
     """No more than a day's work: a pool takes all that it is given."""
-    return seeds if isinstance(seeds, range) else [s for s, _ in zip(seeds, range(50_000 * jobs))]
+    return seeds if isinstance(seeds, range) else list(islice(seeds, 50_000 * jobs))
 
 
 def _quietly() -> None:

@@ -44,7 +44,7 @@ KINDS: tuple[Drawn, ...] = (
 
 EVENTS: tuple[Event, ...] = (
     "join", "join", "leave", "crash", "crash", "crash", "vanish", "pause", "pause", "pause", "stall",
-    "stall", "cut", "part", "deaf", "away", "storm", "move", "move", "split", "split", "merge",
+    "stall", "mute", "mute", "cut", "part", "deaf", "away", "storm", "move", "move", "split", "split", "merge",
 )  # fmt: skip
 
 WEAKLY: tuple[Mode, ...] = (
@@ -111,7 +111,7 @@ def _limits(chance: Random) -> Limits:
 def _modes(chance: Random, plan: Plan) -> tuple[Mode, ...]:
     """Nothing behind a node that may double values keeps them by their names."""
     modes: list[Mode] = []
-    for number, node in enumerate(plan.nodes):
+    for number in range(len(plan.nodes)):
         mode = _mode(chance, plan, number)
         stream = len(plan.sources) + number
         behind = [other.kind for other in plan.nodes if stream in _all_above(plan, other.reads)]
@@ -143,7 +143,7 @@ def _member(chance: Random) -> Member:
     """Mostly within what a lease tolerates; sometimes far beyond it."""
     if chance.random() < 0.6:
         return Member()
-    rate = chance.choice([0.9, 1.0, 1.1, 1.0, 0.5, 2.0])
+    rate = chance.choice([0.9, 1.0, 1.1, 0.5, 0.4, 2.0])
     return Member(chance.choice([-3600.0, -5.0, 0.0, 5.0, 600.0]), rate)
 
 
@@ -163,7 +163,7 @@ def _acts(chance: Random) -> tuple[Act, ...]:
 def _how(chance: Random, what: Event) -> float:
     if what == "crash":  # after so many steps
         return float(chance.choice([0, 3, 10, 40, 150]))
-    if what in ("pause", "stall"):
+    if what in ("pause", "stall", "mute"):
         return round(chance.choice([0.3, 1.2, 2.5]) * LEASE_SECONDS, 2)
     if what == "split":
         return chance.choice([0.1, 0.5, 0.9])
@@ -190,5 +190,3 @@ def _calls(chance: Random) -> Calls:
         slow=chance.choice([0.0, 0.02, 0.1]),
         slow_seconds=chance.choice([0.5, 1.0, 2 * LEASE_SECONDS]),
     )
-
-

@@ -377,10 +377,11 @@ class Ledger:
 
 def acked_of(link: IntervalCommit) -> dict[int, Acked]:
     """Per log what a commit says of it."""
-    return {int(log): (first, runs) for log, (first, runs) in msgspec.json.decode(link.acked).items()}
+    return {
+        int(log): (first, runs) for log, (first, runs) in msgspec.json.decode(link.acked).items()
+    }
 
 
 def is_in(acked: Acked, seq: int) -> bool:
     first, runs = acked
     return seq < first or any(low <= seq <= high for low, high in runs)
-

@@ -119,8 +119,8 @@ class Monitor(Watch):
 
     # -- what goes wrong ----------------------------------------------------------
 
-    def broken(self, error: MillwheelError) -> None:
-        self.fail(Violation("the store", str(error)))
+    def broken(self, what: str, error: MillwheelError) -> None:
+        self.fail(Violation("the store", f"{what}: {error}"))
 
     def worker_failed(self, name: str, error: BaseException) -> None:
         """A worker ended with an error that nothing here accounts for."""

@@ -49,6 +49,4 @@ def is_known(scenario: Scenario, number: int) -> bool:
     if node.kind == "timers" or (node.kind in WINDOWS and not (plan.punctual and exact)):
         return False
     sources = len(plan.sources)
-    return all(
-        is_known(scenario, stream - sources) for stream in node.reads if stream >= sources
-    )
+    return all(is_known(scenario, stream - sources) for stream in node.reads if stream >= sources)

@@ -52,7 +52,7 @@ def _scan_before_claim() -> list[Patch]:
     ) -> list[Claim]:
         there = {id_: 0 for id_ in interval_ids if id_ in database.tables.intervals}
         early = database.read_claims((there, {}), timers)
-        await asyncio.sleep(self._moment())
+        await asyncio.sleep(self.pause())
         await self.clear_the_way(interval_ids, worker, also_live=sequencers is None)
         raised, new_logs = database.raise_sequencers(
             worker, interval_ids, again=again, sequencers=sequencers
@@ -75,7 +75,7 @@ def _scan_before_claim() -> list[Patch]:
 
 def _ack_before_commit() -> list[Patch]:
     """Senders are told before the commit is durable (I1)."""
-    put_together = lane.put_together
+    put_together = commits.put_together
 
     def and_tell(engine: Any, bundle: Bundle) -> Commit:
         commit = put_together(engine, bundle)
@@ -141,8 +141,7 @@ def _resend_with_a_new_id() -> list[Patch]:
 
 def _credit_leak() -> list[Patch]:
     """Of every third record the credit is not given back (I8)."""
-    unacked = SentLog.unacked.fget
-    assert unacked is not None
+    unacked: Any = vars(SentLog)["unacked"].fget
     return [(SentLog, "unacked", property(lambda self: unacked(self) + self.first // 3))]
 
 
@@ -168,7 +167,7 @@ def _plain_read() -> list[Patch]:
         rows = database.tables.intervals
         if not options.get("again") or any(i not in rows or rows[i].owner != worker for i in ids):
             return await claim(self, database, worker, ids, **options)
-        await asyncio.sleep(self._moment())
+        await asyncio.sleep(self.pause())
         claims = database.read_claims(({i: rows[i].sequencer for i in ids}, {}), TIMERS_A_PAGE)
         self.watch.took(worker, claims)
         return claims

@@ -29,6 +29,7 @@ Event = Literal[
     "vanish",  # its machine is gone, and nobody is told
     "pause",  # it stands still for `how` seconds, and goes on without knowing
     "stall",  # nothing that it sends to the server arrives for `how` seconds, and then all of it
+    "mute",  # its heartbeats do not arrive for `how` seconds, and all else does
     "cut",  # its connections to another one break
     "part",  # nothing comes through between two for `how` seconds
     "deaf",  # nothing comes through from one to another for `how` seconds

@@ -120,6 +120,8 @@ class Server:
         self._locks: dict[int, dict[Session, None]] = {}
         self._freed = asyncio.Event()
         self._stalled: dict[Machine, list[Call]] = {}
+        self.muted: set[Machine | None] = set()
+        """Machines whose heartbeats do not arrive; all else does."""
         self._numbers = 0
 
     # -- calls --------------------------------------------------------------------
@@ -143,7 +145,7 @@ class Server:
             self._later(chance.random() * 0.1, self._break, call, "nobody answers there")
             return await answer
         self._calls[call] = None
-        if fate < trouble.lost:
+        if fate < trouble.lost or (what == "heartbeat" and machine in self.muted):
             call.dropped = True
             self._later(chance.random() * 0.2, self._break, call, "the connection broke")
         elif fate < trouble.lost + trouble.torn:
@@ -160,6 +162,10 @@ class Server:
         if chance.random() < trouble.slow:
             return chance.random() * trouble.slow_seconds
         return chance.random() * trouble.usual_seconds
+
+    def pause(self) -> float:
+        """How long lies between two transactions: mostly little, now and then much."""
+        return 0.0 if self._chance is None else 0.5 * self._chance.random() ** 4
 
     def _later(self, seconds: float, callback: Callable[..., object], *args: Any) -> None:
         """Do something by the server, later."""
@@ -192,7 +198,7 @@ class Server:
             result = await call.work()
         except MillwheelError as failure:
             if isinstance(failure, InvariantBroken):
-                self.watch.broken(failure)
+                self.watch.broken(call.what, failure)
             error = failure
         except BaseException as failure:
             self.watch.fail(failure)
@@ -362,11 +368,9 @@ class Server:
         sequencers: Mapping[int, int] | None = None,
     ) -> list[Claim]:
         await self.clear_the_way(interval_ids, worker, also_live=sequencers is None)
-        taken = database.raise_sequencers(
-            worker, interval_ids, again=again, sequencers=sequencers
-        )
+        taken = database.raise_sequencers(worker, interval_ids, again=again, sequencers=sequencers)
         self.watch.claimed(worker, *taken)
-        await asyncio.sleep(self._moment())
+        await asyncio.sleep(self.pause())
         claims = database.read_claims(taken, timers)
         self.watch.took(worker, claims)
         return claims

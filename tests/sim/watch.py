@@ -45,7 +45,7 @@ class Watch:
     def note(self, who: str, what: str) -> None:
         """Something worth a line."""
 
-    def broken(self, error: MillwheelError) -> None:
+    def broken(self, what: str, error: MillwheelError) -> None:
         """The store says that an invariant is broken."""
 
     def fail(self, error: BaseException) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 from millwheel.errors import CommitUnknown, StoreUnavailable
@@ -35,9 +36,7 @@ class Wire:
         def remote(*args: Any, **options: Any) -> Awaitable[Any]:
             def work() -> Awaitable[Any]:
                 if name in BY_THE_SERVER:
-                    return cast(
-                        Awaitable[Any], getattr(server, name)(database, *args, **options)
-                    )
+                    return cast(Awaitable[Any], getattr(server, name)(database, *args, **options))
                 return cast(Awaitable[Any], getattr(database, name)(*args, **options))
 
             return server.call(name, work, self._machine)
@@ -64,9 +63,7 @@ class Wire:
             return [replace(row) for row in rows[:PAGE_ROWS]]
 
         while True:
-            rows = await self._server.call(
-                "read_productions", lambda first=first: page(first), self._machine
-            )
+            rows = await self._server.call("read_productions", partial(page, first), self._machine)
             for row in rows:
                 yield row
             if len(rows) < PAGE_ROWS:
