@@ -31,8 +31,6 @@ FOUND_SOON = (
     "timer fired twice",
     "watermark past a hold",
     "lost reply is failure",
-    "resend with a new id",
-    "credit leak",
     "position past a record",
     "fold drops a change",
     "late record freezes",

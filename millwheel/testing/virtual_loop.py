@@ -137,20 +137,20 @@ def current_machine() -> Machine | None:
     return _machine.get()
 
 
-def new_loop() -> VirtualLoop:
-    """A loop at time 0."""
-    return VirtualLoop()  # type: ignore[abstract]  # sockets, pipes and signals: there are none
+def new_loop(now: float = 0.0) -> VirtualLoop:
+    """A loop that begins at a time."""
+    return VirtualLoop(now)  # type: ignore[abstract]  # sockets, pipes and signals: there are none
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
     """An event loop on virtual time; made by `new_loop`."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: float = 0.0) -> None:
         self.steps = 0
         """Callbacks that have run."""
         self.errors: list[dict[str, Any]] = []
         """What went wrong where nobody was there to hear of it."""
-        self._now = 0.0
+        self._now = now
         self._ready: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[float, int, _TimerHandle]] = []
         self._numbers = count()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Coroutine, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
 from random import Random
 from typing import Any, NoReturn
 
@@ -17,7 +17,7 @@ from millwheel.testing.ether import Ether, Weather
 from millwheel.testing.virtual_loop import NothingToDo, VirtualLoop, current_machine, new_loop
 from tests.random_graphs import SOURCES, Dot, Row, Tape, Wait, Word
 from tests.sim.machines import LoopClock, Worker
-from tests.sim.monitor import Monitor
+from tests.sim.monitor import Beginner, Monitor
 from tests.sim.network import Sky
 from tests.sim.oracle import check_outcome
 from tests.sim.pipelines import make_pipeline
@@ -40,7 +40,9 @@ MOST_STEPS = 2_000_000
 class Cluster:
     """One run of a scenario."""
 
-    def __init__(self, scenario: Scenario, monitor: Monitor) -> None:
+    def __init__(
+        self, scenario: Scenario, monitor: Monitor, tapes: Sequence[Tape] | None = None
+    ) -> None:
         self.scenario = scenario
         self.monitor = monitor
         self.workers: list[Worker] = []
@@ -49,7 +51,7 @@ class Cluster:
         assert isinstance(self._loop, VirtualLoop)
         self._machines = self._loop
         self._owners = plan.partitions()
-        self.tapes = [Tape(number) for number in range(len(self._owners))]
+        self.tapes = tapes or [Tape(number) for number in range(len(self._owners))]
         self._arrivals = plan.arrivals()
         self._fed = [0] * len(self.tapes)
         self._closing = False
@@ -59,8 +61,7 @@ class Cluster:
         self._sky = Sky(Weather(Random(scenario.seed + 2), delay=0.01), monitor)
         self._ether = Ether(LoopClock(), self._sky)
         self._plays: list[asyncio.Task[None]] = []
-        self.counts: dict[str, int] = {}
-        """What has happened, by kind."""
+        monitor.watch(self.database, self.tapes, make_pipeline(scenario, self.tapes).graph())
 
     # -- the course of things -----------------------------------------------------
 
@@ -84,7 +85,7 @@ class Cluster:
         self.monitor.ledger.closing = self._closing = True
         for worker in self._present():
             worker.machine.do(self._close_at_end, worker)
-        await self._until(self.monitor.ledger.is_finished, "not everything is done")
+        await self._until(self.monitor.is_finished, "not everything is done")
         await self._until(
             lambda: all(worker.engine.done.is_set() for worker in self._present()),
             "everything is done, and a worker does not say so",
@@ -164,13 +165,13 @@ class Cluster:
         error = life.exception()
         self.monitor.note(worker.name, "ends" + (f": {error!r}" if error else ""))
         if isinstance(error, StoreUnavailable):
-            self._count("restart")
+            self.monitor.count("restart")
             self._loop.call_later(RESTART_SECONDS, self._restart)
         elif error is not None:
             self.monitor.worker_failed(worker.name, error)
 
     def _restart(self) -> None:
-        if len(self._present()) < MOST_WORKERS:
+        if len(self._present()) < MOST_WORKERS and not self._closed:
             self._join(Member())
 
     def _crash(self, worker: Worker, *, loudly: bool) -> None:
@@ -193,7 +194,7 @@ class Cluster:
             return
         worker = present[act.who % len(present)]
         other = present[(act.who + 1) % len(present)]
-        self._count(what)
+        self.monitor.count(what)
         self.monitor.note("act", f"{what} {worker.name} {how:g}")
         if what == "join" and len(present) < MOST_WORKERS:
             self._join(Member())
@@ -234,9 +235,6 @@ class Cluster:
             self._for_a_while(self._worsen_calls, self._ease_calls, how)
         elif what in ("move", "split", "merge"):
             self._play(self._wish(act))
-
-    def _count(self, what: str) -> None:
-        self.counts[what] = self.counts.get(what, 0) + 1
 
     def _play(self, work: Coroutine[Any, Any, None]) -> None:
         self._plays.append(asyncio.ensure_future(work))
@@ -324,31 +322,54 @@ class Cluster:
 
 
 def run(scenario: Scenario) -> Monitor:
-    """Run a scenario to its end.
+    """Run a scenario to its end, and once more from a copy of its store if there is to be one.
 
     Raises:
         Violation: something that must hold does not; the last events are in it.
     """
     loop = new_loop()
     monitor = Monitor(scenario, loop)
+    tapes: list[Tape] = []
+
+    def play() -> Awaitable[None]:
+        cluster = Cluster(scenario, monitor)
+        tapes.extend(cluster.tapes)
+        return cluster.play()
+
+    _run(loop, monitor, play)
+    if monitor.copy is not None:
+        _run_from(scenario, tapes, *monitor.copy)
+    return monitor
+
+
+def _run_from(scenario: Scenario, tapes: Sequence[Tape], at: float, copy: Database) -> None:
+    """Bring a copy of a store to its end, elsewhere (I10)."""
+    loop = new_loop(at)
+    monitor = Beginner(scenario, loop)
+
+    def play() -> Awaitable[None]:
+        cluster = Cluster(scenario, monitor, tapes)
+        copy.copy_into(cluster.database)
+        return cluster.finish()
+
+    try:
+        _run(loop, monitor, play)
+    except Violation as violation:
+        violation.check = f"from a copy: {violation.check}"
+        raise
+
+
+def _run(loop: VirtualLoop, monitor: Monitor, play: Callable[[], Awaitable[None]]) -> None:
     configure_logs(monitor)
     collecting = gc.isenabled()
     gc.disable()  # a run is short, and what it leaves goes all at once
 
-    async def play() -> None:
-        cluster = Cluster(scenario, monitor)
-        graph = make_pipeline(scenario, cluster.tapes).graph()
-        monitor.watch(cluster.database, cluster.tapes, graph)
-        monitor.counts = cluster.counts
-        try:
-            await cluster.play()
-            check_outcome(scenario, cluster.database)
-        except Violation as violation:
-            violation.more = violation.more or cluster.describe()
-            raise
+    async def to_the_end() -> None:
+        await play()
+        check_outcome(monitor.ledger.scenario, monitor.database)
 
     try:
-        loop.run(play())
+        loop.run(to_the_end())
     except Violation as violation:
         violation.trace = monitor.lines()
         raise
@@ -362,7 +383,6 @@ def run(scenario: Scenario) -> Monitor:
         structlog.reset_defaults()
         if collecting:
             gc.enable()
-    return monitor
 
 
 def configure_logs(monitor: Monitor) -> None:

@@ -74,7 +74,7 @@ def draw(seed: int) -> Scenario:
         _air(chance),
         _calls(chance),
         chance.random() < 0.7,
-        chance.random() < 0.06,
+        chance.choice([5, 20, 50]) if chance.random() < 0.1 else None,
         seed,
     )
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from millwheel.errors import MillwheelError
 from millwheel.graph import Graph
+from millwheel.model import MAX_TIME
 from millwheel.runtime.frames import Acknowledge
 from millwheel.store.port import Bucket, Claim, Commit
 from millwheel.testing.virtual_loop import VirtualLoop
@@ -32,6 +33,8 @@ class Monitor(Watch):
         self.counts: dict[str, int] = {}
         self.steps = 0
         self.seconds = 0.0
+        self.copy: tuple[float, Database] | None = None
+        """The store as it was at a virtual time, if it was to be copied."""
         self._loop = loop
         self._names: dict[str, str] = {}
         self._database: Database | None = None
@@ -46,6 +49,10 @@ class Monitor(Watch):
         assert self._database is not None
         return self._database
 
+    def is_finished(self) -> bool:
+        """Whether all time is over, and nothing is on its way."""
+        return self.ledger.is_finished()
+
     def joined(self, name: str, worker: str) -> None:
         self._names[worker] = name
         self.note(name, "joins")
@@ -55,6 +62,10 @@ class Monitor(Watch):
         return [f"{at:9.4f} {who:7} {what}" for at, who, what in self.trace[-last:]]
 
     # -- what happens -------------------------------------------------------------
+
+    def count(self, what: str) -> None:
+        """Something of a kind has happened."""
+        self.counts[what] = self.counts.get(what, 0) + 1
 
     def note(self, who: str, what: str) -> None:
         self.trace.append((self._loop.time(), who, what))
@@ -76,6 +87,10 @@ class Monitor(Watch):
         self.ledger.committed(commit)
         for standing in checks.STANDING:
             self._ask(standing)
+        if self.ledger.commits == self.ledger.scenario.copy_after:
+            self.note("store", "is copied")
+            self.count("copy")
+            self.copy = self._loop.time(), self.database.copied()
 
     def claimed(self, worker: str, raised: Mapping[int, int], new_logs: Mapping[int, int]) -> None:
         self.note(self._name(worker), f"claims {dict(raised)} new logs {dict(new_logs)}")
@@ -109,7 +124,7 @@ class Monitor(Watch):
 
     def dropped(self, bucket: Bucket) -> None:
         self.note("store", f"bucket {bucket.id} is dropped")
-        self.counts["bucket dropped"] = self.counts.get("bucket dropped", 0) + 1
+        self.count("bucket dropped")
         self._ask(checks.no_bucket_goes_too_early, bucket)
 
     def acknowledged(self, sender: str, frame: Acknowledge) -> None:
@@ -133,6 +148,43 @@ class Monitor(Watch):
 
     def _name(self, worker: str) -> str:
         return self._names.get(worker, worker[:8])
+
+
+class Beginner(Monitor):
+    """Who looks on from the middle: all that he can tell is what comes of it in the end."""
+
+    def deployed(self) -> None:
+        pass
+
+    def committed(self, worker: str, commit: Commit, sent_at: float) -> None:
+        self.note(self._name(worker), told(commit))
+
+    def claimed(self, worker: str, raised: Mapping[int, int], new_logs: Mapping[int, int]) -> None:
+        self.note(self._name(worker), f"claims {dict(raised)} new logs {dict(new_logs)}")
+
+    def took(self, worker: str, claims: list[Claim]) -> None:
+        self.note(self._name(worker), f"reads {[claim.interval.id for claim in claims]}")
+
+    def split(self, interval: int, upper: int) -> None:
+        self.note("store", f"interval {interval} is split: {upper}")
+
+    def merged(self, lower: int, upper: int, made: int) -> None:
+        self.note("store", f"intervals {lower} and {upper} are merged: {made}")
+
+    def folded(self, interval: int, through: int) -> None:
+        pass
+
+    def dropped(self, bucket: Bucket) -> None:
+        self.note("store", f"bucket {bucket.id} is dropped")
+
+    def acknowledged(self, sender: str, frame: Acknowledge) -> None:
+        pass
+
+    def is_finished(self) -> bool:
+        tables = self.database.tables
+        return not self.database.pending_productions() and all(
+            tables.last_commit(id_)[0].link.low_watermark == MAX_TIME for id_ in tables.intervals
+        )
 
 
 def told(commit: Commit) -> str:

@@ -106,8 +106,8 @@ class Scenario:
     air: Air = Air()
     calls: Calls = Calls()
     fuse: bool = True
-    copied: bool = False
-    """Whether the store is copied in the middle, and another cluster brought to its end from there."""
+    copy_after: int | None = None
+    """After so many commits the store is copied, and in the end another cluster goes on from there."""
     seed: int = 0
 
     def settings(self) -> Settings:
@@ -138,11 +138,6 @@ class Scenario:
             what(stream - sources) for stream in self.plan.nodes[number].reads if stream >= sources
         )
 
-    @property
-    def faults(self) -> int:
-        """How many things go wrong on purpose."""
-        return len(self.acts)
-
 
 def smaller(scenario: Scenario) -> Iterator[Scenario]:
     """Scenarios that are a little less than this one: fewer acts, rows, nodes and workers."""
@@ -163,8 +158,8 @@ def smaller(scenario: Scenario) -> Iterator[Scenario]:
             yield replace(scenario, members=members)
     if not scenario.fuse:
         yield replace(scenario, fuse=True)
-    if scenario.copied:
-        yield replace(scenario, copied=False)
+    if scenario.copy_after is not None:
+        yield replace(scenario, copy_after=None)
     for plan in random_graphs.smaller(scenario.plan):
         yield replace(scenario, plan=plan, modes=_modes_of(scenario, plan))
     for number, mode in enumerate(scenario.modes):

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import copy_context
+from copy import deepcopy
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -51,6 +52,20 @@ class Database(MemoryStore):
     def placed(self) -> Placement:
         """Who owns what, now."""
         return self._placement.read()
+
+    def copied(self) -> Database:
+        """All that is stored, as one snapshot: what a backup would bring back elsewhere (I10)."""
+        copy = Database(self.tables.pipeline, clock=self._clock)
+        self.copy_into(copy)
+        return copy
+
+    def copy_into(self, other: Database) -> None:
+        """Let another database hold what this one holds, and share none of it."""
+        leader, self.tables.leader = self.tables.leader, None
+        vars(other.tables).update(deepcopy(vars(self.tables)))
+        self.tables.leader = leader
+        vars(other._sinks).update(deepcopy(vars(self._sinks)))
+        other.dead_letters, other.statements = other.tables.dead_letters, other.tables.statements
 
 
 @dataclass
@@ -331,9 +346,10 @@ class Server:
             try:
                 async with asyncio.timeout(LOCK_SECONDS):
                     await self._unlocked(ids)
-                return
             except TimeoutError:
                 self._end_those_in_the_way(ids, worker, also_live=also_live)
+            else:
+                return
         raise StoreUnavailable(f"intervals {list(ids)} are locked by a session")
 
     def _end_those_in_the_way(
