@@ -164,7 +164,7 @@ class Cluster:
         self._gone(worker, loudly=True)  # the process ends, and whatever it has left with it
         error = life.exception()
         self.monitor.note(worker.name, "ends" + (f": {error!r}" if error else ""))
-        if isinstance(error, StoreUnavailable):
+        if isinstance(error, StoreUnavailable) or (error and worker.member.is_too_slow):
             self.monitor.count("restart")
             self._loop.call_later(RESTART_SECONDS, self._restart)
         elif error is not None:

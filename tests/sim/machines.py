@@ -62,6 +62,7 @@ class Worker:
         self.name = machine.name
         self.id = str(UUID(int=Random(number).getrandbits(128)))
         self.machine = machine
+        self.member = member
         self.over = False
         """It has ended, one way or another."""
         self.leaving = False

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
+from millwheel.runtime.lease import MARGIN
 from millwheel.settings import Settings
 from tests import random_graphs
 from tests.random_graphs import Plan
@@ -72,6 +73,12 @@ class Member:
 
     ahead: float = 0.0
     rate: float = 1.0
+
+    @property
+    def is_too_slow(self) -> bool:
+        """Whether it believes in its lease when that is over: such a worker may fail, as long as
+        it does no harm."""
+        return self.rate < 1 - MARGIN
 
 
 @dataclass(frozen=True)
