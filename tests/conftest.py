@@ -26,6 +26,7 @@ from millwheel.store import binaries, embedded
 from millwheel.store.migrate import migrate
 from millwheel.store.port import Store
 from millwheel.store.views import install_views
+from tests.sim.site import SimulatedSite
 from tests.store_contract import MemorySite, PostgresSite, Schema, Site
 
 POSTGRES_15 = Path("/usr/lib/postgresql/15/bin")
@@ -174,11 +175,13 @@ async def postgres(schema: Schema) -> AsyncIterator[PostgresSite]:
     await site.aclose()
 
 
-@pytest.fixture(params=("memory", *(f"pg{version}" for version in VERSIONS)))
+@pytest.fixture(params=("memory", "simulated", *(f"pg{version}" for version in VERSIONS)))
 async def site(request: pytest.FixtureRequest) -> AsyncIterator[Site]:
     """An empty store of each kind, with ways to look into it."""
     if request.param == "memory":
         found: Site = MemorySite()
+    elif request.param == "simulated":
+        found = SimulatedSite()
     else:
         schema = request.getfixturevalue("new_schema")(int(request.param[2:]))
         found = await PostgresSite.open(schema)
@@ -188,5 +191,5 @@ async def site(request: pytest.FixtureRequest) -> AsyncIterator[Site]:
 
 @pytest.fixture
 def store(site: Site) -> Store:
-    """An empty store of each kind: in memory, on Postgres 15, on Postgres 18."""
+    """An empty store of each kind: in memory, behind the simulated server, on Postgres 15 and 18."""
     return site.store

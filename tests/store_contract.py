@@ -139,33 +139,35 @@ class MemorySite(Site):
     def __init__(self) -> None:
         self.clock = VirtualClock(START)
         self.store: MemoryStore = MemoryStore("wheel", clock=self.clock)
+        self.tables: MemoryStore = self.store
+        """What is stored, to look into it."""
 
     async def another(self) -> Store:
         return self.store.another()
 
     async def states(self) -> list[ShownState]:
-        return sorted(self.store.states(), key=repr)
+        return sorted(self.tables.states(), key=repr)
 
     async def timers(self) -> list[ShownTimer]:
-        return sorted(self.store.timers(), key=repr)
+        return sorted(self.tables.timers(), key=repr)
 
     async def pending(self) -> list[tuple[int, int]]:
-        return self.store.pending_productions()
+        return self.tables.pending_productions()
 
     async def rows(self, table: Table[Any]) -> list[tuple[Any, ...]]:
-        return sorted(self.store.rows(table.name), key=itemgetter(0))
+        return sorted(self.tables.rows(table.name), key=itemgetter(0))
 
     async def dead_letters(self) -> list[DeadLetter]:
-        return list(self.store.dead_letters)
+        return list(self.tables.dead_letters)
 
     async def pause(self, *injectors: str) -> None:
-        self.store.pause(*injectors)
+        self.tables.pause(*injectors)
 
     async def aclose(self) -> None:
         await self.store.close()
 
     def refuse_statements(self) -> None:
-        self.store.faults.refuse = lambda what, _: "no such table" if what == REFUSED else None
+        self.tables.faults.refuse = lambda what, _: "no such table" if what == REFUSED else None
 
 
 class PostgresSite(Site):

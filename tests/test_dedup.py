@@ -221,6 +221,21 @@ async def test_records_older_than_the_gc_watermark_are_remnants() -> None:
     assert dedup.sort([old, new]) == ([new], {}, [old])
 
 
+async def test_what_is_older_than_all_buckets_is_a_remnant_for_who_has_just_come() -> None:
+    """Others have dropped the bucket, and this worker has not asked for the GC watermark yet."""
+    clock = VirtualClock()
+    store = MemoryStore(clock=clock)
+    for number in range(2):
+        await store.open_bucket("time", 0, 1000 * number, 1000 * (number + 1))
+    store.tables.gc_watermark = 1000
+    assert await store.drop_bucket((await store.live_buckets())[0])
+    buckets = Buckets(store, QUICK, Stamps(clock), shared=True)
+    await buckets.load()
+    dedup = Dedup(store, buckets, 1, (0, 65536), capacity=100, inherited=frozenset())
+    old, new = delivery(0, 999), delivery(1, 1000)
+    assert dedup.sort([old, new]) == ([new], {}, [old])
+
+
 async def test_a_time_without_its_bucket_is_an_error_never_not_seen() -> None:
     clock, _, buckets, dedup = await make()
     with pytest.raises(InvariantBroken, match="no bucket for stamp"):

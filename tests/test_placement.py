@@ -64,7 +64,7 @@ async def worker(store: Store, lease_seconds: float = 60.0) -> str:
 async def events(site: Site) -> list[tuple[Any, ...]]:
     """Rows of the view `placement_events`, without number and time."""
     if isinstance(site, MemorySite):
-        return [tuple(event) for event in site.store.placement_events()]
+        return [tuple(event) for event in site.tables.placement_events()]
     assert isinstance(site, PostgresSite)
     return await site.query(
         "SELECT computation, interval_id, slot_from, slot_to, what, from_worker::text, "

@@ -358,7 +358,7 @@ async def test_strangers_who_say_nothing_are_few_and_hung_up_on(world: World) ->
         answers = [await reader.read() for reader, _ in connections]
     refused = [answer for answer in answers if b"too many strangers" in answer]
     assert len(refused) == 3
-    assert one._connections == set()
+    assert one._connections == {}
     await hang_up(*(writer for _, writer in connections))
 
 

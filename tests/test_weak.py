@@ -21,11 +21,12 @@ from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, 
 from millwheel.errors import CommitUnknown, GraphError, NotTheSameAgain, StoreUnavailable
 from millwheel.graph import Productions
 from millwheel.model import Delivery
+from millwheel.runtime.courier import Remote
 from millwheel.runtime.engine import Engine
 from millwheel.store.port import Commit
 from millwheel.store.postgres import PostgresStore
 from millwheel.testing import Harness
-from millwheel.testing.ether import Weather
+from millwheel.testing.ether import Fate, Weather
 from tests.drawing import examples
 from tests.store_contract import Schema
 from tests.test_runtime_world import (
@@ -907,6 +908,41 @@ async def test_at_most_once_when_a_link_breaks_with_the_acknowledgements() -> No
     await cluster.go(cluster.finished)
     assert_at_most_once(cluster, values)
     for engine in workers:
+        await cluster.leave(engine)
+
+
+async def test_at_most_once_is_not_sent_again_when_its_interval_is_cut() -> None:
+    """What was sent has arrived, and its sender learns of the cut before it is acknowledged."""
+    values = [Item("", n, n / 10) for n in range(1000)]
+    cluster = Cluster(fleeting(values, settings=SHARED))
+    sender = await cluster.join()
+    await cluster.join()
+
+    def late(source: str, target: str, body: bytes) -> Fate:
+        return Fate(delay=3.0 if source == "w1" else 0.0)  # what the receiver answers
+
+    tally = next(id_ for id_, step in sender.steps.items() if step.name == "tally")
+
+    def of_tally() -> list[Remote]:
+        return [r for r in sender.neighbours.remotes() if r.step.id == tally and r.owner]
+
+    await cluster.go(of_tally)
+    cluster.ether.weather = late
+    sent: list[Remote] = []
+
+    def on_its_way() -> bool:
+        sent[:] = [
+            remote
+            for remote in of_tally()
+            if any(s.unacked and s.last == max(s.unacked) for s in remote.streams.values())
+        ]
+        return bool(sent)
+
+    await cluster.go(on_its_way)
+    assert [d.seq for r in sent for d in r.take_out()] == []  # as a look at the cut has it
+    await cluster.go(cluster.finished)
+    assert_at_most_once(cluster, values)
+    for engine in list(cluster.alive):
         await cluster.leave(engine)
 
 

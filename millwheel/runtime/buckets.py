@@ -92,6 +92,8 @@ class Buckets:
         found = sorted(view.buckets, key=lambda bucket: bucket.low)
         self._time = [bucket for bucket in found if bucket.family == "time"]
         self._lows = [bucket.low for bucket in self._time]
+        if self._lows:  # what is before them was dropped, and so lies below the stored watermark
+            self.gc_watermark = max(self.gc_watermark, self._lows[0])
         self._named = [bucket for bucket in found if bucket.family == "named"]
         self._sources = {(b.log, b.low): b for b in found if b.family == "source"}
         first: dict[int, int] = {}

@@ -131,7 +131,10 @@ class Remote:
         self._courier.has_work(self)
 
     def take_out(self) -> list[Delivery[Any]]:
-        """What is not acknowledged, for somebody else to keep: each log in its order."""
+        """What is not acknowledged, for somebody else to keep: each log in its order. What is sent
+        once only, and was sent, is done with: it would be sent again."""
+        for log, stream in self.streams.items():
+            self._courier.give_up(self, log, stream.give_up())
         streams, self.streams = self.streams, {}
         loose, self.loose = self.loose, deque()
         return [
@@ -164,7 +167,7 @@ class Courier:
         self._working: dict[Remote, None] = {}
         self._held_up: dict[Link, dict[Remote, None]] = {}
         """Those with more to send than a link can take now; who had his turn stands behind."""
-        self._news: set[Interval] = set()
+        self._news: dict[Interval, None] = {}
         self._flushing: asyncio.Handle | None = None
         self.refused: Counter[str] = Counter()
         """Frames that were not taken, by the reason."""
@@ -237,13 +240,16 @@ class Courier:
 
     def begin(self, remote: Remote, log: int) -> None:
         """Send a stream of records anew, above everything this worker has sent before."""
-        given_up = remote.streams[log].begin(next(self._numbers))
-        if given_up:
-            self._engine.acknowledged(log, remote.step.id, given_up)
+        self.give_up(remote, log, remote.streams[log].begin(next(self._numbers)))
+
+    def give_up(self, remote: Remote, log: int, numbers: list[int]) -> None:
+        """Records that are sent once only, and may have arrived, are done with."""
+        if numbers:
+            self._engine.acknowledged(log, remote.step.id, numbers)
 
     def tell(self, interval: Interval) -> None:
         """The interval has stored a low watermark: others may know (I5)."""
-        self._news.add(interval)
+        self._news[interval] = None
         self._soon()
 
     def repeat(self) -> None:
@@ -261,7 +267,7 @@ class Courier:
                     case Due.BEGIN:
                         self.begin(remote, log)
                         self.has_work(remote)
-        self._news.update(self._engine.intervals)
+        self._news.update(dict.fromkeys(self._engine.intervals))
         self._soon()
 
     def ask_first(self, remote: Remote) -> None:
@@ -558,7 +564,7 @@ class Courier:
             del self._incoming[name]
         for takers in self._takers.values():
             takers.pop(interval.id, None)
-        self._news.discard(interval)
+        self._news.pop(interval, None)
 
     async def close(self) -> None:
         """Say goodbye to everybody."""

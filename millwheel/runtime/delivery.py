@@ -122,21 +122,26 @@ class Outgoing:
             number: higher than that of any stream begun before.
 
         Returns:
-            The numbers that are given up, since they were sent and may have arrived: none, unless
-            records are sent once only.
+            The numbers that are given up.
         """
-        given_up: list[int] = []
-        if self._once:
-            unsent = {delivery.seq for delivery in self._unsent}
-            given_up = [seq for seq in self.unacked if seq not in unsent]
-            for seq in given_up:
-                del self.unacked[seq]
+        given_up = self.give_up()
         self.begun = number
         self.halted = self.held = False
         self._quiet_since = float("inf")
         self._asked = 0
         self.last = NOTHING
         self._unsent = deque(self.unacked.values())
+        return given_up
+
+    def give_up(self) -> list[int]:
+        """Forget what was sent and may have arrived, where records are sent once only; gives the
+        numbers."""
+        if not self._once:
+            return []
+        unsent = {delivery.seq for delivery in self._unsent}
+        given_up = [seq for seq in self.unacked if seq not in unsent]
+        for seq in given_up:
+            del self.unacked[seq]
         return given_up
 
     def take(self, records: int, size: int) -> tuple[int, list[Delivery[Any]]]:

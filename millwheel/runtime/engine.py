@@ -483,13 +483,13 @@ class Engine:
                 log, receiver = delivery.log, delivery.receiver
                 seqs = by_sender.setdefault((log, receiver), [])
             seqs.append(delivery.seq)
-        owners: set[Interval] = set()
+        owners: dict[Interval, None] = {}
         for (log, receiver), seqs in by_sender.items():
             found = self.logs.get(log)
             if found is not None:
                 sent, owner = found
                 self._arrived(sent, owner, receiver, seqs)
-                owners.add(owner)
+                owners[owner] = None
             elif self.courier is not None:
                 self.courier.acknowledge(log, receiver, seqs)
             # else a log that was drained and retired: late copies

@@ -351,7 +351,7 @@ class Lane:
             self._looked.set()
             found = await self._engine.patiently(lambda: dedup.look_up(maybe))
             if found:
-                self._drop(interval, dedup.landed(found))
+                self._drop(interval, dedup.landed(sorted(found)))
                 candidates = [d for d in candidates if d.id not in found]
         return candidates  # type: ignore[return-value]
 

@@ -96,7 +96,7 @@ class Links:
         self._random = random or Random()  # noqa: S311 (pauses are no secret)
         self._handler: Handler | None = None
         self._keeper: asyncio.Task[None] | None = None
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}
         """All whose transport is open, ended or not."""
         self._links: dict[Connection, WorkerLink] = {}
         """The links that connections are for; a stranger's has none."""
@@ -216,7 +216,7 @@ class Links:
 
     def opened(self, connection: Connection) -> None:
         strangers = sum(not c.up and c.end_reason is None for c in self._connections)
-        self._connections.add(connection)
+        self._connections[connection] = None
         self._all_gone.clear()
         if self._closing:
             connection.end("closed", "the worker stops")
@@ -264,7 +264,7 @@ class Links:
         self._handler.link_drained(self._links[connection])
 
     def gone(self, connection: Connection) -> None:
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         if not self._connections:
             self._all_gone.set()
 

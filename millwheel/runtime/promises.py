@@ -24,7 +24,7 @@ class Promises:
         self._engine = engine
         self.watermarks = Watermarks()
         self.percentiles = {p: Watermarks() for n in engine.graph.nodes for p in n.percentiles}
-        self._idle: set[Injector] = set()
+        self._idle: list[Injector] = []
         """Those here that were idle at the last look."""
 
     def connect(self, by_name: dict[str, Step]) -> None:
@@ -100,7 +100,7 @@ class Promises:
         still goes by the least of all (decision 26).
         """
         injectors = self._engine.injectors
-        idle = {injector for injector in injectors if injector.idle}
+        idle = [injector for injector in injectors if injector.idle]
         for injector in injectors:
             if (injector in idle) != (injector in self._idle):
                 self._tell_readers(injector.interval)

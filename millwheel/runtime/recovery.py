@@ -206,7 +206,7 @@ class Recovery:
                     await self._wait_after(delay)
                 await self._start_over(rest, given_up)
                 rest = self._still_here(rest)
-                for interval in {interval for interval, _ in rest}:
+                for interval in dict.fromkeys(interval for interval, _ in rest):
                     records = [i for of, i in rest if of is interval and isinstance(i, Delivery)]
                     interval.intake.extendleft(reversed(records))
                 return

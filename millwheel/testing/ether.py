@@ -117,6 +117,14 @@ class Ether:
     def is_parted(self, one: str, other: str) -> bool:
         return frozenset((one, other)) in self._parted
 
+    def lose(self, name: str, *, silently: bool = False) -> None:
+        """A place is gone: nobody listens there any more, and its connections break. `silently`:
+        nobody is told of that, as when a machine has lost its power."""
+        self.deafen(name)
+        for line in sorted(self._lines, key=lambda line: line.number):
+            if name in (line.source, line.target) and not silently:
+                line.broken(ConnectionResetError("the other side is gone"))
+
     # -- for places and lines -----------------------------------------------------
 
     def listen(self, name: str, make: Make) -> None:

@@ -80,7 +80,7 @@ def apply(
         versions: of the streams, as the code of this worker writes them.
         refuse: tells why a statement or a row is to be refused, if it is.
     """
-    _check_fence(commit, tables)
+    check_fence(commit, tables)
     here = tables.bucket(commit.bucket)
     _check_appends(commit, tables, here)
     _check_users(commit, sinks, refuse or (lambda what, values: None))
@@ -113,7 +113,12 @@ def apply(
     tables.statements += commit.statements
 
 
-def _check_fence(commit: Commit, tables: Tables) -> None:
+def check_fence(commit: Commit, tables: Tables) -> None:
+    """Whether each interval is still its owner's, and the commit the next one of its chain.
+
+    Raises:
+        Fenced: it is not.
+    """
     for link in commit.intervals:
         if not tables.is_current(link.interval_id, link.sequencer) or not _follows(
             link, commit.bucket, tables

@@ -46,6 +46,9 @@ from millwheel.store.port import (
     TimerPlace,
 )
 
+Taken = tuple[dict[int, int], dict[int, int]]
+"""Of a claim: per interval what its sequencer was raised to, and its new log."""
+
 PAGE_ROWS = 2000
 """Productions read back between two looks at the event loop."""
 
@@ -180,11 +183,26 @@ class MemoryStore:
     ) -> list[Claim]:
         assert not (again and sequencers is not None), "one's own need no comparison"
         await self._called("claim")
-        if sequencers is None:
-            raised, new_logs = self._placement.take_over(worker, interval_ids, again=again)
-        else:
-            raised, new_logs = self._placement.take_free(worker, interval_ids, sequencers)
+        taken = self.raise_sequencers(worker, interval_ids, again=again, sequencers=sequencers)
         await asyncio.sleep(0)  # the sequencers are raised; only now is anything read (I4)
+        return self.read_claims(taken, timers)
+
+    def raise_sequencers(
+        self,
+        worker: str,
+        interval_ids: list[int],
+        *,
+        again: bool,
+        sequencers: Mapping[int, int] | None,
+    ) -> Taken:
+        """The first transaction of a claim: whoever had the intervals is fenced."""
+        if sequencers is None:
+            return self._placement.take_over(worker, interval_ids, again=again)
+        return self._placement.take_free(worker, interval_ids, sequencers)
+
+    def read_claims(self, taken: Taken, timers: int) -> list[Claim]:
+        """The second one: what the new owner starts from."""
+        raised, new_logs = taken
         return [
             read_claim(self.tables, id_, sequencer, new_logs.get(id_, 0), timers)
             for id_, sequencer in raised.items()

@@ -1,0 +1,354 @@
+"""An asyncio event loop whose time is a number, for programs of several machines in one process.
+
+::
+
+    loop = new_loop()
+    one = loop.machine("one")
+    one.start(serve())              # its tasks, timers and callbacks belong to `one` from here on
+    loop.run(play())                # an hour of sleeping costs nothing
+
+When nothing is ready the loop jumps to the next timer. There are no sockets, no threads and no
+signals (`run_in_executor` runs at once), and ready callbacks run in the order in which they became
+ready: what a program does depends on nothing but itself.
+
+A *machine* is what stands still or ends together::
+
+    runs ──pause──> paused ──go_on──> runs
+     └──────crash──────┴────────────> crashed
+
+Whatever a machine's callback starts belongs to it. While it is paused all of that is kept, and
+happens when it goes on: so a process that was stopped wakes up, and does not know for how long it slept.
+When it has crashed nothing of it happens any more, no ``finally`` and no goodbye. Both can be done from
+outside at any time, and so between any two steps of any of its tasks; `Machine.after` does it
+after so many of its steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import warnings
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import suppress
+from contextvars import Context, ContextVar, copy_context
+from itertools import count
+from typing import Any, TypeVar, TypeVarTuple
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+Work = Generator[Any, None, T] | Coroutine[Any, Any, T]
+
+_machine: ContextVar[Machine | None] = ContextVar("machine", default=None)
+
+PRUNE_TASKS = 500
+"""Tasks that were begun between two looks at which of them have ended."""
+
+
+class NothingToDo(Exception):
+    """Nobody is ready, and nobody sleeps: what is waited for will never happen."""
+
+
+class VirtualTask(asyncio.Task[T]):
+    """A task that sets hold in the same order in every process, whatever its address is."""
+
+    _log_destroy_pending: bool
+
+    def __init__(self, number: int, coro: Work[T], **options: Any) -> None:
+        self._number = number
+        super().__init__(coro, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class _Handle(asyncio.Handle):
+    __slots__ = ("machine",)
+    machine: Machine | None
+
+
+class _TimerHandle(asyncio.TimerHandle):
+    __slots__ = ("machine",)
+    machine: Machine | None
+
+
+class Machine:
+    """Tasks, timers and callbacks that stand still or end together; made by `VirtualLoop.machine`."""
+
+    def __init__(self, loop: VirtualLoop, name: str) -> None:
+        self.name = name
+        self.paused = False
+        self.crashed = False
+        self.steps = 0
+        """Callbacks of it that have run."""
+        self._loop = loop
+        self._context = copy_context()
+        self._context.run(_machine.set, self)
+        self._kept: list[asyncio.Handle] = []
+        self._fate: tuple[int, Callable[[], None]] | None = None
+
+    @property
+    def context(self) -> Context:
+        """For what is to belong to this machine, whoever asks for it."""
+        return self._context.copy()
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run something on this machine."""
+        return self._loop.create_task(work, context=self.context)
+
+    def do(self, callback: Callable[[*Ts], object], *args: *Ts) -> None:
+        """Have something done by this machine, as soon as it can."""
+        self._loop.call_soon(callback, *args, context=self.context)
+
+    def after(self, steps: int, then: Callable[[], None]) -> None:
+        """Do something to the machine, from outside, after so many more of its steps."""
+        self._fate = self.steps + steps, then
+
+    def pause(self) -> None:
+        """Let it stand still, in the middle of whatever it does."""
+        self.paused = True
+
+    def go_on(self) -> None:
+        """Let it do all that came for it meanwhile, in its order."""
+        self.paused = False
+        kept, self._kept = self._kept, []
+        self._loop.run_again(kept)
+
+    def crash(self) -> None:
+        """Let nothing of it happen any more."""
+        self.crashed = True
+
+    def may_run(self, handle: asyncio.Handle) -> bool:
+        """Whether one of its callbacks runs now; else it is kept, as are those of the dead: what
+        they hold must not be cleaned up, or ``finally`` would run."""
+        if self.crashed or self.paused:
+            self._kept.append(handle)
+            return False
+        self.steps += 1
+        if self._fate is not None and self.steps > self._fate[0]:
+            then, self._fate = self._fate[1], None
+            then()
+            return self.may_run(handle)
+        return True
+
+
+def current_machine() -> Machine | None:
+    """The machine whose callback is running; None: what is outside of all machines."""
+    return _machine.get()
+
+
+def new_loop(now: float = 0.0) -> VirtualLoop:
+    """A loop that begins at a time."""
+    return VirtualLoop(now)  # type: ignore[abstract]  # sockets, pipes and signals: there are none
+
+
+class VirtualLoop(asyncio.AbstractEventLoop):
+    """An event loop on virtual time; made by `new_loop`."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.steps = 0
+        """Callbacks that have run."""
+        self.errors: list[dict[str, Any]] = []
+        """What went wrong where nobody was there to hear of it."""
+        self._now = now
+        self._ready: deque[asyncio.Handle] = deque()
+        self._timers: list[tuple[float, int, _TimerHandle]] = []
+        self._numbers = count()
+        self._tasks: list[VirtualTask[Any]] = []
+        self._prune_at = PRUNE_TASKS
+        self._error: BaseException | None = None
+        self._stopping = False
+        self._running = False
+        self._closed = False
+
+    def machine(self, name: str) -> Machine:
+        """One more machine."""
+        return Machine(self, name)
+
+    # -- running ------------------------------------------------------------------
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run something to its end, outside of all machines.
+
+        Raises:
+            NothingToDo: it waits for what never happens.
+        """
+        result: T = self.run_until_complete(work)
+        return result
+
+    def run_until_complete(self, future: Any) -> Any:
+        task = asyncio.ensure_future(future, loop=self)
+        task.add_done_callback(self._stop_at_end)
+        try:
+            self.run_forever()
+        finally:
+            task.remove_done_callback(self._stop_at_end)
+        return task.result()
+
+    def _stop_at_end(self, task: asyncio.Future[Any]) -> None:
+        self.stop()
+
+    def run_forever(self) -> None:
+        if self._running:
+            raise RuntimeError("the loop is running already")
+        self._running, self._stopping = True, False
+        before = asyncio._get_running_loop()
+        asyncio._set_running_loop(self)
+        try:
+            while not self._stopping:
+                self._turn()
+        finally:
+            self._running = False
+            asyncio._set_running_loop(before)
+
+    def _turn(self) -> None:
+        """All that is ready now; what becomes ready meanwhile has its turn next."""
+        ready, timers = self._ready, self._timers
+        while timers and timers[0][2].cancelled():
+            heapq.heappop(timers)
+        if not ready:
+            if not timers:
+                raise NothingToDo("nothing is ready, and nothing is due at any time")
+            self._now = max(self._now, timers[0][0])
+        while timers and timers[0][0] <= self._now:
+            ready.append(heapq.heappop(timers)[2])
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if handle.cancelled():
+                continue
+            machine: Machine | None = handle.machine  # type: ignore[attr-defined]
+            if machine is not None and not machine.may_run(handle):
+                continue
+            self.steps += 1
+            handle._run()
+            if self._error is not None:
+                error, self._error = self._error, None
+                raise error
+
+    def fail(self, error: BaseException) -> None:
+        """End the run with an error, whoever notices it."""
+        self._error = self._error or error
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    def is_running(self) -> bool:
+        return self._running
+
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        """Forget everything. Coroutines that have not ended are closed, on no machine and in no time."""
+        self._closed = True
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of coroutines that are begun while others are closed
+            for task in self._tasks:
+                if not task.done():
+                    task._log_destroy_pending = False
+                    with suppress(BaseException):
+                        task.get_coro().close()
+        self._tasks.clear()
+        self._ready.clear()
+        self._timers.clear()
+
+    async def shutdown_asyncgens(self) -> None:
+        pass
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        pass
+
+    # -- callbacks ----------------------------------------------------------------
+
+    def time(self) -> float:
+        return self._now
+
+    def call_soon(
+        self,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.Handle:
+        handle = _Handle(callback, args, self, context)
+        handle.machine = _machine.get() if context is None else context.get(_machine)
+        self._ready.append(handle)
+        return handle
+
+    def call_soon_threadsafe(
+        self,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now + max(0.0, delay), callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        handle = _TimerHandle(when, callback, args, self, context)
+        handle.machine = _machine.get() if context is None else context.get(_machine)
+        heapq.heappush(self._timers, (when, next(self._numbers), handle))
+        return handle
+
+    def run_again(self, handles: list[asyncio.Handle]) -> None:
+        """Let callbacks that were kept back have their turn."""
+        self._ready.extend(handles)
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Asked by asyncio; the next turn drops it."""
+
+    # -- futures, tasks, executors --------------------------------------------------
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(
+        self, coro: Work[T], *, name: str | None = None, context: Context | None = None
+    ) -> asyncio.Task[T]:
+        number = next(self._numbers)
+        task = VirtualTask(number, coro, loop=self, name=name or f"task {number}", context=context)
+        self._tasks.append(task)
+        if len(self._tasks) >= self._prune_at:
+            self._tasks = [task for task in self._tasks if not task.done()]
+            self._prune_at = len(self._tasks) + PRUNE_TASKS
+        return task
+
+    def get_task_factory(self) -> None:
+        return None
+
+    def run_in_executor(
+        self, executor: Any, func: Callable[[*Ts], T], *args: *Ts
+    ) -> asyncio.Future[T]:
+        future = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    # -- errors -------------------------------------------------------------------
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        self.errors.append(context)
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        self.call_exception_handler(context)
+
+    def get_debug(self) -> bool:
+        return False
+
+    def set_debug(self, enabled: bool) -> None:
+        pass

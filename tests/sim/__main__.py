@@ -1,0 +1,7 @@
+"""``python -m tests.sim``: see `tests.sim.command`."""
+
+import sys
+
+from tests.sim.command import main
+
+sys.exit(main())

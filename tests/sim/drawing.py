@@ -1,0 +1,192 @@
+"""Scenarios drawn from seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+from tests.random_graphs import (
+    ALL_KEPT,
+    EXACT,
+    SIMPLE,
+    WINDOWS,
+    Drawn,
+    Limits,
+    Plan,
+    Row,
+    Step,
+    Wait,
+    Word,
+    plans,
+)
+from tests.sim.scenario import (
+    LEASE_SECONDS,
+    STRONG,
+    Act,
+    Air,
+    Calls,
+    Event,
+    Member,
+    Mode,
+    Scenario,
+)
+
+SPAN_SECONDS = 10.0
+"""In which everything that goes wrong begins."""
+
+KINDS: tuple[Drawn, ...] = (
+    plans(EXACT),
+    plans((*EXACT, "timers")),
+    plans((*SIMPLE, *WINDOWS), punctual=True, lates=ALL_KEPT),
+    plans(SIMPLE),
+)
+
+EVENTS: tuple[Event, ...] = (
+    "join", "join", "leave", "crash", "crash", "crash", "vanish", "pause", "pause", "pause", "stall",
+    "stall", "mute", "mute", "cut", "part", "deaf", "away", "storm", "move", "move", "split", "split", "merge",
+)  # fmt: skip
+
+WEAKLY: tuple[Mode, ...] = (
+    Mode(weak=True),
+    Mode(weak=True),
+    Mode(weak=True, tree=True),
+    Mode(weak=True, exactly_once=False),
+    Mode(weak=True, spread=True),
+)
+
+OTHERWISE: tuple[Mode, ...] = (
+    Mode(exactly_once=False),
+    Mode(at_most_once=True),
+    Mode(spread=True),
+)
+
+
+def draw(seed: int) -> Scenario:
+    """The scenario of a seed."""
+    chance = Random(seed)
+    plan = _plan(chance)
+    return Scenario(
+        plan,
+        _modes(chance, plan),
+        tuple(_member(chance) for _ in range(chance.choice([1, 2, 2, 3, 4]))),
+        _acts(chance),
+        _air(chance),
+        _calls(chance),
+        chance.random() < 0.7,
+        chance.choice([5, 20, 50]) if chance.random() < 0.1 else None,
+        seed,
+    )
+
+
+def _plan(chance: Random) -> Plan:
+    plan = chance.choice(KINDS)(chance)
+    steps: list[Step] = []
+    for step in (*plan.steps, *chance.choice(KINDS)(chance).steps):
+        if isinstance(step, Row | Word):
+            partition = step.partition
+            if partition is None or partition < len(plan.partitions()):
+                steps.append(step)
+        else:
+            steps.append(Wait(chance.choice([4, 20, 60])))
+    if plan.punctual:
+        steps = [step for step in steps if not isinstance(step, Word)]
+    return replace(plan, steps=tuple(steps), limits=_limits(chance), faults=())
+
+
+def _limits(chance: Random) -> Limits:
+    pick = chance.choice
+    return Limits(
+        lanes=pick([1, 1, 2, 3]),
+        chunk=pick([1, 2, 100]),
+        bundle=pick([1, 3, 1000]),
+        unacked=pick([1, 2, 5, 1000]),
+        timers=pick([1, 2, 1000]),
+        cache=pick([0, 1 << 20]),
+        fold=pick([0.3, 2.0]),
+        bucket=pick([3.0, 120.0]),
+    )
+
+
+def _modes(chance: Random, plan: Plan) -> tuple[Mode, ...]:
+    """Nothing behind a node that may double values keeps them by their names."""
+    modes: list[Mode] = []
+    for number in range(len(plan.nodes)):
+        mode = _mode(chance, plan, number)
+        stream = len(plan.sources) + number
+        behind = [other.kind for other in plan.nodes if stream in _all_above(plan, other.reads)]
+        if not mode.exactly_once and not mode.at_most_once and not set(behind) <= set(SIMPLE):
+            mode = replace(mode, exactly_once=True)
+        modes.append(mode)
+    return tuple(modes)
+
+
+def _all_above(plan: Plan, reads: Sequence[int]) -> set[int]:
+    """The streams that what is read comes of."""
+    found = set(reads)
+    for stream in reads:
+        if stream >= len(plan.sources):
+            found |= _all_above(plan, plan.nodes[stream - len(plan.sources)].reads)
+    return found
+
+
+def _mode(chance: Random, plan: Plan, number: int) -> Mode:
+    node = plan.nodes[number]
+    if node.kind in ("pass", "filter", "split") and not node.waits and chance.random() < 0.35:
+        return chance.choice(WEAKLY)
+    if node.kind in ("pass", "filter", "split") and chance.random() < 0.2:
+        return chance.choice(OTHERWISE)
+    return STRONG
+
+
+def _member(chance: Random) -> Member:
+    """Mostly within what a lease tolerates; sometimes far beyond it."""
+    if chance.random() < 0.6:
+        return Member()
+    rate = chance.choice([0.9, 1.0, 1.1, 0.5, 0.4, 2.0])
+    return Member(chance.choice([-3600.0, -5.0, 0.0, 5.0, 600.0]), rate)
+
+
+def _acts(chance: Random) -> tuple[Act, ...]:
+    acts = [
+        Act(
+            round(chance.random() * SPAN_SECONDS, 3),
+            what := chance.choice(EVENTS),
+            chance.randrange(12),
+            _how(chance, what),
+        )
+        for _ in range(chance.choice([0, 1, 2, 3, 4, 6]))
+    ]
+    return tuple(sorted(acts, key=lambda act: act.at))
+
+
+def _how(chance: Random, what: Event) -> float:
+    if what == "crash":  # after so many steps
+        return float(chance.choice([0, 3, 10, 40, 150]))
+    if what in ("pause", "stall", "mute"):
+        return round(chance.choice([0.3, 1.2, 2.5]) * LEASE_SECONDS, 2)
+    if what == "split":
+        return chance.choice([0.1, 0.5, 0.9])
+    return round(chance.choice([0.2, 1.0, 4.0]) * (0.5 + chance.random()), 2)
+
+
+def _air(chance: Random) -> Air:
+    if chance.random() < 0.4:
+        return Air()
+    return Air(
+        drop=chance.choice([0.0, 0.02, 0.1]),
+        duplicate=chance.choice([0.0, 0.05, 0.2]),
+        overtake=chance.choice([0.0, 0.05, 0.2]),
+        delay=chance.choice([0.01, 0.05, 0.5]),
+    )
+
+
+def _calls(chance: Random) -> Calls:
+    if chance.random() < 0.4:
+        return Calls()
+    return Calls(
+        lost=chance.choice([0.0, 0.01, 0.03]),
+        torn=chance.choice([0.0, 0.01, 0.03]),
+        slow=chance.choice([0.0, 0.02, 0.1]),
+        slow_seconds=chance.choice([0.5, 1.0, 2 * LEASE_SECONDS]),
+    )

@@ -1,0 +1,112 @@
+"""A worker of a simulated cluster: its machine, its clock, its engine."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from uuid import UUID
+
+from millwheel.clock import Clock
+from millwheel.pipeline import Pipeline
+from millwheel.runtime.balancer import Balancer
+from millwheel.runtime.engine import Engine
+from millwheel.runtime.greeting import Identity
+from millwheel.runtime.links import Links
+from millwheel.runtime.load import Process
+from millwheel.runtime.placing import LeaseGuard, Placing
+from millwheel.services.hosting import unless
+from millwheel.store.port import Store
+from millwheel.testing.ether import Ether
+from millwheel.testing.virtual_loop import Machine
+from tests.sim.network import Spot
+from tests.sim.scenario import Member
+
+EPOCH_MICROS = 1_700_000_000_000_000
+FREE_OF_CHARGE = Process(cpu_seconds=lambda: 0.0, run_seconds=lambda: 0.0)
+"""What a simulation costs the machine it runs on must not move intervals."""
+
+
+class LoopClock:
+    """The time of the running loop, as a clock that may be set wrong and go wrong shows it."""
+
+    def __init__(self, member: Member | None = None) -> None:
+        self._member = member or Member()
+        self._loop = asyncio.get_running_loop()
+
+    def now(self) -> int:
+        return EPOCH_MICROS + int((self._member.ahead + self.monotonic()) * 1e6)
+
+    def monotonic(self) -> float:
+        return self._loop.time() * self._member.rate
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / self._member.rate)
+
+
+class Worker:
+    """One worker, on a machine of its own."""
+
+    def __init__(
+        self,
+        number: int,
+        machine: Machine,
+        member: Member,
+        pipeline: Pipeline,
+        store: Store,
+        ether: Ether,
+        *,
+        copies: int,
+        close_at_end: bool,
+    ) -> None:
+        self.number = number
+        self.name = machine.name
+        self.id = str(UUID(int=Random(number).getrandbits(128)))
+        self.machine = machine
+        self.member = member
+        self.over = False
+        """It has ended, one way or another."""
+        self.leaving = False
+        self._stop = asyncio.Event()
+        clock: Clock = LoopClock(member)
+
+        def network(worker: str) -> Links:
+            return Links(
+                Identity(pipeline.name, worker, None),
+                Spot(ether, machine),
+                clock=clock,
+                random=Random(number),
+            )
+
+        self.engine = Engine(
+            pipeline,
+            store,
+            clock=clock,
+            network=network,
+            worker=self.id,
+            process=FREE_OF_CHARGE,
+            inject_copies=copies,
+            close_at_end=close_at_end,
+        )
+
+    async def work(self) -> None:
+        """Its life, as `millwheel.services.worker` has it."""
+        engine = self.engine
+        try:
+            if await unless(self._stop, engine.start()):
+                engine.spawn(Placing(engine, Balancer(engine)).run(), "placing")
+                engine.spawn(LeaseGuard(engine).run(), "lease guard")
+                await engine.run(self._stop, until_done=False)
+        finally:
+            await engine.stop()
+        if engine.failure is not None:
+            raise engine.failure
+
+    def leave(self) -> None:
+        """Ask it to end in order."""
+        self.leaving = True
+        self._stop.set()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it works, or would if it were not paused."""
+        return not self.over and not self.leaving

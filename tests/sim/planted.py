@@ -1,0 +1,267 @@
+"""Bugs to plant: each changes one rule of the live code, and must be found.
+
+A simulation that finds nothing proves something only if it finds what is there. Each of these takes
+away a rule that the design names; `with planted(name)` has it in the code for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from millwheel.errors import StoreUnavailable
+from millwheel.model import MIN_TIME, Delivery, record_id
+from millwheel.runtime import commits, delivery, holdings, lane
+from millwheel.runtime.bundle import Bundle
+from millwheel.runtime.dedup import Dedup
+from millwheel.runtime.interval import Interval
+from millwheel.runtime.recovery import Recovery
+from millwheel.runtime.sent import SentLog
+from millwheel.store.memory import lane as memory_lane
+from millwheel.store.memory.placement import MemoryPlacement
+from millwheel.store.port import TIMERS_A_PAGE, Claim, Commit
+from tests.sim.server import Database, Server
+from tests.sim.wire import LaneWire
+
+Patch = tuple[Any, str, Any]
+"""(where, what, what instead)."""
+
+
+def _fence_removed() -> list[Patch]:
+    """A commit is taken from whoever comes (I3)."""
+    return [(memory_lane, "check_fence", lambda commit, tables: None)]
+
+
+def _scan_before_claim() -> list[Patch]:
+    """A successor reads what is stored, and raises the sequencer after that (I4, figure 12)."""
+
+    async def claim(
+        self: Server,
+        database: Database,
+        worker: str,
+        interval_ids: list[int],
+        *,
+        again: bool = False,
+        timers: int = TIMERS_A_PAGE,
+        sequencers: Mapping[int, int] | None = None,
+    ) -> list[Claim]:
+        there = {id_: 0 for id_ in interval_ids if id_ in database.tables.intervals}
+        early = database.read_claims((there, {}), timers)
+        await asyncio.sleep(self.pause())
+        await self.clear_the_way(interval_ids, worker, also_live=sequencers is None)
+        raised, new_logs = database.raise_sequencers(
+            worker, interval_ids, again=again, sequencers=sequencers
+        )
+        self.watch.claimed(worker, raised, new_logs)
+        claims = [
+            replace(
+                found,
+                interval=replace(found.interval, sequencer=raised[found.interval.id]),
+                new_log=new_logs.get(found.interval.id, 0),
+            )
+            for found in early
+            if found.interval.id in raised
+        ]
+        self.watch.took(worker, claims)
+        return claims
+
+    return [(Server, "claim", claim)]
+
+
+def _ack_before_commit() -> list[Patch]:
+    """Senders are told before the commit is durable (I1)."""
+    put_together = commits.put_together
+
+    def and_tell(engine: Any, bundle: Bundle) -> Commit:
+        commit = put_together(engine, bundle)
+        engine.acknowledge([item for _, item in bundle.items() if isinstance(item, Delivery)])
+        return commit
+
+    return [(lane, "put_together", and_tell)]
+
+
+def _timer_fired_twice() -> list[Patch]:
+    """The commit of a timer's effects does not take the timer away (I6)."""
+    add_changes = commits._add_changes
+
+    def add(commit: Commit, interval: Interval, work: Any) -> None:
+        add_changes(commit, interval, work)
+        commit.timers = [change for change in commit.timers if change.due is not None]
+
+    return [(commits, "_add_changes", add)]
+
+
+def _watermark_past_a_hold() -> list[Patch]:
+    """What is held does not count for what is promised (I5)."""
+
+    def output_watermark(self: Interval) -> int:
+        return max(self.promised, self.exact_watermark)
+
+    return [(Interval, "output_watermark", output_watermark)]
+
+
+def _bucket_dropped_early() -> list[Patch]:
+    """An interval's floor passes over what it may have to send again (I9)."""
+    return [(Interval, "floor", lambda self, stamp: stamp)]
+
+
+def _lost_reply_is_failure() -> list[Patch]:
+    """What may be durable is run again without a look whether it is (I2, I12)."""
+
+    async def look_up(self: Dedup, maybe: Any) -> set[bytes]:
+        return set()
+
+    return [(Dedup, "look_up", look_up)]
+
+
+def _later_over_failed() -> list[Patch]:
+    """A failed bundle is dropped, and the lane goes on with the next one (I12)."""
+    recover = Recovery.recover
+
+    async def go_on(self: Recovery, failed: Bundle, error: Exception) -> None:
+        if not isinstance(error, StoreUnavailable):
+            await recover(self, failed, error)
+            return
+        for interval in failed.works:
+            interval.n -= 1
+        await self._reconnect()
+
+    return [(Recovery, "recover", go_on)]
+
+
+def _resend_with_a_new_id() -> list[Patch]:
+    """What a successor sends again has another id (I2)."""
+    return [(holdings, "record_id", lambda log, seq: record_id(log, seq + (1 << 20)))]
+
+
+def _credit_leak() -> list[Patch]:
+    """Of every third record the credit is not given back (I8)."""
+    unacked: Any = vars(SentLog)["unacked"].fget
+    return [(SentLog, "unacked", property(lambda self: unacked(self) + self.first // 3))]
+
+
+def _split_without_a_sequencer() -> list[Patch]:
+    """The lower part of a split keeps its sequencer: whoever had it before may write (I3)."""
+    split = MemoryPlacement.split
+
+    def cut(self: MemoryPlacement, interval_id: int, sequencer: int, at: int, reason: str) -> int:
+        made = split(self, interval_id, sequencer, at, reason)
+        self._tables.intervals[interval_id].sequencer = sequencer
+        return made
+
+    return [(MemoryPlacement, "split", cut)]
+
+
+def _plain_read() -> list[Patch]:
+    """What became of a commit is read without a claim: the old backend may still be at it (I12)."""
+    claim = Server.claim
+
+    async def read(
+        self: Server, database: Database, worker: str, ids: list[int], **options: Any
+    ) -> list[Claim]:
+        rows = database.tables.intervals
+        if not options.get("again") or any(i not in rows or rows[i].owner != worker for i in ids):
+            return await claim(self, database, worker, ids, **options)
+        await asyncio.sleep(self.pause())
+        claims = database.read_claims(({i: rows[i].sequencer for i in ids}, {}), TIMERS_A_PAGE)
+        self.watch.took(worker, claims)
+        return claims
+
+    async def close(self: LaneWire) -> None:
+        self._session = None
+
+    return [(Server, "claim", read), (LaneWire, "close", close)]
+
+
+def _position_past_a_record() -> list[Patch]:
+    """A source stores how far it has read, not what is done (I1)."""
+    state = SentLog.state
+
+    def as_read(self: SentLog, max_runs: int) -> list[Any]:
+        return [self.next_seq, []] if self.source else state(self, max_runs)
+
+    return [(SentLog, "state", as_read)]
+
+
+def _fold_drops_a_change() -> list[Patch]:
+    """A fold takes what was committed meanwhile for folded (I15)."""
+    fold = Database.fold
+
+    async def and_more(
+        self: Database, interval_id: int, sequencer: int, after: int, through: int
+    ) -> bool:
+        folded = await fold(self, interval_id, sequencer, after, through)
+        if folded:
+            newest = self.tables.last_commit(interval_id)[0].link.n
+            self.tables.intervals[interval_id].folded = newest
+        return folded
+
+    return [(Database, "fold", and_more)]
+
+
+def _late_record_freezes() -> list[Patch]:
+    """A late record holds the watermark at its own timestamp (I5)."""
+    number = commits.number
+
+    def by_timestamp(interval: Interval, productions: list[Delivery[Any]], stamp: int) -> None:
+        for production in productions:
+            production.hold = production.micros
+        without: Any = SimpleNamespace(
+            log=interval.log, promised=MIN_TIME, percentiles=interval.percentiles
+        )
+        number(without, productions, stamp)
+
+    return [(commits, "number", by_timestamp)]
+
+
+def _gap_ignored() -> list[Patch]:
+    """A receiver takes what comes behind a gap (I14)."""
+    judge = delivery.Incoming.judge
+
+    def lenient(self: Any, epoch: Any, previous: int, seqs: Any) -> Any:
+        verdict = judge(self, epoch, previous, seqs)
+        if verdict is delivery.Verdict.GAP and epoch == self.epoch:
+            self.last = seqs[-1]
+            self.pending.update(seqs)
+            return delivery.Verdict.TAKEN
+        return verdict
+
+    return [(delivery.Incoming, "judge", lenient)]
+
+
+PLANTED: dict[str, Callable[[], list[Patch]]] = {
+    "fence removed": _fence_removed,
+    "scan before claim": _scan_before_claim,
+    "ACK before commit": _ack_before_commit,
+    "timer fired twice": _timer_fired_twice,
+    "watermark past a hold": _watermark_past_a_hold,
+    "bucket dropped early": _bucket_dropped_early,
+    "lost reply is failure": _lost_reply_is_failure,
+    "later over failed": _later_over_failed,
+    "resend with a new id": _resend_with_a_new_id,
+    "credit leak": _credit_leak,
+    "split without a sequencer": _split_without_a_sequencer,
+    "plain read": _plain_read,
+    "position past a record": _position_past_a_record,
+    "fold drops a change": _fold_drops_a_change,
+    "late record freezes": _late_record_freezes,
+    "gap ignored": _gap_ignored,
+}
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """The engine with a bug in it."""
+    patches = [mock.patch.object(*patch) for patch in PLANTED[name]()]
+    for patch in patches:
+        patch.start()
+    try:
+        yield
+    finally:
+        for patch in patches:
+            patch.stop()

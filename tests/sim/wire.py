@@ -1,0 +1,151 @@
+"""The store as one worker has it: every call goes over the wire to the `Server`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+from millwheel.errors import CommitUnknown, StoreUnavailable
+from millwheel.store.memory.store import PAGE_ROWS
+from millwheel.store.port import Commit, OtherWorker, Store, StoredProduction
+from millwheel.testing.virtual_loop import Machine
+from tests.sim.server import Database, Server, Session
+
+BY_THE_SERVER = frozenset(
+    ("deploy", "claim", "release", "wish", "split", "merge", "fold", "drop_bucket")
+)
+"""What waits for locks, or is worth being told of; all else is done by the database at once."""
+
+
+class Wire:
+    """A `millwheel.store.port.Store` on a server that may be slow, away, or out of reach."""
+
+    def __init__(self, server: Server, database: Database, machine: Machine | None = None) -> None:
+        self._server = server
+        self._database = database
+        self._machine = machine
+        self._worker = ""
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        """Any other method of the store: done over there."""
+        server, database = self._server, self._database
+
+        def remote(*args: Any, **options: Any) -> Awaitable[Any]:
+            def work() -> Awaitable[Any]:
+                if name in BY_THE_SERVER:
+                    return cast(Awaitable[Any], getattr(server, name)(database, *args, **options))
+                return cast(Awaitable[Any], getattr(database, name)(*args, **options))
+
+            return server.call(name, work, self._machine)
+
+        return remote
+
+    async def register_worker(self, worker: str, lease_seconds: float, **options: Any) -> None:
+        self._worker = worker
+        await self._server.call(
+            "register_worker",
+            lambda: self._database.register_worker(worker, lease_seconds, **options),
+            self._machine,
+        )
+
+    def is_dead(self, other: OtherWorker) -> bool:
+        return self._database.is_dead(other)
+
+    async def read_productions(self, log: int, first: int) -> AsyncIterator[StoredProduction]:
+        async def page(first: int) -> list[StoredProduction]:
+            rows = sorted(
+                (row for row in self._database.tables.productions(log) if row.seq >= first),
+                key=lambda row: row.seq,
+            )
+            return [replace(row) for row in rows[:PAGE_ROWS]]
+
+        while True:
+            rows = await self._server.call("read_productions", partial(page, first), self._machine)
+            for row in rows:
+                yield row
+            if len(rows) < PAGE_ROWS:
+                return
+            first = rows[-1].seq + 1
+
+    async def open_lane(self) -> LaneWire:
+        async def opened() -> Session:
+            return self._server.open(self._worker, self._machine)
+
+        session = await self._server.call("open_lane", opened, self._machine)
+        return LaneWire(self._server, self._database, session)
+
+    async def close(self) -> None:
+        await self._database.close()
+
+
+class LaneWire:
+    """A `millwheel.store.port.StoreLane`: the worker's end of a session.
+
+    A commit with something of the user's in it goes in two trips, as in `millwheel.store.lane`: between
+    them it stands in the server, and holds its intervals.
+    """
+
+    def __init__(self, server: Server, database: Database, session: Session) -> None:
+        self._server = server
+        self._database = database
+        self._session: Session | None = session
+        self._broken = False
+
+    async def commit(self, commit: Commit) -> None:
+        session = self._session
+        if session is None or self._broken:
+            raise StoreUnavailable("the lane has no connection")
+        session.sent_at = asyncio.get_running_loop().time()
+        if commit.rows or commit.statements:
+            await self._trip("write", session, lambda: self._server.write(session, commit))
+            await self._trip("finish", session, lambda: self._finish(session), CommitUnknown)
+        else:
+            await self._trip(
+                "commit", session, lambda: self._write_and_finish(session, commit), CommitUnknown
+            )
+
+    async def _trip(
+        self,
+        what: str,
+        session: Session,
+        work: Callable[[], Awaitable[None]],
+        lost: type[StoreUnavailable] | type[CommitUnknown] = StoreUnavailable,
+    ) -> None:
+        def broke(why: str) -> StoreUnavailable | CommitUnknown:
+            self._broken = True
+            return lost(why)
+
+        try:
+            await self._server.call(what, work, session.machine, broke)
+        except StoreUnavailable as error:
+            if session.ended:  # by the server: the connection is seen to be closed
+                raise broke(str(error)) from error
+            raise
+
+    async def _finish(self, session: Session) -> None:
+        await self._server.finish(session, self._database)
+
+    async def _write_and_finish(self, session: Session, commit: Commit) -> None:
+        await self._server.write(session, commit)
+        await self._finish(session)
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        if session is None:
+            return
+
+        async def ended() -> None:
+            self._server.end(session)
+
+        if self._broken:
+            await self._server.call("end_backends", ended, session.machine)
+        else:
+            self._server.hang_up(session)
+
+
+def store(server: Server, database: Database, machine: Machine | None = None) -> Store:
+    """The store as one worker has it."""
+    return cast(Store, Wire(server, database, machine))
