@@ -1,9 +1,9 @@
 """The hot path to Postgres: one connection, one ordered chain of commits.
 
 A commit is one transaction: the fence with the commit records, the appends, then the
-user's statements and table rows, then COMMIT. What is small is one statement, which is a
-transaction by itself (decision 5); what is many rows goes by binary COPY. A COMMIT counts only if
-the server answers ``COMMIT``: committing a failed transaction answers ``ROLLBACK`` without an error.
+user's statements and table rows, then COMMIT. What the engine writes is one statement; without
+anything of the user's it is a transaction by itself (decision 5). A COMMIT counts only if the
+server answers ``COMMIT``: committing a failed transaction answers ``ROLLBACK`` without an error.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from millwheel.errors import (
     StoreUnavailable,
 )
 from millwheel.sinks import Column, Table
-from millwheel.store import rows
+from millwheel.store import arrays, rows
 from millwheel.store.port import Commit
 from millwheel.store.statements import FENCE, Part, Statements
 
-Parts = list[tuple[Part, list[rows.Row]]]
-"""Statements of a commit that go as one, with their rows."""
+Parts = list[tuple[Part, dict[str, Any]]]
+"""Statements of a commit that go as one, with their parameters."""
 
 RETRY_CLASSES = frozenset({"08", "25", "40", "53", "55", "57", "58"})
 """SQLSTATE classes that say nothing about the data: the same bundle is tried again."""
@@ -96,6 +96,7 @@ class PostgresLane:
         """Open the connection and note who serves it."""
         try:
             self._connection = await AsyncConnection.connect(self._url, autocommit=True)
+            arrays.register(self._connection.adapters)
             cursor = await self._connection.execute(self._statements.get("own_backend"))
             self.backend = await cursor.fetchone()
         except psycopg.Error as error:
@@ -144,8 +145,7 @@ class PostgresLane:
         return any(current.get(link.interval_id) != link.sequencer for link in commit.intervals)
 
     async def _write(self, connection: AsyncConnection[Any], commit: Commit) -> None:
-        small = _is_small(commit)
-        if small and not (commit.rows or commit.statements):
+        if not (commit.rows or commit.statements):
             self._sent_commit = True
             await self._append(connection, commit)
             _check_alone(connection)
@@ -153,25 +153,24 @@ class PostgresLane:
         async with connection.pipeline():
             await connection.execute("BEGIN", prepare=True)
             await self._append(connection, commit)
-        if not small:
-            await self._copy_rows(connection, commit)
         await self._finish(connection, commit)
 
     async def _append(self, connection: AsyncConnection[Any], commit: Commit) -> None:
         """The fence with the commit records, which fails unless owner and order are right, and
-        whatever is not copied: one statement."""
+        everything else that the engine appends: one statement."""
         parts = self._parts(commit)
         await connection.execute(
             self._statements.together(tuple(part for part, _ in parts)),
             {
-                f"rows_{place}": msgspec.json.encode(found).decode()
-                for place, (_, found) in enumerate(parts)
+                f"{name}_{place}": value
+                for place, (_, params) in enumerate(parts)
+                for name, value in params.items()
             },
             prepare=True,
         )
 
     def _parts(self, commit: Commit) -> Parts:
-        """What is not copied, by table.
+        """What is written, by table.
 
         Intervals are in order of id, as everybody locks them: two orders would be a deadlock, which
         the server notices after a second.
@@ -179,8 +178,8 @@ class PostgresLane:
         parts: Parts = []
         bucket, stamp, streams = commit.bucket, commit.stamp, self._streams
 
-        def add(statement: str, table: str, found: list[rows.Row]) -> None:
-            parts.append(((statement, (("table", table),)), found))
+        def add(statement: str, table: str, params: dict[str, Any]) -> None:
+            parts.append(((statement, (("table", table),)), params))
 
         in_order = sorted(commit.intervals, key=attrgetter("interval_id"))
         for previous, group in groupby(in_order, key=attrgetter("previous_bucket")):
@@ -188,43 +187,37 @@ class PostgresLane:
                 ("current", f"commit_record_{bucket}"),
                 ("previous", f"commit_record_{previous}"),
             )
-            parts.append(((FENCE, tables), rows.link_rows(group, stamp)))
+            parts.append(((FENCE, tables), _as_json(rows.link_rows(group, stamp))))
         if commit.timers:
-            add("insert_timers", f"timer_change_{bucket}", rows.timer_rows(commit.timers, stamp))
+            found = rows.timer_rows(commit.timers, stamp)
+            add("insert_timers", f"timer_change_{bucket}", _as_json(found))
         if commit.stragglers:
             found = rows.straggler_rows(commit.stragglers, streams, stamp)
-            add("insert_stragglers", f"straggler_{bucket}", found)
+            add("insert_stragglers", f"straggler_{bucket}", _as_json(found))
         if commit.dead_letters:
-            add("insert_dead_letters", "dead_letter", rows.letter_rows(commit.dead_letters))
-        if _is_small(commit):
-            for of_seen, seen in commit.seen.items():
-                add("insert_seen", f"seen_record_{of_seen}", rows.seen_rows(seen))
-            if commit.states:
-                add("insert_states", f"state_change_{bucket}", rows.state_rows(commit.states))
-            if commit.productions:
-                found = rows.production_rows(commit.productions, streams)
-                add("insert_productions", f"production_{bucket}", found)
-        return parts
-
-    async def _copy_rows(self, connection: AsyncConnection[Any], commit: Commit) -> None:
-        for bucket, seen in commit.seen.items():
-            await self._copy(
-                connection, f"seen_record_{bucket}", rows.SEEN_COLUMNS, rows.copy_seen(seen)
-            )
+            found = rows.letter_rows(commit.dead_letters)
+            add("insert_dead_letters", "dead_letter", _as_json(found))
+        many = _is_large(commit)
+        for of_seen, seen in commit.seen.items():
+            table = f"seen_record_{of_seen}"
+            if many:
+                add("insert_many_seen", table, rows.seen_arrays(seen))
+            else:
+                add("insert_seen", table, _as_json(rows.seen_rows(seen)))
         if commit.states:
-            await self._copy(
-                connection,
-                f"state_change_{commit.bucket}",
-                rows.STATE_COLUMNS,
-                rows.copy_states(commit.states),
-            )
+            table = f"state_change_{bucket}"
+            if many:
+                add("insert_many_states", table, rows.state_arrays(commit.states))
+            else:
+                add("insert_states", table, _as_json(rows.state_rows(commit.states)))
         if commit.productions:
-            await self._copy(
-                connection,
-                f"production_{commit.bucket}",
-                rows.PRODUCTION_COLUMNS,
-                rows.copy_productions(commit.productions, self._streams),
-            )
+            table, productions = f"production_{bucket}", commit.productions
+            if many:
+                add("insert_many_productions", table, rows.production_arrays(productions, streams))
+            else:
+                found = rows.production_rows(productions, streams)
+                add("insert_productions", table, _as_json(found))
+        return parts
 
     async def _finish(self, connection: AsyncConnection[Any], commit: Commit) -> None:
         """The user's rows and statements, each with its own blame, then COMMIT."""
@@ -262,15 +255,6 @@ class PostgresLane:
         except (TypeError, ValueError, OverflowError) as error:
             raise StatementError(f"{what} cannot be sent to Postgres: {error}") from error
 
-    async def _copy(
-        self, connection: AsyncConnection[Any], table: str, columns: tuple[str, ...], data: bytes
-    ) -> None:
-        statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT BINARY)").format(
-            self._statements.table(table), sql.SQL(", ").join(map(sql.Identifier, columns))
-        )
-        async with connection.cursor() as cursor, cursor.copy(statement) as copy:
-            await copy.write(data)
-
     async def _roll_back(self, connection: AsyncConnection[Any]) -> None:
         """Leave the connection ready for the next commit, if it still lives."""
         if connection.closed:
@@ -295,12 +279,16 @@ def _check_alone(connection: AsyncConnection[Any]) -> None:
         raise StoreUnavailable("the commit stands in a transaction that was left open")
 
 
-def _is_small(commit: Commit) -> bool:
+def _as_json(found: list[rows.Row]) -> dict[str, Any]:
+    return {"rows": msgspec.json.encode(found).decode()}
+
+
+def _is_large(commit: Commit) -> bool:
     return (
-        len(commit.states) < rows.COPY_ROWS
-        and len(commit.productions) < rows.COPY_ROWS
-        and sum(map(len, commit.seen.values())) < rows.COPY_ROWS
-        and rows.bytes_of(commit) < rows.COPY_BYTES
+        len(commit.states) >= rows.ARRAY_ROWS
+        or len(commit.productions) >= rows.ARRAY_ROWS
+        or sum(map(len, commit.seen.values())) >= rows.ARRAY_ROWS
+        or rows.bytes_of(commit) >= rows.ARRAY_BYTES
     )
 
 

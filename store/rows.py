@@ -1,102 +1,74 @@
-"""Rows of a commit as Postgres takes them: binary COPY for many, JSON for few (decision 5)."""
+"""Rows of a commit as Postgres takes them: arrays for many, JSON for few (decision 5)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from struct import Struct
 from typing import Any
 
 from msgspec import Raw
 
 from millwheel.model import Delivery
+from millwheel.store.arrays import Packed, bigints, integers, jsonbs, smallints, texts, uuids
 from millwheel.store.port import Commit, DeadLetter, IntervalCommit, StateRow, TimerChange
 
 Row = dict[str, Any]
 """By column, as JSON."""
 
-COPY_ROWS = 100
-"""From this many rows of one table on, COPY is used."""
+Params = dict[str, Packed]
+"""By column, all rows."""
 
-COPY_BYTES = 1 << 18
+ARRAY_ROWS = 32
+"""From this many rows of one table on, arrays are sent instead of JSON."""
+
+ARRAY_BYTES = 1 << 16
 """From so many bytes of values on as well: JSON has to quote them."""
 
-_HEADER = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
-_TRAILER = b"\xff\xff"
-_NULL = b"\xff\xff\xff\xff"
 
-_seen = Struct("!hiiihi16s").pack
-_length = Struct("!i").pack
-_state_head = Struct("!hiqiqihih").pack
-_state_slot = Struct("!iii").pack
-_production_head = Struct("!hiqihihihiq").pack
-_production_numbers = Struct("!iqiiiqiqi").pack
-
-SEEN_COLUMNS = ("slot", "computation", "id")
-STATE_COLUMNS = ("interval_id", "n", "computation", "version", "slot", "key", "entry", "value")
-STRAGGLER_COLUMNS = (
-    "log", "seq", "id", "origin", "place", "stream", "receiver", "slot", "key", "value", "version",
-    "ts", "hold", "stamp",
-)  # fmt: skip
-PRODUCTION_COLUMNS = (
-    "log", "stream", "receiver", "version", "stamp", "seq", "slot", "ts", "hold", "key", "value",
-)  # fmt: skip
+def seen_arrays(seen: Iterable[tuple[int, int, bytes]]) -> Params:
+    """Parameters of ``insert_many_seen.sql``."""
+    slots, computations, ids = zip(*seen, strict=True)
+    return {
+        "slot": integers(slots),
+        "computation": smallints(computations),
+        "id": uuids(ids),
+    }
 
 
-def copy_seen(rows: Iterable[tuple[int, int, bytes]]) -> bytes:
-    """Binary COPY of `SEEN_COLUMNS`."""
-    parts = [_HEADER]
-    parts += [_seen(3, 4, slot, 2, computation, 16, id_) for slot, computation, id_ in rows]
-    parts.append(_TRAILER)
-    return b"".join(parts)
+def state_arrays(states: Iterable[StateRow]) -> Params:
+    """Parameters of ``insert_many_states.sql``."""
+    interval_ids, ns, computations, slots, keys, entries, values, versions = zip(
+        *states, strict=True
+    )
+    return {
+        "interval_id": bigints(interval_ids),
+        "n": bigints(ns),
+        "computation": smallints(computations),
+        "slot": integers(slots),
+        "key": texts(keys),
+        "entry": texts([entry.encode() for entry in entries]),
+        "value": jsonbs(values),
+        "version": smallints(versions),
+    }
 
 
-def copy_states(rows: Iterable[StateRow]) -> bytes:
-    """Binary COPY of `STATE_COLUMNS`; jsonb is a version byte and the text.
-
-    What the rows of one interval share is packed once.
-    """
-    parts = [_HEADER]
-    last = None
-    head = b""
-    for interval_id, n, computation, slot, key, entry, value, version in rows:
-        if last != interval_id:
-            last = interval_id
-            head = _state_head(8, 8, interval_id, 8, n, 2, computation, 2, version)
-        name = entry.encode()
-        parts += (head, _state_slot(4, slot, len(key)), key, _length(len(name)), name)
-        if value is None:
-            parts.append(_NULL)
-        else:
-            parts += (_length(len(value) + 1), b"\x01", value)
-    parts.append(_TRAILER)
-    return b"".join(parts)
-
-
-def copy_productions(
-    rows: Iterable[Delivery[Any]], streams: Mapping[str, tuple[int, int]]
-) -> bytes:
-    """Binary COPY of `PRODUCTION_COLUMNS`; `streams` gives each stream's id and version.
-
-    What the rows of one log, stream and reader share is packed once.
-    """
-    parts = [_HEADER]
-    last: tuple[int, str, int] | None = None
-    head = b""
-    for d in rows:
-        key, value = d.key_text, d.encoded
-        if last != (d.log, d.stream, d.receiver):
-            last = (d.log, d.stream, d.receiver)
-            stream, version = streams[d.stream]
-            head = _production_head(11, 8, d.log, 2, stream, 2, d.receiver, 2, version, 8, d.stamp)
-        parts += (
-            head,
-            _production_numbers(8, d.seq, 4, d.slot, 8, d.micros, 8, d.hold, len(key)),
-            key,
-            _length(len(value)),
-            value,
-        )
-    parts.append(_TRAILER)
-    return b"".join(parts)
+def production_arrays(
+    found: Sequence[Delivery[Any]], streams: Mapping[str, tuple[int, int]]
+) -> Params:
+    """Parameters of ``insert_many_productions.sql``; `streams` gives each stream's id and version."""
+    kinds = [streams[d.stream] for d in found]
+    return {
+        "log": bigints([d.log for d in found]),
+        "seq": bigints([d.seq for d in found]),
+        "stream": smallints([stream for stream, _ in kinds]),
+        "receiver": smallints([d.receiver for d in found]),
+        "slot": integers([d.slot for d in found]),
+        "key": texts([d.key_text for d in found]),
+        "value": texts([d.encoded for d in found]),
+        "version": smallints([version for _, version in kinds]),
+        "ts": bigints([d.micros for d in found]),
+        "hold": bigints([d.hold for d in found]),
+        "stamp": bigints([d.stamp for d in found]),
+    }
 
 
 def bytes_of(commit: Commit) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib import resources
 
@@ -19,6 +20,7 @@ TABLES = (
 """The names in `millwheel.store.schema`, which takes 0.13 s to import; a test compares."""
 
 FENCE = "fence_and_record"
+PARAMETER = re.compile(r"%\((\w+)\)s")
 
 Part = tuple[str, tuple[tuple[str, str], ...]]
 """The name of a statement, and the tables that fill its further placeholders."""
@@ -59,14 +61,13 @@ class Statements:
         """Several of them as one statement, which is a transaction of its own.
 
         Each is (name, tables), as for `get`; its parameter ``rows`` is ``rows_0``, ``rows_1``, ...
-        by its place. The first are those that fence; they run before the others.
+        by its place, and the same with any other. Those that fence run before the others.
         """
         statement = self._together.get(parts)
         if statement is None:
             texts = [self.get(name, **dict(tables)) for name, tables in parts]
             named = ",\n".join(
-                f"part_{place} AS (\n{text.replace('%(rows)s', f'%(rows_{place})s')})"
-                for place, text in enumerate(texts)
+                f"part_{place} AS (\n{_numbered(text, place)})" for place, text in enumerate(texts)
             )
             fences = " + ".join(
                 f"(SELECT count(*) FROM part_{place})"  # noqa: S608, a number
@@ -75,3 +76,8 @@ class Statements:
             )
             statement = self._together[parts] = f"WITH {named}\nSELECT {fences}"
         return statement
+
+
+def _numbered(text: str, place: int) -> str:
+    """A statement with the place at the end of each parameter's name."""
+    return PARAMETER.sub(rf"%(\1_{place})s", text)

