@@ -13,6 +13,7 @@
     ├── InputError            an input file is not what it was, or a row in it is bad
     ├── StoreError
     │   ├── StoreUnavailable  the store cannot be reached, or broke off; try again
+    │   │   └── BucketGone    a commit notes records of so long ago that all have acknowledged them
     │   ├── StatementError    a user's statement or sink row was refused by Postgres
     │   ├── CommitUnknown     the connection was lost while a commit was on the wire
     │   └── EmbeddedServerError  the embedded Postgres cannot be started or used
@@ -84,6 +85,11 @@ class StoreError(MillwheelError):
 
 class StoreUnavailable(StoreError):
     """The store cannot be reached or broke off; nothing is lost, try again."""
+
+
+class BucketGone(StoreUnavailable):
+    """A bucket that a commit notes ids in was dropped: everybody has acknowledged those records, and
+    the ones at hand are copies. Nothing was written; whoever reads the buckets again drops them."""
 
 
 class StatementError(StoreError):

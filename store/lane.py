@@ -8,6 +8,7 @@ server answers ``COMMIT``: committing a failed transaction answers ``ROLLBACK`` 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from decimal import Decimal
 from itertools import groupby
@@ -21,6 +22,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq import TransactionStatus
 
 from millwheel.errors import (
+    BucketGone,
     CommitUnknown,
     Fenced,
     InvariantBroken,
@@ -131,6 +133,8 @@ class PostgresLane:
                     "the commit was refused: others have had the interval for so long that the "
                     "bucket of the commit before this one is gone"
                 ) from error
+            if error.sqlstate == "42P01" and await self._is_dropped(connection, error, commit):
+                raise BucketGone("the bucket of records to be noted was dropped") from error
             raise _engine_error(error) from error
 
     async def _is_fenced(self, connection: AsyncConnection[Any], commit: Commit) -> bool:
@@ -143,6 +147,21 @@ class PostgresLane:
         except psycopg.Error as error:
             raise translate(error) from error
         return any(current.get(link.interval_id) != link.sequencer for link in commit.intervals)
+
+    async def _is_dropped(
+        self, connection: AsyncConnection[Any], error: psycopg.Error, commit: Commit
+    ) -> bool:
+        """Whether what was missed is a table of seen ids that was there once."""
+        found = re.search(r"seen_record_(\d+)", str(error))
+        bucket = 0 if found is None else int(found.group(1))
+        if bucket not in commit.seen or bucket == commit.bucket:
+            return False
+        try:
+            cursor = await connection.execute(self._statements.get("newest_bucket"))
+            row = await cursor.fetchone()
+        except psycopg.Error as failure:
+            raise translate(failure) from failure
+        return row is not None and bucket < row[0]
 
     async def _write(self, connection: AsyncConnection[Any], commit: Commit) -> None:
         if not (commit.rows or commit.statements):

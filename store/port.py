@@ -408,6 +408,7 @@ class StoreLane(Protocol):
             Fenced: another owner has one of the intervals; nothing was written.
             StatementError: a user's statement or row was refused; nothing was written.
             StoreUnavailable: the store is away or asked to try again; nothing was written.
+            BucketGone: it notes ids in a bucket that was dropped; nothing was written.
             CommitUnknown: the connection broke while the commit was on the wire.
         """
         ...

@@ -23,7 +23,7 @@ from millwheel.store.port import Commit
 from millwheel.testing.ether import Weather
 from millwheel.timers.holds import Holds
 from tests.drawing import examples
-from tests.test_runtime_world import ITEMS, TALLY, Counted, Tally, key_of, script, time_of
+from tests.test_runtime_world import ITEMS, TALLY, Counted, Gate, Tally, key_of, script, time_of
 from tests.test_sharing import (
     AGAIN,
     SHARED,
@@ -261,3 +261,32 @@ class Silent:
 
 def delivery(number: int) -> Delivery[str]:
     return Delivery("a", "", 0, "items", b'"a"', 0, 1, 0, 1, b"0", 1, number, 0, b"")
+
+
+async def test_what_is_given_up_while_everything_is_let_go_of_is_gone_once() -> None:
+    """The lease is over while the worker hands something over, and an injector takes its time."""
+    cluster = Cluster(counting(many(20)))
+    engine = await cluster.join()
+    await cluster.go(cluster.finished)
+    gate = Gate()
+    injector = engine.injectors[0]
+    stop = injector.stop
+
+    async def slowly() -> None:
+        await gate.wait()
+        await stop()
+
+    injector.stop = slowly  # type: ignore[method-assign]
+    letting_go = asyncio.ensure_future(engine.let_go_of_all())
+    await cluster.go(lambda: gate.reached)
+    given = engine.intervals[-1]
+    await cluster.pass_time(hand_over(engine, given))
+    gate.open()
+    await cluster.go(letting_go.done)
+    await letting_go
+    assert given not in engine.intervals
+    await cluster.leave(engine)
+
+
+async def hand_over(engine: Engine, interval: Interval) -> None:
+    assert await engine.holdings.give_up(interval)

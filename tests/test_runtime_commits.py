@@ -24,6 +24,7 @@ from millwheel import (
     Timer,
 )
 from millwheel.errors import (
+    BucketGone,
     CommitUnknown,
     Fenced,
     MillwheelError,
@@ -791,6 +792,29 @@ async def test_a_bucket_may_go_between_the_filters_maybe_and_the_look_up() -> No
     gate.open()
     engine.read_on()
     await world.finish(engine)
+    assert world.tallied() == tally_of(values)
+
+
+async def test_who_has_missed_that_a_bucket_was_dropped_reads_the_buckets_and_starts_over() -> None:
+    """A copy that came after all had acknowledged its record is noted with ids of that time."""
+    values = items(*range(6))
+    world = World(tally_pipeline(script(ITEMS, values)))
+    engine = await world.start()
+    calls: list[str] = []
+
+    async def called(name: str) -> None:
+        calls.append(name)
+
+    def missed(commit: Commit) -> None:
+        if commit.seen and "missed" not in calls:
+            calls.append("missed")
+            raise BucketGone("others have dropped it")
+
+    world.store.faults.before_call = called
+    world.on_try = missed
+    await world.finish(engine)
+    after = calls[calls.index("missed") :]
+    assert "view_buckets" in after[: after.index("claim")]
     assert world.tallied() == tally_of(values)
 
 

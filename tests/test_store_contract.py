@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from millwheel.codec import encode_key
 from millwheel.errors import (
+    BucketGone,
     CommitUnknown,
     DeployRefused,
     Fenced,
@@ -1221,6 +1222,19 @@ async def test_a_zombie_whose_last_bucket_is_gone_is_fenced(into: str, site: Sit
     commit = zombie.commit(bucket=old.id if into == "its old bucket" else new.id)
     with pytest.raises(Fenced):
         await zombie.write(zombie.fill(commit, 3, first=50))
+
+
+async def test_who_notes_ids_in_a_bucket_that_is_gone_is_told_so(site: Site) -> None:
+    """They are copies of records that everybody has acknowledged: nothing is broken."""
+    owner = await Owner.take(site.store)
+    old = await _old_bucket(site, owner)
+    await _fold_all(site.store, owner)
+    await site.store.advance_gc_watermark()
+    assert await site.store.drop_bucket(old)
+    commit = owner.commit()
+    commit.seen[old.id] = [(7, owner.computation, bytes(16))]
+    with pytest.raises(BucketGone):
+        await owner.write(commit)
 
 
 async def test_a_bucket_stays_while_the_gc_watermark_is_below_its_end(site: Site) -> None:

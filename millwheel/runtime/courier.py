@@ -134,7 +134,8 @@ class Remote:
         """What is not acknowledged, for somebody else to keep: each log in its order. What is sent
         once only, and was sent, is done with: it would be sent again."""
         for log, stream in self.streams.items():
-            self._courier.give_up(self, log, stream.give_up())
+            if numbers := stream.give_up():
+                self._courier.give_up(self, log, numbers)
         streams, self.streams = self.streams, {}
         loose, self.loose = self.loose, deque()
         return [
@@ -240,12 +241,12 @@ class Courier:
 
     def begin(self, remote: Remote, log: int) -> None:
         """Send a stream of records anew, above everything this worker has sent before."""
-        self.give_up(remote, log, remote.streams[log].begin(next(self._numbers)))
+        if numbers := remote.streams[log].begin(next(self._numbers)):
+            self.give_up(remote, log, numbers)
 
     def give_up(self, remote: Remote, log: int, numbers: list[int]) -> None:
         """Records that are sent once only, and may have arrived, are done with."""
-        if numbers:
-            self._engine.acknowledged(log, remote.step.id, numbers)
+        self._engine.acknowledged(log, remote.step.id, numbers)
 
     def tell(self, interval: Interval) -> None:
         """The interval has stored a low watermark: others may know (I5)."""

@@ -415,7 +415,8 @@ class Engine:
                 lane.drop_open()
             await end(self._changes)
             for interval in list(self.intervals):
-                await self.holdings.lose(interval)
+                if interval in self.intervals:  # else it was given up while others were let go of
+                    await self.holdings.lose(interval)
         finally:
             self.letting_go = False
         for lane in self.lanes:

@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from millwheel.errors import CommitUnknown, Fenced, StatementError, StoreUnavailable
+from millwheel.errors import BucketGone, CommitUnknown, Fenced, StatementError, StoreUnavailable
 from millwheel.model import Delivery
 from millwheel.runtime.bundle import Bundle, Item
 from millwheel.runtime.execution import give_up
@@ -74,7 +74,8 @@ class Recovery:
             self._lane.run_on()
 
     async def _wait_after(self, error: Exception) -> None:
-        """Back off, longer each time, until patience with the store is at an end.
+        """Back off, longer each time, until patience with the store is at an end; see which buckets
+        there are, if one was missed.
 
         Raises:
             StoreUnavailable: commits have failed for longer than that.
@@ -94,6 +95,8 @@ class Recovery:
             ) from error
         await clock.sleep(self._pause)
         self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
+        if isinstance(error, BucketGone):
+            await self._engine.patiently(self._engine.buckets.load)
 
     def _not_again(self, items: list[Suspect], error: Exception) -> list[Delivery[Any]]:
         """Records that may have had their effect, and are not to have it twice: of computations

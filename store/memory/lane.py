@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from millwheel.errors import (
+    BucketGone,
     CommitUnknown,
     Fenced,
     InvariantBroken,
@@ -142,6 +143,8 @@ def _follows(link: IntervalCommit, bucket: int, tables: Tables) -> bool:
 
 def _check_appends(commit: Commit, tables: Tables, here: BucketTables) -> None:
     for bucket, seen in commit.seen.items():
+        if bucket not in tables.buckets and bucket < max(tables.buckets):
+            raise BucketGone("the bucket of records to be noted was dropped")
         known = tables.bucket(bucket).seen
         if len({*seen}) < len(seen) or not known.isdisjoint(seen):
             raise InvariantBroken("a record that was committed before came through again")
