@@ -347,6 +347,7 @@ async def test_buckets_of_stragglers_stay(seconds: int) -> None:
     assert_once(world, values)
 
 
+@pytest.mark.newest
 async def test_on_postgres_through_crashes(schema: Schema) -> None:
     """With everything that is not acknowledged within a millisecond stored as a straggler."""
     values = [Item("", n, n / 10) for n in range(400)]
