@@ -72,14 +72,18 @@ FLIGHTS = ("test_flights_replay.py", "test_flights_times.py")
 """Each process reads and sorts the year of flights for itself: 7 s of CPU."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where tests run in several processes, those that share what is costly go to one: all with
-    Spark, for its session, and those that read a year of flights."""
+    Spark, for its session, and those that read a year of flights. And what is about the engine
+    meets the older version of Postgres in `make soak` only."""
     for item in items:
         if item.get_closest_marker("spark"):
             item.add_marker(pytest.mark.xdist_group("spark"))
         elif item.path.name in FLIGHTS:
             item.add_marker(pytest.mark.xdist_group("flights"))
+        if item.get_closest_marker("newest") and f"[pg{VERSIONS[-1]}" not in item.nodeid:
+            item.add_marker(pytest.mark.soak)
 
 
 def pytest_collection_finish() -> None:

@@ -577,6 +577,7 @@ async def test_a_store_that_fails_in_between_has_the_bundle_replayed(
         await world.close()
 
 
+@pytest.mark.newest
 async def test_postgres_has_the_number_and_the_members_while_a_bundle_is_open(
     schema: Schema,
 ) -> None:

@@ -454,6 +454,7 @@ def test_a_record_writes_as_much_into_a_large_buffer_as_into_a_small_one(
 # -- on Postgres -------------------------------------------------------------------------------
 
 
+@pytest.mark.newest
 async def test_a_join_on_postgres_goes_on_after_a_restart_and_shows_what_it_holds(
     postgres: PostgresSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:

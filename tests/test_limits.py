@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+import pytest
 
 from examples.limits import ALARMS, LIMITS, LINES, Alarm, Limit, Line, build, write
 from millwheel.runtime.engine import Engine
@@ -80,6 +81,7 @@ async def test_the_files_it_writes_come_to_the_batch_answer(tmp_path: Path) -> N
     assert len(store.dead_letters) == 100
 
 
+@pytest.mark.newest
 async def test_workers_on_postgres_come_to_the_batch_answer(schema: Schema, tmp_path: Path) -> None:
     write(tmp_path)
     stop = asyncio.Event()

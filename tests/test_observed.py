@@ -270,6 +270,7 @@ async def test_who_has_no_store_is_not_ready() -> None:
 # -- on Postgres ------------------------------------------------------------------------------
 
 
+@pytest.mark.newest
 async def test_a_run_on_postgres_is_observed(schema: Schema) -> None:
     store = await PostgresStore(schema.url, schema.name).open()
     pipeline = tally_pipeline(script(ITEMS, [Item("abc"[n % 3], n, n) for n in range(300)]))

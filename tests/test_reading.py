@@ -771,6 +771,7 @@ class Seen(Judge, Computation[Item, Count, Rule, Rules]):
         await super().process_record(record, ctx)
 
 
+@pytest.mark.newest
 async def test_a_table_outlives_its_worker_folded_or_not(
     schema: Schema, database: PostgresStore
 ) -> None:
@@ -807,6 +808,7 @@ async def folded(engine: Engine, interval: Any) -> None:
         pass
 
 
+@pytest.mark.newest
 async def test_a_computation_with_tables_is_cut_between_cells_alone(
     schema: Schema, database: PostgresStore
 ) -> None:

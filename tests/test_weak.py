@@ -520,6 +520,7 @@ async def test_what_comes_of_one_record_is_spread() -> None:
     assert len(places) > 50
 
 
+@pytest.mark.newest
 async def test_on_postgres_through_crashes(schema: Schema) -> None:
     """With everything that is not acknowledged within a millisecond stored as a straggler."""
     values = [Item("", n, n / 10) for n in range(400)]

@@ -388,6 +388,14 @@ async def test_a_session_opened_again_is_told_before_it_is_forgotten() -> None:
         assert harness.store.timers() == []
 
 
+async def test_sessions_that_were_joined_are_found_where_either_was() -> None:
+    """The last record is near to what was the second session alone."""
+    async with Harness(pipeline_of(Session(10 * SECOND))) as harness:
+        times = enumerate((5, 18, 9, 26))
+        await play(harness, [*(Item("a", number, second) for number, second in times), 50.0])
+        assert harness.produced(LISTS) == [lists(5, 36, [0, 1, 2, 3])]
+
+
 async def test_records_a_gap_apart_are_two_sessions() -> None:
     async with Harness(pipeline_of(Session(10 * SECOND))) as harness:
         await play(harness, [Item("a", 1, 0), Item("a", 2, 10), Item("a", 3, 19.999999), 50.0])
