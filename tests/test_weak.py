@@ -22,7 +22,7 @@ from millwheel.errors import CommitUnknown, GraphError, NotTheSameAgain, StoreUn
 from millwheel.graph import Productions
 from millwheel.model import Delivery
 from millwheel.runtime.engine import Engine
-from millwheel.store.port import Commit
+from millwheel.store.port import Commit, Wish
 from millwheel.store.postgres import PostgresStore
 from millwheel.testing import Harness
 from millwheel.testing.ether import Weather
@@ -879,6 +879,43 @@ async def test_at_most_once_while_workers_come_and_go(seed: int) -> None:
     await cluster.go(cluster.finished)
     assert_at_most_once(cluster, values)
     for engine in list(cluster.alive):
+        await cluster.leave(engine)
+
+
+async def test_at_most_once_what_waits_in_an_interval_that_moves_does_not_go_along() -> None:
+    """It has run, and what came of it is on its way: it is not run once more by the next owner."""
+    runs: Counter[int] = Counter()
+
+    class Note(Relay):
+        async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
+            runs[record.value.number] += 1
+            await super().process_record(record, ctx)
+
+    values = [Item("key 1", n, n / 10) for n in range(12)]
+    made = Pipeline("counting", settings=SHARED)
+    made.inject(ITEMS, script(ITEMS, values), timestamp=time_of)
+    made.add(
+        Note(HALVES),
+        ITEMS.by(number_of_item),
+        name="note",
+        productions="weak",
+        delivery="at_most_once",
+        straggler_after=timedelta(seconds=600),
+    )
+    made.add(Slow(gate := Gate(), "key 1"), HALVES.by(key_of))
+    made.sink(TALLY, Table("out", Counted, numbered=True))
+    cluster = Cluster(made)
+    first = await cluster.join()
+    await cluster.go(lambda: gate.reached and sum(runs.values()) > 5)
+    second = await cluster.join()
+    for row in await cluster.parts("note"):
+        wish = Wish(row.id, row.sequencer, second.worker, "test", pinned=True)
+        await cluster.store.wish([wish])
+    await cluster.go(lambda: not [i for i in first.intervals if i.step.name == "note"])
+    gate.open()
+    await cluster.go(cluster.finished)
+    assert set(runs.values()) == {1}
+    for engine in (first, second):
         await cluster.leave(engine)
 
 
