@@ -435,7 +435,7 @@ async def test_nobody_waits_for_what_was_sent_between_stored_ones_and_is_made_ag
     made.add(Tally(), HALVES.by(key_of))
     made.sink(TALLY, Table("out", Counted, numbered=True))
     world = World(made)
-    world.on_durable = lambda commit: asyncio.Event().wait() if commit.stragglers else None
+    world.on_durable = lambda commit: Gate().wait() if commit.stragglers else None
     engine = await world.start()
     await world.until(lambda: world.commits and world.commits[-1].stragglers, tick=0.001)
     assert world.commits[-1].stragglers[0].seq > 0
@@ -464,6 +464,12 @@ async def test_buckets_of_stragglers_stay(seconds: int) -> None:
     assert_once(world, values)
 
 
+async def pass_time(world: World, seconds: float) -> None:
+    """Let everybody go on for so long."""
+    end = world.clock.monotonic() + seconds
+    await world.until(lambda: world.clock.monotonic() > end, tick=0.05)
+
+
 async def test_buckets_of_stragglers_of_stored_records_stay() -> None:
     """Of what came of stored productions, whose buckets are times: while its sender knows it, and
     while somebody has it who has read it back. Later buckets go when nothing waits any more."""
@@ -483,16 +489,14 @@ async def test_buckets_of_stragglers_of_stored_records_stay() -> None:
     for _ in range(2):
         engine = await world.start()
         await world.until(lambda: world.interval("stored").log.drained, tick=0.01)
-        end = world.clock.monotonic() + 20
-        await world.until(lambda: world.clock.monotonic() > end, tick=0.05)
+        await pass_time(world, 20)
         await engine.kill()
     gate.open()
     engine = await world.start()
     await world.until(engine.done.is_set, tick=0.05)
     assert_once(world, VALUES)
     before = engine.buckets.gc_watermark
-    end = world.clock.monotonic() + 5
-    await world.until(lambda: world.clock.monotonic() > end, tick=0.05)
+    await pass_time(world, 5)
     assert engine.buckets.gc_watermark > before
     await engine.stop()
 
