@@ -996,6 +996,19 @@ def test_a_commit_says_of_a_bundle_what_is_true_with_it() -> None:
     assert bundling.is_due(1_000_010)
 
 
+def test_a_bundle_is_stored_in_the_order_in_which_it_is_given() -> None:
+    """That of arrival, whatever the ids: an owner that has it again gives it so once more."""
+    arrived = [5, 3, 9, 1]
+    bundling = Bundling(Bundles(records=4), None)
+    bundling.offer([delivery(number) for number in arrived], now=0)
+    bundling.close()
+    assert [member.value.number for member in bundling.members] == arrived
+    stored = bundling.position(1, delivers=False)
+    again = Bundling(Bundles(records=4), {"bundle": stored})
+    again.offer([delivery(number) for number in sorted(arrived)], now=0)
+    assert [member.value.number for member in again.members] == arrived
+
+
 def test_a_claim_goes_on_from_what_is_stored() -> None:
     ids = [record_id(1, number).hex() for number in (5, 3)]
     bundling = Bundling(Bundles(records=1), {"bundle": {"number": 7, "open": ids}})

@@ -68,7 +68,9 @@ def test_visits_that_overtook_each_other_on_their_way_are_all_there() -> None:
     soon, later = visits.BEGIN, visits.BEGIN + timedelta(seconds=1)
 
     def answer(*numbered: tuple[int, datetime]) -> visits.Answer:
-        return visits.Answer(Counter({("user 1", n, at, 1): 1 for n, at in numbered}), {}, Counter())
+        return visits.Answer(
+            Counter({("user 1", n, at, 1): 1 for n, at in numbered}), {}, Counter()
+        )
 
     wanted = answer((1, soon), (2, later))
     other_way_round, same_number = answer((2, soon), (1, later)), answer((1, soon), (1, later))

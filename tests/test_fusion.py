@@ -348,6 +348,23 @@ async def test_one_that_fails_is_dealt_with_by_its_own_rules() -> None:
     await both_ways_at_any_moment(made, check, 9)
 
 
+async def test_one_that_has_failed_is_not_fused_any_more() -> None:
+    """Or what fails would run once more than its rules say, each time."""
+    runs: Counter[int] = Counter()
+
+    def do(item: Item, ctx: Context[None]) -> None:
+        runs[item.number] += 1
+        if item.number in (3, 8):
+            raise ValueError("on purpose")
+        ctx.produce(SECOND, item)
+
+    world = World(relayed(items_of(10), do, settings=FEW, on_error="dead_letter", retries=1))
+    await world.run()
+    assert sorted(world.numbers()) == [0, 1, 2, 4, 5, 6, 7, 9]
+    assert len(world.letters()) == 2
+    assert runs[8] == runs[3] - 1
+
+
 async def test_what_failed_once_is_not_processed_after_all() -> None:
     """A letter is an effect: whoever is fused must know that there is none."""
     failing = True

@@ -19,6 +19,7 @@ from millwheel.runtime.engine import Engine
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.sent import SentLog
 from millwheel.runtime.step import Step
+from millwheel.runtime.tasks import end
 from millwheel.store.port import Commit
 from millwheel.testing.ether import Weather
 from millwheel.timers.holds import Holds
@@ -190,6 +191,37 @@ async def test_a_lane_that_recovers_while_all_is_let_go_of_takes_nothing() -> No
     await cluster.go(lambda: letting_go.done() and change.done())
     await letting_go
     assert not engine.intervals
+    await cluster.go(cluster.finished)
+    check(cluster, cluster.values)
+
+
+async def test_who_hands_over_what_is_let_go_of_meanwhile_does_not_wait_for_ever() -> None:
+    """A worker that looks at the store just as its lease is over: it would never look again, and
+    what others wish it to have would be nobody's."""
+    cluster = Faulty(None, 0)
+    engine = await cluster.join()
+    await cluster.go(lambda: engine.processed > 20)
+    await end([task for task in engine._tasks if task.get_name() == "placing"])
+    stuck = next(i for i in engine.intervals if i.step.name == "recount")
+    lose = engine.holdings.lose
+    changes: list[asyncio.Task[None]] = []
+
+    async def lose_later(interval: Interval) -> None:
+        """The first time, somebody begins to hand over another one."""
+        if not changes:
+            stuck.backlog[b'"waits"'] = None  # its code does
+            changes.append(asyncio.ensure_future(engine.change(give_up(engine, stuck))))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert stuck.leaving
+        await lose(interval)
+
+    engine.holdings.lose = lose_later  # type: ignore[method-assign]
+    await cluster.pass_time(engine.let_go_of_all())
+    (change,) = changes
+    await cluster.go(change.done, turns=500)
+    await cluster.join()
+    await cluster.crash(engine)
     await cluster.go(cluster.finished)
     check(cluster, cluster.values)
 

@@ -550,6 +550,28 @@ async def test_a_commit_that_fails_while_bisecting_is_only_a_delay(
     assert len(world.letters()) == 1
 
 
+@pytest.mark.parametrize("number", range(1, 6))
+async def test_a_commit_of_unknown_fate_while_bisecting_is_not_run_again_at_most_once(
+    number: int,
+) -> None:
+    """It was durable: whoever gets records at most once does not get those once more."""
+    values = items(*range(8))
+    world = World(doing(values, write, on_error="dead_letter", delivery="at_most_once"))
+    refused = refuse(world, 5)
+    durable: list[Commit] = []
+
+    def once(commit: Commit) -> None:
+        if refused and commit.rows:
+            durable.append(commit)
+            if len(durable) == number:
+                raise CommitUnknown("lost")
+
+    world.on_durable = once
+    await world.run()
+    assert len(durable) >= min(number, 2)
+    assert sorted(world.numbers()) == [n for n in range(8) if n != 5]
+
+
 async def test_the_watermark_a_record_saw_first_is_kept_through_bisection() -> None:
     """Design, one record's life 3: frozen for the bundle, kept through bisection."""
     seen: dict[int, list[Any]] = {}

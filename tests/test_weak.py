@@ -23,7 +23,7 @@ from millwheel.graph import Productions
 from millwheel.model import Delivery
 from millwheel.runtime.courier import Remote
 from millwheel.runtime.engine import Engine
-from millwheel.store.port import Commit
+from millwheel.store.port import Commit, Wish
 from millwheel.store.postgres import PostgresStore
 from millwheel.testing import Harness
 from millwheel.testing.ether import Fate, Weather
@@ -436,7 +436,7 @@ async def test_nobody_waits_for_what_was_sent_between_stored_ones_and_is_made_ag
     made.add(Tally(), HALVES.by(key_of))
     made.sink(TALLY, Table("out", Counted, numbered=True))
     world = World(made)
-    world.on_durable = lambda commit: asyncio.Event().wait() if commit.stragglers else None
+    world.on_durable = lambda commit: Gate().wait() if commit.stragglers else None
     engine = await world.start()
     await world.until(lambda: world.commits and world.commits[-1].stragglers, tick=0.001)
     assert world.commits[-1].stragglers[0].seq > 0
@@ -465,6 +465,12 @@ async def test_buckets_of_stragglers_stay(seconds: int) -> None:
     assert_once(world, values)
 
 
+async def pass_time(world: World, seconds: float) -> None:
+    """Let everybody go on for so long."""
+    end = world.clock.monotonic() + seconds
+    await world.until(lambda: world.clock.monotonic() > end, tick=0.05)
+
+
 async def test_buckets_of_stragglers_of_stored_records_stay() -> None:
     """Of what came of stored productions, whose buckets are times: while its sender knows it, and
     while somebody has it who has read it back. Later buckets go when nothing waits any more."""
@@ -484,16 +490,14 @@ async def test_buckets_of_stragglers_of_stored_records_stay() -> None:
     for _ in range(2):
         engine = await world.start()
         await world.until(lambda: world.interval("stored").log.drained, tick=0.01)
-        end = world.clock.monotonic() + 20
-        await world.until(lambda: world.clock.monotonic() > end, tick=0.05)
+        await pass_time(world, 20)
         await engine.kill()
     gate.open()
     engine = await world.start()
     await world.until(engine.done.is_set, tick=0.05)
     assert_once(world, VALUES)
     before = engine.buckets.gc_watermark
-    end = world.clock.monotonic() + 5
-    await world.until(lambda: world.clock.monotonic() > end, tick=0.05)
+    await pass_time(world, 5)
     assert engine.buckets.gc_watermark > before
     await engine.stop()
 
@@ -881,6 +885,43 @@ async def test_at_most_once_while_workers_come_and_go(seed: int) -> None:
     await cluster.go(cluster.finished)
     assert_at_most_once(cluster, values)
     for engine in list(cluster.alive):
+        await cluster.leave(engine)
+
+
+async def test_at_most_once_what_waits_in_an_interval_that_moves_does_not_go_along() -> None:
+    """It has run, and what came of it is on its way: it is not run once more by the next owner."""
+    runs: Counter[int] = Counter()
+
+    class Note(Relay):
+        async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
+            runs[record.value.number] += 1
+            await super().process_record(record, ctx)
+
+    values = [Item("key 1", n, n / 10) for n in range(12)]
+    made = Pipeline("counting", settings=SHARED)
+    made.inject(ITEMS, script(ITEMS, values), timestamp=time_of)
+    made.add(
+        Note(HALVES),
+        ITEMS.by(number_of_item),
+        name="note",
+        productions="weak",
+        delivery="at_most_once",
+        straggler_after=timedelta(seconds=600),
+    )
+    made.add(Slow(gate := Gate(), "key 1"), HALVES.by(key_of))
+    made.sink(TALLY, Table("out", Counted, numbered=True))
+    cluster = Cluster(made)
+    first = await cluster.join()
+    await cluster.go(lambda: gate.reached and sum(runs.values()) > 5)
+    second = await cluster.join()
+    for row in await cluster.parts("note"):
+        wish = Wish(row.id, row.sequencer, second.worker, "test", pinned=True)
+        await cluster.store.wish([wish])
+    await cluster.go(lambda: not [i for i in first.intervals if i.step.name == "note"])
+    gate.open()
+    await cluster.go(cluster.finished)
+    assert set(runs.values()) == {1}
+    for engine in (first, second):
         await cluster.leave(engine)
 
 

@@ -107,10 +107,11 @@ class Lane:
         self._numbered = [i for i in self.intervals if i.bundling is not None]
 
     def remove(self, interval: Interval) -> None:
-        """One less, of which nothing is left here."""
+        """One less, of which nothing is left here; who waits for that need not wait any more."""
         self.intervals.remove(interval)
         self.downstream_first = [i for i in self.downstream_first if i is not interval]
         self._numbered = [i for i in self._numbered if i is not interval]
+        self._announce()
 
     async def let_go(self, interval: Interval) -> None:
         """Wait until nothing of an interval that is leaving runs or is to be stored."""
