@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -36,6 +37,8 @@ class Run(NamedTuple):
     """Of all its processes, and of Postgres where it uses it."""
     megabytes: float
     """What its processes occupied at the end, Postgres left out."""
+    latencies: list[float] | None = None
+    """Milliseconds that each record took, of a program that lets them come by the clock."""
 
     @property
     def rate(self) -> float:
@@ -59,6 +62,8 @@ class Task:
     cores: int
     url: str
     kafka: str | None = None
+    rate: float | None = None
+    """Records a second, if they are to come by the clock."""
 
 
 def run(peer: Peer, task: Task, directory: Path, right: answers.Expected) -> Run:
@@ -78,6 +83,7 @@ def run(peer: Peer, task: Task, directory: Path, right: answers.Expected) -> Run
         "--records", str(task.records), "--warm", str(task.warm), "--batch", str(task.batch),
         "--cores", str(task.cores), "--url", task.url,
         *(["--kafka", task.kafka] if task.kafka else []),
+        *(["--rate", str(task.rate)] if task.rate else []),
     ]  # fmt: skip
     environment = {**os.environ, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
     if peer.environment is None:
@@ -86,7 +92,12 @@ def run(peer: Peer, task: Task, directory: Path, right: answers.Expected) -> Run
         found = _watched(command, environment, log, peer, task)
         if peer.answers:
             answers.check(answers.read(out), right)
-        return found
+        else:
+            answers.check_finals(answers.read_finals(out), right)
+        latencies = out / "latencies.json"
+        return found._replace(
+            latencies=json.loads(latencies.read_text()) if latencies.exists() else None
+        )
     finally:
         shutil.rmtree(out, ignore_errors=True)
 

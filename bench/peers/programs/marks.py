@@ -24,6 +24,7 @@ def options():
     parser.add_argument("--cores", type=int, required=True)
     parser.add_argument("--url", help="a Postgres server")
     parser.add_argument("--kafka", help="HOST:PORT of a broker")
+    parser.add_argument("--rate", type=float, help="records a second, for `latency`")
     return parser.parse_args()
 
 
@@ -50,6 +51,40 @@ def write_answers(path, balances):
     with path.open("w") as file:
         for balance in balances:
             file.write(json.dumps(balance) + "\n")
+
+
+class Arrivals(threading.Thread):
+    """Lets records arrive by the clock, `GROUP` at a time, and notes how long each took.
+
+    Records are done in the order in which they came: the n-th that is done is the n-th that came.
+    """
+
+    GROUP = 20
+
+    def __init__(self, rate, records, place):
+        super().__init__(daemon=True)
+        self._place = place
+        self._groups = [range(n, min(n + self.GROUP, records)) for n in range(0, records, self.GROUP)]
+        self._every = self.GROUP / rate
+        self._came = []
+        self._took = []
+
+    def run(self):
+        begin = time.perf_counter()
+        for number, group in enumerate(self._groups):
+            time.sleep(max(0.0, begin + number * self._every - time.perf_counter()))
+            self._came += [time.perf_counter()] * len(group)
+            self._place(group)
+
+    def done(self, total):
+        """So many are done by now."""
+        now = time.perf_counter()
+        self._took += [now - came for came in self._came[len(self._took) : total]]
+
+    def write(self, directory):
+        """Keep how long each took, in milliseconds."""
+        path = directory / "latencies.json"
+        path.write_text(json.dumps([seconds * 1000 for seconds in self._took]))
 
 
 class Watch(threading.Thread):
