@@ -76,8 +76,12 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
         help=f"of {', '.join(PARTS)}, report; without any: {', '.join(DEFAULT)}",
     )  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="a tenth of the work, for a look")
-    parser.add_argument("--only", nargs="+", metavar="PEER", help="of peers: spark, dbos-queue, ...")
-    parser.add_argument("--kafka", metavar="HOST:PORT", help="a broker, for the peers that need one")
+    parser.add_argument(
+        "--only", nargs="+", metavar="PEER", help="of peers: spark, dbos-queue, ..."
+    )
+    parser.add_argument(
+        "--kafka", metavar="HOST:PORT", help="a broker, for the peers that need one"
+    )
     parser.add_argument(
         "--from", nargs="+", type=Path, dest="sources", metavar="JSON",
         help="of report: what to tell of (all in bench/out; of a part the newest counts)",

@@ -57,7 +57,9 @@ async def _trees(url: str, directory: Path, options: Options) -> Any:
 
 
 async def _snapshot(url: str, directory: Path, options: Options) -> Any:
-    lengths = snapshot.Lengths(2, 5, 10, 10) if options.quick else snapshot.Lengths(30, 120, 600, 120)
+    lengths = (
+        snapshot.Lengths(2, 5, 10, 10) if options.quick else snapshot.Lengths(30, 120, 600, 120)
+    )
     return await snapshot.measure(url, directory, lengths=lengths)
 
 

@@ -49,7 +49,7 @@ async def rows_by_second(engine: Engine, seconds: int) -> list[float]:
 
 def recovered(after: list[float], before: float) -> float | None:
     """Seconds after the end of the snapshot until a window is as fast as before; None: never."""
-    for first in range(0, len(after) - WINDOW_SECONDS + 1):
+    for first in range(len(after) - WINDOW_SECONDS + 1):
         if statistics.mean(after[first : first + WINDOW_SECONDS]) >= before:
             return float(first)
     return None

@@ -61,7 +61,9 @@ def check_finals(balances: Iterable[Balance], right: Expected) -> None:
         WrongAnswer: it is not.
     """
     found = {b.account: (b.payments, b.total) for b in balances}
-    wrong = {account for account in found.keys() | right if found.get(account) != right.get(account)}
+    wrong = {
+        account for account in found.keys() | right if found.get(account) != right.get(account)
+    }
     if wrong:
         account = min(wrong)
         raise WrongAnswer(f"account {account}: {found.get(account)}, not {right.get(account)}")
@@ -82,7 +84,9 @@ def check(balances: Iterable[Balance], right: Expected) -> None:
     for account, (number, total) in right.items():
         found = told.pop(account, {})
         if sorted(found) != list(range(1, number + 1)):
-            raise WrongAnswer(f"account {account} had {number} payments; {len(found)} were answered")
+            raise WrongAnswer(
+                f"account {account} had {number} payments; {len(found)} were answered"
+            )
         if found[number] != total:
             raise WrongAnswer(f"account {account} holds {total}, not {found[number]}")
     if told:

@@ -133,9 +133,7 @@ def _watched(
     return Run(task.records - task.warm, ended - began, cpu_after - cpu_before, megabytes)
 
 
-def _marks(
-    process: subprocess.Popen[str], cpu: Callable[[], float]
-) -> list[tuple[float, float]]:
+def _marks(process: subprocess.Popen[str], cpu: Callable[[], float]) -> list[tuple[float, float]]:
     """When the program was at its marks, and what it had cost by then."""
     found: list[tuple[float, float]] = []
     assert process.stdout is not None

@@ -50,23 +50,54 @@ def _lines(axes: Any, chart: Chart) -> None:
     for color, line in zip(COLORS, chart.lines, strict=False):
         axes.plot(line.xs, line.ys, color=color, linewidth=1.2 if many else 2.0,
                   marker=None if many else "o", markersize=4)  # fmt: skip
-    if chart.log_x:
-        axes.set_xscale("log" if all(x > 0 for line in chart.lines for x in line.xs) else "symlog")
-    if chart.log_y:
-        axes.set_yscale("log")
+    _scales(axes, chart)
+    if len({line.xs[-1] for line in chart.lines}) > 1:
+        _label_above(axes, chart)
     else:
-        axes.set_ylim(bottom=0)
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
-    for color, line, place in zip(COLORS, chart.lines, _apart(axes, chart), strict=False):
-        axes.annotate(
-            line.label, (line.xs[-1], line.ys[-1]), xytext=(1.01, place),
-            textcoords="axes fraction", color=color, va="center", fontsize=9,
-        )  # fmt: skip
+        _label_ends(axes, chart)
     if chart.mark is not None:
         label, level = chart.mark
         axes.axhline(level, color=QUIET, linestyle="--", linewidth=1)
         axes.annotate(label, (0.01, level), xycoords=("axes fraction", "data"),
                       xytext=(0, 3), textcoords="offset points", color=QUIET, fontsize=8)  # fmt: skip
+
+
+def _scales(axes: Any, chart: Chart) -> None:
+    """Both axes: what is counted in whole numbers has no ticks between them; zero is shown."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+
+    xs = [x for line in chart.lines for x in line.xs]
+    if chart.log_x and min(xs) > 0:
+        axes.set_xscale("log")
+    elif chart.log_x:
+        axes.set_xscale("symlog", linthresh=min(x for x in xs if x > 0), linscale=0.5)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if chart.log_y:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        axes.set_ylim(0, 1.08 * max(y for line in chart.lines for y in line.ys))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+
+
+def _label_above(axes: Any, chart: Chart) -> None:
+    """Lines that follow each other have their names above them."""
+    for color, line in zip(COLORS, chart.lines, strict=False):
+        axes.annotate(
+            line.label, ((line.xs[0] + line.xs[-1]) / 2, 1.0), xycoords=("data", "axes fraction"),
+            color=color, ha="center", va="top", fontsize=9,
+        )  # fmt: skip
+
+
+def _label_ends(axes: Any, chart: Chart) -> None:
+    """Lines beside each other have their names where they end."""
+    for color, line, place in zip(COLORS, chart.lines, _apart(axes, chart), strict=False):
+        axes.annotate(
+            line.label, (line.xs[-1], line.ys[-1]), xytext=(1.01, place),
+            textcoords="axes fraction", color=color, va="center", fontsize=9,
+        )  # fmt: skip
 
 
 def _apart(axes: Any, chart: Chart) -> list[float]:

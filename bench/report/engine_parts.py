@@ -122,7 +122,9 @@ def snapshot(found: Found) -> Section:
         [
             Ratio("rate while held / before", found["ratio"], "at least 0.9"),
             Ratio("rate in the last fifth of it / before", found["ratio_at_end"], "at least 0.9"),
-            Ratio("rate in the second half of what came after / before", found["ratio_after"], "1.0"),
+            Ratio(
+                "rate in the second half of what came after / before", found["ratio_after"], "1.0"
+            ),
             Ratio("seconds until it is back", found["recovered_seconds"], "at most 60"),
         ],
         [

@@ -15,7 +15,7 @@ def growth(found: Found) -> Section:
     ratios = [Ratio(bar["what"], bar["found"], bar["asked"]) for bar in found["bars"]]
     tables, charts = [], []
     for name, x, heads in (
-        ("keys", "keys", ("way", "keys", "rate", "raw_reads", "peak_megabytes")),
+        ("keys", "keys", ("way", "keys", "rate", "raw_reads", "peak_megabytes", "cache_megabytes")),
         ("sizes", "bytes", ("bytes", "rate", "megabytes_per_second", "peak_megabytes")),
         ("history", "ids", ("ids", "rate", "maybes", "filters_seconds", "peak_megabytes")),
         ("timers", "timers", ("timers", "rate", "start_seconds", "peak_megabytes")),
@@ -24,7 +24,9 @@ def growth(found: Found) -> Section:
                                 "peak_megabytes")),
     ):  # fmt: skip
         points = found[name]
-        tables.append(Table([TITLES.get(h, h) for h in heads], [[p[h] for h in heads] for p in points]))
+        tables.append(
+            Table([TITLES.get(h, h) for h in heads], [[p[h] for h in heads] for p in points])
+        )
         charts += _curves(name, x, points)
     return Section("Growth: rate and memory against what there is", ratios, tables, charts)
 
@@ -32,6 +34,7 @@ def growth(found: Found) -> Section:
 TITLES = {
     "rate": RATE,
     "peak_megabytes": MEGABYTES,
+    "cache_megabytes": "cache, MB",
     "raw_reads": "raw SQL, states read/s",
     "bytes": "bytes of state a key",
     "megabytes_per_second": "state written, MB/s",
@@ -52,7 +55,10 @@ def _curves(name: str, x: str, points: list[dict[str, Any]]) -> list[Chart]:
     """Rate and memory, a chart each."""
     ways = sorted({p.get("way", "") for p in points}, reverse=True)
     title = TITLES.get(x, x)
-    rates = [_line(way or "engine", x, "rate", [p for p in points if p.get("way", "") == way]) for way in ways]
+    rates = [
+        _line(way or "millwheel", x, "rate", [p for p in points if p.get("way", "") == way])
+        for way in ways
+    ]
     sizes = [_line(line.label, x, "peak_megabytes", [p for p in points if p.get("way", "") == way])
              for line, way in zip(rates, ways, strict=True)]  # fmt: skip
     if name == "keys":

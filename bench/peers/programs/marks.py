@@ -20,7 +20,9 @@ def options():
     parser.add_argument("--setting", required=True)
     parser.add_argument("--records", type=int, required=True, help="lines of the input")
     parser.add_argument("--warm", type=int, required=True, help="lines that do not count")
-    parser.add_argument("--batch", type=int, required=True, help="records that are made durable at once")
+    parser.add_argument(
+        "--batch", type=int, required=True, help="records that are made durable at once"
+    )
     parser.add_argument("--cores", type=int, required=True)
     parser.add_argument("--url", help="a Postgres server")
     parser.add_argument("--kafka", help="HOST:PORT of a broker")
@@ -64,7 +66,9 @@ class Arrivals(threading.Thread):
     def __init__(self, rate, records, place):
         super().__init__(daemon=True)
         self._place = place
-        self._groups = [range(n, min(n + self.GROUP, records)) for n in range(0, records, self.GROUP)]
+        self._groups = [
+            range(n, min(n + self.GROUP, records)) for n in range(0, records, self.GROUP)
+        ]
         self._every = self.GROUP / rate
         self._came = []
         self._took = []

@@ -82,7 +82,9 @@ def one_by_one(options, url):
 
 async def many(options, url, *, queued):
     """Many workflows at a time, started or enqueued; gives the balances."""
-    datasource = await AsyncSQLAlchemyDatasource.create(url, engine_kwargs={"pool_size": CONNECTIONS})
+    datasource = await AsyncSQLAlchemyDatasource.create(
+        url, engine_kwargs={"pool_size": CONNECTIONS}
+    )
 
     @datasource.transaction
     async def add(payment):

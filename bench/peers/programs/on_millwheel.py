@@ -23,7 +23,6 @@ from millwheel.store.postgres import PostgresStore
 STATES = "SELECT key::bigint, value FROM bench_peers.states WHERE computation = 'keep_balance'"
 
 
-
 def pipeline(options, path):
     """The workload, with its outputs where the setting says."""
     made = Pipeline("bench_peers")
