@@ -18,7 +18,7 @@ from typing import NamedTuple
 from bench.peers import answers
 from bench.peers.catalogue import Peer
 from bench.peers.environments import HERE, python_of
-from bench.processes import end_tree, postgres_cpu, tree_cpu, tree_megabytes
+from bench.processes import end_tree, listening, postgres_cpu, tree_cpu, tree_megabytes
 
 ROOT = HERE.parent.parent
 PATIENCE_SECONDS = 600.0
@@ -34,7 +34,7 @@ class Run(NamedTuple):
     records: int
     seconds: float
     cpu_seconds: float
-    """Of all its processes, and of Postgres where it uses it."""
+    """Of all its processes, and of Postgres or Kafka where it uses it and it runs here."""
     megabytes: float
     """What its processes occupied at the end, Postgres left out."""
     latencies: list[float] | None = None
@@ -114,8 +114,16 @@ def _watched(
     too_long = threading.Timer(PATIENCE_SECONDS, end_tree, (process.pid,))
     too_long.start()
 
+    broker = None
+    if peer.needs_kafka and task.kafka:
+        broker = listening(int(task.kafka.rpartition(":")[2]))
+
     def cpu() -> float:
-        return tree_cpu(process.pid) + (postgres_cpu(task.url) if peer.uses_postgres else 0.0)
+        return (
+            tree_cpu(process.pid)
+            + (postgres_cpu(task.url) if peer.uses_postgres else 0.0)
+            + (tree_cpu(broker) if broker is not None else 0.0)
+        )
 
     try:
         marks = _marks(process, cpu)
