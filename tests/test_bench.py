@@ -131,6 +131,14 @@ def test_of_a_part_measured_twice_the_last_counts(measured: Path, tmp_path: Path
     assert "`python -m bench peers`" in text
 
 
+def test_figures_of_an_older_form_are_left_out_with_a_word(measured: Path, tmp_path: Path) -> None:
+    older = tmp_path / "20230101-000000.json"
+    older.write_text(json.dumps({"machine": MACHINE, "snapshot": {"ratio": 1.0}}))
+    text = writing.write([older, measured], tmp_path / "report").read_text()
+    assert "snapshot: 20230101-000000.json has figures of another form" in text
+    assert "| engine / raw SQL, bundles of 500 | 0.51 |" in text
+
+
 def test_every_part_has_a_section() -> None:
     assert writing.SECTIONS.keys() == PARTS.keys()
 
@@ -223,8 +231,8 @@ def test_a_ratio_is_that_of_the_pairs() -> None:
     def a_run(rate: float) -> Run:
         return Run(1000, 1000 / rate, 0.01, 50.0)
 
-    pairs = [(a_run(10.0), a_run(10.0)), (a_run(60.0), a_run(20.0)), (a_run(50.0), a_run(100.0))]
-    assert side_by_side.line(PEERS[0], pairs)["ratio"] == pytest.approx(1.0)
+    pairs = [(a_run(20.0), a_run(10.0)), (a_run(60.0), a_run(20.0)), (a_run(50.0), a_run(100.0))]
+    assert side_by_side.line(PEERS[0], pairs)["ratio"] == pytest.approx(2.0)
 
 
 def test_peers_of_kafka_run_only_with_a_broker() -> None:

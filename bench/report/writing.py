@@ -52,13 +52,22 @@ def gathered(sources: Iterable[Path]) -> list[Part]:
     return [parts[name] for name in SECTIONS if name in parts]
 
 
+def told(part: Part) -> Section:
+    """The section on a part; a word instead, if the figures are not as they are made now."""
+    try:
+        return SECTIONS[part.name](part.found)
+    except (KeyError, TypeError):
+        words = f"{part.name}: {part.source.name} has figures of another form; measure it again."
+        return Section(part.name, words=[words])
+
+
 def write(sources: Iterable[Path], directory: Path) -> Path:
     """Write `report.md` with its charts and raw figures into a directory; gives its path."""
     parts = gathered(sources)
     directory.mkdir(parents=True, exist_ok=True)
     for source in {part.source for part in parts}:
         shutil.copy(source, directory / source.name)
-    sections = [(part, SECTIONS[part.name](part.found)) for part in parts]
+    sections = [(part, told(part)) for part in parts]
     lines = ["# What was measured", "", *_machines(parts), *_ratios(sections)]
     for part, section in sections:
         lines += _section(part, section, directory)
