@@ -51,6 +51,17 @@ class Run(NamedTuple):
         return self.cpu_seconds / self.records * 1e6
 
 
+class Mark(NamedTuple):
+    """Where a program was when it said so."""
+
+    at: float
+    """By the clock, seconds."""
+    cpu: float
+    """What it had cost, seconds."""
+    done: int
+    """Records, of the first mark."""
+
+
 @dataclass(frozen=True)
 class Task:
     """What there is to do."""
@@ -137,17 +148,21 @@ def _watched(
         end_tree(process.pid)
     if len(marks) != 2:
         raise Failed(f"{peer.name}, {peer.setting}: {log.read_text()[-1500:]}")
-    (began, cpu_before), (ended, cpu_after) = marks
-    return Run(task.records - task.warm, ended - began, cpu_after - cpu_before, megabytes)
+    begin, end = marks
+    counted = task.records - begin.done
+    if 2 * counted < task.records - task.warm:
+        raise Failed(f"{peer.label}: {begin.done} records were done at once; give it more")
+    return Run(counted, end.at - begin.at, end.cpu - begin.cpu, megabytes)
 
 
-def _marks(process: subprocess.Popen[str], cpu: Callable[[], float]) -> list[tuple[float, float]]:
-    """When the program was at its marks, and what it had cost by then."""
-    found: list[tuple[float, float]] = []
+def _marks(process: subprocess.Popen[str], cpu: Callable[[], float]) -> list[Mark]:
+    """The program's marks."""
+    found: list[Mark] = []
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("mark "):
-            found.append((time.perf_counter(), cpu()))
+            done = line.split()[2:]
+            found.append(Mark(time.perf_counter(), cpu(), int(done[0]) if done else 0))
         if line.startswith("mark end"):
             break
     return found

@@ -1,6 +1,7 @@
 """What every program is told, and how it tells where it is; for any Python, without packages.
 
-A program prints `begin` when the records of the warm-up are done, and `end` when the last one is.
+A program prints `begin` and how many records are done when those of the warm-up are, which may be more
+if many are made durable at once; and `end` when the last one is.
 It is looked at from outside at both, so it stays until it is told to go.
 """
 
@@ -30,9 +31,9 @@ def options():
     return parser.parse_args()
 
 
-def begin():
-    """The warm-up is done."""
-    print("mark begin", flush=True)
+def begin(done):
+    """The warm-up is done, and so many records with it."""
+    print(f"mark begin {done}", flush=True)
 
 
 def end():
@@ -106,7 +107,7 @@ class Watch(threading.Thread):
         while self.lines < self._warm:
             time.sleep(0.02)
             self.look()
-        begin()
+        begin(self.lines)
 
     def look(self):
         """Count the files that are new."""

@@ -52,7 +52,7 @@ async def run(options):
     (injector,) = engine.injectors
     while injector.log.first < options.warm and not running.done():
         await asyncio.sleep(0.01)
-    marks.begin()
+    marks.begin(injector.log.first)
     await running
     await asyncio.to_thread(marks.end)
     await engine.stop()
@@ -104,7 +104,7 @@ async def by_the_clock(options):
     await engine.start()
     store.sink = next(id_ for id_, step in engine.steps.items() if has_file(step.node))
     await engine.run()
-    marks.begin()
+    marks.begin(options.warm)
     here = asyncio.get_running_loop()
 
     def place(group):

@@ -70,7 +70,7 @@ class Done(StreamingQueryListener):
             self.arrivals.done(self._rows - self._warm)
         if self._rows >= self._warm and not self._begun:
             self._begun = True
-            marks.begin()
+            marks.begin(self._rows)
             self.warm.set()
         if self._rows >= self._records:
             self.all.set()
