@@ -10,6 +10,8 @@ from pathlib import Path
 import psycopg
 
 TICK = os.sysconf("SC_CLK_TCK")
+LISTEN = "0A"
+"""The state of a socket that waits for connections, in /proc/net/tcp."""
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -41,6 +43,21 @@ def postgres_cpu(url: str) -> float:
         postmaster = parents[backend]
         children = [pid for pid, parent in parents.items() if parent == postmaster]
         return cpu_of(postmaster, with_children=True) + sum(map(cpu_of, children))
+
+
+def listening(port: int) -> int | None:
+    """The process of this machine that listens on a TCP port, if there is one to be seen."""
+    wanted = set()
+    for name in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
+                wanted.add(f"socket:[{fields[9]}]")
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(link) in wanted:
+                return int(link.parts[2])
+    return None
 
 
 def end_tree(root: int) -> None:

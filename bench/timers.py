@@ -73,7 +73,7 @@ async def _take_over(url: str, directory: Path, count: int) -> dict[str, float]:
     start = time.perf_counter()
     await engine.start()
     started = time.perf_counter()
-    while not engine.processed:  # noqa: ASYNC110 - a look a millisecond is what is measured
+    while not engine.processed:
         await asyncio.sleep(0.001)
     first = time.perf_counter()
     size = resident_megabytes()

@@ -62,8 +62,13 @@ def write_rows(directory: Path, way: str, keys: int, rows: int) -> Path:
 
 def pipeline(path: Path, keys: int) -> Pipeline:
     """The workload, with a cache for its part of the keys."""
-    cache = int(keys * CACHED * (ENTRY_OVERHEAD + len(STATE)))
-    return workload(SCHEMA, JsonLines(path), replace(Settings(), cache_bytes=cache))
+    settings = replace(Settings(), cache_bytes=cache_bytes(keys))
+    return workload(SCHEMA, JsonLines(path), settings)
+
+
+def cache_bytes(keys: int) -> int:
+    """What a tenth of the keys takes, as the engine counts it."""
+    return int(keys * CACHED * (ENTRY_OVERHEAD + len(STATE)))
 
 
 async def deployed(url: str, made: Pipeline) -> int:
@@ -79,7 +84,7 @@ async def deployed(url: str, made: Pipeline) -> int:
 def fill(url: str, computation: int, keys: int) -> None:
     """Put the state of every key where folds leave it, in the order of the table."""
     with psycopg.connect(url) as connection:
-        connection.execute("CREATE TEMPORARY TABLE key_slot (slot integer, key text COLLATE \"C\")")
+        connection.execute('CREATE TEMPORARY TABLE key_slot (slot integer, key text COLLATE "C")')
         with connection.cursor().copy("COPY key_slot FROM STDIN") as copy:
             for first in range(0, keys, 10_000):
                 copy.write(_lines(range(first, min(first + 10_000, keys))))
@@ -137,10 +142,13 @@ async def measure(url: str, directory: Path, quick: bool) -> list[dict[str, Any]
             fill(url, computation, keys)
             raw = await raw_reads(url, computation, keys, rows // 5)
             line = await apart(point, url, path, keys, rows)
-            found.append({"keys": keys, "way": way, "raw_reads": raw, **line})
+            cache = cache_bytes(keys) / 1e6
+            found.append(
+                {"keys": keys, "way": way, "raw_reads": raw, "cache_megabytes": cache, **line}
+            )
             print(
                 f"  {keys:10,} keys, {way:7}: {line['rate']:9,.0f} records/s, at most "
-                f"{line['peak_megabytes']:.0f} MB; raw SQL reads {raw:,.0f} states/s"
+                f"{line['peak_megabytes']:.0f} MB (cache: {cache:.1f}); raw SQL reads {raw:,.0f} states/s"
             )
             path.unlink()
     drop(url, SCHEMA)

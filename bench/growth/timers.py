@@ -42,7 +42,7 @@ async def lay_out(url: str, path: Path) -> int:
 def fill(url: str, computation: int, timers: int) -> None:
     """So many timers over the keys of the workload, as folds leave them."""
     with psycopg.connect(url) as connection:
-        connection.execute("CREATE TEMPORARY TABLE key_slot (slot integer, key text COLLATE \"C\")")
+        connection.execute('CREATE TEMPORARY TABLE key_slot (slot integer, key text COLLATE "C")')
         with connection.cursor().copy("COPY key_slot FROM STDIN") as copy:
             for text, slot in map(encode_key, range(min(KEYS, timers))):
                 copy.write_row((slot, text.decode()))

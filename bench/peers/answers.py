@@ -48,6 +48,27 @@ def _is_final(path: Path) -> bool:
     return path.is_file() and not path.name.startswith((".", "_")) and path.suffix != ".crc"
 
 
+def read_finals(directory: Path) -> list[Balance]:
+    """The last balance of each account, of a program whose outputs are gone."""
+    lines = (directory / "finals.jsonl").read_bytes().splitlines()
+    return [msgspec.json.decode(line, type=Balance) for line in lines]
+
+
+def check_finals(balances: Iterable[Balance], right: Expected) -> None:
+    """The last balance of each account is right.
+
+    Raises:
+        WrongAnswer: it is not.
+    """
+    found = {b.account: (b.payments, b.total) for b in balances}
+    wrong = {
+        account for account in found.keys() | right if found.get(account) != right.get(account)
+    }
+    if wrong:
+        account = min(wrong)
+        raise WrongAnswer(f"account {account}: {found.get(account)}, not {right.get(account)}")
+
+
 def check(balances: Iterable[Balance], right: Expected) -> None:
     """One balance for each payment, whatever their order; and the last of each account is right.
 
@@ -63,7 +84,9 @@ def check(balances: Iterable[Balance], right: Expected) -> None:
     for account, (number, total) in right.items():
         found = told.pop(account, {})
         if sorted(found) != list(range(1, number + 1)):
-            raise WrongAnswer(f"account {account} had {number} payments; {len(found)} were answered")
+            raise WrongAnswer(
+                f"account {account} had {number} payments; {len(found)} were answered"
+            )
         if found[number] != total:
             raise WrongAnswer(f"account {account} holds {total}, not {found[number]}")
     if told:

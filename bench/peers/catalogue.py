@@ -39,7 +39,7 @@ MILLWHEEL = Peer(
 )
 """What every peer is compared with: its outputs go to files, as theirs do."""
 
-PROCESS_ONLY = "not fsynced: survives the end of the process"
+PROCESS_ONLY = "not all of it fsynced: survives the end of the process"
 
 PEERS = (
     Peer(

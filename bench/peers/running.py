@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ from typing import NamedTuple
 from bench.peers import answers
 from bench.peers.catalogue import Peer
 from bench.peers.environments import HERE, python_of
-from bench.processes import end_tree, postgres_cpu, tree_cpu, tree_megabytes
+from bench.processes import end_tree, listening, postgres_cpu, tree_cpu, tree_megabytes
 
 ROOT = HERE.parent.parent
 PATIENCE_SECONDS = 600.0
@@ -33,9 +34,11 @@ class Run(NamedTuple):
     records: int
     seconds: float
     cpu_seconds: float
-    """Of all its processes, and of Postgres where it uses it."""
+    """Of all its processes, and of Postgres or Kafka where it uses it and it runs here."""
     megabytes: float
     """What its processes occupied at the end, Postgres left out."""
+    latencies: list[float] | None = None
+    """Milliseconds that each record took, of a program that lets them come by the clock."""
 
     @property
     def rate(self) -> float:
@@ -46,6 +49,17 @@ class Run(NamedTuple):
     def cpu_micros(self) -> float:
         """Microseconds of CPU a record."""
         return self.cpu_seconds / self.records * 1e6
+
+
+class Mark(NamedTuple):
+    """Where a program was when it said so."""
+
+    at: float
+    """By the clock, seconds."""
+    cpu: float
+    """What it had cost, seconds."""
+    done: int
+    """Records, of the first mark."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +73,8 @@ class Task:
     cores: int
     url: str
     kafka: str | None = None
+    rate: float | None = None
+    """Records a second, if they are to come by the clock."""
 
 
 def run(peer: Peer, task: Task, directory: Path, right: answers.Expected) -> Run:
@@ -78,6 +94,7 @@ def run(peer: Peer, task: Task, directory: Path, right: answers.Expected) -> Run
         "--records", str(task.records), "--warm", str(task.warm), "--batch", str(task.batch),
         "--cores", str(task.cores), "--url", task.url,
         *(["--kafka", task.kafka] if task.kafka else []),
+        *(["--rate", str(task.rate)] if task.rate else []),
     ]  # fmt: skip
     environment = {**os.environ, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
     if peer.environment is None:
@@ -86,7 +103,12 @@ def run(peer: Peer, task: Task, directory: Path, right: answers.Expected) -> Run
         found = _watched(command, environment, log, peer, task)
         if peer.answers:
             answers.check(answers.read(out), right)
-        return found
+        else:
+            answers.check_finals(answers.read_finals(out), right)
+        latencies = out / "latencies.json"
+        return found._replace(
+            latencies=json.loads(latencies.read_text()) if latencies.exists() else None
+        )
     finally:
         shutil.rmtree(out, ignore_errors=True)
 
@@ -103,8 +125,16 @@ def _watched(
     too_long = threading.Timer(PATIENCE_SECONDS, end_tree, (process.pid,))
     too_long.start()
 
+    broker = None
+    if peer.needs_kafka and task.kafka:
+        broker = listening(int(task.kafka.rpartition(":")[2]))
+
     def cpu() -> float:
-        return tree_cpu(process.pid) + (postgres_cpu(task.url) if peer.uses_postgres else 0.0)
+        return (
+            tree_cpu(process.pid)
+            + (postgres_cpu(task.url) if peer.uses_postgres else 0.0)
+            + (tree_cpu(broker) if broker is not None else 0.0)
+        )
 
     try:
         marks = _marks(process, cpu)
@@ -118,19 +148,21 @@ def _watched(
         end_tree(process.pid)
     if len(marks) != 2:
         raise Failed(f"{peer.name}, {peer.setting}: {log.read_text()[-1500:]}")
-    (began, cpu_before), (ended, cpu_after) = marks
-    return Run(task.records - task.warm, ended - began, cpu_after - cpu_before, megabytes)
+    begin, end = marks
+    counted = task.records - begin.done
+    if 2 * counted < task.records - task.warm:
+        raise Failed(f"{peer.label}: {begin.done} records were done at once; give it more")
+    return Run(counted, end.at - begin.at, end.cpu - begin.cpu, megabytes)
 
 
-def _marks(
-    process: subprocess.Popen[str], cpu: Callable[[], float]
-) -> list[tuple[float, float]]:
-    """When the program was at its marks, and what it had cost by then."""
-    found: list[tuple[float, float]] = []
+def _marks(process: subprocess.Popen[str], cpu: Callable[[], float]) -> list[Mark]:
+    """The program's marks."""
+    found: list[Mark] = []
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("mark "):
-            found.append((time.perf_counter(), cpu()))
+            done = line.split()[2:]
+            found.append(Mark(time.perf_counter(), cpu(), int(done[0]) if done else 0))
         if line.startswith("mark end"):
             break
     return found

@@ -58,7 +58,7 @@ class Topics:
             found = consumer.consume(1000, timeout=0.1)
             self._answers += [m.value().decode() for m in found if m.error() is None]
             if before < self._options.warm <= len(self._answers):
-                marks.begin()
+                marks.begin(len(self._answers))
         marks.end()
         self._ended.set()
         consumer.close()

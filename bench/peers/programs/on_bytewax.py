@@ -37,7 +37,7 @@ def dataflow(options):
         nonlocal done
         done += 1
         if done == options.warm:
-            marks.begin()
+            marks.begin(done)
         return str(balance["account"]), json.dumps(balance)
 
     size = {"batch_size": options.batch} if options.setting == "batch" else {}

@@ -74,7 +74,7 @@ def one_by_one(options, url):
     balances = []
     for number, payment in enumerate(payments(options)):
         if number == options.warm:
-            marks.begin()
+            marks.begin(options.warm)
         with SetWorkflowID(f"payment-{number}"):
             balances.append(pay(payment))
     return balances
@@ -82,7 +82,9 @@ def one_by_one(options, url):
 
 async def many(options, url, *, queued):
     """Many workflows at a time, started or enqueued; gives the balances."""
-    datasource = await AsyncSQLAlchemyDatasource.create(url, engine_kwargs={"pool_size": CONNECTIONS})
+    datasource = await AsyncSQLAlchemyDatasource.create(
+        url, engine_kwargs={"pool_size": CONNECTIONS}
+    )
 
     @datasource.transaction
     async def add(payment):
@@ -109,7 +111,7 @@ async def many(options, url, *, queued):
 
     found = list(enumerate(payments(options)))
     warm = await asyncio.gather(*(one(*item) for item in found[: options.warm]))
-    marks.begin()
+    marks.begin(options.warm)
     return warm + await asyncio.gather(*(one(*item) for item in found[options.warm :]))
 
 

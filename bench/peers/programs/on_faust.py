@@ -9,7 +9,6 @@ changelog and outputs. A record is done when a consumer of committed records can
 `default`: at least once, tables in memory.
 """
 
-import json
 import os
 
 import faust
@@ -31,19 +30,18 @@ def main():
         consumer_auto_offset_reset="earliest",
         **(exact if options.setting == "batch" else {}),
     )
-    payments = app.topic(topics.payments, key_type=bytes, value_type=bytes)
-    balances = app.topic(topics.balances, key_type=bytes, value_type=bytes)
+    payments = app.topic(topics.payments, key_serializer="raw", value_serializer="json")
+    balances = app.topic(topics.balances, key_serializer="raw", value_serializer="json")
     accounts = app.Table("accounts", default=lambda: [0, 0], partitions=1)
 
     @app.agent(payments)
     async def keep_balance(stream):
-        async for key, value in stream.items():
-            payment = json.loads(value)
+        async for key, payment in stream.items():
             count, total = accounts[payment["account"]]
             count, total = count + 1, total + payment["amount"]
             accounts[payment["account"]] = [count, total]
             balance = {"account": payment["account"], "payments": count, "total": total}
-            await balances.send(key=key, value=json.dumps(balance).encode())
+            await balances.send(key=key, value=balance)
 
     def leave():
         topics.finish()

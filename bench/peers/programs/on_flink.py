@@ -109,9 +109,14 @@ def main():
 def mark_what_is_written(directory: Path, options):
     """Mark the beginning by what is in the files, final or not."""
     waiting = threading.Event()
-    while sum(p.read_bytes().count(b"\n") for p in directory.rglob("*part-*")) < options.warm:
+    while (lines := written(directory)) < options.warm:
         waiting.wait(0.05)
-    marks.begin()
+    marks.begin(lines)
+
+
+def written(directory: Path):
+    """Lines in all files."""
+    return sum(path.read_bytes().count(b"\n") for path in directory.rglob("*part-*"))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ broker's setting; by default they leave it to the operating system.
 `default`: at least once, a commit every 5 s.
 """
 
-
 import kafka_topics
 import marks
 from quixstreams import Application

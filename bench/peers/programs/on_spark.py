@@ -9,6 +9,7 @@ state. Checkpoints on a local disk go through Hadoop's local file system, which 
 is done survives the end of the process, not the loss of power.
 
 `batch`: micro-batches as large as millwheel's bundles. `large`: fifty times as large.
+`latency`: as `batch`, but records come by the clock, and whatever is there is a micro-batch.
 `default`: nothing is set but the state store, without which there is no `transformWithState`; all that
 is there is one micro-batch.
 """
@@ -49,6 +50,9 @@ class KeepBalance(StatefulProcessor):
 class Done(StreamingQueryListener):
     """Counts what is committed."""
 
+    arrivals = None
+    """Told of what is done after the warm-up."""
+
     def __init__(self, warm, records):
         self._warm = warm
         self._records = records
@@ -62,9 +66,11 @@ class Done(StreamingQueryListener):
 
     def onQueryProgress(self, event):
         self._rows += event.progress.numInputRows
+        if self.arrivals is not None:
+            self.arrivals.done(self._rows - self._warm)
         if self._rows >= self._warm and not self._begun:
             self._begun = True
-            marks.begin()
+            marks.begin(self._rows)
             self.warm.set()
         if self._rows >= self._records:
             self.all.set()
@@ -132,13 +138,23 @@ def main():
         place(options, 1, islice(lines, options.warm))
         rest = list(islice(lines, options.records - options.warm))
     query = start(spark, options, **({"maxFilesPerTrigger": 1} if size else {}))
-    if size is None:
+    if options.setting == "latency":
+        done.warm.wait()
+        done.arrivals = marks.Arrivals(
+            options.rate,
+            len(rest),
+            lambda group: place(options, group[0] + 2, rest[group[0] : group[-1] + 1]),
+        )
+        done.arrivals.start()
+    elif size is None:
         done.warm.wait()
         place(options, 2, rest)
     else:
         for number, first in enumerate(range(0, len(rest), size), 2):
             place(options, number, rest[first : first + size])
     done.all.wait()
+    if options.setting == "latency":
+        done.arrivals.write(options.out)
     marks.end()
     query.stop()
     spark.stop()

@@ -1,0 +1,65 @@
+"""Payments without an end: a source for runs that are measured by the clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from bench.workload import START, Payment, payments
+from millwheel.sources import Partition, Row
+
+ROUND = 100_000
+"""Payments that come again and again, each time later."""
+
+
+class Endless:
+    """The first payments of the workload, over and over, a millisecond of event time apart."""
+
+    def partitions(self) -> list[Partition]:
+        """One."""
+        return [EndlessPayments()]
+
+    def describe(self) -> dict[str, Any]:
+        """What is stored of it in the graph."""
+        return {"endless": ROUND}
+
+
+@dataclass(frozen=True)
+class EndlessPayments:
+    """The one partition."""
+
+    identity: str = "endless payments"
+
+    def open(self, value_type: Any, position: dict[str, Any] | None) -> EndlessReader:
+        """Start at a stored row, or with the first."""
+        return EndlessReader(position["row"] if position else 0)
+
+
+class EndlessReader:
+    """Makes payments."""
+
+    def __init__(self, row: int) -> None:
+        self._row = row
+        self._amounts = [(payment.account, payment.amount) for payment in payments(ROUND)]
+
+    def read(self, limit: int) -> list[Row]:
+        """As many as are wanted."""
+        first, self._row = self._row, self._row + limit
+        rows = []
+        for number in range(first, first + limit):
+            account, amount = self._amounts[number % ROUND]
+            at = START + timedelta(milliseconds=number)
+            rows.append(Row(number, number + 1, Payment(at, account, amount)))
+        return rows
+
+    def position(self, acknowledged: int) -> dict[str, Any]:
+        """The first row not acknowledged."""
+        return {"row": acknowledged}
+
+    def progress(self) -> float:
+        """None that could be told."""
+        return 0.0
+
+    def close(self) -> None:
+        """Nothing to let go."""

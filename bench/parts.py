@@ -1,0 +1,138 @@
+"""What can be measured, and how much of it in a full and in a quick run."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from bench import (
+    cells,
+    growth,
+    hot,
+    lag,
+    latency,
+    memory,
+    nexmark,
+    rate,
+    slow,
+    snapshot,
+    takeover,
+    timers,
+    trees,
+    workers,
+)  # fmt: skip
+from bench.peers import side_by_side
+
+Options = argparse.Namespace
+Part = Callable[[str, Path, Options], Awaitable[Any]]
+
+
+async def _rate(url: str, directory: Path, options: Options) -> Any:
+    quick = options.quick
+    return await rate.measure(
+        url, directory, pairs=3 if quick else 7, records=50_000 if quick else 300_000
+    )
+
+
+async def _latency(url: str, directory: Path, options: Options) -> Any:
+    return await latency.measure(url, samples=200 if options.quick else 1000)
+
+
+async def _cells(url: str, directory: Path, options: Options) -> Any:
+    quick = options.quick
+    return await cells.measure(url, rounds=1 if quick else 5, samples=60 if quick else 400)
+
+
+async def _slow(url: str, directory: Path, options: Options) -> Any:
+    quick = options.quick
+    return await slow.measure(
+        url, rounds=1 if quick else 3, seconds=7 if quick else 10, minute=5 if quick else 60
+    )
+
+
+async def _trees(url: str, directory: Path, options: Options) -> Any:
+    return await trees.measure(url, directory, quick=options.quick)
+
+
+async def _snapshot(url: str, directory: Path, options: Options) -> Any:
+    lengths = (
+        snapshot.Lengths(2, 5, 10, 10) if options.quick else snapshot.Lengths(30, 120, 600, 120)
+    )
+    return await snapshot.measure(url, directory, lengths=lengths)
+
+
+async def _memory(url: str, directory: Path, options: Options) -> Any:
+    return await memory.measure(url, directory, times=2 if options.quick else 20)
+
+
+async def _timers(url: str, directory: Path, options: Options) -> Any:
+    return await timers.measure(url, directory, count=50_000 if options.quick else 1_000_000)
+
+
+async def _hot(url: str, directory: Path, options: Options) -> Any:
+    quick = options.quick
+    return await hot.measure(
+        url, directory, pairs=3 if quick else 7, records=50_000 if quick else 300_000
+    )
+
+
+async def _lag(url: str, directory: Path, options: Options) -> Any:
+    quick = options.quick
+    return await lag.measure(
+        url, directory, samples=30 if quick else 300, records=5_000 if quick else 30_000
+    )
+
+
+async def _workers(url: str, directory: Path, options: Options) -> Any:
+    quick = options.quick
+    return workers.measure(
+        url, directory, records=50_000 if quick else 300_000, seconds=5 if quick else 30
+    )
+
+
+async def _takeover(url: str, directory: Path, options: Options) -> Any:
+    quick = options.quick
+    return takeover.measure(
+        url,
+        directory,
+        sizes=(10, 50) if quick else (10, 100, 1000),
+        kills=1 if quick else 5,
+        moves=2 if quick else 10,
+    )
+
+
+async def _growth(url: str, directory: Path, options: Options) -> Any:
+    return await growth.measure(url, directory, quick=options.quick)
+
+
+async def _nexmark(url: str, directory: Path, options: Options) -> Any:
+    return await nexmark.measure(url, directory, events=20_000 if options.quick else 500_000)
+
+
+async def _peers(url: str, directory: Path, options: Options) -> Any:
+    return side_by_side.measure(
+        url, directory, quick=options.quick, names=options.only, kafka=options.kafka
+    )
+
+
+PARTS: dict[str, Part] = {
+    "rate": _rate,
+    "latency": _latency,
+    "cells": _cells,
+    "slow": _slow,
+    "snapshot": _snapshot,
+    "memory": _memory,
+    "timers": _timers,
+    "hot": _hot,
+    "lag": _lag,
+    "workers": _workers,
+    "takeover": _takeover,
+    "trees": _trees,
+    "nexmark": _nexmark,
+    "growth": _growth,
+    "peers": _peers,
+}
+DEFAULT = tuple(name for name in PARTS if name not in ("nexmark", "growth", "peers"))
+"""What is measured if nothing is said: hours, gigabytes and packages of others only when asked for."""

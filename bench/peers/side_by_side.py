@@ -1,0 +1,174 @@
+"""Each peer beside millwheel: rate in alternating pairs, and latency at the same moderate load."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bench.peers import answers
+from bench.peers.catalogue import MILLWHEEL, PEERS, Peer
+from bench.peers.environments import NotInstalled, python_of
+from bench.peers.running import Failed, Run, Task, run
+from bench.workload import payments_file
+from millwheel import Settings
+
+BATCH = Settings().bundle_records
+WARM = 10_000
+LEAST_RECORDS = 1_000
+LOAD = 200.0
+"""Records a second, for latencies: both hold it easily."""
+
+
+def chosen(names: list[str] | None, kafka: str | None) -> list[Peer]:
+    """The peers that are asked for, by program or `program-setting`; Kafka's only if there is one."""
+    return [
+        peer
+        for peer in PEERS
+        if (not peer.needs_kafka or kafka)
+        and (not names or peer.program in names or f"{peer.program}-{peer.setting}" in names)
+    ]
+
+
+def task(path: Path, url: str, records: int, share: float, kafka: str | None) -> Task:
+    """The first part of the input, a tenth of it or less as a warm-up."""
+    part = max(LEAST_RECORDS, int(records * share))
+    return Task(path, part, min(WARM, part // 10), BATCH, os.cpu_count() or 1, url, kafka)
+
+
+def line(peer: Peer, pairs: list[tuple[Run, Run]]) -> dict[str, Any]:
+    """A peer's line of the table, from pairs of its runs and millwheel's."""
+    return {
+        "peer": peer.name,
+        "setting": peer.setting,
+        "durability": peer.durability,
+        "records": pairs[0][0].records,
+        "rate": statistics.median(its.rate for its, _ in pairs),
+        "ratio": statistics.median(its.rate / ours.rate for its, ours in pairs),
+        "cpu_micros": statistics.median(its.cpu_micros for its, _ in pairs),
+        "megabytes": max(its.megabytes for its, _ in pairs),
+        "millwheel": statistics.median(ours.rate for _, ours in pairs),
+        "millwheel_cpu_micros": statistics.median(ours.cpu_micros for _, ours in pairs),
+        "pairs": [(its.rate, ours.rate) for its, ours in pairs],
+    }
+
+
+def pairs(
+    peer: Peer, url: str, directory: Path, *, number: int, records: int, kafka: str | None
+) -> list[tuple[Run, Run]]:
+    """Alternating runs of a peer and of millwheel; each is first in every second pair."""
+    path = directory / f"payments-{records}.jsonl"
+    tasks = {it: task(path, url, records, it.share, kafka) for it in (peer, MILLWHEEL)}
+    right = {it: answers.expected(path, tasks[it].records) for it in tasks}
+    # A program may read to the end of its input, so its part of it is a file of its own.
+    for it in tasks:
+        tasks[it] = replace(tasks[it], input=first_lines(path, tasks[it].records))
+    found = []
+    for turn in range(number):
+        order = (MILLWHEEL, peer) if turn % 2 == 0 else (peer, MILLWHEEL)
+        runs = {it: run(it, tasks[it], directory, right[it]) for it in order}
+        found.append((runs[peer], runs[MILLWHEEL]))
+    return found
+
+
+def first_lines(path: Path, count: int) -> Path:
+    """A file of the first lines of another."""
+    part = path.with_name(f"{path.stem}-first-{count}.jsonl")
+    if not part.exists():
+        with path.open("rb") as lines, part.open("wb") as file:
+            file.writelines(text for _, text in zip(range(count), lines, strict=False))
+    return part
+
+
+def rates(
+    url: str, directory: Path, peers: list[Peer], *, number: int, records: int, kafka: str | None
+) -> list[dict[str, Any]]:
+    """A line for each peer; one that fails says why."""
+    payments_file(directory, records)
+    found = []
+    for peer in peers:
+        try:
+            made = line(
+                peer,
+                pairs(peer, url, directory, number=number, records=records, kafka=kafka),
+            )
+        except (Failed, NotInstalled, answers.WrongAnswer) as error:
+            made = {"peer": peer.name, "setting": peer.setting, "durability": peer.durability,
+                    "failed": f"{type(error).__name__}: {error}"}  # fmt: skip
+            print(f"  {peer.label}: {made['failed'][:1500]}")
+        else:
+            print(
+                f"  {peer.label}: {made['rate']:9,.0f} records/s = {made['ratio']:.2f} of "
+                f"millwheel's {made['millwheel']:,.0f}; CPU {made['cpu_micros']:.0f} us a record "
+                f"(millwheel {made['millwheel_cpu_micros']:.0f}); {made['durability']}"
+            )
+        found.append(made)
+    return found
+
+
+def percentiles(milliseconds: list[float]) -> dict[str, float]:
+    """Of the latencies after the first tenth."""
+    kept = milliseconds[len(milliseconds) // 10 :]
+    cuts = statistics.quantiles(kept, n=100)
+    return {"p50_ms": cuts[49], "p95_ms": cuts[94], "p99_ms": cuts[98], "records": len(kept)}
+
+
+def latencies(url: str, directory: Path, *, rounds: int, seconds: float) -> dict[str, Any]:
+    """Spark and millwheel in turns, from a record's arrival in the source to its durable output."""
+    spark = next(peer for peer in PEERS if peer.program == "spark")
+    records = WARM + int(LOAD * seconds)
+    path = directory / f"payments-{records}.jsonl"
+    payments_file(directory, records)
+    right = answers.expected(path, records)
+    job = replace(task(path, url, records, 1.0, None), warm=WARM, rate=LOAD)
+    found: dict[str, list[dict[str, float]]] = {"millwheel": [], "Spark": []}
+    for _ in range(rounds):
+        for peer in (MILLWHEEL, spark):
+            made = run(replace(peer, setting="latency"), job, directory, right).latencies
+            assert made is not None
+            found[peer.name].append(percentiles(made))
+    medians = {
+        name: {key: statistics.median(one[key] for one in rounds_) for key in rounds_[0]}
+        for name, rounds_ in found.items()
+    }
+    ratio = medians["Spark"]["p50_ms"] / medians["millwheel"]["p50_ms"]
+    for name, figures in medians.items():
+        print(
+            f"  {name}, {LOAD:.0f} records/s, arrival to durable output: p50 "
+            f"{figures['p50_ms']:.1f} ms, p95 {figures['p95_ms']:.1f}, p99 {figures['p99_ms']:.1f}"
+        )
+    print(f"  median latency, Spark / millwheel = {ratio:.1f}")
+    return {"load": LOAD, **medians, "ratio_p50": ratio}
+
+
+def measure(
+    url: str, directory: Path, *, quick: bool, names: list[str] | None, kafka: str | None
+) -> dict[str, Any]:
+    """Rates of all peers that are asked for, and latencies beside Spark."""
+    peers = chosen(names, kafka)
+    for name in sorted({peer.environment for peer in peers if peer.environment}):
+        try:
+            python_of(name)
+        except NotInstalled as error:
+            print(f"  {name} is not installed: {error}")
+    found: dict[str, Any] = {
+        "batch": BATCH,
+        "rates": rates(
+            url, directory, peers,
+            number=1 if quick else 5, records=50_000 if quick else 300_000, kafka=kafka,
+        ),
+    }  # fmt: skip
+    if any(peer.program == "spark" for peer in peers):
+        try:
+            found["latency"] = latencies(
+                url, directory, rounds=1 if quick else 3, seconds=15 if quick else 60
+            )
+        except (Failed, NotInstalled, answers.WrongAnswer) as error:
+            found["latency"] = {"failed": f"{type(error).__name__}: {error}"}
+            print(f"  latency: {found['latency']['failed'][:1500]}")
+    if kafka is None:
+        found["not_run"] = "Quix Streams and Faust need a Kafka broker (--kafka HOST:PORT): not run"
+        print(f"  {found['not_run']}")
+    return found

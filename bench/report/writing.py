@@ -1,0 +1,162 @@
+"""Writes a report: ratios first, absolute figures second, each with the command that makes it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bench.report import charts, engine_parts, wide_parts
+from bench.report.model import Section, Table
+
+SECTIONS: dict[str, Callable[[Any], Section]] = {
+    "rate": engine_parts.rate,
+    "latency": engine_parts.latency,
+    "cells": engine_parts.cells,
+    "slow": engine_parts.slow,
+    "snapshot": engine_parts.snapshot,
+    "memory": engine_parts.memory,
+    "timers": engine_parts.timers,
+    "hot": engine_parts.hot,
+    "lag": engine_parts.lag,
+    "workers": engine_parts.workers,
+    "takeover": engine_parts.takeover,
+    "trees": engine_parts.trees,
+    "nexmark": wide_parts.nexmark,
+    "growth": wide_parts.growth,
+    "peers": wide_parts.peers,
+}
+NO_CHARTS = "No charts: matplotlib is not installed (`pip install 'millwheel[bench]'`)."
+
+
+class Part(NamedTuple):
+    """What one part found, and where that stands."""
+
+    name: str
+    found: Any
+    source: Path
+    run: dict[str, Any]
+    """The whole file: machine, command."""
+
+
+def gathered(sources: Iterable[Path]) -> list[Part]:
+    """The parts in the given files; of one that is in several the last counts."""
+    parts: dict[str, Part] = {}
+    for source in sources:
+        run = json.loads(source.read_text())
+        for name in SECTIONS:
+            if name in run:
+                parts[name] = Part(name, run[name], source, run)
+    return [parts[name] for name in SECTIONS if name in parts]
+
+
+def told(part: Part) -> Section:
+    """The section on a part; a word instead, if the figures are not as they are made now."""
+    try:
+        return SECTIONS[part.name](part.found)
+    except (KeyError, TypeError):
+        words = f"{part.name}: {part.source.name} has figures of another form; measure it again."
+        return Section(part.name, words=[words])
+
+
+def write(sources: Iterable[Path], directory: Path) -> Path:
+    """Write `report.md` with its charts and raw figures into a directory; gives its path."""
+    parts = gathered(sources)
+    directory.mkdir(parents=True, exist_ok=True)
+    for source in {part.source for part in parts}:
+        shutil.copy(source, directory / source.name)
+    sections = [(part, told(part)) for part in parts]
+    lines = ["# What was measured", "", *_machines(parts), *_ratios(sections)]
+    for part, section in sections:
+        lines += _section(part, section, directory)
+    path = directory / "report.md"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def _machines(parts: list[Part]) -> list[str]:
+    """What each file was measured on, and by which command."""
+    lines = []
+    for source in sorted({part.source for part in parts}):
+        run = next(part.run for part in parts if part.source == source)
+        machine = run["machine"]
+        memory = machine.get("memory_gigabytes")
+        lines.append(
+            f"* [{source.name}]({source.name}): {machine['cores']} cores ({machine['machine']})"
+            + (f", {memory} GB" if memory else "")
+            + f", {machine['system']}, Python {machine['python']}, Postgres {machine['postgres']}; "
+            f"load before: {machine['load_before']:.2f}; `{_command(run)}`"
+            + (" (**quick: only for a look**)" if run.get("quick") else "")
+        )
+    return [*lines, ""]
+
+
+def _command(run: dict[str, Any]) -> str:
+    return str(run.get("command", "python -m bench"))
+
+
+def _command_of(part: Part) -> str:
+    quick = " --quick" if part.run.get("quick") else ""
+    return f"python -m bench {part.name}{quick}"
+
+
+def _ratios(sections: list[tuple[Part, Section]]) -> list[str]:
+    """Everything that may be compared between machines, in one table."""
+    rows = [
+        (ratio.what, "never" if ratio.found is None else ratio.found, ratio.asked,
+         f"`{_command_of(part)}`")
+        for part, section in sections
+        for ratio in section.ratios
+    ]  # fmt: skip
+    return [
+        "## Ratios",
+        "",
+        "Both sides of each were measured in the same run.",
+        "",
+        *_table(Table(("what", "found", "asked, or what it means", "command"), rows), ".2f"),
+    ]
+
+
+def _section(part: Part, section: Section, directory: Path) -> list[str]:
+    lines = [
+        f"## {section.title}",
+        "",
+        f"`{_command_of(part)}`; raw figures: [{part.source.name}]({part.source.name})",
+        "",
+    ]
+    for words in section.words:
+        lines += [words, ""]
+    for table in section.tables:
+        lines += _table(table)
+    if section.charts and not charts.can_draw():
+        return [*lines, NO_CHARTS, ""]
+    for chart in section.charts:
+        drawn = charts.draw(chart, directory)
+        lines += [f"![{chart.title}]({drawn.name})", ""]
+    return lines
+
+
+def _table(table: Table, style: str = "") -> list[str]:
+    """A table of Markdown; figures to the right."""
+    rows = [[_cell(value, style) for value in row] for row in table.rows]
+    numeric = [
+        bool(table.rows) and all(isinstance(row[place], int | float) for row in table.rows)
+        for place in range(len(table.head))
+    ]
+    return [
+        "| " + " | ".join(table.head) + " |",
+        "|" + "|".join("---:" if is_numeric else "---" for is_numeric in numeric) + "|",
+        *("| " + " | ".join(row) + " |" for row in rows),
+        "",
+    ]
+
+
+def _cell(value: Any, style: str) -> str:
+    """A figure with as many digits as mean something."""
+    if not isinstance(value, float):
+        return f"{value:,}" if isinstance(value, int) else str(value).replace("|", "\\|")
+    if style:
+        return f"{value:{style}}"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
