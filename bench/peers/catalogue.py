@@ -88,7 +88,7 @@ PEERS = (
     ),
     Peer(
         "Faust", "faust", "batch", "Kafka transaction for each batch, as durable as the broker",
-        "faust", needs_kafka=True,
+        "faust", 0.1, needs_kafka=True,
     ),
-    Peer("Faust", "faust", "default", "at least once, commit every 2.8 s", "faust", needs_kafka=True),
+    Peer("Faust", "faust", "default", "at least once, commit every 2.8 s", "faust", 0.1, needs_kafka=True),
 )  # fmt: skip
