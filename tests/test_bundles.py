@@ -28,11 +28,12 @@ from millwheel import (
 from millwheel.errors import (
     GraphError,
     InvariantBroken,
+    NotTheSameAgain,
     StatementError,
     StoreUnavailable,
     UserCodeError,
 )
-from millwheel.model import Delivery, from_micros, record_id
+from millwheel.model import NAME_BYTES, Delivery, from_micros, record_id
 from millwheel.runtime.bundling import Bundling, Phase
 from millwheel.runtime.engine import Engine
 from millwheel.store.port import Commit, IntervalCommit, Wish
@@ -1007,6 +1008,19 @@ def test_a_bundle_is_stored_in_the_order_in_which_it_is_given() -> None:
     again = Bundling(Bundles(records=4), {"bundle": stored})
     again.offer([delivery(number) for number in sorted(arrived)], now=0)
     assert [member.value.number for member in again.members] == arrived
+
+
+def test_a_member_that_was_made_again_with_another_value_is_an_error() -> None:
+    """A weak production: the sink has had the bundle with the value before, perhaps."""
+    name = b"\x80" + bytes(NAME_BYTES - 1)
+    first, other = delivery(5), delivery(6)
+    first.id, other.id = name + b"1" * (16 - NAME_BYTES), name + b"2" * (16 - NAME_BYTES)
+    stored = {"bundle": {"number": 7, "open": [first.id.hex()]}}
+    with pytest.raises(NotTheSameAgain):
+        Bundling(Bundles(), stored).offer([other], now=0)
+    again = Bundling(Bundles(), stored)
+    again.offer([first], now=0)
+    assert again.members == [first]
 
 
 def test_a_claim_goes_on_from_what_is_stored() -> None:
