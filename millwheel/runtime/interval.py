@@ -486,6 +486,12 @@ class Interval:
                 self.counters[name] = self.counters.get(name, 0) + by
             self.encoded_counters = msgspec.json.encode(self.counters)
 
+    @property
+    def is_in_motion(self) -> bool:
+        """Whether records are queued, running, or on their way from here."""
+        running = self.dedup is not None and self.dedup.in_flight
+        return bool(self.intake or running) or not all(log.drained for log in self.logs)
+
     def is_idle(self, now: int) -> bool:
         """Nothing queued, due, running, on its way, or waiting to be stored."""
         return (

@@ -93,6 +93,8 @@ class Lane:
         """On uvloop one that does not tell when, if that is less than half a millisecond away."""
         self._touch_due = 0.0
         """When it rings, by the event loop's clock."""
+        self._alone_at = float("-inf")
+        """When something was last stored without records, by the same clock."""
 
     # -- life ---------------------------------------------------------------------
 
@@ -176,15 +178,23 @@ class Lane:
 
     def touch(self, interval: Interval, *, urgent: bool) -> None:
         """Something of the interval is to be stored, with whatever comes next, or alone after a
-        while: soon if others wait for it, as they do for a watermark."""
+        while: soon if others wait for it, as they do for a watermark.
+
+        A watermark is stored alone at once where nothing else is going on, and not before a
+        little time has passed where it would be in the way of records, or was done just before.
+        """
         interval.dirty = True
-        settings = self._settings
-        within = settings.watermark_commit_seconds if urgent else settings.idle_commit_seconds
-        if urgent and not within:
-            self._commit_wanted.set()
-            return
         loop = asyncio.get_running_loop()
-        due, timer = loop.time() + within, self._touch_timer
+        now = loop.time()
+        if urgent:
+            since = now if interval.is_in_motion else self._alone_at
+            due = since + self._settings.watermark_commit_seconds
+            if due <= now:
+                self._commit_wanted.set()
+                return
+        else:
+            due = now + self._settings.idle_commit_seconds
+        timer = self._touch_timer
         if timer is not None:
             if self._touch_due <= due:
                 return
@@ -669,6 +679,8 @@ class Lane:
 
     async def _commit(self, bundle: Bundle) -> None:
         self._recovery.commit_begins()
+        if not bundle.count:
+            self._alone_at = asyncio.get_running_loop().time()
         commit = put_together(self._engine, bundle)
         for interval, work in bundle.works.items():
             if work.effects.lines and interval.part_file is not None:
