@@ -18,6 +18,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from hypothesis import HealthCheck, settings
 from psycopg import sql
 from sqlalchemy import Engine, event
 
@@ -35,6 +36,10 @@ POSTGRES_15 = Path("/usr/lib/postgresql/15/bin")
 VERSIONS = (15, 18)
 
 _numbers = itertools.count(1)
+
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
+# How long an example takes says what else the machine does, not whether the code is right.
 
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 # Spark's short lives here end before the JVM's better compilers would pay.

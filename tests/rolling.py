@@ -49,7 +49,7 @@ SLOW_SECONDS = 10.0
 """In which a worker must be gone, and all it had be somebody else's. Waiting for its lease would be
 seconds; a worker that could not drain gives up after 3."""
 
-STILL_SECONDS = 5.0
+STILL_SECONDS = 15.0
 """After a rest, in which something must have been done since before it."""
 
 VERSIONS = {"first": 1, "later": 2, "back": 1}
