@@ -905,7 +905,7 @@ async def test_a_version_is_never_used_for_two_types(site: Site) -> None:
 async def remove(site: Site, *names: str) -> None:
     """As the command does."""
     if isinstance(site, MemorySite):
-        site.store.remove(list(names))
+        site.tables.remove(list(names))
     else:
         assert isinstance(site, PostgresSite)
         await asyncio.to_thread(remove_computations, site.schema.url, site.schema.name, list(names))
