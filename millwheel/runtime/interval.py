@@ -93,6 +93,8 @@ class Interval:
         self.state_of: Callable[[Key, bytes, int], KeyState]
         """The state of a key, or of a cell, loaded or not."""
         self.dedup: Dedup = None  # type: ignore[assignment]
+        self.alone_at = float("-inf")
+        """When something of it was last stored without records, by the event loop's clock."""
         self.part_file: PartFile | None = None
         self.injector: Injector | None = None
         self.bundling: Bundling | None = None

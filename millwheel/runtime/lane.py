@@ -93,8 +93,6 @@ class Lane:
         """On uvloop one that does not tell when, if that is less than half a millisecond away."""
         self._touch_due = 0.0
         """When it rings, by the event loop's clock."""
-        self._alone_at = float("-inf")
-        """When something was last stored without records, by the same clock."""
 
     # -- life ---------------------------------------------------------------------
 
@@ -187,7 +185,7 @@ class Lane:
         loop = asyncio.get_running_loop()
         now = loop.time()
         if urgent:
-            since = now if interval.is_in_motion else self._alone_at
+            since = now if interval.is_in_motion else interval.alone_at
             due = since + self._settings.watermark_commit_seconds
             if due <= now:
                 self._commit_wanted.set()
@@ -680,7 +678,9 @@ class Lane:
     async def _commit(self, bundle: Bundle) -> None:
         self._recovery.commit_begins()
         if not bundle.count:
-            self._alone_at = asyncio.get_running_loop().time()
+            now = asyncio.get_running_loop().time()
+            for interval in bundle.works:
+                interval.alone_at = now
         commit = put_together(self._engine, bundle)
         for interval, work in bundle.works.items():
             if work.effects.lines and interval.part_file is not None:
