@@ -51,8 +51,10 @@ class TimedStore(PostgresStore):
 
 
 @asynccontextmanager
-async def raw_commits(url: str, samples: int) -> AsyncIterator[tuple[StoreLane, list[Commit]]]:
-    """A connection, and so many commits of one record for it."""
+async def raw_commits(
+    url: str, records: int, bundle: int = 1
+) -> AsyncIterator[tuple[StoreLane, list[Commit]]]:
+    """A connection, and commits of so many records for it, `bundle` in each."""
     store = await fresh_store(url, "bench_raw")
     deployment = await store.deploy(
         {},
@@ -68,7 +70,7 @@ async def raw_commits(url: str, samples: int) -> AsyncIterator[tuple[StoreLane, 
     )
     lane = await store.open_lane()
     try:
-        yield lane, list(_commits(claim, 0, samples, 1, bucket))
+        yield lane, _commits(claim, 0, records, bundle, bucket)
     finally:
         await store.close()
 

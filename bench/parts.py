@@ -9,6 +9,7 @@ from typing import Any
 
 from bench import (
     cells,
+    commits,
     growth,
     hot,
     lag,
@@ -38,6 +39,11 @@ async def _rate(url: str, directory: Path, options: Options) -> Any:
 
 async def _latency(url: str, directory: Path, options: Options) -> Any:
     return await latency.measure(url, samples=200 if options.quick else 1000)
+
+
+async def _commits(url: str, directory: Path, options: Options) -> Any:
+    quick = options.quick
+    return await commits.measure(url, rounds=1 if quick else 5, records=3_000 if quick else 30_000)
 
 
 async def _cells(url: str, directory: Path, options: Options) -> Any:
@@ -120,6 +126,7 @@ async def _peers(url: str, directory: Path, options: Options) -> Any:
 PARTS: dict[str, Part] = {
     "rate": _rate,
     "latency": _latency,
+    "commits": _commits,
     "cells": _cells,
     "slow": _slow,
     "snapshot": _snapshot,

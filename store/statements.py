@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 
 from psycopg import sql
@@ -26,10 +26,16 @@ Part = tuple[str, tuple[tuple[str, str], ...]]
 """The name of a statement, and the tables that fill its further placeholders."""
 
 
+KEPT = 500
+"""Statements that are kept ready; the tables of buckets come and go."""
+
+
 @cache
 def text_of(name: str) -> str:
-    """The text of ``sql/<name>.sql``."""
-    return (resources.files("millwheel.store") / "sql" / f"{name}.sql").read_text("utf-8")
+    """The text of ``sql/<name>.sql`` without the comments: psycopg keeps what it found out about a
+    statement only up to 4,096 characters."""
+    text = (resources.files("millwheel.store") / "sql" / f"{name}.sql").read_text("utf-8")
+    return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--"))
 
 
 class Statements:
@@ -38,8 +44,8 @@ class Statements:
     def __init__(self, schema: str) -> None:
         self.schema = schema
         self._tables = {name: sql.Identifier(schema, name) for name in TABLES}
-        self._ready: dict[tuple[str, tuple[tuple[str, str], ...]], str] = {}
-        self._together: dict[tuple[Part, ...], str] = {}
+        self._composed = lru_cache(maxsize=KEPT)(self._compose)
+        self._joined = lru_cache(maxsize=KEPT)(self._join)
 
     def table(self, name: str) -> sql.Identifier:
         """A table of the schema, quoted."""
@@ -47,15 +53,7 @@ class Statements:
 
     def get(self, name: str, **tables: str) -> str:
         """The statement in ``sql/<name>.sql``; `tables` fill its further placeholders."""
-        key = (name, tuple(sorted(tables.items())))
-        statement = self._ready.get(key)
-        if statement is None:
-            names: dict[str, sql.Composable] = dict(self._tables)
-            names.update({placeholder: self.table(table) for placeholder, table in tables.items()})
-            names.setdefault("schema", sql.Identifier(self.schema))
-            statement = sql.SQL(text_of(name)).format(**names).as_string(None)
-            self._ready[key] = statement
-        return statement
+        return self._composed((name, tuple(sorted(tables.items()))))
 
     def together(self, parts: tuple[Part, ...]) -> str:
         """Several of them as one statement, which is a transaction of its own.
@@ -63,19 +61,26 @@ class Statements:
         Each is (name, tables), as for `get`; its parameter ``rows`` is ``rows_0``, ``rows_1``, ...
         by its place, and the same with any other. Those that fence run before the others.
         """
-        statement = self._together.get(parts)
-        if statement is None:
-            texts = [self.get(name, **dict(tables)) for name, tables in parts]
-            named = ",\n".join(
-                f"part_{place} AS (\n{_numbered(text, place)})" for place, text in enumerate(texts)
-            )
-            fences = " + ".join(
-                f"(SELECT count(*) FROM part_{place})"  # noqa: S608, a number
-                for place, (name, _) in enumerate(parts)
-                if name == FENCE
-            )
-            statement = self._together[parts] = f"WITH {named}\nSELECT {fences}"
-        return statement
+        return self._joined(parts)
+
+    def _compose(self, part: Part) -> str:
+        name, tables = part
+        names: dict[str, sql.Composable] = dict(self._tables)
+        names.update({placeholder: self.table(table) for placeholder, table in tables})
+        names.setdefault("schema", sql.Identifier(self.schema))
+        return sql.SQL(text_of(name)).format(**names).as_string(None)
+
+    def _join(self, parts: tuple[Part, ...]) -> str:
+        named = ",\n".join(
+            f"part_{place} AS (\n{_numbered(self._composed(part), place)})"
+            for place, part in enumerate(parts)
+        )
+        fences = " + ".join(
+            f"(SELECT count(*) FROM part_{place})"  # noqa: S608, a number
+            for place, (name, _) in enumerate(parts)
+            if name == FENCE
+        )
+        return f"WITH {named}\nSELECT {fences}"
 
 
 def _numbered(text: str, place: int) -> str:

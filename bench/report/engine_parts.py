@@ -52,6 +52,26 @@ def latency(found: Found) -> Section:
     )
 
 
+def commits(found: Found) -> Section:
+    """What a commit costs by its size."""
+    lines = found["commits"]
+    bare = lines[0]["ms"]
+    one = next(line for line in lines if line["form"] == "JSON")
+    return Section(
+        "What a commit costs by its size",
+        [Ratio("a commit of one record / a bare SELECT 1", one["ms"] / bare)],
+        [
+            Table(
+                ("rows as", "records", "ms", "client CPU, us", "server CPU, us"),
+                [
+                    tuple(line[key] for key in ("form", "records", "ms", "client_us", "server_us"))
+                    for line in lines
+                ],
+            )
+        ],
+    )
+
+
 def cells(found: Found) -> Section:
     """The four guarantees."""
     raw = found["raw commit"]

@@ -14,6 +14,7 @@ from bench.report.model import Section, Table
 SECTIONS: dict[str, Callable[[Any], Section]] = {
     "rate": engine_parts.rate,
     "latency": engine_parts.latency,
+    "commits": engine_parts.commits,
     "cells": engine_parts.cells,
     "slow": engine_parts.slow,
     "snapshot": engine_parts.snapshot,
