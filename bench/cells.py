@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import statistics
-import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -26,6 +25,7 @@ import msgspec
 
 from bench import quiet
 from bench.latency import raw_commits
+from bench.metronome import beats
 from bench.server import fresh_store
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream
 from millwheel.clock import SystemClock
@@ -205,23 +205,6 @@ async def two_processes(
         await engine.store.close()
 
 
-class Load(threading.Thread):
-    """Lets records come by the clock; in a thread, as the sleep of a loop is a millisecond off."""
-
-    def __init__(self, rate: float, total: int, come: Callable[[int], None]) -> None:
-        super().__init__(daemon=True)
-        self._loop = asyncio.get_running_loop()
-        self._come = come
-        begin = time.perf_counter() + 0.05
-        self.due = [begin + number / rate for number in range(total)]
-
-    def run(self) -> None:
-        for number, due in enumerate(self.due):
-            if (left := due - time.perf_counter()) > 0:
-                time.sleep(left)
-            self._loop.call_soon_threadsafe(self._come, number)
-
-
 async def cell_latency(url: str, cell: Cell, depth: int, rate: float, samples: int) -> list[float]:
     """Seconds from when a record was due until it came out of the last stage."""
     async with two_processes(url, cell, depth) as (engine, script, arrive):
@@ -232,12 +215,11 @@ async def cell_latency(url: str, cell: Cell, depth: int, rate: float, samples: i
             script.append(inject(stream, Ball(number)))
             engine.read_on()
 
-        load = Load(rate, total, come)
-        load.start()
-        while len(arrive.at) < total:
-            arrive.came.clear()
-            await asyncio.wait_for(arrive.came.wait(), 30)
-        return [arrive.at[number] - load.due[number] for number in range(WARM_UP_RECORDS, total)]
+        async with beats(rate, total, come) as due:
+            while len(arrive.at) < total:
+                arrive.came.clear()
+                await asyncio.wait_for(arrive.came.wait(), 30)
+        return [arrive.at[number] - due[number] for number in range(WARM_UP_RECORDS, total)]
 
 
 async def one_by_one(
@@ -246,13 +228,12 @@ async def one_by_one(
     """Seconds from when a piece of work was due until it was done; they wait for each other."""
     total = WARM_UP_RECORDS + samples
     waiting: asyncio.Queue[int] = asyncio.Queue()
-    load = Load(rate, total, waiting.put_nowait)
-    load.start()
     found = []
-    for _ in range(total):
-        number = await waiting.get()
-        await work(number)
-        found.append(time.perf_counter() - load.due[number])
+    async with beats(rate, total, waiting.put_nowait) as due:
+        for _ in range(total):
+            number = await waiting.get()
+            await work(number)
+            found.append(time.perf_counter() - due[number])
     return found[WARM_UP_RECORDS:]
 
 

@@ -104,8 +104,9 @@ class Settings:
     """How long acknowledgements and positions alone may wait for a commit to ride on."""
 
     watermark_commit_seconds: float = 0.005
-    """How long a low watermark alone may wait for one, and how much time is between two of them: a
-    commit for each step of each record's watermark would hold up the records themselves."""
+    """How long a low watermark waits for a commit of its interval's records, and how often an interval
+    asks for a commit of its watermark alone: one for each step of each record's would hold up the
+    records themselves."""
 
     lock_timeout_milliseconds: int = 50
     """How long the dropping of a bucket may queue behind its readers."""

@@ -21,6 +21,8 @@ class Row:
     line: int
     """The physical line (from 1) it starts on, for messages."""
     value: Any = None
+    """Of the stream's type and just as its JSON is decoded (1.0 in a field of floats, not 1): when the
+    row is on its way to another worker that is what arrives."""
     watermark: int | None = None
     """In place of a value: no on-time row older than this (microseconds) will follow."""
     error: InputError | None = None

@@ -94,7 +94,8 @@ class Interval:
         """The state of a key, or of a cell, loaded or not."""
         self.dedup: Dedup = None  # type: ignore[assignment]
         self.alone_at = float("-inf")
-        """When something of it was last stored without records, by the event loop's clock."""
+        """When it last asked, or will ask, for a commit of its watermark alone, by the event loop's
+        clock."""
         self.part_file: PartFile | None = None
         self.injector: Injector | None = None
         self.bundling: Bundling | None = None

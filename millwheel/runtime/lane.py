@@ -178,15 +178,21 @@ class Lane:
         """Something of the interval is to be stored, with whatever comes next, or alone after a
         while: soon if others wait for it, as they do for a watermark.
 
-        A watermark is stored alone at once where nothing else is going on, and not before a
-        little time has passed where it would be in the way of records, or was done just before.
+        A watermark waits a little while its interval's records are on their way, as it would be
+        in their way, and if the interval's last one was stored alone just before. Otherwise it is
+        stored at once.
         """
         interval.dirty = True
         loop = asyncio.get_running_loop()
         now = loop.time()
         if urgent:
-            since = now if interval.is_in_motion else interval.alone_at
-            due = since + self._settings.watermark_commit_seconds
+            pause = self._settings.watermark_commit_seconds
+            if interval.is_in_motion:
+                due = now + pause
+            else:
+                if interval.alone_at <= now:
+                    interval.alone_at = max(now, interval.alone_at + pause)
+                due = interval.alone_at
             if due <= now:
                 self._commit_wanted.set()
                 return
@@ -604,8 +610,8 @@ class Lane:
     async def _commit_for_ever(self) -> None:
         while True:
             await self._commit_wanted.wait()
-            self._commit_wanted.clear()
-            while self._has_something_to_store():
+            while self._commit_wanted.is_set() and self._has_something_to_store():
+                self._commit_wanted.clear()
                 await self._let_records_join()
                 await self._have_bucket()
                 bundle = self._close_bundle()
@@ -619,7 +625,10 @@ class Lane:
                     await self._recovery.recover(bundle, error)
                 self._committing = False
                 self._on_the_wire = ()
+                if self._alone:
+                    self._commit_wanted.set()
                 self._announce()
+            self._commit_wanted.clear()
             self._quiet.set()
             self._announce()
             self._engine.check_finished()
@@ -636,12 +645,12 @@ class Lane:
         )
 
     async def _let_records_join(self) -> None:
-        """Before ACKs and watermarks are committed alone: run what the last commit has sent here.
+        """Before a commit of little: run what the last one has sent here, so that it joins.
 
-        Otherwise a record and the watermark that follows it take turns on the way through the
-        stages, and each waits for the other's commits.
+        Otherwise each record waits at each stage for a commit of others, and a record and the
+        watermark that follows it take turns. A commit of much would only keep the server waiting.
         """
-        if self._open.works or self._runner is None:
+        if self._open.count >= self._settings.chunk_records or self._runner is None:
             return
         if any(interval.intake and not interval.leaving for interval in self.intervals):
             self._looked.clear()
@@ -677,10 +686,6 @@ class Lane:
 
     async def _commit(self, bundle: Bundle) -> None:
         self._recovery.commit_begins()
-        if not bundle.count:
-            now = asyncio.get_running_loop().time()
-            for interval in bundle.works:
-                interval.alone_at = now
         commit = put_together(self._engine, bundle)
         for interval, work in bundle.works.items():
             if work.effects.lines and interval.part_file is not None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from copy import deepcopy
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from millwheel.model import to_micros
 from millwheel.sources import Partition, Row
@@ -37,7 +38,7 @@ def advance(stream: Stream[V], at: datetime) -> Step[V]:
 class Script:
     """A replayable source whose rows a test appends; also its only partition.
 
-    Each reading gives values of its own, as reading a file does.
+    Each reading gives values of its own, as reading a file does: decoded by the stream's type.
     """
 
     def __init__(self, name: str, steps: Iterable[Step[Any]] = ()) -> None:
@@ -60,25 +61,31 @@ class Script:
 
     def open(self, value_type: Any, position: dict[str, Any] | None) -> ScriptReader:
         """Read from the stored row on."""
-        return ScriptReader(self.steps, position["row"] if position else 0)
+        return ScriptReader(self.steps, value_type, position["row"] if position else 0)
 
 
 class ScriptReader:
     """Reads a script's rows; more may come while it is open."""
 
-    def __init__(self, steps: list[Step[Any]], start: int) -> None:
+    def __init__(self, steps: list[Step[Any]], value_type: Any, start: int) -> None:
         self._steps = steps
+        self._decode = msgspec.json.Decoder(value_type).decode
         self._next = start
 
     def read(self, limit: int) -> list[Row]:
         """The next rows; fewer than `limit` at the end."""
         steps = self._steps[self._next : self._next + limit]
         rows = [
-            Row(number, number + 1, deepcopy(step.value), step.watermark)
+            Row(number, number + 1, self._value_of(step), step.watermark)
             for number, step in enumerate(steps, self._next)
         ]
         self._next += len(rows)
         return rows
+
+    def _value_of(self, step: Step[Any]) -> Any:
+        if step.watermark is not None:
+            return None
+        return self._decode(msgspec.json.encode(step.value))
 
     def position(self, acknowledged: int) -> dict[str, Any]:
         """The first row not acknowledged."""
