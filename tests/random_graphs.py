@@ -570,7 +570,7 @@ class Tape(Script):
                 tape.read_once += [tape.promised()] * new
                 return rows
 
-        return Noting(self.steps, position["row"] if position else 0)
+        return Noting(self.steps, value_type, position["row"] if position else 0)
 
 
 class Tapes:

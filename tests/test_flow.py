@@ -60,7 +60,7 @@ class Timed(Script):
                     source.read_at[row.value.number] = source.clock.monotonic()
                 return rows
 
-        return Reader(self.steps, position["row"] if position else 0)
+        return Reader(self.steps, value_type, position["row"] if position else 0)
 
 
 class Counter:
