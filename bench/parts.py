@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import (
+    before,
     cells,
     commits,
     growth,
@@ -34,6 +35,13 @@ async def _rate(url: str, directory: Path, options: Options) -> Any:
     quick = options.quick
     return await rate.measure(
         url, directory, pairs=3 if quick else 7, records=50_000 if quick else 300_000
+    )
+
+
+async def _before(url: str, directory: Path, options: Options) -> Any:
+    quick = options.quick
+    return await before.measure(
+        url, directory, pairs=1 if quick else 7, records=50_000 if quick else 300_000
     )
 
 
@@ -125,6 +133,7 @@ async def _peers(url: str, directory: Path, options: Options) -> Any:
 
 PARTS: dict[str, Part] = {
     "rate": _rate,
+    "before": _before,
     "latency": _latency,
     "commits": _commits,
     "cells": _cells,
@@ -141,5 +150,5 @@ PARTS: dict[str, Part] = {
     "growth": _growth,
     "peers": _peers,
 }
-DEFAULT = tuple(name for name in PARTS if name not in ("nexmark", "growth", "peers"))
+DEFAULT = tuple(name for name in PARTS if name not in ("before", "nexmark", "growth", "peers"))
 """What is measured if nothing is said: hours, gigabytes and packages of others only when asked for."""

@@ -3,18 +3,23 @@
 The ceiling writes the very rows that the engine writes for the workload (seen id, state
 change, production, and a commit record a bundle) through the very statements, from rows
 that lie ready: no reading, decoding, dedup, user code or encoding of values, and no folds.
+What the layout is worth is seen beside the one that comes to mind first (`bench.plain_rows`), and what
+a stage costs by a pipeline of three.
 """
 
 from __future__ import annotations
 
 import asyncio
 import statistics
-import time
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from bench import plain_rows
+from bench.meter import Cost, metered
 from bench.server import fresh_store
 from bench.workload import BALANCES, Account, Balance, payments, payments_file, pipeline
 from millwheel.codec import encode_key
@@ -31,8 +36,8 @@ from millwheel.store.port import (
 CONNECTIONS = (1, 2, 3, 4)
 
 
-async def ceiling(url: str, bundle: int, records: int, connections: int) -> float:
-    """Records per second of raw commits of `bundle` records over some connections."""
+async def ceiling(url: str, bundle: int, records: int, connections: int) -> Cost:
+    """What raw commits of `bundle` records over some connections cost."""
     store = await fresh_store(url, "bench_ceiling")
     slots = [(number, number + 1) for number in range(connections)]
     deployment = await store.deploy(
@@ -57,11 +62,10 @@ async def ceiling(url: str, bundle: int, records: int, connections: int) -> floa
         for commit in work[number]:
             await lanes[number].commit(commit)
 
-    start = time.perf_counter()
-    await asyncio.gather(*(run(number) for number in range(connections)))
-    seconds = time.perf_counter() - start
+    with metered(url, share * connections) as cost:
+        await asyncio.gather(*(run(number) for number in range(connections)))
     await store.close()
-    return share * connections / seconds
+    return cost
 
 
 def _commits(claim: Claim, number: int, records: int, bundle: int, bucket: int) -> list[Commit]:
@@ -98,48 +102,73 @@ def _production(
     return Delivery("", None, 0, BALANCES.name, key, slot, 0, 0, len(value), value, log, seq, stamp)
 
 
-async def engine_rate(url: str, directory: Path, records: int) -> float:
-    """Records per second of the engine, from the first row read to the last ACK stored."""
+async def engine_rate(url: str, directory: Path, records: int, stages: int = 1) -> Cost:
+    """What the engine costs, from the first row read to the last ACK stored."""
     store = await fresh_store(url, "bench_rate")
-    engine = Engine(pipeline("bench_rate", payments_file(directory, records)), store)
+    source = payments_file(directory, records)
+    engine = Engine(pipeline("bench_rate", source, stages=stages), store)
     await engine.start()
-    start = time.perf_counter()
-    await engine.run()
-    seconds = time.perf_counter() - start
+    with metered(url, records) as cost:
+        await engine.run()
     await engine.stop()
     await store.close()
-    return records / seconds
+    return cost
+
+
+async def best_of(measure: Callable[[int], Awaitable[Cost]]) -> tuple[int, dict[int, float]]:
+    """At how many connections it is fastest, and how fast it is at each number."""
+    rates = {connections: (await measure(connections)).rate for connections in CONNECTIONS}
+    return max(rates, key=lambda connections: rates[connections]), rates
 
 
 async def measure(url: str, directory: Path, *, pairs: int, records: int) -> dict[str, Any]:
-    """Ceilings at 1, 50 and 500, then alternating pairs of ceiling and engine at full load."""
+    """Ceilings at 1, 50 and 500, then alternating at full load: the ceiling, that of plain rows, the
+    engine, and the engine with three stages."""
     small: dict[int, Any] = {}
     for bundle, count in ((1, 4_000), (50, 40_000), (500, 100_000)):
-        rates = {c: await ceiling(url, bundle, count, c) for c in CONNECTIONS}
-        best = max(rates, key=lambda c: rates[c])
+        best, rates = await best_of(partial(ceiling, url, bundle, count))
         small[bundle] = {"rates": rates, "connections": best, "rate": rates[best]}
         print(
             f"raw SQL, bundles of {bundle:3}: {rates[best]:9,.0f} records/s on {best} connections"
         )
     best = small[500]["connections"]
+    plain_best, _ = await best_of(partial(plain_rows.rate, url, 500, 50_000))
     found = []
     for number in range(pairs):
-        raw = await ceiling(url, 500, records, best)
-        engine = await engine_rate(url, directory, records)
-        found.append((raw, engine))
-        print(
-            f"  pair {number + 1}: raw {raw:9,.0f}  engine {engine:9,.0f}  ratio {engine / raw:.2f}"
-        )
-    ratios = [engine / raw for raw, engine in found]
+        costs = {
+            "raw": await ceiling(url, 500, records, best),
+            "plain": await plain_rows.rate(url, 500, records // 3, plain_best),
+            "engine": await engine_rate(url, directory, records),
+            "three stages": await engine_rate(url, directory, records // 3, stages=3),
+        }
+        found.append(costs)
+        print(f"  pair {number + 1}:")
+        for name, cost in costs.items():
+            print(f"    {name:12} {cost}")
+
+    def ratio(one: str, other: str, of: Callable[[Cost], float]) -> float:
+        return statistics.median(of(costs[one]) / of(costs[other]) for costs in found)
+
+    def rate(cost: Cost) -> float:
+        return cost.rate
+
+    def cpu(cost: Cost) -> float:
+        return cost.cpu_us
+
     result = {
         "ceiling": small,
-        "pairs": found,
-        "engine": statistics.median(engine for _, engine in found),
-        "raw_500": statistics.median(raw for raw, _ in found),
-        "ratio": statistics.median(ratios),
+        "pairs": [{name: cost.as_json() for name, cost in costs.items()} for costs in found],
+        "engine": statistics.median(costs["engine"].rate for costs in found),
+        "raw_500": statistics.median(costs["raw"].rate for costs in found),
+        "ratio": ratio("engine", "raw", rate),
+        "cpu": ratio("engine", "raw", cpu),
+        "layout": ratio("raw", "plain", rate),
+        "stages": 3 * ratio("three stages", "engine", rate),
     }
     print(
-        f"engine: {result['engine']:,.0f} records/s, median of {pairs}; "
-        f"ratio to raw SQL {result['ratio']:.2f}"
+        f"engine: {result['engine']:,.0f} records/s, median of {pairs}; {result['ratio']:.2f} of raw "
+        f"SQL at {result['cpu']:.2f} times its CPU\n"
+        f"the layout / plain rows: {result['layout']:.2f}; "
+        f"three stages / (one stage / 3): {result['stages']:.2f}"
     )
     return result

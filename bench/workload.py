@@ -55,14 +55,34 @@ class KeepBalance(Computation[Payment, Account]):
         ctx.produce(BALANCES, Balance(record.value.account, account.payments, account.total))
 
 
-def pipeline(name: str, source: Source, settings: Settings | None = None) -> Pipeline:
-    """The workload over a source."""
+class Follow(Computation[Balance, Account]):
+    """One more stage of the same kind: keeps the newest balance, and passes it on."""
+
+    def __init__(self, to: Stream[Balance]) -> None:
+        self.writes = (to,)
+        self._to = to
+
+    async def process_record(self, record: Record[Balance], ctx: Context[Account]) -> None:
+        account, balance = ctx.state, record.value
+        account.payments += 1
+        account.total = balance.total
+        ctx.produce(self._to, Balance(balance.account, account.payments, account.total))
+
+
+def pipeline(
+    name: str, source: Source, settings: Settings | None = None, *, stages: int = 1
+) -> Pipeline:
+    """The workload over a source; `stages` - 1 more computations of its kind behind it."""
     built = Pipeline(name, settings=settings)
     built.inject(
         PAYMENTS, source, timestamp=lambda payment: payment.at, lateness=timedelta(seconds=10)
     )
     built.add(KeepBalance(), PAYMENTS.by(lambda payment: payment.account))
-    built.sink(BALANCES, Discard())
+    last = BALANCES
+    for number in range(1, stages):
+        last, before = Stream(f"balances_{number}", Balance), last
+        built.add(Follow(last), before.by(lambda balance: balance.account), name=f"follow_{number}")
+    built.sink(last, Discard())
     return built
 
 

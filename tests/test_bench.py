@@ -29,9 +29,14 @@ MACHINE = {
 }  # fmt: skip
 RATE = {
     "ceiling": {"500": {"rates": {"1": 100_000.0}, "connections": 1, "rate": 100_000.0}},
-    "pairs": [[100_000.0, 50_000.0]],
-    "ratio": 0.512,
-}
+    "pairs": [
+        {
+            "raw": {"rate": 100_000.0, "python_us": 2.5, "postgres_us": 9.5, "cpu_us": 12.0},
+            "engine": {"rate": 51_200.0, "python_us": 20.0, "postgres_us": 12.0, "cpu_us": 32.0},
+        }
+    ],
+    "ratio": 0.512, "cpu": 2.67, "layout": 1.1, "stages": 1.0,
+}  # fmt: skip
 
 
 def peer_line(**changes: Any) -> dict[str, Any]:

@@ -12,16 +12,21 @@ Found = Any
 
 def rate(found: Found) -> Section:
     """The engine beside raw SQL."""
-    numbers = range(1, len(found["pairs"]) + 1)
     return Section(
         "Full load beside raw SQL of the same rows",
-        [Ratio("engine / raw SQL, bundles of 500", found["ratio"])],
+        [
+            Ratio("engine / raw SQL, bundles of 500", found["ratio"]),
+            Ratio("CPU a record, engine / raw SQL", found["cpu"]),
+            Ratio("raw SQL, this layout / plain rows", found["layout"]),
+            Ratio("three stages / (one stage / 3)", found["stages"]),
+        ],
         [
             Table(
-                ("pair", "raw SQL, records/s", "engine, records/s", "ratio"),
+                ("pair", "what", "records/s", "Python, us a record", "Postgres, us a record"),
                 [
-                    (n, raw, engine, engine / raw)
-                    for n, (raw, engine) in zip(numbers, found["pairs"], strict=True)
+                    (number, name, cost["rate"], cost["python_us"], cost["postgres_us"])
+                    for number, costs in enumerate(found["pairs"], 1)
+                    for name, cost in costs.items()
                 ],
             ),
             Table(
@@ -31,6 +36,20 @@ def rate(found: Found) -> Section:
                     for size, line in found["ceiling"].items()
                 ],
             ),
+        ],
+    )
+
+
+def before(found: Found) -> Section:
+    """The engine beside itself."""
+    return Section(
+        "Full load beside an earlier engine",
+        [Ratio(f"now / commit {found['commit'][:7]}", found["ratio"])],
+        [
+            Table(
+                ("pair", "then, records/s", "now, records/s"),
+                [(number, *pair) for number, pair in enumerate(found["pairs"], 1)],
+            )
         ],
     )
 

@@ -1,0 +1,50 @@
+"""What a stretch of work costs: its time, and the CPU of this process and of the server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from bench.processes import postgres_cpu
+
+
+@dataclass
+class Cost:
+    """What so many records took."""
+
+    rate: float = 0.0
+    """Records a second."""
+    python_us: float = 0.0
+    """CPU of this process, in microseconds a record."""
+    postgres_us: float = 0.0
+    """CPU of the server, all its processes, folds and cleaning up included."""
+
+    @property
+    def cpu_us(self) -> float:
+        """Both sides together."""
+        return self.python_us + self.postgres_us
+
+    def as_json(self) -> dict[str, Any]:
+        """For the results."""
+        return {**asdict(self), "cpu_us": self.cpu_us}
+
+    def __str__(self) -> str:
+        return (
+            f"{self.rate:9,.0f} records/s, {self.python_us:4.1f} us of Python and "
+            f"{self.postgres_us:4.1f} us of Postgres a record"
+        )
+
+
+@contextmanager
+def metered(url: str, records: int) -> Iterator[Cost]:
+    """The cost of what is done within, known at its end."""
+    cost = Cost()
+    server, own, start = postgres_cpu(url), time.process_time(), time.perf_counter()
+    yield cost
+    seconds, own_end = time.perf_counter() - start, time.process_time()
+    cost.rate = records / seconds
+    cost.python_us = (own_end - own) / records * 1e6
+    cost.postgres_us = (postgres_cpu(url) - server) / records * 1e6
