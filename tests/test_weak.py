@@ -39,6 +39,7 @@ from tests.test_runtime_world import (
     Item,
     Tally,
     World,
+    at,
     key_of,
     script,
     time_of,
@@ -377,6 +378,36 @@ async def test_a_straggler_is_stored_and_its_input_acknowledged() -> None:
     await world.run()
     assert sorted(world.numbers()) == [0, 1], "read and sent again, and counted once"
     assert world.store.pending_productions() == []
+
+
+async def test_a_late_straggler_is_stored_with_what_was_promised_before_it_was_sent() -> None:
+    """Whoever asks what holds the low watermark is not told of a time that it has passed."""
+    gate, away = Gate(), Gate()
+
+    class Dawdle(Relay):
+        async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
+            if record.value.number == 1:
+                await gate.wait()
+            await super().process_record(record, ctx)
+
+    made = Pipeline("late", settings=QUICK)
+    values = [Item("a", 0, 50), Item("key 1", 1, 5)]
+    made.inject(ITEMS, script(ITEMS, values), timestamp=time_of)
+    made.add(Dawdle(HALVES), ITEMS.by(key_of), productions="weak", name="dawdle")
+    made.add(Slow(away, "key 1"), HALVES.by(key_of))
+    made.sink(TALLY, Table("out", Counted, numbered=True))
+    world = World(made)
+    engine = await world.start()
+    promised = int(at(50).timestamp() * 1e6)
+    await world.until(lambda: gate.reached and world.interval("dawdle").durable == promised)
+    gate.open()
+    await world.until(lambda: any(c.stragglers for c in world.commits), tick=0.01)
+    (straggler,) = [d for commit in world.commits for d in commit.stragglers]
+    assert straggler.timestamp == at(5)
+    assert straggler.hold == promised
+    away.open()
+    await world.finish(engine)
+    assert world.numbers() == [0, 1]
 
 
 async def test_a_straggler_that_arrives_while_it_is_stored_lands_with_the_commit() -> None:

@@ -67,7 +67,6 @@ class Stretches(Service):
         outputs: dict[int, list[Delivery[Any]]] = {}
         for cause, output in caused:
             outputs.setdefault(id(cause), []).append(output)
-        promised = interval.promised
         done: list[Delivery[Any]] = []
         passed: list[Delivery[Any]] = []
         for item in inputs:
@@ -77,12 +76,10 @@ class Stretches(Service):
                 done.append(item)
                 continue
             token = -item.log if inside else self.roots.next_token()
-            hold = max(item.hold, promised)
             xor = 0
             for output in came:
                 output.log = -token
                 output.seq = edge = edge_of(output.id, token, output.receiver)
-                output.hold = max(output.hold, hold)
                 xor ^= edge
                 self._receivers.add(output.receiver)
             if inside:
