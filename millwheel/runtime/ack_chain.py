@@ -208,7 +208,6 @@ class AckChain:
         self._waiting.clear()
         self._of.clear()
         self._watched.clear()
-        self.ways.clear()
 
     def has_stored(self, logs: Sequence[SentLog]) -> bool:
         """Whether anything of the interval's logs is on its way that no input here waits for."""
