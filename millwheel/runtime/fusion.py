@@ -26,7 +26,7 @@ from millwheel.errors import UserCodeError
 from millwheel.graph import Node
 from millwheel.model import Delivery, Key
 from millwheel.runtime.ack_chain import Caused
-from millwheel.runtime.interval import Interval, Ownership
+from millwheel.runtime.interval import Interval
 from millwheel.runtime.lineage import Lineage
 from millwheel.runtime.step import KeyedReader, Step
 from millwheel.runtime.tasks import is_ours
@@ -179,12 +179,13 @@ class Passing:
                     await self._pass(step, cause, further, effects)
 
     def _free(self, step: Step, output: Delivery[Any]) -> Interval | None:
-        """The interval in whose place an output may run here and now; None: it takes the queue."""
+        """The interval in whose place an output may run here and now; None: it takes the queue.
+
+        One that leaves is not among the step's destinations from that moment on.
+        """
         interval = step.interval_of(output.slot)
         if (
             not isinstance(interval, Interval)
-            or interval.leaving
-            or interval.ownership is not Ownership.HELD
             or output.key_text in interval.backlog
             or step.id in self._queued
         ):
