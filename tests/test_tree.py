@@ -20,6 +20,7 @@ from millwheel.errors import CommitUnknown, GraphError, StoreUnavailable
 from millwheel.model import Delivery
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.frames import Loose, RootReport, decode
+from millwheel.runtime.interval import Interval
 from millwheel.runtime.tree import Entry, Roots, edge_of, owner_bits, owner_of
 from millwheel.store.port import Commit
 from millwheel.testing.ether import FAIR, Fate, Weather
@@ -1040,6 +1041,44 @@ async def test_what_is_queued_where_a_leaf_leaves_goes_along() -> None:
     moved = [i for e in cluster.alive[1:] for i in e.intervals]
     assert moved
     assert cluster.clock.monotonic() < 30.0, "or it would have waited for a replay"
+
+
+async def test_two_who_take_each_other_for_an_owner_do_not_send_to_and_fro() -> None:
+    """What would go back where it came from is dropped, and comes again when they know better."""
+    values = many(60)
+    cluster = Cluster(shared(values, depth=2, replay_after=0.5))
+    first, second = [await cluster.join() for _ in range(2)]
+
+    def of_second() -> list[Interval]:
+        return [i for i in second.intervals if i.step.name == "relay_1"]
+
+    await cluster.go(of_second)
+    interval, gate, claim = of_second()[0], Gate(), cluster.store.claim
+
+    async def wait_and_claim(*arguments: Any, **options: Any) -> Any:
+        await gate.wait()
+        return await claim(*arguments, **options)
+
+    cluster.store.claim = wait_and_claim  # type: ignore[method-assign]
+    await cluster.pass_time(second.holdings.give_up(interval))  # type: ignore[arg-type]
+    for engine, other in ((first, second), (second, first)):
+        (remote,) = [r for r in engine.neighbours.remotes() if r.id == interval.id]
+        remote.belongs_to(other.worker, interval.sequencer + 1)
+    sent = 0
+
+    def counting(sender: str, receiver: str, body: bytes) -> Fate:
+        nonlocal sent
+        frame = decode(body)
+        sent += len(frame.records) if isinstance(frame, Loose) else 0
+        return FAIR
+
+    cluster.ether.weather = counting
+    end = cluster.clock.monotonic() + 5
+    await cluster.go(lambda: cluster.clock.monotonic() > end)
+    assert 0 < sent < 500, "each now and then, by replays"
+    gate.open()
+    await cluster.go(cluster.finished)
+    check_once(cluster, values)
 
 
 async def test_who_cannot_see_a_queue_is_not_let_fill_it(monkeypatch: pytest.MonkeyPatch) -> None:
