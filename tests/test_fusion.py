@@ -176,6 +176,32 @@ async def test_another_key_and_other_readers_take_the_queue() -> None:
         assert world.counter(name, "processed") == 12
 
 
+async def test_what_a_stretch_passes_on_is_kept_nowhere_behind_a_chain_either() -> None:
+    """Fused, its outputs would stand in the log of the chain, and be stored as stragglers."""
+    gate = Gate()
+
+    class Slow(Tally):
+        async def process_record(self, record: Record[Item], ctx: Context[Any]) -> None:
+            await gate.wait()
+            await super().process_record(record, ctx)
+
+    made = Pipeline("stretch", settings=FEW)
+    made.inject(ITEMS, script(ITEMS, items_of(3)), timestamp=time_of)
+    made.add(Relay(FIRST), ITEMS.by(key_of), name="first", productions="weak")
+    made.add(
+        Relay(SECOND), FIRST.by(key_of), name="second", productions="weak", acknowledgement="tree"
+    )
+    made.add(Slow(), SECOND.by(key_of), name="tally")
+    made.sink(TALLY, Table("out", Counted, numbered=True))
+    world = World(made)
+    engine = await world.start()
+    await world.until(lambda: len(world.store.pending_productions()) == 3, tick=0.01)
+    assert {d.stream for commit in world.commits for d in commit.stragglers} == {FIRST.name}
+    gate.open()
+    await world.finish(engine)
+    assert sorted(world.numbers()) == [0, 1, 2]
+
+
 async def test_a_fused_output_is_waited_for() -> None:
     """The input is not acknowledged before what came of it at the end of the chain is durable."""
     world = World(relayed(items_of(1), pass_on))
