@@ -650,6 +650,45 @@ async def test_a_copy_that_joins_another_in_a_stretch_is_passed_on_for_itself() 
     assert_once(world, VALUES[:1])
 
 
+async def test_a_copy_of_a_root_that_runs_again_is_acknowledged_with_it() -> None:
+    """Its sender has started over meanwhile, and has sent it once more, under another number."""
+    made = Pipeline("again", settings=replace(FEW, lanes=2))
+    made.inject(ITEMS, script(ITEMS, VALUES[:1]), timestamp=time_of)
+    made.add(Relay(HALVES), ITEMS.by(key_of), name="chained", productions="weak")
+    made.add(Relay(AGAIN), HALVES.by(lambda _: "a"), name="passing", **TREE)
+    made.add(Tally(), AGAIN.by(key_of))
+    made.sink(TALLY, Table("out", Counted, numbered=True))
+    world = World(made)
+    engine = await world.start()
+    first = iter([True])
+    lose(engine, lambda: next(first, False))
+    await world.until(lambda: pending(world) == 1)
+    (chained,) = [i for i in engine.intervals if i.step.name == "chained" and i.log.unacked]
+    (passing,) = [i for i in engine.intervals if i.entry is not None and i.entry.pending]
+    assert not any({chained, passing} <= {*lane.intervals} for lane in engine.lanes)
+    send = engine.send
+    sent: list[Delivery[Any]] = []
+
+    def fail(commit: Commit) -> None:
+        if chained.id in {link.interval_id for link in commit.intervals}:
+            world.on_try = None
+            raise StoreUnavailable("for a moment")
+
+    def watch(productions: Any) -> None:
+        productions = list(productions)
+        sent.extend(p for p in productions if p.stream == HALVES.name)
+        send(productions)
+
+    world.on_try = fail
+    engine.send = watch  # type: ignore[method-assign]
+    engine.touch(chained, urgent=True)
+    await world.until(lambda: sent, tick=0.001)
+    assert replays(world) == 0
+    await world.finish(engine)
+    assert world.numbers() == [0]
+    assert replays(world) == 1
+
+
 # -- what else a tree computation may do -----------------------------------------------------------
 
 

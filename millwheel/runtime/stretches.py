@@ -70,11 +70,11 @@ class Stretches(Service):
         done: list[Delivery[Any]] = []
         passed: list[Delivery[Any]] = []
         for item in inputs:
-            came = outputs.get(id(item), ())
-            inside = item.log < 0
-            if not (came or inside):
+            came = outputs.get(id(item))
+            if not came:
                 done.append(item)
                 continue
+            inside = item.log < 0
             token = -item.log if inside else self.roots.next_token()
             xor = 0
             for output in came:
