@@ -198,6 +198,23 @@ def test_who_is_patient_does_not_hide_who_is_not() -> None:
     assert [root.cause.seq for root in roots.overdue(101.0)] == [0]
 
 
+@pytest.mark.parametrize("end", ["its tree is done", "a commit notes it"])
+def test_how_often_a_record_was_replayed_is_forgotten_when_it_is_through(end: str) -> None:
+    """If its sender starts over and sends it once more, it is met with the patience of the first time."""
+    roots, tracked = Roots("one"), entry(patience=1.0)
+    for began in (0.0, 10.0):
+        roots.begin(roots.next_token(), tracked, delivery(0), 1, began)
+        (lost,) = roots.overdue(began + 1.5)
+        if end == "a commit notes it":
+            tracked.noted([lost.cause.id])
+            continue
+        token = roots.next_token()
+        roots.begin(token, tracked, lost.cause, 1, began + 1.5)
+        assert roots.overdue(began + 3.0) == [], "twice as patient"
+        assert roots.hear(token, 1, began + 3.0) is not None
+    assert not tracked.tries, "nothing is kept of it"
+
+
 def test_a_root_takes_the_same_room_whatever_its_tree() -> None:
     roots, tracked = Roots("one"), entry()
     token = roots.next_token()
@@ -687,6 +704,36 @@ async def test_a_copy_of_a_root_that_runs_again_is_acknowledged_with_it() -> Non
     await world.finish(engine)
     assert world.numbers() == [0]
     assert replays(world) == 1
+
+
+async def test_a_replayed_record_is_noted_with_another_of_its_key() -> None:
+    """Nothing is kept then of how often it was replayed: no tree will ever end for it."""
+    gate = Gate()
+
+    class Busy(Relay):
+        async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
+            if record.value.number == 1:
+                await gate.wait()
+            if record.value.number == 2:
+                ctx.count("twos")
+            await super().process_record(record, ctx)
+
+    made = Pipeline("noted", settings=replace(QUICK, chunk_records=1))
+    made.inject(ITEMS, script(ITEMS, VALUES[:3]), timestamp=time_of)
+    made.add(Busy(AGAIN), ITEMS.by(key_of), name="busy", **TREE)
+    made.add(Tally(), AGAIN.by(key_of))
+    made.sink(TALLY, Table("out", Counted, numbered=True))
+    world = World(made)
+    engine = await world.start()
+    first = iter([True])
+    lose(engine, lambda: next(first, False))
+    await world.until(lambda: gate.reached and replays(world) == 1, tick=0.05)
+    await world.turns()
+    gate.open()
+    await world.finish(engine)
+    assert sorted(world.numbers()) == [0, 1, 2]
+    assert world.counter("busy", "twos") == 1
+    assert not world.interval("busy").entry.tries
 
 
 # -- what else a tree computation may do -----------------------------------------------------------
