@@ -348,6 +348,89 @@ async def test_one_that_sends_at_most_once_is_not_fused() -> None:
     assert sorted(world.numbers()) == list(range(12))
 
 
+@pytest.mark.parametrize("what", ["state", "broadcast", "table"])
+async def test_one_that_keeps_or_writes_anything_is_not_run_in_vain(what: str) -> None:
+    """It is called once for each record, with all it needs at hand."""
+    runs: Counter[int] = Counter()
+
+    class Numbers(msgspec.Struct):
+        numbers: list[int] = msgspec.field(default_factory=list)
+
+    class Keep(Computation[Item, Numbers]):
+        writes = (SECOND,)
+        order_insensitive = True
+
+        async def process_record(self, record: Record[Item], ctx: Context[Numbers]) -> None:
+            runs[record.value.number] += 1
+            ctx.state.numbers.append(record.value.number)
+            ctx.produce(SECOND, record.value)
+
+    class Look(Computation[Item, None, Item, Numbers]):
+        writes = (SECOND,)
+        order_insensitive = True
+
+        async def process_record(self, record: Record[Item], ctx: Context[None, Numbers]) -> None:
+            runs[record.value.number] += 1
+            if record.value.number not in ctx.shared.numbers:
+                ctx.produce(SECOND, record.value)
+
+        async def process_broadcast(self, record: Record[Item], shared: Numbers) -> None:
+            shared.numbers.append(record.value.number)
+
+    def note_and_pass_on(item: Item, ctx: Context[None]) -> None:
+        runs[item.number] += 1
+        pass_on(item, ctx)
+
+    made = Pipeline("keeping", settings=FEW)
+    made.inject(ITEMS, script(ITEMS, items_of(12)), timestamp=time_of)
+    made.add(Relay(FIRST), ITEMS.by(key_of), name="first", productions="weak")
+    if what == "state":
+        made.add(Keep(), FIRST.by(key_of), name="second", productions="weak")
+    elif what == "broadcast":
+        other = Stream("other_items", Item)
+        made.inject(other, script(other, [], "other"), timestamp=time_of)
+        made.add(Look(), FIRST.by(key_of), other.broadcast(), name="second", productions="weak")
+    else:
+        made.add(Act(note_and_pass_on, SECOND), FIRST.by(key_of), name="second", productions="weak")
+        made.sink(SECOND, Table("second_rows", Item))
+    made.add(Tally(), SECOND.by(key_of))
+    made.sink(TALLY, Table("out", Counted, numbered=True))
+    world = World(made)
+    engine = await world.start()
+    counts = sent_to(engine)
+    await world.finish(engine)
+    assert sorted(world.numbers()) == list(range(12))
+    assert runs == Counter(range(12))
+    assert counts["second"] == 12
+    if what == "state":
+        kept = [world.state("second", key)[""]["numbers"] for key in "abc"]
+        assert kept == [[n for n in range(12) if n % 3 == odd] for odd in range(3)]
+    elif what == "table":
+        assert len(world.rows("second_rows")) == 12
+
+
+async def test_one_that_wants_something_stored_gets_the_value_that_came() -> None:
+    """What it did to it before nobody knew that is no effect."""
+
+    class Count(Spoil):
+        async def process_record(self, record: Record[Open], ctx: Context[None]) -> None:
+            await super().process_record(record, ctx)
+            ctx.count("opened")
+
+    made = Pipeline("spoiled", settings=FEW)
+    made.inject(ITEMS, script(ITEMS, items_of(4, 1)), timestamp=time_of)
+    made.add(Opened(), ITEMS.by(constantly), productions="weak")
+    made.add(spoil := Count(), OPEN.by(constantly), name="count", productions="weak")
+    made.add(Tally(), SECOND.by(key_of))
+    made.sink(TALLY, Table("out", Counted, numbered=True))
+    world = World(made)
+    await world.run()
+    assert sorted(world.numbers()) == [0, 1, 2, 3]
+    assert world.counter("count", "opened") == 4
+    assert len(spoil.seen[0]) == 2, "once fused"
+    assert all(seen == [n] for n, each in spoil.seen.items() for seen in each)
+
+
 async def test_one_that_fails_is_dealt_with_by_its_own_rules() -> None:
     """What it changed in the record before it failed is not seen when it is tried again."""
     spoil = Spoil()
