@@ -478,6 +478,34 @@ async def test_nobody_waits_for_what_was_sent_between_stored_ones_and_is_made_ag
     assert world.store.pending_productions() == []
 
 
+async def test_a_record_that_a_commit_notes_is_no_straggler_however_long_that_takes() -> None:
+    """Every other record has an effect; the commit of the first one hangs."""
+
+    class CountOdd(Relay):
+        async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
+            await super().process_record(record, ctx)
+            if record.value.number % 2:
+                ctx.count("odd")
+
+    made = Pipeline("odd", settings=FEW)
+    made.inject(ITEMS, script(ITEMS, VALUES), timestamp=time_of)
+    made.add(CountOdd(HALVES), ITEMS.by(number_of_item), name="odd", productions="weak")
+    made.add(Tally(), HALVES.by(key_of))
+    made.sink(TALLY, Table("out", Counted, numbered=True))
+    world = World(made)
+    gate = Gate()
+    world.on_try = lambda commit: gate.wait() if commit.stragglers else None
+    engine = await world.start()
+    await world.until(lambda: gate.reached, tick=0.001)
+    await pass_time(world, 10)
+    gate.open()
+    await world.finish(engine)
+    assert sorted(world.numbers()) == list(range(12))
+    assert world.counter("odd", "odd") == 6
+    assert world.counter("odd", "processed") == 12
+    assert world.counter("odd", "stragglers") <= 6, "those without an effect alone"
+
+
 @pytest.mark.parametrize("seconds", [1, 30])
 async def test_buckets_of_stragglers_stay(seconds: int) -> None:
     """Its id is kept where its input's is: that must not be dropped while it may come again."""
@@ -837,6 +865,10 @@ async def test_at_most_once_stores_nothing_and_loses_what_was_on_its_way(
     await engine.kill()
     assert_once(world, VALUES)
     tally = next(s.id for s in engine.steps.values() if s.name == "tally")
+    seen = {
+        computation for c in world.commits for ids in c.seen.values() for _, computation, _ in ids
+    }
+    assert not seen & {s.id for s in engine.steps.values() if s.node.at_most_once}
     written = [p for c in world.commits for p in (*c.productions, *c.stragglers)]
     assert not [p for p in written if p.receiver == tally], "what it is sent is stored nowhere"
     missing = 0
@@ -1077,8 +1109,20 @@ async def test_the_time_is_not_for_weak_code(what: str) -> None:
             await harness.inject(ITEMS, Item("a", 1))
 
 
-async def test_code_that_does_not_do_the_same_again_is_found_out() -> None:
-    """The second run says something else under the same id: neither dropped nor taken."""
+class Told(Computation[Item, None]):
+    """Tells of each item, for the table."""
+
+    writes = (TALLY,)
+
+    async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
+        item = record.value
+        ctx.produce(TALLY, Counted(item.key, item.number, 0))
+
+
+@pytest.mark.parametrize("manner", ["by key", "spread"])
+async def test_code_that_does_not_do_the_same_again_is_found_out(manner: str) -> None:
+    """The second run says something else under the same id: neither dropped nor taken, and looked
+    for where the first one went."""
     runs = Counter[int]()
 
     class Fickle(Relay):
@@ -1091,7 +1135,10 @@ async def test_code_that_does_not_do_the_same_again_is_found_out() -> None:
         made = Pipeline("fickle", settings=FEW)
         made.inject(ITEMS, script(ITEMS, VALUES), timestamp=time_of)
         made.add(Fickle(HALVES), ITEMS.by(key_of), productions="weak", name="fickle")
-        made.add(Tally(), HALVES.by(key_of))
+        if manner == "spread":
+            made.add(Told(), HALVES.spread())
+        else:
+            made.add(Tally(), HALVES.by(key_of))
         made.sink(TALLY, Table("out", Counted, numbered=True))
         return made
 

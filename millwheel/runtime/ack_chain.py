@@ -169,7 +169,7 @@ class AckChain:
     def next_overdue(self) -> float | None:
         """When the oldest input that waits will have waited too long, by the monotonic clock."""
         watched = self._watched
-        while watched and (watched[0].noted or not watched[0].outputs):
+        while watched and not watched[0].outputs:
             watched.popleft()
         return watched[0].since + self.straggler_seconds if watched else None
 
