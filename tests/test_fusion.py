@@ -20,8 +20,10 @@ from millwheel.computations import Windowed, total
 from millwheel.errors import StoreUnavailable
 from millwheel.model import Delivery, from_micros
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.interval import Interval
 from millwheel.runtime.sent import SentLog
 from millwheel.runtime.two_ways import TwoWays
+from millwheel.store.port import SplitWish
 from millwheel.testing import advance, inject
 from millwheel.timers.holds import Holds
 from millwheel.windows import Pane, Tumbling
@@ -41,6 +43,7 @@ from tests.test_runtime_world import (
     script,
     time_of,
 )
+from tests.test_sharing import SHARED, Cluster
 from tests.test_weak import Relay, assert_once, chain, number_of_item
 
 FEW = replace(QUICK, chunk_records=2, bundle_records=3, max_unacked_records=8)
@@ -610,6 +613,55 @@ def test_ways_are_forgotten_when_nothing_is_left_on_them() -> None:
         ways.in_order(str(number).encode(), [made], {1}, set())
         log.acknowledge([made.seq])
     assert len(ways._fused) < 3_000
+
+
+async def test_an_interval_leaves_as_soon_as_a_fused_run_is_through_with_its_key() -> None:
+    """Be the run in another lane, and come to nothing."""
+    before, gate = Gate(), Gate()
+
+    async def second(item: Item, ctx: Context[None]) -> None:
+        if item.number == 0:
+            await before.wait()
+        else:
+            await gate.wait()
+            ctx.count("waited")  # thrown away: the record goes by the queue
+        ctx.produce(SECOND, item)
+
+    made = Pipeline("leaving", settings=SHARED)
+    source = script(ITEMS, [Item("a", 0)])
+    made.inject(ITEMS, source, timestamp=time_of)
+    made.add(Relay(FIRST), ITEMS.by(key_of), name="first", productions="weak")
+    made.add(Act(second, SECOND), FIRST.by(key_of), name="second", productions="weak")
+    made.add(Tally(), SECOND.by(key_of))
+    made.sink(TALLY, Table("out", Counted, numbered=True))
+    cluster = Cluster(made)
+    engine = await cluster.join()
+    await cluster.go(lambda: before.reached)
+    row = (await cluster.parts("second"))[-1]
+    await cluster.store.wish([SplitWish(row.id, row.sequencer, 60_000, "test")])
+    await cluster.go(lambda: len(of(engine, "second")) == 3)
+    source.append(inject(ITEMS, Item("b", 1)))
+    engine.read_on()
+    await cluster.go(lambda: gate.reached)
+    (leaves,) = [i for i in of(engine, "second") if b'"b"' in i.backlog]
+    (runs,) = [i for i in of(engine, "first") if b'"b"' in i.backlog]
+    assert not any({leaves, runs} <= {*lane.intervals} for lane in engine.lanes)
+    given_up = asyncio.ensure_future(engine.holdings.give_up(leaves))
+    await cluster.turns(100, tick=0.01)
+    assert not given_up.done()
+    gate.open()
+    until = cluster.clock.monotonic() + 1
+    await cluster.go(lambda: given_up.done() or cluster.clock.monotonic() > until)
+    assert given_up.done()
+    before.open()
+    await cluster.go(cluster.finished)
+    assert sorted(cluster.numbers()) == [0, 1]
+    await cluster.leave(engine)
+
+
+def of(engine: Engine, name: str) -> list[Interval]:
+    """Its intervals of a computation."""
+    return [i for i in engine.intervals if i.step.name == name]
 
 
 # -- random graphs ------------------------------------------------------------------------------

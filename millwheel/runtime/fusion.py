@@ -227,6 +227,8 @@ class Passing:
                     self._hand_on(interval, output, waiting)
                 else:
                     del interval.backlog[output.key_text]
+                    if interval.leaving:
+                        self._engine.ended(interval)
         if effects.are_stored():
             effects.clear()
             step.renew(output)
