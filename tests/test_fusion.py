@@ -1105,6 +1105,27 @@ async def test_a_record_does_not_overtake_one_that_is_not_sent_yet() -> None:
     assert order == [100, 1, 2, 3]
 
 
+async def test_a_key_that_takes_the_queue_does_not_take_the_next_one_along() -> None:
+    """Of two keys that run one after the other, the second stage is busy with the first one."""
+    gate = Gate()
+
+    async def second(item: Item, ctx: Context[None]) -> None:
+        if item.number == 100:
+            await gate.wait()
+        ctx.produce(SECOND, item)
+
+    crossing = Crossing(
+        lambda i, c: c.produce(FIRST, i), second, lambda i, c: c.produce(stream(3), i)
+    )
+    counts = await crossing.start()
+    await crossing.come_aside(Item("a", 100))
+    assert gate.reached
+    await crossing.come(Item("a", 1), Item("b", 2))
+    assert counts["second"] == 1, "b is fused"
+    gate.open()
+    assert sorted(await crossing.finish()) == [1, 2, 100]
+
+
 async def test_what_comes_for_a_key_that_runs_fused_waits_for_it() -> None:
     gate = Gate()
     running: Counter[str] = Counter()
