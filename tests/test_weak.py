@@ -380,7 +380,10 @@ async def test_a_straggler_is_stored_and_its_input_acknowledged() -> None:
     assert world.store.pending_productions() == []
 
 
-async def test_a_late_straggler_is_stored_with_what_was_promised_before_it_was_sent() -> None:
+@pytest.mark.parametrize("productions", ["strong", "weak"])
+async def test_what_is_late_is_stored_with_what_was_promised_before_it_was_sent(
+    productions: Productions,
+) -> None:
     """Whoever asks what holds the low watermark is not told of a time that it has passed."""
     gate, away = Gate(), Gate()
 
@@ -393,7 +396,7 @@ async def test_a_late_straggler_is_stored_with_what_was_promised_before_it_was_s
     made = Pipeline("late", settings=QUICK)
     values = [Item("a", 0, 50), Item("key 1", 1, 5)]
     made.inject(ITEMS, script(ITEMS, values), timestamp=time_of)
-    made.add(Dawdle(HALVES), ITEMS.by(key_of), productions="weak", name="dawdle")
+    made.add(Dawdle(HALVES), ITEMS.by(key_of), productions=productions, name="dawdle")
     made.add(Slow(away, "key 1"), HALVES.by(key_of))
     made.sink(TALLY, Table("out", Counted, numbered=True))
     world = World(made)
@@ -401,10 +404,15 @@ async def test_a_late_straggler_is_stored_with_what_was_promised_before_it_was_s
     promised = int(at(50).timestamp() * 1e6)
     await world.until(lambda: gate.reached and world.interval("dawdle").durable == promised)
     gate.open()
-    await world.until(lambda: any(c.stragglers for c in world.commits), tick=0.01)
-    (straggler,) = [d for commit in world.commits for d in commit.stragglers]
-    assert straggler.timestamp == at(5)
-    assert straggler.hold == promised
+
+    def stored() -> list[Delivery[Any]]:
+        found = [d for commit in world.commits for d in (*commit.productions, *commit.stragglers)]
+        return [d for d in found if d.stream == HALVES.name and d.value.number == 1]
+
+    await world.until(stored, tick=0.01)
+    (late,) = stored()
+    assert late.timestamp == at(5)
+    assert late.hold == promised
     away.open()
     await world.finish(engine)
     assert world.numbers() == [0, 1]
