@@ -29,7 +29,13 @@ from millwheel import (
     Table,
     Timer,
 )
-from millwheel.errors import CommitUnknown, Fenced, StoreUnavailable, UserCodeError
+from millwheel.errors import (
+    CommitUnknown,
+    Fenced,
+    StatementError,
+    StoreUnavailable,
+    UserCodeError,
+)
 from millwheel.runtime.engine import Engine
 from millwheel.store.port import Commit
 from millwheel.testing import advance, assert_exactly_once, inject
@@ -490,9 +496,15 @@ class Box(msgspec.Struct):
     number: int
 
 
-async def test_code_that_changes_its_input_sees_the_original_when_it_runs_again() -> None:
-    """User code may run more than once; what it did to the value it was given is no effect."""
+@pytest.mark.parametrize("why", ["the store is away", "the code fails", "the store says no"])
+@pytest.mark.parametrize("lanes", [1, 2])
+async def test_code_that_changes_its_input_sees_the_original_when_it_runs_again(
+    why: str, lanes: int
+) -> None:
+    """User code may run more than once; what it did to the value it was given is no effect. With two
+    lanes its record is not read again, but queued again where it is."""
     boxes = Stream("boxes", Box)
+    failed: list[int] = []
 
     class Spoil(Computation[Box, None]):
         writes = (TALLY,)
@@ -500,18 +512,20 @@ async def test_code_that_changes_its_input_sees_the_original_when_it_runs_again(
         async def process_record(self, record: Record[Box], ctx: Context[None]) -> None:
             record.value.number += 1
             ctx.produce(TALLY, Counted(record.value.key, record.value.number, 0))
+            if why == "the code fails" and not failed:
+                failed.append(1)
+                raise ValueError("once")
 
-    pipeline = Pipeline("boxes", settings=QUICK)
+    pipeline = Pipeline("boxes", settings=replace(QUICK, lanes=lanes))
     pipeline.inject(boxes, script(boxes, [Box("a", 0)]), timestamp=lambda box: at(0))
-    pipeline.add(Spoil(), boxes.by(lambda box: box.key))
+    pipeline.add(Spoil(), boxes.by(lambda box: box.key), retries=1)
     pipeline.sink(TALLY, Table("out", Counted, numbered=True))
     world = World(pipeline)
-    failed: list[int] = []
 
     def refuse(commit: Commit) -> None:
         if commit.seen and not failed:
             failed.append(1)
-            raise StoreUnavailable("away")
+            raise StatementError("no") if why == "the store says no" else StoreUnavailable("away")
 
     world.on_try = refuse
     await world.run()

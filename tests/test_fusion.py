@@ -20,8 +20,10 @@ from millwheel.computations import Windowed, total
 from millwheel.errors import StoreUnavailable
 from millwheel.model import Delivery, from_micros
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.interval import Interval
 from millwheel.runtime.sent import SentLog
 from millwheel.runtime.two_ways import TwoWays
+from millwheel.store.port import SplitWish
 from millwheel.testing import advance, inject
 from millwheel.timers.holds import Holds
 from millwheel.windows import Pane, Tumbling
@@ -41,6 +43,7 @@ from tests.test_runtime_world import (
     script,
     time_of,
 )
+from tests.test_sharing import SHARED, Cluster
 from tests.test_weak import Relay, assert_once, chain, number_of_item
 
 FEW = replace(QUICK, chunk_records=2, bundle_records=3, max_unacked_records=8)
@@ -174,6 +177,32 @@ async def test_another_key_and_other_readers_take_the_queue() -> None:
     assert counts == {"other": 12, "spread": 12, "strong": 12, "tally": 12}
     for name in ("same", "other", "spread", "strong"):
         assert world.counter(name, "processed") == 12
+
+
+async def test_what_a_stretch_passes_on_is_kept_nowhere_behind_a_chain_either() -> None:
+    """Fused, its outputs would stand in the log of the chain, and be stored as stragglers."""
+    gate = Gate()
+
+    class Slow(Tally):
+        async def process_record(self, record: Record[Item], ctx: Context[Any]) -> None:
+            await gate.wait()
+            await super().process_record(record, ctx)
+
+    made = Pipeline("stretch", settings=FEW)
+    made.inject(ITEMS, script(ITEMS, items_of(3)), timestamp=time_of)
+    made.add(Relay(FIRST), ITEMS.by(key_of), name="first", productions="weak")
+    made.add(
+        Relay(SECOND), FIRST.by(key_of), name="second", productions="weak", acknowledgement="tree"
+    )
+    made.add(Slow(), SECOND.by(key_of), name="tally")
+    made.sink(TALLY, Table("out", Counted, numbered=True))
+    world = World(made)
+    engine = await world.start()
+    await world.until(lambda: len(world.store.pending_productions()) == 3, tick=0.01)
+    assert {d.stream for commit in world.commits for d in commit.stragglers} == {FIRST.name}
+    gate.open()
+    await world.finish(engine)
+    assert sorted(world.numbers()) == [0, 1, 2]
 
 
 async def test_a_fused_output_is_waited_for() -> None:
@@ -320,6 +349,89 @@ async def test_one_that_sends_at_most_once_is_not_fused() -> None:
     await world.finish(engine)
     assert counts["second"] == 12
     assert sorted(world.numbers()) == list(range(12))
+
+
+@pytest.mark.parametrize("what", ["state", "broadcast", "table"])
+async def test_one_that_keeps_or_writes_anything_is_not_run_in_vain(what: str) -> None:
+    """It is called once for each record, with all it needs at hand."""
+    runs: Counter[int] = Counter()
+
+    class Numbers(msgspec.Struct):
+        numbers: list[int] = msgspec.field(default_factory=list)
+
+    class Keep(Computation[Item, Numbers]):
+        writes = (SECOND,)
+        order_insensitive = True
+
+        async def process_record(self, record: Record[Item], ctx: Context[Numbers]) -> None:
+            runs[record.value.number] += 1
+            ctx.state.numbers.append(record.value.number)
+            ctx.produce(SECOND, record.value)
+
+    class Look(Computation[Item, None, Item, Numbers]):
+        writes = (SECOND,)
+        order_insensitive = True
+
+        async def process_record(self, record: Record[Item], ctx: Context[None, Numbers]) -> None:
+            runs[record.value.number] += 1
+            if record.value.number not in ctx.shared.numbers:
+                ctx.produce(SECOND, record.value)
+
+        async def process_broadcast(self, record: Record[Item], shared: Numbers) -> None:
+            shared.numbers.append(record.value.number)
+
+    def note_and_pass_on(item: Item, ctx: Context[None]) -> None:
+        runs[item.number] += 1
+        pass_on(item, ctx)
+
+    made = Pipeline("keeping", settings=FEW)
+    made.inject(ITEMS, script(ITEMS, items_of(12)), timestamp=time_of)
+    made.add(Relay(FIRST), ITEMS.by(key_of), name="first", productions="weak")
+    if what == "state":
+        made.add(Keep(), FIRST.by(key_of), name="second", productions="weak")
+    elif what == "broadcast":
+        other = Stream("other_items", Item)
+        made.inject(other, script(other, [], "other"), timestamp=time_of)
+        made.add(Look(), FIRST.by(key_of), other.broadcast(), name="second", productions="weak")
+    else:
+        made.add(Act(note_and_pass_on, SECOND), FIRST.by(key_of), name="second", productions="weak")
+        made.sink(SECOND, Table("second_rows", Item))
+    made.add(Tally(), SECOND.by(key_of))
+    made.sink(TALLY, Table("out", Counted, numbered=True))
+    world = World(made)
+    engine = await world.start()
+    counts = sent_to(engine)
+    await world.finish(engine)
+    assert sorted(world.numbers()) == list(range(12))
+    assert runs == Counter(range(12))
+    assert counts["second"] == 12
+    if what == "state":
+        kept = [world.state("second", key)[""]["numbers"] for key in "abc"]
+        assert kept == [[n for n in range(12) if n % 3 == odd] for odd in range(3)]
+    elif what == "table":
+        assert len(world.rows("second_rows")) == 12
+
+
+async def test_one_that_wants_something_stored_gets_the_value_that_came() -> None:
+    """What it did to it before nobody knew that is no effect."""
+
+    class Count(Spoil):
+        async def process_record(self, record: Record[Open], ctx: Context[None]) -> None:
+            await super().process_record(record, ctx)
+            ctx.count("opened")
+
+    made = Pipeline("spoiled", settings=FEW)
+    made.inject(ITEMS, script(ITEMS, items_of(4, 1)), timestamp=time_of)
+    made.add(Opened(), ITEMS.by(constantly), productions="weak")
+    made.add(spoil := Count(), OPEN.by(constantly), name="count", productions="weak")
+    made.add(Tally(), SECOND.by(key_of))
+    made.sink(TALLY, Table("out", Counted, numbered=True))
+    world = World(made)
+    await world.run()
+    assert sorted(world.numbers()) == [0, 1, 2, 3]
+    assert world.counter("count", "opened") == 4
+    assert len(spoil.seen[0]) == 2, "once fused"
+    assert all(seen == [n] for n, each in spoil.seen.items() for seen in each)
 
 
 async def test_one_that_fails_is_dealt_with_by_its_own_rules() -> None:
@@ -501,6 +613,55 @@ def test_ways_are_forgotten_when_nothing_is_left_on_them() -> None:
         ways.in_order(str(number).encode(), [made], {1}, set())
         log.acknowledge([made.seq])
     assert len(ways._fused) < 3_000
+
+
+async def test_an_interval_leaves_as_soon_as_a_fused_run_is_through_with_its_key() -> None:
+    """Be the run in another lane, and come to nothing."""
+    before, gate = Gate(), Gate()
+
+    async def second(item: Item, ctx: Context[None]) -> None:
+        if item.number == 0:
+            await before.wait()
+        else:
+            await gate.wait()
+            ctx.count("waited")  # thrown away: the record goes by the queue
+        ctx.produce(SECOND, item)
+
+    made = Pipeline("leaving", settings=SHARED)
+    source = script(ITEMS, [Item("a", 0)])
+    made.inject(ITEMS, source, timestamp=time_of)
+    made.add(Relay(FIRST), ITEMS.by(key_of), name="first", productions="weak")
+    made.add(Act(second, SECOND), FIRST.by(key_of), name="second", productions="weak")
+    made.add(Tally(), SECOND.by(key_of))
+    made.sink(TALLY, Table("out", Counted, numbered=True))
+    cluster = Cluster(made)
+    engine = await cluster.join()
+    await cluster.go(lambda: before.reached)
+    row = (await cluster.parts("second"))[-1]
+    await cluster.store.wish([SplitWish(row.id, row.sequencer, 60_000, "test")])
+    await cluster.go(lambda: len(of(engine, "second")) == 3)
+    source.append(inject(ITEMS, Item("b", 1)))
+    engine.read_on()
+    await cluster.go(lambda: gate.reached)
+    (leaves,) = [i for i in of(engine, "second") if b'"b"' in i.backlog]
+    (runs,) = [i for i in of(engine, "first") if b'"b"' in i.backlog]
+    assert not any({leaves, runs} <= {*lane.intervals} for lane in engine.lanes)
+    given_up = asyncio.ensure_future(engine.holdings.give_up(leaves))
+    await cluster.turns(100, tick=0.01)
+    assert not given_up.done()
+    gate.open()
+    until = cluster.clock.monotonic() + 1
+    await cluster.go(lambda: given_up.done() or cluster.clock.monotonic() > until)
+    assert given_up.done()
+    before.open()
+    await cluster.go(cluster.finished)
+    assert sorted(cluster.numbers()) == [0, 1]
+    await cluster.leave(engine)
+
+
+def of(engine: Engine, name: str) -> list[Interval]:
+    """Its intervals of a computation."""
+    return [i for i in engine.intervals if i.step.name == name]
 
 
 # -- random graphs ------------------------------------------------------------------------------
@@ -942,6 +1103,27 @@ async def test_a_record_does_not_overtake_one_that_is_not_sent_yet() -> None:
     first_gate.open()
     assert await crossing.finish() == [100, 1, 2, 3]
     assert order == [100, 1, 2, 3]
+
+
+async def test_a_key_that_takes_the_queue_does_not_take_the_next_one_along() -> None:
+    """Of two keys that run one after the other, the second stage is busy with the first one."""
+    gate = Gate()
+
+    async def second(item: Item, ctx: Context[None]) -> None:
+        if item.number == 100:
+            await gate.wait()
+        ctx.produce(SECOND, item)
+
+    crossing = Crossing(
+        lambda i, c: c.produce(FIRST, i), second, lambda i, c: c.produce(stream(3), i)
+    )
+    counts = await crossing.start()
+    await crossing.come_aside(Item("a", 100))
+    assert gate.reached
+    await crossing.come(Item("a", 1), Item("b", 2))
+    assert counts["second"] == 1, "b is fused"
+    gate.open()
+    assert sorted(await crossing.finish()) == [1, 2, 100]
 
 
 async def test_what_comes_for_a_key_that_runs_fused_waits_for_it() -> None:

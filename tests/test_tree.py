@@ -20,6 +20,7 @@ from millwheel.errors import CommitUnknown, GraphError, StoreUnavailable
 from millwheel.model import Delivery
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.frames import Loose, RootReport, decode
+from millwheel.runtime.interval import Interval
 from millwheel.runtime.tree import Entry, Roots, edge_of, owner_bits, owner_of
 from millwheel.store.port import Commit
 from millwheel.testing.ether import FAIR, Fate, Weather
@@ -195,6 +196,23 @@ def test_who_is_patient_does_not_hide_who_is_not() -> None:
     roots.begin(roots.next_token(), quick, delivery(1), 1, 0.5)
     assert [root.cause.seq for root in roots.overdue(2.0)] == [1]
     assert [root.cause.seq for root in roots.overdue(101.0)] == [0]
+
+
+@pytest.mark.parametrize("end", ["its tree is done", "a commit notes it"])
+def test_how_often_a_record_was_replayed_is_forgotten_when_it_is_through(end: str) -> None:
+    """If its sender starts over and sends it once more, it is met with the patience of the first time."""
+    roots, tracked = Roots("one"), entry(patience=1.0)
+    for began in (0.0, 10.0):
+        roots.begin(roots.next_token(), tracked, delivery(0), 1, began)
+        (lost,) = roots.overdue(began + 1.5)
+        if end == "a commit notes it":
+            tracked.noted([lost.cause.id])
+            continue
+        token = roots.next_token()
+        roots.begin(token, tracked, lost.cause, 1, began + 1.5)
+        assert roots.overdue(began + 3.0) == [], "twice as patient"
+        assert roots.hear(token, 1, began + 3.0) is not None
+    assert not tracked.tries, "nothing is kept of it"
 
 
 def test_a_root_takes_the_same_room_whatever_its_tree() -> None:
@@ -649,6 +667,75 @@ async def test_a_copy_that_joins_another_in_a_stretch_is_passed_on_for_itself() 
     assert_once(world, VALUES[:1])
 
 
+async def test_a_copy_of_a_root_that_runs_again_is_acknowledged_with_it() -> None:
+    """Its sender has started over meanwhile, and has sent it once more, under another number."""
+    made = Pipeline("again", settings=replace(FEW, lanes=2))
+    made.inject(ITEMS, script(ITEMS, VALUES[:1]), timestamp=time_of)
+    made.add(Relay(HALVES), ITEMS.by(key_of), name="chained", productions="weak")
+    made.add(Relay(AGAIN), HALVES.by(lambda _: "a"), name="passing", **TREE)
+    made.add(Tally(), AGAIN.by(key_of))
+    made.sink(TALLY, Table("out", Counted, numbered=True))
+    world = World(made)
+    engine = await world.start()
+    first = iter([True])
+    lose(engine, lambda: next(first, False))
+    await world.until(lambda: pending(world) == 1)
+    (chained,) = [i for i in engine.intervals if i.step.name == "chained" and i.log.unacked]
+    (passing,) = [i for i in engine.intervals if i.entry is not None and i.entry.pending]
+    assert not any({chained, passing} <= {*lane.intervals} for lane in engine.lanes)
+    send = engine.send
+    sent: list[Delivery[Any]] = []
+
+    def fail(commit: Commit) -> None:
+        if chained.id in {link.interval_id for link in commit.intervals}:
+            world.on_try = None
+            raise StoreUnavailable("for a moment")
+
+    def watch(productions: Any) -> None:
+        productions = list(productions)
+        sent.extend(p for p in productions if p.stream == HALVES.name)
+        send(productions)
+
+    world.on_try = fail
+    engine.send = watch  # type: ignore[method-assign]
+    engine.touch(chained, urgent=True)
+    await world.until(lambda: sent, tick=0.001)
+    assert replays(world) == 0
+    await world.finish(engine)
+    assert world.numbers() == [0]
+    assert replays(world) == 1
+
+
+async def test_a_replayed_record_is_noted_with_another_of_its_key() -> None:
+    """Nothing is kept then of how often it was replayed: no tree will ever end for it."""
+    gate = Gate()
+
+    class Busy(Relay):
+        async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
+            if record.value.number == 1:
+                await gate.wait()
+            if record.value.number == 2:
+                ctx.count("twos")
+            await super().process_record(record, ctx)
+
+    made = Pipeline("noted", settings=replace(QUICK, chunk_records=1))
+    made.inject(ITEMS, script(ITEMS, VALUES[:3]), timestamp=time_of)
+    made.add(Busy(AGAIN), ITEMS.by(key_of), name="busy", **TREE)
+    made.add(Tally(), AGAIN.by(key_of))
+    made.sink(TALLY, Table("out", Counted, numbered=True))
+    world = World(made)
+    engine = await world.start()
+    first = iter([True])
+    lose(engine, lambda: next(first, False))
+    await world.until(lambda: gate.reached and replays(world) == 1, tick=0.05)
+    await world.turns()
+    gate.open()
+    await world.finish(engine)
+    assert sorted(world.numbers()) == [0, 1, 2]
+    assert world.counter("busy", "twos") == 1
+    assert not world.interval("busy").entry.tries
+
+
 # -- what else a tree computation may do -----------------------------------------------------------
 
 
@@ -1040,6 +1127,44 @@ async def test_what_is_queued_where_a_leaf_leaves_goes_along() -> None:
     moved = [i for e in cluster.alive[1:] for i in e.intervals]
     assert moved
     assert cluster.clock.monotonic() < 30.0, "or it would have waited for a replay"
+
+
+async def test_two_who_take_each_other_for_an_owner_do_not_send_to_and_fro() -> None:
+    """What would go back where it came from is dropped, and comes again when they know better."""
+    values = many(60)
+    cluster = Cluster(shared(values, depth=2, replay_after=0.5))
+    first, second = [await cluster.join() for _ in range(2)]
+
+    def of_second() -> list[Interval]:
+        return [i for i in second.intervals if i.step.name == "relay_1"]
+
+    await cluster.go(of_second)
+    interval, gate, claim = of_second()[0], Gate(), cluster.store.claim
+
+    async def wait_and_claim(*arguments: Any, **options: Any) -> Any:
+        await gate.wait()
+        return await claim(*arguments, **options)
+
+    cluster.store.claim = wait_and_claim  # type: ignore[method-assign]
+    await cluster.pass_time(second.holdings.give_up(interval))  # type: ignore[arg-type]
+    for engine, other in ((first, second), (second, first)):
+        (remote,) = [r for r in engine.neighbours.remotes() if r.id == interval.id]
+        remote.belongs_to(other.worker, interval.sequencer + 1)
+    sent = 0
+
+    def counting(sender: str, receiver: str, body: bytes) -> Fate:
+        nonlocal sent
+        frame = decode(body)
+        sent += len(frame.records) if isinstance(frame, Loose) else 0
+        return FAIR
+
+    cluster.ether.weather = counting
+    end = cluster.clock.monotonic() + 5
+    await cluster.go(lambda: cluster.clock.monotonic() > end)
+    assert 0 < sent < 500, "each now and then, by replays"
+    gate.open()
+    await cluster.go(cluster.finished)
+    check_once(cluster, values)
 
 
 async def test_who_cannot_see_a_queue_is_not_let_fill_it(monkeypatch: pytest.MonkeyPatch) -> None:

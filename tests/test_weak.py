@@ -39,6 +39,7 @@ from tests.test_runtime_world import (
     Item,
     Tally,
     World,
+    at,
     key_of,
     script,
     time_of,
@@ -379,6 +380,44 @@ async def test_a_straggler_is_stored_and_its_input_acknowledged() -> None:
     assert world.store.pending_productions() == []
 
 
+@pytest.mark.parametrize("productions", ["strong", "weak"])
+async def test_what_is_late_is_stored_with_what_was_promised_before_it_was_sent(
+    productions: Productions,
+) -> None:
+    """Whoever asks what holds the low watermark is not told of a time that it has passed."""
+    gate, away = Gate(), Gate()
+
+    class Dawdle(Relay):
+        async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
+            if record.value.number == 1:
+                await gate.wait()
+            await super().process_record(record, ctx)
+
+    made = Pipeline("late", settings=QUICK)
+    values = [Item("a", 0, 50), Item("key 1", 1, 5)]
+    made.inject(ITEMS, script(ITEMS, values), timestamp=time_of)
+    made.add(Dawdle(HALVES), ITEMS.by(key_of), productions=productions, name="dawdle")
+    made.add(Slow(away, "key 1"), HALVES.by(key_of))
+    made.sink(TALLY, Table("out", Counted, numbered=True))
+    world = World(made)
+    engine = await world.start()
+    promised = int(at(50).timestamp() * 1e6)
+    await world.until(lambda: gate.reached and world.interval("dawdle").durable == promised)
+    gate.open()
+
+    def stored() -> list[Delivery[Any]]:
+        found = [d for commit in world.commits for d in (*commit.productions, *commit.stragglers)]
+        return [d for d in found if d.stream == HALVES.name and d.value.number == 1]
+
+    await world.until(stored, tick=0.01)
+    (late,) = stored()
+    assert late.timestamp == at(5)
+    assert late.hold == promised
+    away.open()
+    await world.finish(engine)
+    assert world.numbers() == [0, 1]
+
+
 async def test_a_straggler_that_arrives_while_it_is_stored_lands_with_the_commit() -> None:
     world = World(crossing())
     kept, stored = Gate(), Gate()
@@ -445,6 +484,34 @@ async def test_nobody_waits_for_what_was_sent_between_stored_ones_and_is_made_ag
     await world.run()
     assert sorted(world.numbers()) == list(range(12))
     assert world.store.pending_productions() == []
+
+
+async def test_a_record_that_a_commit_notes_is_no_straggler_however_long_that_takes() -> None:
+    """Every other record has an effect; the commit of the first one hangs."""
+
+    class CountOdd(Relay):
+        async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
+            await super().process_record(record, ctx)
+            if record.value.number % 2:
+                ctx.count("odd")
+
+    made = Pipeline("odd", settings=FEW)
+    made.inject(ITEMS, script(ITEMS, VALUES), timestamp=time_of)
+    made.add(CountOdd(HALVES), ITEMS.by(number_of_item), name="odd", productions="weak")
+    made.add(Tally(), HALVES.by(key_of))
+    made.sink(TALLY, Table("out", Counted, numbered=True))
+    world = World(made)
+    gate = Gate()
+    world.on_try = lambda commit: gate.wait() if commit.stragglers else None
+    engine = await world.start()
+    await world.until(lambda: gate.reached, tick=0.001)
+    await pass_time(world, 10)
+    gate.open()
+    await world.finish(engine)
+    assert sorted(world.numbers()) == list(range(12))
+    assert world.counter("odd", "odd") == 6
+    assert world.counter("odd", "processed") == 12
+    assert world.counter("odd", "stragglers") <= 6, "those without an effect alone"
 
 
 @pytest.mark.parametrize("seconds", [1, 30])
@@ -806,6 +873,10 @@ async def test_at_most_once_stores_nothing_and_loses_what_was_on_its_way(
     await engine.kill()
     assert_once(world, VALUES)
     tally = next(s.id for s in engine.steps.values() if s.name == "tally")
+    seen = {
+        computation for c in world.commits for ids in c.seen.values() for _, computation, _ in ids
+    }
+    assert not seen & {s.id for s in engine.steps.values() if s.node.at_most_once}
     written = [p for c in world.commits for p in (*c.productions, *c.stragglers)]
     assert not [p for p in written if p.receiver == tally], "what it is sent is stored nowhere"
     missing = 0
@@ -1046,8 +1117,20 @@ async def test_the_time_is_not_for_weak_code(what: str) -> None:
             await harness.inject(ITEMS, Item("a", 1))
 
 
-async def test_code_that_does_not_do_the_same_again_is_found_out() -> None:
-    """The second run says something else under the same id: neither dropped nor taken."""
+class Told(Computation[Item, None]):
+    """Tells of each item, for the table."""
+
+    writes = (TALLY,)
+
+    async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
+        item = record.value
+        ctx.produce(TALLY, Counted(item.key, item.number, 0))
+
+
+@pytest.mark.parametrize("manner", ["by key", "spread"])
+async def test_code_that_does_not_do_the_same_again_is_found_out(manner: str) -> None:
+    """The second run says something else under the same id: neither dropped nor taken, and looked
+    for where the first one went."""
     runs = Counter[int]()
 
     class Fickle(Relay):
@@ -1060,7 +1143,10 @@ async def test_code_that_does_not_do_the_same_again_is_found_out() -> None:
         made = Pipeline("fickle", settings=FEW)
         made.inject(ITEMS, script(ITEMS, VALUES), timestamp=time_of)
         made.add(Fickle(HALVES), ITEMS.by(key_of), productions="weak", name="fickle")
-        made.add(Tally(), HALVES.by(key_of))
+        if manner == "spread":
+            made.add(Told(), HALVES.spread())
+        else:
+            made.add(Tally(), HALVES.by(key_of))
         made.sink(TALLY, Table("out", Counted, numbered=True))
         return made
 

@@ -169,7 +169,7 @@ class AckChain:
     def next_overdue(self) -> float | None:
         """When the oldest input that waits will have waited too long, by the monotonic clock."""
         watched = self._watched
-        while watched and (watched[0].noted or not watched[0].outputs):
+        while watched and not watched[0].outputs:
             watched.popleft()
         return watched[0].since + self.straggler_seconds if watched else None
 
@@ -208,7 +208,6 @@ class AckChain:
         self._waiting.clear()
         self._of.clear()
         self._watched.clear()
-        self.ways.clear()
 
     def has_stored(self, logs: Sequence[SentLog]) -> bool:
         """Whether anything of the interval's logs is on its way that no input here waits for."""

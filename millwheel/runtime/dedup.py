@@ -248,7 +248,7 @@ class Dedup:
     def may_know(self, delivery: Delivery[Any]) -> bool:
         """Whether a weak production may be in flight here, or have been seen; it is not remembered."""
         name = name_of(delivery.id)
-        if delivery.id in self.in_flight or name in self._derived:
+        if name in self._derived:
             return True
         if not self.exactly_once:
             return False

@@ -537,6 +537,13 @@ class Engine:
                 self.processed += 1
                 self.touch(interval, urgent=False)
 
+    def ended(self, interval: Interval) -> None:
+        """Something of an interval is through that did not run in its lane: who lets go of the
+        interval may have waited for it."""
+        lane = self._lane_of.get(interval)
+        if lane is not None:
+            lane.announce()
+
     def run_in_lane(self, interval: Interval, groups: deque[Group]) -> None:
         """Run items of keys that were taken for the interval, if its lane takes work now; else
         whoever stopped that starts over with them."""

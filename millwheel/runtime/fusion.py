@@ -26,9 +26,9 @@ from millwheel.errors import UserCodeError
 from millwheel.graph import Node
 from millwheel.model import Delivery, Key
 from millwheel.runtime.ack_chain import Caused
-from millwheel.runtime.interval import Interval, Ownership
+from millwheel.runtime.interval import Interval
 from millwheel.runtime.lineage import Lineage
-from millwheel.runtime.step import KeyedReader, Step
+from millwheel.runtime.step import Step
 from millwheel.runtime.tasks import is_ours
 from millwheel.runtime.user_code import Process, context_of, process_of
 
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 
 def is_fusable(node: Node) -> bool:
-    """Whether a node's code can run behind another's: it is weak, and keeps and writes nothing.
+    """Whether a node's code can run behind another's: it is weak, which those with numbered bundles
+    are not, and keeps and writes nothing.
 
     Steps that are acknowledged by trees keep nothing of what they send, and are left as they are.
     """
@@ -51,7 +52,6 @@ def is_fusable(node: Node) -> bool:
         and not node.is_spread
         and not node.sinks
         and not node.at_most_once
-        and node.bundles is None
     )
 
 
@@ -73,8 +73,7 @@ class Fusion:
                 self._behind[step.id] = {
                     reader.step.id: reader.step
                     for reader in readers
-                    if isinstance(reader, KeyedReader)
-                    and is_fusable(reader.step.node)
+                    if is_fusable(reader.step.node)
                     and not reader.step.fleeting  # what is sent at most once is stored as an effect
                 }
 
@@ -179,12 +178,13 @@ class Passing:
                     await self._pass(step, cause, further, effects)
 
     def _free(self, step: Step, output: Delivery[Any]) -> Interval | None:
-        """The interval in whose place an output may run here and now; None: it takes the queue."""
+        """The interval in whose place an output may run here and now; None: it takes the queue.
+
+        One that leaves is not among the step's destinations from that moment on.
+        """
         interval = step.interval_of(output.slot)
         if (
             not isinstance(interval, Interval)
-            or interval.leaving
-            or interval.ownership is not Ownership.HELD
             or output.key_text in interval.backlog
             or step.id in self._queued
         ):
@@ -227,6 +227,8 @@ class Passing:
                     self._hand_on(interval, output, waiting)
                 else:
                     del interval.backlog[output.key_text]
+                    if interval.leaving:
+                        self._engine.ended(interval)
         if effects.are_stored():
             effects.clear()
             step.renew(output)

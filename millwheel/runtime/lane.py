@@ -111,7 +111,7 @@ class Lane:
         self.intervals.remove(interval)
         self.downstream_first = [i for i in self.downstream_first if i is not interval]
         self._numbered = [i for i in self._numbered if i is not interval]
-        self._announce()
+        self.announce()
 
     async def let_go(self, interval: Interval) -> None:
         """Wait until nothing of an interval that is leaving runs or is to be stored."""
@@ -246,7 +246,7 @@ class Lane:
             if groups:
                 await self._run_groups(interval, groups)
             elif interval.leaving:
-                self._announce()
+                self.announce()
             self._looked.set()
 
     async def _page_in(self) -> None:
@@ -462,7 +462,7 @@ class Lane:
         self._hands.discard(hand)
         if not hand.cancelled() and hand.exception() is not None:
             self._engine.fail(hand.exception())
-        self._announce()
+        self.announce()
         self.wake.set()
 
     def finish(
@@ -627,13 +627,14 @@ class Lane:
                 self._on_the_wire = ()
                 if self._alone:
                     self._commit_wanted.set()
-                self._announce()
+                self.announce()
             self._commit_wanted.clear()
             self._quiet.set()
-            self._announce()
+            self.announce()
             self._engine.check_finished()
 
-    def _announce(self) -> None:
+    def announce(self) -> None:
+        """Something has come to its end that who lets go of an interval may wait for."""
         settled, self._settled = self._settled, asyncio.Event()
         settled.set()
 

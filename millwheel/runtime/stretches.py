@@ -67,22 +67,19 @@ class Stretches(Service):
         outputs: dict[int, list[Delivery[Any]]] = {}
         for cause, output in caused:
             outputs.setdefault(id(cause), []).append(output)
-        promised = interval.promised
         done: list[Delivery[Any]] = []
         passed: list[Delivery[Any]] = []
         for item in inputs:
-            came = outputs.get(id(item), ())
-            inside = item.log < 0
-            if not (came or inside):
+            came = outputs.get(id(item))
+            if not came:
                 done.append(item)
                 continue
+            inside = item.log < 0
             token = -item.log if inside else self.roots.next_token()
-            hold = max(item.hold, promised)
             xor = 0
             for output in came:
                 output.log = -token
                 output.seq = edge = edge_of(output.id, token, output.receiver)
-                output.hold = max(output.hold, hold)
                 xor ^= edge
                 self._receivers.add(output.receiver)
             if inside:

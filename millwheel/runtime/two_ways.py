@@ -114,13 +114,6 @@ class TwoWays:
         """Whether anything is held back."""
         return bool(self._held)
 
-    def clear(self) -> None:
-        """All inputs are to be processed again."""
-        self._by_queue.clear()
-        self._fused.clear()
-        self._held.clear()
-        self._receivers.clear()
-
     def _inherited_is_done(self) -> bool:
         return all(log.drained for log in self._logs[:-1])
 
