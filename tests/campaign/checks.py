@@ -19,10 +19,10 @@ from typing import Literal
 
 from tests.campaign.workload import (
     BRANCHES,
-    HUNDREDTH,
     KEYS,
     PARTITIONS,
     TENTH,
+    TWENTY_FIFTH,
     Work,
     deposits_of,
 )
@@ -149,7 +149,7 @@ class Watcher:
             if rows != different:
                 where = f"account {account}: {rows} receipts, {different} different ones"
                 found.append(Found("duplicate", where))
-            elif rows != count // HUNDREDTH:
+            elif rows != count // TWENTY_FIFTH:
                 where = f"account {account}: {count} deposits, {rows} receipts"
                 found.append(Found("aborted read", where))
         alone = now.ledger.keys() - now.accounts.keys()
@@ -179,7 +179,7 @@ def final(now: Snapshot, rows: int, *, tables: bool) -> list[Found]:
             entry = now.ledger.get(account, (0, 0))[0]
             found += _compare(f"ledger {account}", (entry,), (rounded,))
             receipts = now.receipts.get(account, (0, 0))
-            found += _compare(f"receipts {account}", receipts, (count // HUNDREDTH,) * 2)
+            found += _compare(f"receipts {account}", receipts, (count // TWENTY_FIFTH,) * 2)
     branches = _branches(rows)
     for branch in range(BRANCHES):
         found += _compare(

@@ -152,6 +152,7 @@ class Hand(Member):
                 "MILLWHEEL_STORE": url,
                 VARIABLE: msgspec.json.encode(crew.work).decode(),
                 worker.CONTROL: str(self.control.path),
+                worker.PLANT: crew.plant,
                 **environment,
             },
         )
@@ -208,6 +209,7 @@ class Crew:
         wire: bool,
         machines: tuple[Machine, ...] = (),
         hand: type[Hand] = Hand,
+        plant: str = "",
     ) -> None:
         self.directory = directory
         self.site = site
@@ -220,6 +222,7 @@ class Crew:
         self.store_may_fail = False
         self._machines = machines
         self._hand = hand
+        self.plant = plant
 
     @property
     def alive(self) -> list[Hand]:
@@ -235,7 +238,8 @@ class Crew:
         """One more worker; on the machine with fewer of them."""
         machine = None
         if self._machines:
-            crowd = Counter(member.machine.address for member in self.alive if member.machine)
+            there = [member for member in self.members if member.alive or not member.started]
+            crowd = Counter(member.machine.address for member in there if member.machine)
             machine = min(self._machines, key=lambda one: crowd[one.address])
         made = self._hand(self, machine)
         await made.begin(**environment)

@@ -22,6 +22,7 @@ from tests.machines import Cable, Machine
 
 MICROS = 1_000_000
 LOOK_SECONDS = 0.02
+VICTIM_SECONDS = 5.0
 
 
 @dataclass
@@ -42,14 +43,15 @@ class Scene:
         """What a worker is known to have."""
         return set(self.pulse.owned.get(hand.id, ()))
 
-    def victim(self) -> Hand | None:
-        """A worker that owns something, to which nothing is being done."""
-        free = [
-            hand
-            for hand in self.crew.alive
-            if not hand.busy and hand.id and self.pulse.owned.get(hand.id)
-        ]
+    async def victim(self) -> Hand | None:
+        """A worker that owns something, to which nothing is being done; waited for, for a while."""
+        await until(self._free, VICTIM_SECONDS)
+        free = self._free()
         return self.draw.choice(free) if free else None
+
+    def _free(self) -> list[Hand]:
+        owned = self.pulse.owned
+        return [h for h in self.crew.alive if not h.busy and h.id and owned.get(h.id)]
 
     async def replace(self) -> None:
         """One more worker, if one is missing."""
@@ -109,7 +111,7 @@ def on_one(strike: Callable[[Scene, Hand], Awaitable[Outcome]]) -> Strike:
     """A fault of one worker, which is left alone by others meanwhile."""
 
     async def alone(scene: Scene) -> Outcome:
-        hand = scene.victim()
+        hand = await scene.victim()
         if hand is None:
             return NOBODY
         hand.busy = True
@@ -193,7 +195,7 @@ for _point in POINTS[1:]:
 
 async def _in_takeover(scene: Scene, point: str) -> Outcome:
     """Two must fall: one whose intervals are free then, and the one that takes them."""
-    first = scene.victim()
+    first = await scene.victim()
     if first is None:
         return NOBODY
     first.busy = True

@@ -88,7 +88,8 @@ async def _unknown(scene: Scene, hand: Hand, fate: str) -> Outcome:
     if not met or len(wire.met) == before:
         return Outcome(False, "no commit came by", ())
     told = await until(lambda: hand.has_said("commit_failed", since), 5.0)
-    return Outcome(told, fate, owned)
+    said = sorted({str(event.get("event")) for at, event in hand.heard if at >= since})
+    return Outcome(told, fate if told else f"{fate}; it said {said}", owned)
 
 
 for _fate in FATES:

@@ -22,10 +22,10 @@ from tests.campaign.crew import Crew
 from tests.campaign.faults import FAULTS, Outcome, Scene, until
 from tests.campaign.plan import Run
 from tests.campaign.pulse import Pulse
-from tests.campaign.reader import Reader, judge, read, wait_for
+from tests.campaign.reader import Reader, judge, positions_of, read, wait_for
 from tests.campaign.results import FaultCount, Result
 from tests.campaign.sites import SITES, Refused, Site
-from tests.campaign.workload import ENDLESS, NAME, PARTITIONS, Work, set_rows
+from tests.campaign.workload import ENDLESS, LOOK_ROWS, NAME, PARTITIONS, Work, set_rows
 from tests.fleet import make_directory
 from tests.machines import Refused as NoMachines
 from tests.machines import machines
@@ -33,7 +33,12 @@ from tests.machines import machines
 START_SECONDS = 30.0
 AFTERMATH_SECONDS = 12.0
 """For up to so long the intervals that a fault met are waited for, before its stall is told."""
+NOTES = 5
+"""Of faults without effect, in the result."""
+
 MARGIN_ROWS = 4096
+"""Read between the look at the positions and the word that there will be no more."""
+
 ADDRESSES = ("10.98.0.1", "10.98.0.2")
 
 Say = Callable[[str], None]
@@ -62,6 +67,7 @@ class Ledger:
         self._draw = Random(run.seed)
         self._counts: dict[str, FaultCount] = defaultdict(FaultCount)
         self._striking: set[asyncio.Task[None]] = set()
+        self._measuring: set[asyncio.Task[None]] = set()
         self._result = Result(name=run.name, seed=run.seed, guarantee=run.guarantee)
         self._began = time.monotonic()
 
@@ -83,7 +89,12 @@ class Ledger:
     async def _in_place(self, directory: Path, until_end: ExitStack) -> None:
         run = self._run
         work = Work(
-            str(directory), run.guarantee, run.tables, run.lease_seconds, run.bucket_seconds
+            str(directory),
+            run.guarantee,
+            run.tables,
+            run.lease_seconds,
+            run.bucket_seconds,
+            run.unacked,
         )
         set_rows(work, ENDLESS)
         one, other, cable = (
@@ -94,16 +105,25 @@ class Ledger:
         site: Site = await asyncio.to_thread(SITES[run.site], directory)
         try:
             await asyncio.to_thread(migrate, site.url, NAME)
-            crew = Crew(directory, site, work, frames=run.frames, wire=run.wire, machines=pair)
+            crew = Crew(
+                directory,
+                site,
+                work,
+                frames=run.frames,
+                wire=run.wire,
+                machines=pair,
+                plant=run.plant,
+            )
             pulse, reader = Pulse(site.url), Reader(site.url, work)
             scene = Scene(crew, pulse, self._draw, run.workers, pair, cable, group)
             pulse.start()
             try:
                 await self._watched(scene, reader)
             finally:
-                for task in self._striking:
+                left = self._striking | self._measuring
+                for task in left:
                     task.cancel()
-                await asyncio.gather(*self._striking, return_exceptions=True)
+                await asyncio.gather(*left, return_exceptions=True)
                 await asyncio.to_thread(pulse.end)
                 await crew.end()
                 self._result.exits = {str(code): n for code, n in crew.report.exits.items()}
@@ -148,10 +168,11 @@ class Ledger:
     # -- faults -----------------------------------------------------------------------------
 
     async def _harm(self, scene: Scene) -> None:
-        """One fault after the other, some at once."""
+        """One fault after the other, some at once; each once at the least, be it longer."""
         run, until_when = self._run, time.monotonic() + self._run.seconds
-        order = self._order()
-        while time.monotonic() < until_when:
+        order, struck = self._order(), 0
+        while time.monotonic() < until_when or struck < len(run.faults):
+            struck += 1
             await asyncio.sleep(self._draw.uniform(0.3, 1.7) * run.rest)
             while len(self._striking) >= run.at_once:
                 await asyncio.wait(self._striking, return_when=asyncio.FIRST_COMPLETED)
@@ -161,8 +182,8 @@ class Ledger:
             task = asyncio.create_task(self._strike(scene, next(order)))
             self._striking.add(task)
             task.add_done_callback(self._struck)
-        while self._striking:
-            await asyncio.wait(self._striking)
+        while self._striking or self._measuring:
+            await asyncio.wait(self._striking | self._measuring)
 
     def _struck(self, task: asyncio.Task[None]) -> None:
         self._striking.discard(task)
@@ -181,13 +202,19 @@ class Ledger:
     async def _strike(self, scene: Scene, name: str) -> None:
         began = time.monotonic()
         outcome: Outcome = await FAULTS[name].strike(scene)
-        ended = time.monotonic()
-        met = outcome.intervals
+        if outcome.intervals is None:  # it met everybody: let them come to themselves first
+            await self._measure(scene, name, outcome, began)
+            return
+        measuring = asyncio.create_task(self._measure(scene, name, outcome, began))
+        self._measuring.add(measuring)
+        measuring.add_done_callback(self._measuring.discard)
+
+    async def _measure(self, scene: Scene, name: str, outcome: Outcome, began: float) -> None:
+        """How long what it met stood still; others may strike meanwhile."""
+        ended, met = time.monotonic(), outcome.intervals
         await until(
             lambda: (
-                scene.pulse.commits_since(met, ended)
-                if met is not None
-                else scene.pulse.last > ended
+                scene.pulse.last > ended if met is None else scene.pulse.commits_since(met, ended)
             ),
             AFTERMATH_SECONDS,
         )
@@ -197,7 +224,7 @@ class Ledger:
         if outcome.effective:
             count.effective += outcome.times
             count.stalls.append(round(stall, 2))
-        elif len(count.without_effect) < 5:
+        elif len(count.without_effect) < NOTES:
             count.without_effect.append(outcome.note)
         self._say(
             f"{name}{'' if outcome.effective else ' (without effect)'}"
@@ -212,11 +239,12 @@ class Ledger:
     # -- the end ----------------------------------------------------------------------------
 
     async def _end_of_rows(self, scene: Scene) -> int:
-        """Say how many rows there are; nobody has read so far yet."""
-        scene.pulse.forget(time.monotonic())
-        work = scene.crew.work
-        await until(lambda: scene.pulse.positions, START_SECONDS)
-        rows = max(scene.pulse.positions.values()) + 2 * work.unacked + MARGIN_ROWS
+        """Say how many rows there are; nobody has read so far yet: what may be read and not
+        acknowledged is bounded, and who reads looks again each `LOOK_ROWS`."""
+        work, url = scene.crew.work, scene.crew.site.url
+        await asyncio.to_thread(wait_for, url, START_SECONDS)
+        positions = await asyncio.to_thread(positions_of, url)
+        rows = max(positions.values()) + work.unacked + LOOK_ROWS + MARGIN_ROWS
         set_rows(work, rows)
         return rows
 

@@ -51,6 +51,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     cgroup: bool = False
     lease_seconds: float = 2.0
     bucket_seconds: float = 15.0
+    unacked: int = 4000
+    """Rows of a partition that may be read and not acknowledged."""
+    plant: str = ""
+    """A bug to put into the workers (`tests.campaign.planted`)."""
 
 
 class Nexmark(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ import psycopg
 from tests.campaign.reader import connect
 
 PAUSE_SECONDS = 0.2
-LOOK = "SELECT interval_id, n, owner::text, kind, position FROM latest_commits"
+LOOK = "SELECT interval_id, n, owner::text FROM latest_commits"
 LOST = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)
 
 
@@ -40,8 +40,6 @@ class Pulse:
     def __init__(self, url: str) -> None:
         self.owned: dict[str, set[int]] = {}
         """Intervals by worker, its first eight letters."""
-        self.positions: dict[int, int] = {}
-        """Row of each partition up to which all is acknowledged, by interval."""
         self.last = time.monotonic()
         """When any interval was seen to commit."""
         self.commits = 0
@@ -76,12 +74,6 @@ class Pulse:
         beats = [self._beats[id_] for id_ in intervals if id_ in self._beats]
         return all(beat.gone is not None or beat.times[-1] > when for beat in beats)
 
-    def forget(self, before: float) -> None:
-        """What is older is asked for no more."""
-        for beat in self._beats.values():
-            while len(beat.times) > 1 and beat.times[1] < before:
-                beat.times.pop(0)
-
     def _run(self) -> None:
         connection: psycopg.Connection[Any] | None = None
         while not self._ending.wait(PAUSE_SECONDS):
@@ -100,12 +92,10 @@ class Pulse:
         now = time.monotonic()
         owned: dict[str, set[int]] = {}
         there = set()
-        for id_, n, owner, kind, position in rows:
+        for id_, n, owner in rows:
             there.add(id_)
             if owner is not None:
                 owned.setdefault(owner[:8], set()).add(id_)
-            if kind == "injector":
-                self.positions[id_] = 0 if position is None else position["reader"]["row"]
             beat = self._beats.get(id_)
             if beat is None:
                 self._beats[id_] = Beat(n, [now])

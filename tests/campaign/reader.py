@@ -82,29 +82,34 @@ def connect(url: str) -> psycopg.Connection[Any]:
 
 
 def read(connection: psycopg.Connection[Any], work: Work, *, pending: bool) -> Snapshot:
-    """One snapshot."""
+    """One snapshot, in a transaction of its own."""
+    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    try:
+        connection.execute(LOCK.encode())
+        return read_within(connection, work, pending=pending)
+    finally:
+        with contextlib.suppress(psycopg.Error):
+            connection.execute("ROLLBACK")
+
+
+def read_within(connection: psycopg.Connection[Any], work: Work, *, pending: bool) -> Snapshot:
+    """What the transaction sees that is open."""
 
     def rows(query: str) -> list[Any]:
         return connection.execute(query.encode()).fetchall()
 
     found = Snapshot()
-    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-    try:
-        connection.execute(LOCK.encode())
-        for computation, key, count, total, squares, astray in rows(STATES):
-            if computation == "accounts":
-                found.accounts[key] = (count, total, squares, astray)
-            else:
-                found.branches[key] = (count, total)
-        found.acknowledged = dict(rows(POSITIONS))
-        if work.tables:
-            found.ledger = {account: (count, total) for account, count, total in rows(LEDGER)}
-            found.receipts = {account: (n, different) for account, n, different in rows(RECEIPTS)}
-        if pending:
-            found.pending = rows(PENDING)[0][0]
-    finally:
-        with contextlib.suppress(psycopg.Error):
-            connection.execute("ROLLBACK")
+    for computation, key, count, total, squares, astray in rows(STATES):
+        if computation == "accounts":
+            found.accounts[key] = (count, total, squares, astray)
+        else:
+            found.branches[key] = (count, total)
+    found.acknowledged = dict(rows(POSITIONS))
+    if work.tables:
+        found.ledger = {account: (count, total) for account, count, total in rows(LEDGER)}
+        found.receipts = {account: (n, different) for account, n, different in rows(RECEIPTS)}
+    if pending:
+        found.pending = rows(PENDING)[0][0]
     return found
 
 
@@ -177,6 +182,12 @@ def judge(url: str, rows: int) -> tuple[list[str], int]:
         chains = connection.execute(CHAINS.encode()).fetchone()
     assert chains is not None
     return differences, chains[0]
+
+
+def positions_of(url: str) -> dict[int, int]:
+    """Row of each partition up to which all is acknowledged."""
+    with connect(url) as connection:
+        return dict(connection.execute(POSITIONS.encode()).fetchall())
 
 
 def wait_for(url: str, seconds: float) -> bool:

@@ -62,9 +62,11 @@ class Result(msgspec.Struct):
 def write(path: Path, result: Result) -> None:
     """One more line; it is whole, or not there."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
+    with path.open("ab+") as file:
+        file.seek(max(0, file.tell() - 1))
+        ended = file.read() in (b"", b"\n")  # else: it was ended while it wrote
+        file.write(b"" if ended else b"\n")
         file.write(msgspec.json.encode(result) + b"\n")
-        file.flush()
 
 
 def read(path: Path) -> Iterator[Result]:

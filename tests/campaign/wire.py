@@ -178,10 +178,10 @@ class Commits:
         buffer = self._left + data
         at = 0
         if not self._started:
-            if len(buffer) < STARTUP_BYTES:
+            at = int.from_bytes(buffer[:4], "big")
+            if len(buffer) < max(at, STARTUP_BYTES):
                 self._left = buffer
                 return False
-            at = int.from_bytes(buffer[:4], "big")
             self._started = int.from_bytes(buffer[4:8], "big") >> 16 == 3  # else: asks for TLS
         while len(buffer) - at >= _head.size:
             kind, length = _head.unpack_from(buffer, at)

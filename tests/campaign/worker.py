@@ -1,7 +1,7 @@
 """A worker process that can be harmed from within; else it is ``millwheel worker``.
 
 The engine has no hooks for this: here its store is wrapped before it starts, in this process alone.
-Beside what `control` says it can be born into a network of its own, and below a limit of memory.
+Beside what `control` says it can be born into a network of its own, or with a bug.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from millwheel.store.postgres import PostgresStore
 from millwheel.store.statements import Statements
 from tests.campaign.control import Control
 
-NETWORK, CGROUP, CONTROL = "CAMPAIGN_NETWORK", "CAMPAIGN_CGROUP", "CAMPAIGN_CONTROL"
+NETWORK, CONTROL, PLANT = "CAMPAIGN_NETWORK", "CAMPAIGN_CONTROL", "CAMPAIGN_PLANT"
 CLONE_NEWNET = 0x40000000
+PR_SET_PDEATHSIG = 1
 WIRE_SECONDS = 0.004
 """Within which a worker dies whose commit is on the wire: such a commit takes about as long."""
 HOG_MEGABYTES = 8
@@ -159,10 +160,13 @@ class Harmed(Worker):
 def main() -> None:
     """Be such a worker."""
     faulthandler.register(signal.SIGUSR1, all_threads=True)
+    end_with_parent()
     if network := os.environ.get(NETWORK):
         enter_network(Path(network))
-    if cgroup := os.environ.get(CGROUP):
-        (Path(cgroup) / "cgroup.procs").write_text(str(os.getpid()))
+    if bug := os.environ.get(PLANT):
+        from tests.campaign.planted import plant
+
+        plant(bug)
     if path := os.environ.get(CONTROL):
         control = Control(Path(path))
         wrap(Fate(control))
@@ -171,6 +175,11 @@ def main() -> None:
     from millwheel.cli.main import main as millwheel
 
     millwheel()
+
+
+def end_with_parent() -> None:
+    """Die with the process that this one was forked from, however that ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def enter_network(path: Path) -> None:

@@ -5,7 +5,7 @@ Deposits are made when they are read: row `o` of a partition is deposit number `
 
     deposits ─[pass]─> accounts ──┬─> branches          every deposit, by another key
                                   ├─> ledger            upserted each TENTH deposit
-                                  └─> receipt           one more row each HUNDREDTH
+                                  └─> receipt           one more row each TWENTY_FIFTH
 
 ``accounts`` keeps count, sum and sum of squares of the numbers of an account; both tables are written
 in its commit. ``pass`` is there if what is promised is weak, and goes by a key of its own. How many rows
@@ -34,10 +34,10 @@ KEYS = 500
 STRIDE = 7919
 """A prime: the accounts of a partition come in steps of it."""
 BRANCHES = 256
-TENTH, HUNDREDTH = 10, 100
+TENTH, TWENTY_FIFTH = 10, 25
 ENDLESS = 1 << 40
 BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
-LOOK_ROWS = 4096
+LOOK_ROWS = 1024
 """Rows between two looks at how many there are to be."""
 
 GUARANTEES: dict[str, dict[str, Any] | None] = {
@@ -136,8 +136,8 @@ class Accounts(Computation[Deposit, Account]):
         ctx.produce(ENTRIES, deposit)
         if self._tables and state.count % TENTH == 0:
             ctx.produce(STANDINGS, Standing(deposit.account, state.count, state.total))
-            if state.count % HUNDREDTH == 0:
-                ctx.produce(RECEIPTS, Receipt(deposit.account, state.count // HUNDREDTH))
+        if self._tables and state.count % TWENTY_FIFTH == 0:
+            ctx.produce(RECEIPTS, Receipt(deposit.account, state.count // TWENTY_FIFTH))
 
 
 class Branches(Computation[Deposit, Branch]):
