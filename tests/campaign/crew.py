@@ -124,7 +124,7 @@ class Hand(Member):
         self.control = Control(crew.directory / f"control-{self.number}", create=True)
         self.proxy: Proxy | None = None
         self.wire: Wire | None = None
-        self.started = 0.0
+        self.started = False
 
     async def begin(self, **environment: str) -> None:
         """Begin to work."""
@@ -144,7 +144,6 @@ class Hand(Member):
         if crew.wire:
             self.wire = Wire(url)
             url = through(url, await self.wire.start(crew.directory / f"wire-{self.number}"))
-        self.started = time.time()
         self._process = await Nursed.start(  # type: ignore[assignment]
             words,
             {
@@ -157,6 +156,7 @@ class Hand(Member):
             },
         )
         self._ended = asyncio.create_task(self._listen())
+        self.started = True
 
     @property
     def pid(self) -> int:

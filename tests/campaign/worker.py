@@ -10,6 +10,7 @@ import asyncio
 import ctypes
 import faulthandler
 import functools
+import gc
 import json
 import os
 import random
@@ -21,11 +22,13 @@ from typing import Any
 
 from millwheel.cli import worker as command
 from millwheel.clock import SystemClock
+from millwheel.runtime.engine import Engine
 from millwheel.services.worker import Worker
 from millwheel.store.lane import PostgresLane
 from millwheel.store.postgres import PostgresStore
 from millwheel.store.statements import Statements
 from tests.campaign.control import Control
+from tests.told import told
 
 NETWORK, CONTROL, PLANT = "CAMPAIGN_NETWORK", "CAMPAIGN_CONTROL", "CAMPAIGN_PLANT"
 CLONE_NEWNET = 0x40000000
@@ -159,7 +162,7 @@ class Harmed(Worker):
 
 def main() -> None:
     """Be such a worker."""
-    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    signal.signal(signal.SIGUSR1, tell)
     end_with_parent()
     if network := os.environ.get(NETWORK):
         enter_network(Path(network))
@@ -175,6 +178,14 @@ def main() -> None:
     from millwheel.cli.main import main as millwheel
 
     millwheel()
+
+
+def tell(number: int, frame: Any) -> None:
+    """Say what this worker has in its hands, and where it stands, on standard error."""
+    for found in gc.get_objects():
+        if isinstance(found, Engine):
+            os.write(2, told(found).encode() + b"\n")
+    faulthandler.dump_traceback(all_threads=True)
 
 
 def end_with_parent() -> None:
