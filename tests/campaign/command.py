@@ -6,6 +6,7 @@
     python -m tests.campaign --hours 1                # for so long
     python -m tests.campaign --only kills,failover    # runs whose names begin so
     python -m tests.campaign --only nexmark --seeds 1-10
+    python -m tests.campaign --again                  # what did not hold is repeated
     python -m tests.campaign --report docs/campaign.md  # from the lines that are there; runs nothing
 
 Each finished run is a line in ``DIRECTORY/runs.jsonl``, and what failed has a directory beside it. Ctrl-C or
@@ -44,7 +45,10 @@ class Campaign:
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
         self._file: Path = options.directory / "runs.jsonl"
-        self._sum = summed(results.read(self._file))
+        known = list(results.read(self._file))
+        if options.again:
+            known = [result for result in known if result.good or result.refused]
+        self._sum = summed(known)
         self._done = {result.name for result in self._sum.results}
         self._broken = 0
         self._until = time.monotonic() + options.hours * 3600 if options.hours else None
@@ -189,6 +193,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", metavar="A-B", help="rounds, or seeds of Nexmark")
     parser.add_argument("--directory", type=Path, default=DIRECTORY)
     parser.add_argument("--report", type=Path, metavar="FILE", help="write it, and run nothing")
+    parser.add_argument("--again", action="store_true", help="repeat what did not hold")
     parser.add_argument(
         "--verbose", action="store_true", help="a line for each fault, in a log too"
     )

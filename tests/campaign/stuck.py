@@ -13,8 +13,9 @@ import psycopg
 from tests.campaign.crew import Crew
 from tests.campaign.reader import connect
 
-SECONDS = 60.0
-"""How long nothing may be committed."""
+SECONDS = 100.0
+"""How long nothing may be committed: longer than a link takes that is heard and does not hear
+(`millwheel.runtime.network.Limits.deaf_seconds`)."""
 
 WRITE_SECONDS = 2.0
 TAIL_BYTES = 20_000
