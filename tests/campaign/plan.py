@@ -128,7 +128,7 @@ def one_round(number: int) -> list[Run]:
                     faults={"failover": 3, "kill": 1, "postgres": 1}))  # fmt: skip
     runs.append(run("disk", site="small disk", rest=3.0, at_once=1, workers=3, seconds=45.0,
                     faults={"disk full": 3, "kill": 1}))  # fmt: skip
-    runs.append(run("volume", workers=2, seconds=240.0, rest=8.0, at_once=1,
+    runs.append(run("volume", workers=2, seconds=360.0, rest=8.0, at_once=1,
                     faults={"kill": 3, "postgres": 1, "suspend": 1}))  # fmt: skip
     return runs
 
