@@ -24,6 +24,7 @@ BACKENDS = """
 SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'millwheel%%'
 AND backend_type = 'client backend' AND pid <> pg_backend_pid()
 """
+BACKENDS_SECONDS, BACKENDS_LOOKS = 5.0, 50
 OOM_HOG_MEGABYTES = 4096
 """More than any group has."""
 OOM_SECONDS = 15.0
@@ -36,6 +37,15 @@ async def _query(scene: Scene, query: str) -> list[Any]:
         return []
 
     return await asyncio.to_thread(ask)
+
+
+async def _backends(scene: Scene) -> list[Any]:
+    """Server processes of workers; waited for, for a while: it may just have crashed."""
+    for _ in range(BACKENDS_LOOKS):
+        if found := await _query(scene, BACKENDS):
+            return found
+        await asyncio.sleep(BACKENDS_SECONDS / BACKENDS_LOOKS)
+    return []
 
 
 @fault("postgres", counts_as="crash")
@@ -54,7 +64,7 @@ async def postgres(scene: Scene) -> Outcome:
 async def backend_killed(scene: Scene) -> Outcome:
     """SIGKILL to the server process of one connection, amid a statement maybe: the server ends all others and recovers."""
     async with scene.site_lock:
-        found = await _query(scene, BACKENDS)
+        found = await _backends(scene)
         if not found:
             return NOBODY
         pid = scene.draw.choice(found)[0]
@@ -68,7 +78,7 @@ async def backend_killed(scene: Scene) -> Outcome:
 @fault("backends")
 async def backends(scene: Scene) -> Outcome:
     """Half of the workers' sessions are terminated."""
-    found = await _query(scene, BACKENDS)
+    found = await _backends(scene)
     chosen = scene.draw.sample(found, k=(len(found) + 1) // 2)
     if not chosen:
         return NOBODY

@@ -32,7 +32,6 @@ from tests.campaign.results import FaultCount, Result
 from tests.campaign.sites import Plain
 from tests.campaign.workload import Work
 from tests.fleet import make_directory
-from tests.nexmark_oracle import Oracle
 
 EVENT_SECONDS = 200
 """Event time of all events: windows close, and no auction of Q3 waits for its seller for the 600 s
@@ -182,6 +181,8 @@ class NexmarkRun:
         return sum(row or 0 for _, row in rows) / total
 
     def _judge(self, url: str, directory: Path) -> None:
+        from tests.nexmark_oracle import Oracle  # DuckDB, which tells of leaks where it is not used
+
         wanted = Counter(Oracle(directory).answer(self._run.query))
         with psycopg.connect(url) as connection:
             text = f"SELECT * FROM {self._schema}.{self._run.query}"
