@@ -25,6 +25,9 @@ SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'millwheel%%'
 AND backend_type = 'client backend' AND pid <> pg_backend_pid()
 """
 BACKENDS_SECONDS, BACKENDS_LOOKS = 5.0, 50
+DISCARDED = "discarding closed connection"
+"""So psycopg's pool says it: the transaction was no lane's commit."""
+
 OOM_HOG_MEGABYTES = 4096
 """More than any group has."""
 OOM_SECONDS = 15.0
@@ -97,9 +100,15 @@ async def _unknown(scene: Scene, hand: Hand, fate: str) -> Outcome:
     wire.fate = ""
     if not met or len(wire.met) == before:
         return Outcome(False, "no commit came by", ())
-    told = await until(lambda: hand.has_said("commit_failed", since), 5.0)
-    said = sorted({str(event.get("event")) for at, event in hand.heard if at >= since})
-    return Outcome(told, fate if told else f"{fate}; it said {said}", owned)
+
+    def said() -> set[str]:
+        return {
+            str(event.get("event"))[: len(DISCARDED)] for at, event in hand.heard if at >= since
+        }
+
+    told = await until(lambda: said() & {"commit_failed", DISCARDED}, 5.0)
+    note = fate if "commit_failed" in said() else f"{fate}, a claim's or a fold's"
+    return Outcome(told, note if told else f"{fate}; it said {sorted(said())}", owned)
 
 
 for _fate in FATES:
