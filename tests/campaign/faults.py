@@ -257,7 +257,7 @@ async def _stopped(scene: Scene, hand: Hand, seconds: float, *, clock_too: bool)
 @on_one
 async def freeze(scene: Scene, hand: Hand) -> Outcome:
     """SIGSTOP for longer than the lease, then SIGCONT: its clock has gone on, so that it may notice by itself."""
-    seconds = scene.crew.work.lease_seconds * scene.draw.uniform(1.1, 2.0)
+    seconds = scene.crew.work.lease_seconds * scene.draw.uniform(1.3, 2.2)
     return await _stopped(scene, hand, seconds, clock_too=False)
 
 
@@ -265,7 +265,7 @@ async def freeze(scene: Scene, hand: Hand) -> Outcome:
 @on_one
 async def suspend(scene: Scene, hand: Hand) -> Outcome:
     """The same, and its monotonic clock has stood still, as a suspended machine's does: only the fence stops it."""
-    seconds = scene.crew.work.lease_seconds * scene.draw.uniform(1.1, 2.0)
+    seconds = scene.crew.work.lease_seconds * scene.draw.uniform(1.3, 2.2)
     return await _stopped(scene, hand, seconds, clock_too=True)
 
 

@@ -101,7 +101,7 @@ def one_round(number: int) -> list[Run]:
         return msgspec.convert(made, Run)
 
     runs: list[Run] = []
-    runs.append(run("kills", workers=4, faults=KILLS, rest=0.7, at_once=2, bucket_seconds=4.0))
+    runs.append(run("kills", workers=4, faults=KILLS, rest=0.7, bucket_seconds=4.0, seconds=120.0))
     runs.append(run("zombies", workers=4, faults={"freeze": 1, "suspend": 3}, rest=0.8, at_once=2,
                     lease_seconds=1.5))  # fmt: skip
     runs.append(run("crashes", faults={"postgres": 4, "backend killed": 2, "backends": 1, "kill": 1},
@@ -118,7 +118,7 @@ def one_round(number: int) -> list[Run]:
                             "kill all": 0.5, "kill after commit": 1, "kill commit on the wire": 1,
                             "clock": 1}))  # fmt: skip
     runs.append(run("alone", tables=False, workers=3, faults=WITHOUT_TABLES, rest=0.8,
-                    wire=False, bucket_seconds=4.0))  # fmt: skip
+                    bucket_seconds=4.0, seconds=120.0))  # fmt: skip
     runs.append(run("machines", machines=True, rest=1.5, at_once=1, workers=4,
                     faults={"cable pulled": 2, "one way lost": 2, "cable narrow": 1}))  # fmt: skip
     runs.append(run("scarce", cgroup=True, rest=2.0,

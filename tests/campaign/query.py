@@ -20,7 +20,7 @@ def pipeline() -> Pipeline:
         chunk_records=50,
         max_unacked_records=250,
         placement_seconds=0.2,
-        lease_seconds=1.5,
+        lease_seconds=1.0,
         fold_seconds=1.0,
         bucket_seconds=5.0,
         source_bucket_rows=4_000,
