@@ -150,8 +150,8 @@ class Ledger:
             finally:
                 await asyncio.to_thread(reader.end)
             await asyncio.to_thread(self._judge, scene, reader, rows)
-        except (Stuck, TimeoutError) as error:
-            result.errors.append(f"stuck: {error}")
+        except (Stuck, TimeoutError, psycopg.Error) as error:
+            result.errors.append(f"stuck: {type(error).__name__}: {error}")
             told = await stuck.diagnose(crew, self._keep)
             result.errors.append(f"diagnosis: {told}")
         result.commits = pulse.commits

@@ -26,7 +26,7 @@ from tests.chaos import wait_for_end
 USER = DATABASE = "millwheel"
 PORT = 5432
 DISK_MEGABYTES = 900
-READY_SECONDS = 60.0
+READY_SECONDS = 20.0
 POLL_SECONDS = 0.05
 
 SETTINGS = """
@@ -179,10 +179,21 @@ class Replicated:
             wait_for_end(pid)
 
     def start(self) -> None:
-        self._start(self._primary)
+        try:
+            self._start(self._primary)
+        except Refused:  # it runs
+            if self.postmaster() is None:
+                raise
 
     def fail_over(self) -> None:
-        """The primary's machine is gone, and the standby becomes the primary."""
+        """The primary's machine is gone, and the standby becomes the primary: if there is one, which
+        may have ended when the primary crashed."""
+        try:
+            with self._connect(self._primary) as connection:
+                self._wait(connection, "sync_state = 'sync'")
+        except (TimeoutError, psycopg.OperationalError):
+            self.start()
+            self.recover()
         pid = self.postmaster()
         if pid is not None:
             for process in [pid, *children(pid)]:
@@ -193,11 +204,13 @@ class Replicated:
 
     def recover(self) -> None:
         """A new standby takes the place of the one that was lost."""
+        with contextlib.suppress(Refused):
+            self._run("pg_ctl", "stop", "-m", "immediate", "-D", str(self._data(self._other)))
         shutil.rmtree(self._data(self._other), ignore_errors=True)
         self._follow()
 
     def log(self) -> Path | None:
-        return self._site / f"{self._primary}.log"
+        return self._sockets(self._primary) / "server.log"
 
     def remove(self) -> None:
         for name in self._names:
