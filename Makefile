@@ -6,10 +6,10 @@ ARGS :=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test sim lint check bench soak lock
+.PHONY: help setup demo test sim campaign lint check bench soak lock
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
 setup: ## make .venv ready (all the others do it by themselves)
 	@.ci/setup
@@ -22,6 +22,9 @@ test: setup ## run the tests
 
 sim: setup ## whole clusters on virtual time, from seeds, for a minute; what fails is made smaller
 	@$(VENV_PYTHON) -m tests.sim $(ARGS)
+
+campaign: setup ## real workers and servers, harmed for hours while somebody reads; goes on where it stood
+	@$(VENV_PYTHON) -m tests.campaign $(ARGS)
 
 lint: setup ## format, lint rules, types and layers, without changing anything
 	@$(VENV_PYTHON) -m ruff format --check

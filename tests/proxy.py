@@ -54,6 +54,11 @@ class Proxy:
         self._server: asyncio.Server | None = None
         self.resume()
 
+    @property
+    def connected(self) -> int:
+        """Connections that are open now."""
+        return sum(not writer.transport.is_closing() for writer in self._writers) // 2
+
     async def start(self, port: int = 0) -> str:
         """Listen on the loopback address; gives the address to call."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", port)

@@ -38,6 +38,7 @@ from tests.test_runtime_world import (
     script,
     time_of,
 )
+from tests.told import told
 
 SHARED = replace(
     QUICK,
@@ -112,22 +113,7 @@ class Cluster(World):
                     raise engine.failure
             await asyncio.sleep(0)
             self.clock.advance(tick)
-        raise AssertionError("stuck\n" + "\n".join(self._told(e) for e in self.alive))
-
-    def _told(self, engine: Engine) -> str:
-        lines = [f"worker {engine.worker[:8]} lease {engine.lease.left:.1f}"]
-        for i in engine.intervals:
-            logs = [(log.id, log.first, log.next_seq) for log in i.logs]
-            lines.append(
-                f"  {i.name} id {i.id} input {i.input_watermark} stored {i.durable} intake "
-                f"{len(i.intake)} leaving {i.leaving} dirty {i.dirty} logs {logs}"
-            )
-        for r in engine.neighbours.remotes():
-            streams = {log: (s.begun, s.last, len(s.unacked)) for log, s in r.streams.items()}
-            lines.append(f"  remote {r.step.name} {r.slots} id {r.id} of {r.owner} {streams}")
-        if engine.courier is not None:
-            lines.append(f"  refused {dict(engine.courier.refused)}")
-        return "\n".join(lines)
+        raise AssertionError("stuck\n" + "\n".join(map(told, self.alive)))
 
     async def leave(self, engine: Engine) -> None:
         """A worker ends in order."""

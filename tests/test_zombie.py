@@ -25,14 +25,24 @@ import pytest
 
 from millwheel import Computation, Context, Pipeline, Record, Table, Timer
 from millwheel.errors import CommitUnknown, Fenced, MillwheelError, StoreUnavailable
+from millwheel.runtime.balancer import Balancer
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.tasks import end
 from millwheel.store.lane import PostgresLane
-from millwheel.store.port import Claim, Commit, Store
+from millwheel.store.port import Claim, Commit, Store, Wish
 from millwheel.store.rows import ARRAY_ROWS
 from tests.store_contract import LOG, SECOND, MemorySite, Owner, PostgresSite, Site, deploy, row
 from tests.test_runtime_world import ITEMS, TALLY, Count, Counted, Item, key_of, script, time_of
-from tests.test_sharing import AGAIN, SHARED, Cluster, Recount, number_of
+from tests.test_sharing import (
+    AGAIN,
+    SHARED,
+    Cluster,
+    Recount,
+    check,
+    counting,
+    many,
+    number_of,
+)
 from tests.test_store_postgres import lane_of, until, waiting_for_a_lock
 
 Form = Literal["lost timer", "hidden production", "all of it, by arrays"]
@@ -309,6 +319,10 @@ class Wire:
             self.held = commit
             await self._released.wait()
 
+    def release(self) -> None:
+        """Let it through."""
+        self._released.set()
+
     def let_land(self, turns: int) -> None:
         """Let it through so many turns of the loop after the next claim has begun."""
 
@@ -321,7 +335,7 @@ class Wire:
 
     def _count_down(self, turns: int) -> None:
         if turns == 0:
-            self._released.set()
+            self.release()
         else:
             asyncio.get_running_loop().call_soon(self._count_down, turns - 1)
 
@@ -366,3 +380,37 @@ async def test_whatever_a_zombie_has_on_the_wire_each_timer_rings_once_and_is_he
     assert wire.refused() in ([], [wire.held]), "the successor went by less than was stored"
     await cluster.leave(second)
     await cluster.pass_time(first.kill())
+
+
+async def test_who_reads_a_source_that_was_his_tells_who_has_it_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """He does not know yet that he lost the source, and is sent its rows: a log goes by the same
+    number whoever owns it. To whom he says that they are durable must be the one who asks."""
+    values = many(600)
+    cluster = Cluster(counting(values, replace(SHARED, lanes=3), sources=1))
+    first, second = await cluster.join(), await cluster.join()
+    await cluster.go(lambda: min(first.processed, second.processed) > 20)
+    (loser,) = (e for e in (first, second) if any(i.injector for i in e.intervals))
+    (taker,) = (e for e in (first, second) if e is not loser)
+    (lost,) = (i for i in loser.intervals if i.injector)
+    wire = Wire(cluster, lambda commit: lost.id in {link.interval_id for link in commit.intervals})
+    await cluster.go(lambda: wire.held)
+    monkeypatch.setattr(Balancer, "__call__", lambda *_: [])  # it would move the source once more
+    await cluster.pass_time(take_from_him(taker, lost.id))
+    durable = len(cluster.commits)
+    await cluster.go(lambda: len(cluster.commits) > durable + 30)
+    assert loser.holdings.knows(lost.id), "he has not found out"
+    wire.release()
+    await cluster.go(cluster.finished)
+    check(cluster, values)
+    for engine in (first, second):
+        await cluster.leave(engine)
+
+
+async def take_from_him(taker: Engine, interval_id: int) -> None:
+    """Claim an interval whoever holds it, and keep it."""
+    assert await taker.holdings.take([interval_id])
+    placement = await taker.store.read_placement()
+    (row,) = (row for row in placement.intervals if row.id == interval_id)
+    await taker.store.wish([Wish(row.id, row.sequencer, taker.worker, "stolen", pinned=True)])

@@ -15,9 +15,12 @@ What it does not do is start. The parent ends with who made it.
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import functools
+import gc
+import importlib
 import json
 import os
 import selectors
@@ -27,6 +30,7 @@ import struct
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -36,6 +40,7 @@ IMPORTED = (
     "millwheel.computations", "millwheel.services.http", "millwheel.services.worker",
     "millwheel.store.embedded", "millwheel.store.migrate", "millwheel.store.postgres",
 )  # fmt: skip
+ROOT = Path(__file__).resolve().parent.parent
 REQUEST_BYTES = 1 << 18
 """The words of a command and its environment."""
 
@@ -69,6 +74,17 @@ class Forked:
         self.returncode: int | None = None
         self._ending = ending
         self._lock = threading.Lock()
+
+    async def ended(self) -> int:
+        """`wait` for an event loop; not beside it."""
+        if self.returncode is None:
+            self._ending.setblocking(False)
+            data = await asyncio.get_running_loop().sock_recv(self._ending, _number.size)
+            if len(data) < _number.size:
+                raise RuntimeError("the process that commands are forked from has ended")
+            self.returncode = _number.unpack(data)[0]
+            self._ending.close()
+        return self.returncode
 
     def poll(self) -> int | None:
         """How it ended, if it has."""
@@ -108,14 +124,23 @@ class Forked:
 
 
 class Parent:
-    """The process that commands are forked from."""
+    """The process that commands are forked from.
 
-    def __init__(self) -> None:
+    Args:
+        entry: ``module:function`` that a command is.
+        imported: what to import beside what every command uses.
+    """
+
+    def __init__(
+        self, entry: str = "millwheel.cli.main:main", imported: Sequence[str] = ()
+    ) -> None:
         self._requests, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         with far:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", __file__, str(far.fileno())],
-                cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                [sys.executable, "-P", __file__, str(far.fileno()), entry, *imported],
+                cwd="/", env={**os.environ, "PYTHONPATH": path},
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 pass_fds=[far.fileno()],
             )  # fmt: skip
         atexit.register(self.close)
@@ -214,12 +239,14 @@ def _become(request: bytes, ends: list[int]) -> None:
 
 def main() -> None:
     """The parent; and each command."""
-    for name in IMPORTED:
+    _, requests, entry, *imported = sys.argv
+    for name in (*IMPORTED, *imported):
         __import__(name)
-    serve(socket.socket(fileno=int(sys.argv[1])))
-    from millwheel.cli.main import main as command
-
-    command()
+    gc.collect()
+    gc.freeze()  # so that commands go on sharing this memory
+    serve(socket.socket(fileno=int(requests)))
+    module, _, function = entry.partition(":")
+    getattr(sys.modules.get(module) or importlib.import_module(module), function)()
 
 
 if __name__ == "__main__":

@@ -431,6 +431,9 @@ class Courier:
             self.refused["too new"] += 1
             link.send(TooNew(frame.log, frame.epoch, frame.interval))
             return
+        if frame.log in self._engine.logs:
+            self._doubt(frame)
+            return
         name = (frame.log, frame.interval)
         stream = self._incoming.get(name)
         if stream is None:
@@ -452,6 +455,15 @@ class Courier:
                 except Exception as error:  # a migration failed; who starts again meets it again
                     self._engine.fail(error)
                 self._engine.wake(interval)
+
+    def _doubt(self, frame: Deliver) -> None:
+        """Somebody sends records of a log that is sent from here: he or this worker has lost it, and
+        does not know it yet. What is taken from him would be acknowledged to this worker itself. If
+        it is this one, its next commit tells; who has the log asks, and sends all of it again."""
+        self.refused["sent from here"] += 1
+        _, owner = self._engine.logs[frame.log]
+        if frame.sequencer > owner.sequencer:
+            self._engine.touch(owner, urgent=True)
 
     def _answer(self, link: Link, question: Ask) -> None:
         """Tell who asks whether all is here that was sent, and how much of it is durable."""

@@ -1,0 +1,7 @@
+"""``python -m tests.campaign``: see `tests.campaign.command`."""
+
+import sys
+
+from tests.campaign.command import main
+
+sys.exit(main())

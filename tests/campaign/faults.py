@@ -1,0 +1,305 @@
+"""What can happen, one name each, and what happens to processes.
+
+A fault is a coroutine that is given the `Scene`, does its harm, undoes it, and says how it went. It was
+*effective* if what it is for came about: a kill met a worker that owned something while records were on
+their way, a zombie was fenced, a commit's reply was lost. What was not is told, and counts for nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from tests.campaign.control import POINTS
+from tests.campaign.crew import Crew, Hand
+from tests.campaign.pulse import Pulse
+from tests.machines import Cable, Machine
+
+MICROS = 1_000_000
+LOOK_SECONDS = 0.02
+VICTIM_SECONDS = 5.0
+
+
+@dataclass
+class Scene:
+    """Where faults take place."""
+
+    crew: Crew
+    pulse: Pulse
+    draw: Random
+    wanted: int
+    """Workers that there are to be."""
+    machines: tuple[Machine, ...] = ()
+    cable: Cable | None = None
+    cgroup: Any = None
+    site_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def owned(self, hand: Hand) -> set[int]:
+        """What a worker is known to have."""
+        return set(self.pulse.owned.get(hand.id, ()))
+
+    async def victim(self) -> Hand | None:
+        """A worker that owns something, to which nothing is being done; waited for, for a while."""
+        await until(self._free, VICTIM_SECONDS)
+        free = self._free()
+        return self.draw.choice(free) if free else None
+
+    def _free(self) -> list[Hand]:
+        owned = self.pulse.owned
+        return [h for h in self.crew.alive if not h.busy and h.id and owned.get(h.id)]
+
+    async def replace(self) -> None:
+        """One more worker, if one is missing."""
+        if len(self.crew.alive) < self.wanted and not self.crew.finished:
+            await self.crew.add()
+
+    async def replace_soon(self, seconds: float = 1.0) -> None:
+        """The same, after a while of up to so long."""
+        await asyncio.sleep(self.draw.uniform(0, seconds))
+        await self.replace()
+
+
+@dataclass
+class Outcome:
+    """How a fault went."""
+
+    effective: bool
+    note: str = ""
+    intervals: Collection[int] | None = None
+    """Those that it met; None: all."""
+    times: int = 1
+    """What it counts for: processes killed at once."""
+
+
+Strike = Callable[[Scene], Awaitable[Outcome]]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One kind of fault."""
+
+    name: str
+    what: str
+    strike: Strike
+    needs: frozenset[str]
+    """What a run must have: frames, wire, machines, cgroup, or a site."""
+    counts_as: str
+    """The target it counts for: kill, zombie, crash, partition; or nothing."""
+
+
+FAULTS: dict[str, Fault] = {}
+NOBODY = Outcome(False, "nobody to harm", ())
+
+
+def fault(name: str, *needs: str, counts_as: str = "") -> Callable[[Strike], Strike]:
+    """Put a fault into the list; what it does is told by its docstring."""
+
+    def add(strike: Strike) -> Strike:
+        what = " ".join((strike.__doc__ or "").split())
+        FAULTS[name] = Fault(name, what, strike, frozenset(needs), counts_as)
+        return strike
+
+    return add
+
+
+def on_one(strike: Callable[[Scene, Hand], Awaitable[Outcome]]) -> Strike:
+    """A fault of one worker, which is left alone by others meanwhile."""
+
+    async def alone(scene: Scene) -> Outcome:
+        hand = await scene.victim()
+        if hand is None:
+            return NOBODY
+        hand.busy = True
+        try:
+            return await strike(scene, hand)
+        finally:
+            hand.busy = False
+
+    alone.__doc__ = strike.__doc__
+    return alone
+
+
+async def until(true: Callable[[], object], seconds: float) -> bool:
+    """Whether it comes to be so in time."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(LOOK_SECONDS)
+    return True
+
+
+async def put_down(hand: Hand) -> None:
+    """kill -9."""
+    hand.expected.add(-signal.SIGKILL)
+    hand.send(signal.SIGKILL)
+    await hand.wait()
+
+
+@fault("kill", counts_as="kill")
+@on_one
+async def kill(scene: Scene, hand: Hand) -> Outcome:
+    """SIGKILL to a worker that owns intervals, while rows come in; another one starts within a second."""
+    owned = scene.owned(hand)
+    await put_down(hand)
+    await scene.replace_soon()
+    return Outcome(True, intervals=owned)
+
+
+@fault("kill all", counts_as="kill")
+async def kill_all(scene: Scene) -> Outcome:
+    """SIGKILL to all workers at once; all of them are replaced."""
+    hands = [hand for hand in scene.crew.alive if not hand.busy]
+    killed = sum(bool(scene.owned(hand)) for hand in hands)
+    for hand in hands:
+        hand.busy = True
+        hand.expected.add(-signal.SIGKILL)
+        hand.send(signal.SIGKILL)
+    for hand in hands:
+        await hand.wait()
+    for _ in hands:
+        await scene.replace()
+    return Outcome(killed > 0, f"{killed} workers", times=max(killed, 1))
+
+
+async def _killed_at(scene: Scene, hand: Hand, point: str) -> Outcome:
+    owned, since = scene.owned(hand), time.time()
+    hand.expected.add(-signal.SIGKILL)
+    hand.control.arm(point)
+    died = await until(lambda: not hand.alive, 12.0)
+    if not died:
+        hand.control.arm("")
+        return Outcome(False, f"{point}: it never came there", ())
+    said = hand.has_said("dies", since)
+    await scene.replace_soon()
+    return Outcome(bool(said), point, owned)
+
+
+def _at(point: str) -> Strike:
+    async def strike(scene: Scene, hand: Hand) -> Outcome:
+        return await _killed_at(scene, hand, point)
+
+    strike.__doc__ = f"SIGKILL to a worker by itself: {point}."
+    return on_one(strike)
+
+
+for _point in POINTS[1:]:
+    if "takeover" not in _point:
+        fault(f"kill {_point}", counts_as="kill")(_at(_point))
+
+
+async def _in_takeover(scene: Scene, point: str) -> Outcome:
+    """Two must fall: one whose intervals are free then, and the one that takes them."""
+    first = await scene.victim()
+    if first is None:
+        return NOBODY
+    first.busy = True
+    owned = scene.owned(first)
+    others = [hand for hand in scene.crew.alive if not hand.busy and hand.id]
+    since = time.time()
+    for hand in others:
+        hand.busy = True
+        hand.expected.add(-signal.SIGKILL)
+        hand.control.arm(point)
+    try:
+        await put_down(first)
+        await until(
+            lambda: any(not hand.alive for hand in others), 3 * scene.crew.work.lease_seconds
+        )
+    finally:
+        for hand in others:
+            hand.busy = False
+            if hand.alive:
+                hand.control.arm("")
+    died = sum(bool(hand.has_said("dies", since)) for hand in others)
+    for _ in range(1 + died):
+        await scene.replace()
+    return Outcome(died > 0, f"{point}: {died} takers died", owned, times=1 + died)
+
+
+def _taking(point: str) -> Strike:
+    async def strike(scene: Scene) -> Outcome:
+        return await _in_takeover(scene, point)
+
+    strike.__doc__ = f"SIGKILL to a worker, and to who takes its intervals: {point}."
+    return strike
+
+
+for _point in POINTS[1:]:
+    if "takeover" in _point:
+        fault(f"kill {_point}", counts_as="kill")(_taking(_point))
+
+
+async def _stopped(scene: Scene, hand: Hand, seconds: float, *, clock_too: bool) -> Outcome:
+    owned, began, since = scene.owned(hand), time.monotonic(), time.time()
+    hand.send(signal.SIGSTOP)
+    await asyncio.sleep(seconds)
+    lost = owned - scene.owned(hand)
+    if clock_too:
+        slept = round((time.monotonic() - began) * MICROS)
+        hand.control.set("standing", hand.control.get("standing") + slept)
+    hand.send(signal.SIGCONT)
+    await until(lambda: hand.has_said("fenced", since) or not hand.alive, 2.0)
+    fenced = len(hand.has_said("fenced", since))
+    let_go = bool(hand.has_said("lease_over", since))
+    note = f"{len(lost)} of {len(owned)} intervals lost, {fenced} fenced"
+    note += ", it let go by itself" if let_go else ""
+    await scene.replace()
+    return Outcome(fenced > 0, note, owned)
+
+
+@fault("freeze", counts_as="zombie")
+@on_one
+async def freeze(scene: Scene, hand: Hand) -> Outcome:
+    """SIGSTOP for longer than the lease, then SIGCONT: its clock has gone on, so that it may notice by itself."""
+    seconds = scene.crew.work.lease_seconds * scene.draw.uniform(1.3, 2.2)
+    return await _stopped(scene, hand, seconds, clock_too=False)
+
+
+@fault("suspend", counts_as="zombie")
+@on_one
+async def suspend(scene: Scene, hand: Hand) -> Outcome:
+    """The same, and its monotonic clock has stood still, as a suspended machine's does: only the fence stops it."""
+    seconds = scene.crew.work.lease_seconds * scene.draw.uniform(1.3, 2.2)
+    return await _stopped(scene, hand, seconds, clock_too=True)
+
+
+@fault("leave")
+@on_one
+async def leave(scene: Scene, hand: Hand) -> Outcome:
+    """SIGTERM to a worker; another one starts within a second."""
+    owned = scene.owned(hand)
+    code = await hand.end(signal.SIGTERM, 128 + signal.SIGTERM)
+    await scene.replace_soon()
+    return Outcome(code == 128 + signal.SIGTERM, intervals=owned)
+
+
+@fault("join")
+async def join(scene: Scene) -> Outcome:
+    """One more worker than there are to be; one leaves when it has taken something."""
+    if len(scene.crew.alive) > scene.wanted:
+        return NOBODY
+    made = await scene.crew.add()
+    made.busy = True
+    took = await until(lambda: scene.owned(made) or not made.alive, 8.0)
+    made.busy = False
+    if made.alive:
+        await made.end(signal.SIGTERM, 128 + signal.SIGTERM)
+    return Outcome(took)
+
+
+@fault("clock")
+@on_one
+async def clock(scene: Scene, hand: Hand) -> Outcome:
+    """The wall clock of a worker steps, by up to an hour in either direction, and back after some seconds."""
+    owned, draw = scene.owned(hand), scene.draw
+    step = draw.choice((-1, 1)) * draw.choice((0.5, 30, 3600)) * draw.uniform(0.1, 1)
+    hand.control.set("wall", round(step * MICROS))
+    await asyncio.sleep(draw.uniform(1, 5))
+    hand.control.set("wall", 0)
+    return Outcome(hand.alive, f"{step:+.1f} s", owned)

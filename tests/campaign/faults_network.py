@@ -1,0 +1,148 @@
+"""What happens between workers: by a proxy that knows frames, or at a cable between two machines."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+from millwheel.testing.ether import Fate, Weather, fair
+from tests.campaign.crew import Hand
+from tests.campaign.faults import Outcome, Scene, fault, on_one
+from tests.chaos import STORM
+from tests.machines import INTERFACE, Machine
+from tests.proxy import SIDES, Proxy
+
+STORM_FRAMES = 5
+"""So many frames at the least went through a storm."""
+NARROW = ("rate", "256kbit", "burst", "4kb", "limit", "16kb")
+"""A cable that carries 32 kB a second and holds half a second of it: the rest waits, then is lost."""
+
+
+def _proxy(hand: Hand) -> Proxy:
+    assert hand.proxy is not None
+    return hand.proxy
+
+
+@fault("cut", "frames")
+@on_one
+async def cut(scene: Scene, hand: Hand) -> Outcome:
+    """All connections between a worker and the others break."""
+    proxy = _proxy(hand)
+    connected = proxy.connected
+    proxy.cut()
+    return Outcome(connected > 0, f"{connected} connections", scene.owned(hand))
+
+
+@fault("deaf", "frames", counts_as="partition")
+@on_one
+async def deaf(scene: Scene, hand: Hand) -> Outcome:
+    """Connections to a worker are taken, but nothing is carried in one direction, or both, for seconds."""
+    proxy, owned = _proxy(hand), scene.owned(hand)
+    connected = proxy.connected
+    sides = scene.draw.choice((SIDES, SIDES[:1], SIDES[1:]))
+    proxy.stall(*sides)
+    try:
+        await asyncio.sleep(scene.draw.uniform(1, 6))
+    finally:
+        proxy.resume()
+    return Outcome(connected > 0, " and ".join(sides), owned)
+
+
+class OneWay:
+    """Weather for what one side sends."""
+
+    def __init__(self, weather: Weather, sides: tuple[str, ...]) -> None:
+        self._weather = weather
+        self._sides = sides
+
+    def __call__(self, sender: str, receiver: str, body: bytes) -> Fate:
+        fates = self._weather if sender in self._sides else fair
+        return fates(sender, receiver, body)
+
+
+@fault("storm", "frames")
+@on_one
+async def storm(scene: Scene, hand: Hand) -> Outcome:
+    """Frames to and from a worker, or one way, are lost, doubled, delayed, and overtake each other, for seconds."""
+    proxy, draw = _proxy(hand), scene.draw
+    before, owned = proxy.carried, scene.owned(hand)
+    sides = draw.choice((SIDES, SIDES[:1], SIDES[1:]))
+    proxy.weather = OneWay(Weather(Random(draw.random()), **STORM), sides)
+    try:
+        await asyncio.sleep(draw.uniform(1, 6))
+    finally:
+        proxy.weather = fair
+    carried = proxy.carried - before
+    return Outcome(carried >= STORM_FRAMES, f"{carried} frames", owned)
+
+
+@fault("shut", "frames", counts_as="partition")
+@on_one
+async def shut(scene: Scene, hand: Hand) -> Outcome:
+    """Connections of others to a worker break, and nobody can connect to it for seconds."""
+    proxy, owned = _proxy(hand), scene.owned(hand)
+    connected = proxy.connected
+    proxy.shut = True
+    proxy.cut()
+    try:
+        await asyncio.sleep(scene.draw.uniform(1, 5))
+    finally:
+        proxy.shut = False
+    return Outcome(connected > 0, intervals=owned)
+
+
+# -- machines ------------------------------------------------------------------------------
+
+
+def _both_work(scene: Scene) -> bool:
+    at_work = {hand.machine for hand in scene.crew.alive if scene.owned(hand)}
+    return len(at_work) == len(scene.machines)
+
+
+@fault("cable pulled", "machines", counts_as="partition")
+async def cable_pulled(scene: Scene) -> Outcome:
+    """The link between two machines is down for seconds; both still reach Postgres."""
+    cable = scene.cable
+    assert cable is not None
+    working = _both_work(scene)
+    await asyncio.to_thread(cable.cut)
+    try:
+        await asyncio.sleep(scene.draw.uniform(1, 8))
+    finally:
+        await asyncio.to_thread(cable.mend)
+    return Outcome(working)
+
+
+@fault("one way lost", "machines", counts_as="partition")
+async def one_way_lost(scene: Scene) -> Outcome:
+    """All that one machine sends is lost, and nobody tells it, for seconds; what the other sends arrives."""
+    cable, sender = scene.cable, scene.draw.choice(scene.machines)
+    assert cable is not None
+    working = _both_work(scene)
+    await asyncio.to_thread(cable.lose, sender)
+    try:
+        await asyncio.sleep(scene.draw.uniform(1, 8))
+    finally:
+        await asyncio.to_thread(cable.find, sender)
+    return Outcome(working, sender.address)
+
+
+@fault("cable narrow", "machines")
+async def cable_narrow(scene: Scene) -> Outcome:
+    """A cable of 32 kB a second in one direction, or both: packets wait, and are lost where the queue is full."""
+    senders = scene.draw.choice((scene.machines, scene.machines[:1], scene.machines[1:]))
+    working = _both_work(scene)
+    await asyncio.to_thread(_narrow, senders, True)
+    try:
+        await asyncio.sleep(scene.draw.uniform(2, 8))
+    finally:
+        await asyncio.to_thread(_narrow, senders, False)
+    return Outcome(working, " and ".join(machine.address for machine in senders))
+
+
+def _narrow(senders: tuple[Machine, ...], narrow: bool) -> None:
+    for machine in senders:
+        if narrow:
+            machine.do("tc", "qdisc", "add", "dev", INTERFACE, "root", "tbf", *NARROW)
+        else:
+            machine.do("tc", "qdisc", "del", "dev", INTERFACE, "root")

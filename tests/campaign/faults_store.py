@@ -1,0 +1,256 @@
+"""What happens to Postgres, and between it and a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from typing import Any
+
+import psycopg
+
+from tests.campaign.cgroup import limited, remove, was_oom
+from tests.campaign.crew import Hand
+from tests.campaign.faults import NOBODY, Outcome, Scene, fault, on_one, until
+from tests.campaign.reader import connect, wait_for
+from tests.campaign.sites import Replicated, SmallDisk
+from tests.campaign.wire import FATES, Wire
+
+DOWN_SECONDS = 2.0
+"""For up to so long the server stays away."""
+BACKENDS = """
+SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'millwheel%%'
+AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+"""
+BACKENDS_SECONDS, BACKENDS_LOOKS = 5.0, 50
+DISCARDED = "discarding closed connection"
+"""So psycopg's pool says it: the transaction was no lane's commit."""
+
+OOM_HOG_MEGABYTES = 4096
+"""More than any group has."""
+OOM_SECONDS = 15.0
+
+
+async def _query(scene: Scene, query: str) -> list[Any]:
+    def ask() -> list[Any]:
+        with contextlib.suppress(psycopg.Error), connect(scene.crew.site.url) as connection:
+            return connection.execute(query.encode()).fetchall()
+        return []
+
+    return await asyncio.to_thread(ask)
+
+
+async def _backends(scene: Scene) -> list[Any]:
+    """Server processes of workers; waited for, for a while: it may just have crashed."""
+    for _ in range(BACKENDS_LOOKS):
+        if found := await _query(scene, BACKENDS):
+            return found
+        await asyncio.sleep(BACKENDS_SECONDS / BACKENDS_LOOKS)
+    return []
+
+
+@fault("postgres", counts_as="crash")
+async def postgres(scene: Scene) -> Outcome:
+    """The server ends at once, without a checkpoint (SIGQUIT), and starts again within two seconds."""
+    site = scene.crew.site
+    async with scene.site_lock:
+        was_up = site.postmaster() is not None
+        await asyncio.to_thread(site.crash)
+        await asyncio.sleep(scene.draw.uniform(0, DOWN_SECONDS))
+        await asyncio.to_thread(site.start)
+    return Outcome(was_up)
+
+
+@fault("backend killed", counts_as="crash")
+async def backend_killed(scene: Scene) -> Outcome:
+    """SIGKILL to the server process of one connection, amid a statement maybe: the server ends all others and recovers."""
+    async with scene.site_lock:
+        found = await _backends(scene)
+        if not found:
+            return NOBODY
+        pid = scene.draw.choice(found)[0]
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            back = await asyncio.to_thread(wait_for, scene.crew.site.url, 30.0)
+            return Outcome(back)
+    return NOBODY
+
+
+@fault("backends")
+async def backends(scene: Scene) -> Outcome:
+    """Half of the workers' sessions are terminated."""
+    found = await _backends(scene)
+    chosen = scene.draw.sample(found, k=(len(found) + 1) // 2)
+    if not chosen:
+        return NOBODY
+    pids = ", ".join(str(pid) for (pid,) in chosen)
+    ended = await _query(scene, f"SELECT pg_terminate_backend(p) FROM unnest(ARRAY[{pids}]) AS p")
+    return Outcome(any(done for (done,) in ended), f"{len(ended)} sessions")
+
+
+async def _unknown(scene: Scene, hand: Hand, fate: str) -> Outcome:
+    owned, since, wire = scene.owned(hand), time.time(), hand.wire
+    assert wire is not None
+    before = len(wire.met)
+    wire.late_seconds = scene.draw.uniform(0.2, 2)
+    wire.fate = fate
+    met = await until(lambda: len(wire.met) > before or not hand.alive, 8.0)
+    wire.fate = ""
+    if not met or len(wire.met) == before:
+        return Outcome(False, "no commit came by", ())
+
+    def said() -> set[str]:
+        return {
+            str(event.get("event"))[: len(DISCARDED)] for at, event in hand.heard if at >= since
+        }
+
+    told = await until(lambda: said() & {"commit_failed", DISCARDED}, 5.0)
+    note = fate if "commit_failed" in said() else f"{fate}, a claim's or a fold's"
+    return Outcome(told, note if told else f"{fate}; it said {sorted(said())}", owned)
+
+
+for _fate in FATES:
+
+    async def _strike(scene: Scene, hand: Hand, fate: str = _fate) -> Outcome:
+        return await _unknown(scene, hand, fate)
+
+    _strike.__doc__ = {
+        "unsent": "The connection is cut as a commit is sent, and the server never hears of it.",
+        "sent": "The connection is cut as soon as a commit is on its way to the server.",
+        "answered": "The connection is cut when the server has committed and answered, before the worker hears it.",
+        "late": "The connection is cut as a commit is sent, and the commit comes to the server up to two seconds later.",
+    }[_fate]
+    fault(f"commit unknown, {_fate}", "wire")(on_one(_strike))
+
+
+@fault("wire cut", "wire")
+@on_one
+async def wire_cut(scene: Scene, hand: Hand) -> Outcome:
+    """All connections of a worker to the server break, wherever they are."""
+    owned, since = scene.owned(hand), time.time()
+    _wire(hand).cut()
+    told = await until(lambda: hand.has_said("commit_failed", since), 5.0)
+    return Outcome(told, intervals=owned)
+
+
+@fault("wire stalled", "wire", counts_as="partition")
+@on_one
+async def wire_stalled(scene: Scene, hand: Hand) -> Outcome:
+    """Nothing goes between a worker and the server for up to two leases, and nothing breaks; then all of it arrives."""
+    owned = scene.owned(hand)
+    _wire(hand).stall()
+    try:
+        await asyncio.sleep(scene.crew.work.lease_seconds * scene.draw.uniform(0.5, 2))
+        lost = owned - scene.owned(hand)
+    finally:
+        _wire(hand).resume()
+    await scene.replace()
+    return Outcome(True, f"{len(lost)} of {len(owned)} intervals lost", owned)
+
+
+def _wire(hand: Hand) -> Wire:
+    assert hand.wire is not None
+    return hand.wire
+
+
+@fault("pool exhausted")
+async def pool_exhausted(scene: Scene) -> Outcome:
+    """A stranger takes all connections that the server has left, and the workers lose half of theirs meanwhile."""
+    url, held = scene.crew.site.url, []
+
+    def take() -> bool:
+        try:
+            while True:
+                held.append(psycopg.connect(url, application_name="stranger", autocommit=True))
+        except psycopg.OperationalError as error:
+            return "too many" in str(error) or "remaining connection slots" in str(error)
+
+    try:
+        full = await asyncio.to_thread(take)
+        if held:
+
+            def terminate() -> None:
+                with contextlib.suppress(psycopg.Error):
+                    pids = [pid for (pid,) in held[0].execute(BACKENDS.encode()).fetchall()]
+                    for pid in pids[::2]:
+                        held[0].execute("SELECT pg_terminate_backend(%s)", [pid])
+
+            await asyncio.to_thread(terminate)
+            full |= await asyncio.to_thread(take)
+        await asyncio.sleep(scene.draw.uniform(2, 6))
+    finally:
+        for connection in held:
+            connection.close()
+    return Outcome(full, f"{len(held)} connections of a stranger's")
+
+
+@fault("held snapshot")
+async def held_snapshot(scene: Scene) -> Outcome:
+    """Somebody holds a snapshot of the whole store for up to twenty seconds: nothing can be vacuumed."""
+    before = scene.pulse.commits
+
+    def hold(seconds: float) -> bool:
+        with contextlib.suppress(psycopg.Error), connect(scene.crew.site.url) as connection:
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+            (first,) = connection.execute("SELECT count(*) FROM states").fetchone() or (0,)
+            time.sleep(seconds)
+            (then,) = connection.execute("SELECT count(*) FROM states").fetchone() or (-1,)
+            connection.execute("ROLLBACK")
+            return bool(first == then)
+        return False
+
+    held = await asyncio.to_thread(hold, scene.draw.uniform(5, 20))
+    return Outcome(held and scene.pulse.commits > before)
+
+
+@fault("disk full", "small disk")
+async def disk_full(scene: Scene) -> Outcome:
+    """The file system of the server has no room for some seconds; then it has, and the server is started if it ended."""
+    site = scene.crew.site
+    assert isinstance(site, SmallDisk)
+    failed = scene.crew.report.events["commit_failed"]
+    async with scene.site_lock:
+        await asyncio.to_thread(site.fill)
+        noticed = await until(lambda: scene.crew.report.events["commit_failed"] > failed, 20.0)
+        await asyncio.sleep(scene.draw.uniform(0, 3))
+        site.free()
+        for _ in range(3):
+            await asyncio.to_thread(site.start)
+            if await asyncio.to_thread(wait_for, site.url, 10.0):
+                break
+    return Outcome(noticed)
+
+
+@fault("failover", "replicated", counts_as="crash")
+async def failover(scene: Scene) -> Outcome:
+    """SIGKILL to all processes of the primary; its synchronous standby is promoted, and gets a new standby."""
+    site = scene.crew.site
+    assert isinstance(site, Replicated)
+    async with scene.site_lock:
+        before = scene.pulse.commits
+        await asyncio.to_thread(site.fail_over)
+        went_on = await until(lambda: scene.pulse.commits > before, 40.0)
+        await asyncio.to_thread(site.recover)
+    return Outcome(went_on)
+
+
+@fault("out of memory", "cgroup", counts_as="kill")
+@on_one
+async def out_of_memory(scene: Scene, hand: Hand) -> Outcome:
+    """A worker takes memory until the kernel kills it, at the limit of its group."""
+    owned = scene.owned(hand)
+    hand.expected.add(-signal.SIGKILL)
+    group = limited(scene.cgroup, hand.pid)
+    try:
+        hand.control.set("hog", OOM_HOG_MEGABYTES)
+        died = await until(lambda: not hand.alive, OOM_SECONDS)
+        by_kernel = was_oom(group)
+    finally:
+        hand.control.set("hog", 0)
+        if hand.alive:
+            await hand.end(signal.SIGKILL, -signal.SIGKILL)
+        remove(group)
+    await scene.replace_soon()
+    return Outcome(died and by_kernel, intervals=owned)

@@ -1,0 +1,203 @@
+"""Reads the workload in one snapshot after the other, while workers and Postgres are harmed.
+
+What is read is exactly what anybody else would see by SQL: the views, the user's tables, and the stored
+positions of the source, in one transaction. It runs in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from tests.campaign.checks import Found, Snapshot, Watcher
+from tests.campaign.workload import KEYS, NAME, PARTITIONS, STRIDE, Work
+
+PAUSE_SECONDS = 0.4
+PENDING_LOOKS = 4
+"""Every so many looks what is pending is counted, too: that costs more."""
+
+KEPT = 50
+"""Anomalies that are told in words."""
+
+LOCK = "LOCK TABLE commit_record, state_change, production, straggler, state IN ACCESS SHARE MODE"
+"""Before the snapshot is taken: what is dropped meanwhile would be missing in it (design, 2)."""
+
+STATES = """
+SELECT computation, key::int, (value ->> 'count')::bigint, (value ->> 'total')::bigint,
+       (value ->> 'squares')::bigint, (value ->> 'astray')::bigint
+FROM states WHERE computation IN ('accounts', 'branches')
+"""
+LEDGER = "SELECT account, count, total FROM ledger"
+RECEIPTS = "SELECT account, count(*), count(DISTINCT number) FROM receipt GROUP BY account"
+POSITIONS = """
+SELECT slot_from, coalesce((position -> 'reader' ->> 'row')::bigint, 0) FROM latest_commits
+WHERE kind = 'injector'
+"""
+PENDING = "SELECT count(*) FROM pending_productions WHERE receiver = 'branches'"
+
+FINAL = """
+WITH made AS (
+    SELECT p * {keys} + o * {stride} %% {keys} AS account, o / {keys} AS number
+    FROM generate_series(0, {partitions} - 1) AS p,
+         generate_series(0::bigint, %(rows)s::bigint - 1) AS o
+), wanted AS (
+    SELECT account, count(*) AS count, sum(number) AS total, sum(number * number) AS squares
+    FROM made GROUP BY account
+), found AS (
+    SELECT key::int AS account, (value ->> 'count')::numeric AS count,
+           (value ->> 'total')::numeric AS total, (value ->> 'squares')::numeric AS squares
+    FROM states WHERE computation = 'accounts'
+)
+SELECT account, w.count, f.count, w.total, f.total
+FROM wanted AS w FULL JOIN found AS f USING (account)
+WHERE (w.count, w.total, w.squares) IS DISTINCT FROM (f.count, f.total, f.squares)
+LIMIT 50
+"""
+"""The same by SQL alone: each deposit is made once more, and compared with what is stored."""
+
+STRAY = """
+SELECT (SELECT count(*) FROM dead_letters) , (SELECT count(*) FROM pending_productions)
+"""
+CHAINS = """
+SELECT count(*) FROM (
+    SELECT sequencer, n, lag(sequencer) OVER chain AS before, lag(n) OVER chain AS n_before
+    FROM commit_record WINDOW chain AS (PARTITION BY interval_id ORDER BY n)
+) AS link
+WHERE before > sequencer OR (n_before + 1 <> n AND n_before > 0)
+"""
+
+
+def connect(url: str) -> psycopg.Connection[Any]:
+    """A reader's connection."""
+    return psycopg.connect(
+        url, autocommit=True, connect_timeout=3, application_name="campaign reader",
+        options=f"-c search_path={NAME} -c statement_timeout=60000",
+    )  # fmt: skip
+
+
+def read(connection: psycopg.Connection[Any], work: Work, *, pending: bool) -> Snapshot:
+    """One snapshot, in a transaction of its own."""
+    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    try:
+        connection.execute(LOCK.encode())
+        return read_within(connection, work, pending=pending)
+    finally:
+        with contextlib.suppress(psycopg.Error):
+            connection.execute("ROLLBACK")
+
+
+def read_within(connection: psycopg.Connection[Any], work: Work, *, pending: bool) -> Snapshot:
+    """What the transaction sees that is open."""
+
+    def rows(query: str) -> list[Any]:
+        return connection.execute(query.encode()).fetchall()
+
+    found = Snapshot()
+    for computation, key, count, total, squares, astray in rows(STATES):
+        if computation == "accounts":
+            found.accounts[key] = (count, total, squares, astray)
+        else:
+            found.branches[key] = (count, total)
+    found.acknowledged = dict(rows(POSITIONS))
+    if work.tables:
+        found.ledger = {account: (count, total) for account, count, total in rows(LEDGER)}
+        found.receipts = {account: (n, different) for account, n, different in rows(RECEIPTS)}
+    if pending:
+        found.pending = rows(PENDING)[0][0]
+    return found
+
+
+class Reader:
+    """Looks again and again, until it is told to end."""
+
+    def __init__(self, url: str, work: Work) -> None:
+        self.looks = 0
+        self.refused = 0
+        """Times that the server did not answer."""
+        self.anomalies: Counter[str] = Counter()
+        self.told: list[str] = []
+        self.last = Snapshot()
+        self._url = url
+        self._work = work
+        self._watcher = Watcher(work)
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="reader", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """Look no more."""
+        self._ending.set()
+        self._thread.join()
+
+    def note(self, found: list[Found]) -> None:
+        """Count anomalies, and keep some of them."""
+        for one in found:
+            self.anomalies[one.what] += 1
+            if len(self.told) < KEPT:
+                self.told.append(f"look {self.looks}: {one}")
+
+    def _run(self) -> None:
+        connection: psycopg.Connection[Any] | None = None
+        while not self._ending.wait(PAUSE_SECONDS):
+            try:
+                if connection is None or connection.closed:
+                    connection = connect(self._url)
+                snapshot = read(connection, self._work, pending=self.looks % PENDING_LOOKS == 0)
+            except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError):
+                self.refused += 1
+                if connection is not None:
+                    connection.close()
+                    connection = None
+                continue
+            self.looks += 1
+            self.last = snapshot
+            self.note(self._watcher.look(snapshot))
+        if connection is not None:
+            connection.close()
+
+
+def judge(url: str, rows: int) -> tuple[list[str], int]:
+    """What Postgres itself finds wrong when all is done, in words; and links of chains that are broken."""
+    query = sql.SQL(FINAL).format(
+        keys=sql.Literal(KEYS), stride=sql.Literal(STRIDE), partitions=sql.Literal(PARTITIONS)
+    )
+    with connect(url) as connection:
+        differences = [
+            f"account {account}: {have} of {count} deposits, {sum_have} not {total}"
+            for account, count, have, total, sum_have in connection.execute(query, {"rows": rows})
+        ]
+        row = connection.execute(STRAY.encode()).fetchone()
+        assert row is not None
+        if row[0]:
+            differences.append(f"{row[0]} dead letters")
+        chains = connection.execute(CHAINS.encode()).fetchone()
+    assert chains is not None
+    return differences, chains[0]
+
+
+def positions_of(url: str) -> dict[int, int]:
+    """Row of each partition up to which all is acknowledged."""
+    with connect(url) as connection:
+        return dict(connection.execute(POSITIONS.encode()).fetchall())
+
+
+def wait_for(url: str, seconds: float) -> bool:
+    """Until the server answers."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            connect(url).close()
+        except psycopg.OperationalError:
+            time.sleep(0.1)
+        else:
+            return True
+    return False
