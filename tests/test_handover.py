@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from millwheel import Pipeline, Table
-from millwheel.errors import CommitUnknown, StatementError, StoreUnavailable
+from millwheel.errors import CommitUnknown, Fenced, StatementError, StoreUnavailable
 from millwheel.graph import Node
 from millwheel.model import Delivery
 from millwheel.runtime.courier import Remote
@@ -181,6 +181,7 @@ async def test_a_lane_that_recovers_while_all_is_let_go_of_takes_nothing() -> No
     change = asyncio.ensure_future(engine.change(slow_to_end()))
     await cluster.go(lambda: engine._changes)
     letting_go = asyncio.ensure_future(engine.let_go_of_all())
+    await cluster.turns(50)  # what another lane has on the wire comes to its end
     before = len(cluster.commits)
     claims.set()
     for _ in range(200):  # it has its intervals again, and all the time it wants
@@ -191,6 +192,54 @@ async def test_a_lane_that_recovers_while_all_is_let_go_of_takes_nothing() -> No
     await cluster.go(lambda: letting_go.done() and change.done())
     await letting_go
     assert not engine.intervals
+    await cluster.go(cluster.finished)
+    check(cluster, cluster.values)
+
+
+async def test_what_is_looked_up_ends_before_anybody_starts_over() -> None:
+    """A lease is over while a lane waits for the store, and a commit of the lane is refused: both have
+    the lane stop, and neither may go on before it has."""
+    cluster = Faulty(None, 0)
+    first = await cluster.join()
+    await cluster.go(lambda: first.processed > 20)
+    await cluster.crash(first)
+    asking: list[str] = []
+    tried: list[Commit] = []
+    answer, refusal = asyncio.Event(), asyncio.Event()
+
+    async def answer_late(name: str) -> None:
+        if name == "look_up_seen" and not asking:
+            asking.append(name)
+            with contextlib.suppress(asyncio.CancelledError):  # as the pool may do
+                await asyncio.Event().wait()
+            await answer.wait()
+
+    async def refuse(commit: Commit) -> None:
+        if asking and not refusal.is_set():
+            tried.append(commit)
+            await refusal.wait()
+            raise Fenced("another has it")
+
+    cluster.store.faults.before_call = answer_late
+    cluster.on_try = refuse
+    engine = await cluster.join()
+    try:
+        await cluster.go(lambda: asking)
+        lane = next(lane for lane in engine.lanes if lane.sorting)
+        ours = {interval.id for interval in lane.intervals}
+        lane.touch(lane.intervals[0], urgent=True)
+        await cluster.go(
+            lambda: any(link.interval_id in ours for c in tried for link in c.intervals)
+        )
+        letting_go = asyncio.ensure_future(engine.let_go_of_all())
+        await cluster.turns(20)
+        refusal.set()
+        await cluster.turns(20)
+    finally:
+        answer.set()
+        refusal.set()
+    await cluster.go(letting_go.done)
+    await letting_go
     await cluster.go(cluster.finished)
     check(cluster, cluster.values)
 

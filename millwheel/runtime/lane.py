@@ -80,6 +80,8 @@ class Lane:
         """The committer has nothing left to do."""
         self._port: StoreLane | None = None
         self._runner: asyncio.Task[None] | None = None
+        self._stopped: set[asyncio.Task[None]] = set()
+        """Runners that are to end, and may not have."""
         self._hands: set[asyncio.Task[None]] = set()
         self._stragglers = Stragglers(self, engine)
         self._ran = asyncio.Event()
@@ -134,10 +136,15 @@ class Lane:
         self._engine.spawn(self._commit_for_ever(), f"lane {self.number} committer")
 
     async def stop_running(self) -> None:
-        """Take no more work; what waits in user code is cancelled and will run again."""
+        """Take no more work; what waits in user code is cancelled and will run again.
+
+        Who asks while somebody else does waits too: a runner may take its time to end.
+        """
         runner, self._runner = self._runner, None  # first: from here on no hand starts another
         if runner is not None:
-            await end([runner])
+            self._stopped.add(runner)
+            runner.add_done_callback(self._stopped.discard)
+        await end(self._stopped)
         await self._stragglers.stop()
         await end(self._hands)
         self._hands.clear()
@@ -653,6 +660,8 @@ class Lane:
         """
         if self._open.count >= self._settings.chunk_records or self._runner is None:
             return
+        if self._sorted is not None:
+            return  # the runner waits for the store
         if any(interval.intake and not interval.leaving for interval in self.intervals):
             self._looked.clear()
             self.wake.set()

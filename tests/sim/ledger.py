@@ -189,8 +189,11 @@ class Ledger:
             self.logs[log] = id_
 
     def read(self, claims: Sequence[Claim], now: float) -> None:
+        """What a claim reads counts unless there is a newer one: whoever made it was cut off then."""
         for claim in claims:
-            self.read_at[claim.interval.id] = now
+            part = self.parts.get(claim.interval.id)
+            if part is not None and part.sequencer == claim.interval.sequencer:
+                self.read_at[claim.interval.id] = now
 
     def split(self, lower: int, upper: int, at: int, sequencers: tuple[int, int]) -> None:
         part = self.parts[lower]
