@@ -192,7 +192,7 @@ class Ledger:
         """What a claim reads counts unless there is a newer one: whoever made it was cut off then."""
         for claim in claims:
             part = self.parts.get(claim.interval.id)
-            if part is not None and part.sequencer == claim.interval.sequencer:
+            if part is None or part.sequencer <= claim.interval.sequencer:
                 self.read_at[claim.interval.id] = now
 
     def split(self, lower: int, upper: int, at: int, sequencers: tuple[int, int]) -> None:
