@@ -19,7 +19,7 @@ from uuid import UUID
 import msgspec
 import psycopg
 from psycopg import AsyncConnection, sql
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from millwheel.errors import Fenced, StoreError, StoreUnavailable
@@ -59,6 +59,16 @@ POOL_BACKENDS = 16
 """The newest connections of the pool, with some that it has replaced since."""
 
 
+LIVELINESS = {
+    "keepalives_idle": "5",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "20000",
+}
+"""A line that is cut between here and Postgres tells nobody: libpq would wait for hours. After these 20 s
+it fails as any other does; an address may say otherwise."""
+
+
 def bucket_table(parent: str, bucket: int) -> str:
     """The name of a bucket's table."""
     return f"{parent}_{bucket}"
@@ -78,7 +88,15 @@ class PostgresStore:
         self._lock_timeout = lock_timeout_milliseconds
         self._sequence = sql.Identifier(schema, SEQUENCE).as_string(None)
         self._url = make_conninfo(
-            url, application_name=f"millwheel {schema}", connect_timeout="5", client_encoding="utf8"
+            url,
+            application_name=f"millwheel {schema}",
+            connect_timeout="5",
+            client_encoding="utf8",
+            **{
+                name: value
+                for name, value in LIVELINESS.items()
+                if name not in conninfo_to_dict(url)
+            },
         )
         self._pool = AsyncConnectionPool(
             self._url,

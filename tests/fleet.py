@@ -40,7 +40,7 @@ ROWS = "SELECT (SELECT count(*) FROM visits.step) + (SELECT count(*) FROM visits
 CHAINS = """
 SELECT count(*) FROM (
     SELECT sequencer, n, lag(sequencer) OVER chain AS before, lag(n) OVER chain AS n_before
-    FROM visits.commit_record WINDOW chain AS (PARTITION BY interval_id ORDER BY n)
+    FROM {schema}.commit_record WINDOW chain AS (PARTITION BY interval_id ORDER BY n)
 ) AS link
 WHERE before > sequencer OR (n_before + 1 <> n AND n_before > 0)
 """
@@ -212,7 +212,7 @@ class Fleet(Generic[R]):
 
     def judge(self, answer: visits.Answer) -> None:
         """Compare everything with what it must be."""
-        ((self.report.broken_chains,),) = self.ask(CHAINS)
+        ((self.report.broken_chains,),) = self.ask(CHAINS.format(schema=NAME))
         found = visits.read(self.url, NAME)
         if self.mode is None:
             self.report.differences = visits.differences(found, answer)

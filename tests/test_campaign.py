@@ -17,6 +17,7 @@ from millwheel.store.migrate import migrate
 from millwheel.store.postgres import PostgresStore
 from tests.campaign import ledger, reader
 from tests.campaign.checks import ANOMALIES, Snapshot, Watcher, final, sums
+from tests.campaign.looker import connect
 from tests.campaign.plan import Run, one_round
 from tests.campaign.planted import PLANTED
 from tests.campaign.results import Result
@@ -235,7 +236,7 @@ def execute(url: str, statement: str) -> None:
 
 def test_what_was_done_is_as_it_must_be(stored: tuple[str, Work]) -> None:
     url, work = stored
-    with reader.connect(url) as connection:
+    with connect(url) as connection:
         found = reader.read(connection, work, pending=True)
     assert Watcher(work).look(found) == []
     assert final(found, STORED_ROWS, tables=True) == []
@@ -248,7 +249,7 @@ def test_what_was_done_is_as_it_must_be(stored: tuple[str, Work]) -> None:
 def test_each_anomaly_is_seen_in_the_tables(stored: tuple[str, Work], name: str, harm: str) -> None:
     url, work = stored
     watcher = Watcher(work)
-    with reader.connect(url) as connection:
+    with connect(url) as connection:
         connection.execute("BEGIN")
         assert watcher.look(reader.read_within(connection, work, pending=True)) == []
         connection.execute(harm.encode())

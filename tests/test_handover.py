@@ -14,9 +14,11 @@ from millwheel import Pipeline, Table
 from millwheel.errors import CommitUnknown, Fenced, StatementError, StoreUnavailable
 from millwheel.graph import Node
 from millwheel.model import Delivery
+from millwheel.runtime.balancer import Balancer
 from millwheel.runtime.courier import Remote
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.interval import Interval
+from millwheel.runtime.placing import Placing
 from millwheel.runtime.sent import SentLog
 from millwheel.runtime.step import Step
 from millwheel.runtime.tasks import end
@@ -292,6 +294,29 @@ async def test_what_is_read_while_an_interval_drains_comes_after_what_waited_in_
                     (row,) = [row for row in placement.intervals if row.id == interval.id]
                     await cluster.pass_time(take(other, row.id, row.sequencer))
                     break
+    await cluster.go(cluster.finished)
+    check(cluster, values)
+
+
+async def test_what_a_claim_sends_again_wakes_its_readers_in_other_lanes() -> None:
+    """Nobody else may: what came of the log fills all credits, so that nothing new is sent."""
+    values = many(200)
+    cluster = Cluster(counting(values, SHARED))
+    engine = await cluster.join()
+    await cluster.go(lambda: engine.processed > 20)
+    await end([task for task in engine._tasks if task.get_name() == "placing"])
+    readers = [i for i in engine.intervals if i.step.name == "recount"]
+    for reader in readers:
+        reader.leaving = True  # takes no more
+    sender = next(i for i in engine.intervals if i.step.name == "tally")
+    await cluster.go(lambda: not sender.may_send() and not any(each.busy for each in engine.lanes))
+    await cluster.pass_time(engine.let_go_of_all())
+    for interval in (*readers, sender):
+        await cluster.pass_time(take(engine, interval.id, interval.sequencer))
+        await cluster.pass_time(asyncio.sleep(0.1))
+    (sender,) = (i for i in engine.intervals if i.step.name == "tally")
+    await cluster.go(lambda: all(log.drained for log in sender.logs), turns=5_000)
+    engine.spawn(Placing(engine, Balancer(engine)).run(), "placing")
     await cluster.go(cluster.finished)
     check(cluster, values)
 

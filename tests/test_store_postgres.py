@@ -12,6 +12,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,23 @@ async def session(schema: Schema) -> AsyncIterator[AsyncConnection[Any]]:
     async with await AsyncConnection.connect(schema.url, options="-c search_path=") as connection:
         yield connection
         await connection.rollback()
+
+
+# -- the line ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("asked", "wait"), [({}, "20000"), ({"tcp_user_timeout": "7000"}, "7000")])
+async def test_a_cut_line_is_noticed_in_seconds_or_when_the_address_says(
+    postgres: PostgresSite, asked: dict[str, str], wait: str
+) -> None:
+    async with AsyncExitStack() as stack:
+        store = PostgresStore(make_conninfo(postgres.schema.url, **asked), postgres.schema.name)
+        stack.push_async_callback(store.close)
+        lane = await (await store.open()).open_lane()
+        stack.push_async_callback(lane.close)
+        assert isinstance(lane, PostgresLane)
+        found = connection_of(lane).info.get_parameters()
+    assert (found["tcp_user_timeout"], found["keepalives_idle"]) == (wait, "5")
 
 
 # -- the command tag ------------------------------------------------------------------------

@@ -461,7 +461,11 @@ class Engine:
             lane.wake.set()
 
     def send(self, productions: Iterable[Delivery[Any]]) -> None:
-        """Durable productions go to their readers; here that is a queue away."""
+        """Records go to their readers, for the first time or again; here that is a queue away.
+
+        Whoever puts records to readers does it here: a lane that sleeps must be woken, and those
+        who fill all credits have nobody else to do it.
+        """
         steps = self.steps
         sent = False
         for production in productions:

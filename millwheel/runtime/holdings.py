@@ -92,7 +92,7 @@ class Holdings:
                 await self._restore(interval, claim)
         except BaseException:
             for interval in taken:  # it is ours, and will be claimed again
-                await self._drop(interval)
+                await self.lose(interval)
             raise
         engine.promises.restore()
         for interval in taken:
@@ -221,7 +221,7 @@ class Holdings:
             if isinstance(destination, Remote):
                 destination.insert([delivery])
             else:
-                destination.intake.append(delivery)
+                self._engine.send([delivery])
 
     def _forget(self, interval: Interval) -> None:
         """Nothing of it is here any more."""
@@ -242,12 +242,8 @@ class Holdings:
         engine.observer.interval_gone(interval)
 
     async def lose(self, interval: Interval) -> None:
-        """Somebody else has claimed it: what it did since its last durable commit never was."""
-        self._engine.log.warning("fenced", interval=interval.name, sequencer=interval.sequencer)
-        await self._drop(interval)
-
-    async def _drop(self, interval: Interval) -> None:
-        """Stop to work on an interval, as if it had not been here since its last commit."""
+        """Stop to work on an interval, whoever has it: what it did here since its last durable
+        commit never was."""
         interval.transition("fenced")
         interval.leaving = True
         if interval.injector is not None:
@@ -282,6 +278,9 @@ class Holdings:
                 ours = {row.id for row in placement.intervals if row.owner == engine.worker}
                 for interval in intervals:
                     if interval.ownership is Ownership.HELD and interval.id not in ours:
+                        engine.log.warning(
+                            "fenced", interval=interval.name, sequencer=interval.sequencer
+                        )
                         engine.observer.interval_fenced(interval)
                         await self.lose(interval)
             else:
@@ -417,4 +416,4 @@ class Holdings:
             )  # fmt: skip
             if row.id:
                 log.stored([delivery])
-            self._engine.steps[row.receiver].interval_of(row.slot).intake.append(delivery)
+            self._engine.send([delivery])

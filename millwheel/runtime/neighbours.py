@@ -143,8 +143,7 @@ class Neighbours:
         """Records for intervals that were split or merged go by their slots to those that have
         these now: of each log in its order, before anything newer (I14)."""
         waiting = [delivery for remote in cut for delivery in remote.take_out()]
-        for delivery in sorted(waiting, key=in_order):
-            self._engine.steps[delivery.receiver].interval_of(delivery.slot).intake.append(delivery)
+        self._engine.send(sorted(waiting, key=in_order))
 
     def hear(self, worker: str, reports: Iterable[IntervalReport]) -> None:
         """What another worker has stored; and that it has these intervals."""

@@ -1,8 +1,9 @@
 """What can happen, one name each, and what happens to processes.
 
 A fault is a coroutine that is given the `Scene`, does its harm, undoes it, and says how it went. It was
-*effective* if what it is for came about: a kill met a worker that owned something while records were on
-their way, a zombie was fenced, a commit's reply was lost. What was not is told, and counts for nothing.
+*effective* if what it is for came about: a kill met a worker that had just committed, a zombie learned by
+a commit of its own that somebody else has the interval, a commit's reply was lost. What was not is told,
+and counts for nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from tests.machines import Cable, Machine
 
 MICROS = 1_000_000
 LOOK_SECONDS = 0.02
+OTHERS = "another owner has claimed the interval"
+"""What the store says to a commit that the fence refuses."""
+
 VICTIM_SECONDS = 5.0
 
 
@@ -146,16 +150,17 @@ async def put_down(hand: Hand) -> None:
 async def kill(scene: Scene, hand: Hand) -> Outcome:
     """SIGKILL to a worker that owns intervals, while rows come in; another one starts within a second."""
     owned = scene.owned(hand)
+    busy = scene.pulse.is_busy(owned)
     await put_down(hand)
     await scene.replace_soon()
-    return Outcome(True, intervals=owned)
+    return Outcome(busy, "" if busy else "nothing was on its way", owned)
 
 
 @fault("kill all", counts_as="kill")
 async def kill_all(scene: Scene) -> Outcome:
-    """SIGKILL to all workers at once; all of them are replaced."""
+    """SIGKILL to all workers at once, while rows come in; all of them are replaced."""
     hands = [hand for hand in scene.crew.alive if not hand.busy]
-    killed = sum(bool(scene.owned(hand)) for hand in hands)
+    killed = sum(scene.pulse.is_busy(scene.owned(hand)) for hand in hands)
     for hand in hands:
         hand.busy = True
         hand.expected.add(-signal.SIGKILL)
@@ -200,6 +205,7 @@ async def _in_takeover(scene: Scene, point: str) -> Outcome:
         return NOBODY
     first.busy = True
     owned = scene.owned(first)
+    busy = scene.pulse.is_busy(owned)
     others = [hand for hand in scene.crew.alive if not hand.busy and hand.id]
     since = time.time()
     for hand in others:
@@ -219,7 +225,7 @@ async def _in_takeover(scene: Scene, point: str) -> Outcome:
     died = sum(bool(hand.has_said("dies", since)) for hand in others)
     for _ in range(1 + died):
         await scene.replace()
-    return Outcome(died > 0, f"{point}: {died} takers died", owned, times=1 + died)
+    return Outcome(died > 0, f"{point}: {died} takers died", owned, times=busy + died)
 
 
 def _taking(point: str) -> Strike:
@@ -244,13 +250,18 @@ async def _stopped(scene: Scene, hand: Hand, seconds: float, *, clock_too: bool)
         slept = round((time.monotonic() - began) * MICROS)
         hand.control.set("standing", hand.control.get("standing") + slept)
     hand.send(signal.SIGCONT)
-    await until(lambda: hand.has_said("fenced", since) or not hand.alive, 2.0)
-    fenced = len(hand.has_said("fenced", since))
-    let_go = bool(hand.has_said("lease_over", since))
-    note = f"{len(lost)} of {len(owned)} intervals lost, {fenced} fenced"
-    note += ", it let go by itself" if let_go else ""
+    await until(lambda: refused(hand, since) or not hand.alive, 2.0)
+    note = f"{len(lost)} of {len(owned)} intervals lost, {refused(hand, since)} commits refused"
+    note += ", it let go by itself" if hand.has_said("lease_over", since) else ""
     await scene.replace()
-    return Outcome(fenced > 0, note, owned)
+    return Outcome(refused(hand, since) > 0, note, owned)
+
+
+def refused(hand: Hand, since: float) -> int:
+    """How many commits of a worker were refused, or intervals found to be somebody else's, since a
+    time. Who lets go by itself because its lease is over is not fenced."""
+    failed = hand.has_said("commit_failed", since)
+    return len(hand.has_said("fenced", since)) + sum(OTHERS in event["error"] for event in failed)
 
 
 @fault("freeze", counts_as="zombie")

@@ -14,7 +14,8 @@ import psycopg
 from tests.campaign.cgroup import limited, remove, was_oom
 from tests.campaign.crew import Hand
 from tests.campaign.faults import NOBODY, Outcome, Scene, fault, on_one, until
-from tests.campaign.reader import connect, wait_for
+from tests.campaign.looker import connect
+from tests.campaign.reader import wait_for
 from tests.campaign.sites import Replicated, SmallDisk
 from tests.campaign.wire import FATES, Wire
 

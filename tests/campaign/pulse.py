@@ -7,7 +7,6 @@ meets, from before it began until after its end; where faults overlap, so do the
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -16,11 +15,10 @@ from typing import Any
 
 import psycopg
 
-from tests.campaign.reader import connect
+from tests.campaign.looker import Looker
 
-PAUSE_SECONDS = 0.2
+BUSY_SECONDS = 1.0
 LOOK = "SELECT interval_id, n, owner::text FROM latest_commits"
-LOST = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)
 
 
 @dataclass
@@ -34,28 +32,19 @@ class Beat:
     """When it was seen to be there no more."""
 
 
-class Pulse:
-    """Looks, in a thread of its own, until it is told to end."""
+class Pulse(Looker):
+    """Looks at the last commits."""
+
+    pause_seconds = 0.2
 
     def __init__(self, url: str) -> None:
+        super().__init__(url)
         self.owned: dict[str, set[int]] = {}
         """Intervals by worker, its first eight letters."""
         self.last = time.monotonic()
         """When any interval was seen to commit."""
         self.commits = 0
         self._beats: dict[int, Beat] = {}
-        self._url = url
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
-
-    def start(self) -> None:
-        """Begin to look."""
-        self._thread.start()
-
-    def end(self) -> None:
-        """Look no more."""
-        self._ending.set()
-        self._thread.join()
 
     def stall(self, intervals: Collection[int] | None, began: float, ended: float) -> float:
         """The longest pause of these intervals (None: of all) that overlaps a time."""
@@ -74,21 +63,13 @@ class Pulse:
         beats = [self._beats[id_] for id_ in intervals if id_ in self._beats]
         return all(beat.gone is not None or beat.times[-1] > when for beat in beats)
 
-    def _run(self) -> None:
-        connection: psycopg.Connection[Any] | None = None
-        while not self._ending.wait(PAUSE_SECONDS):
-            try:
-                if connection is None or connection.closed:
-                    connection = connect(self._url)
-                self._look(connection.execute(LOOK.encode()).fetchall())
-            except LOST:
-                if connection is not None:
-                    connection.close()
-                    connection = None
-        if connection is not None:
-            connection.close()
+    def is_busy(self, intervals: Collection[int]) -> bool:
+        """Whether any of these was seen to commit just now: records are on their way there."""
+        beats = [self._beats[id_] for id_ in intervals if id_ in self._beats]
+        return any(beat.times[-1] > time.monotonic() - BUSY_SECONDS for beat in beats)
 
-    def _look(self, rows: list[Any]) -> None:
+    def look(self, connection: psycopg.Connection[Any]) -> None:
+        rows = connection.execute(LOOK.encode()).fetchall()
         now = time.monotonic()
         owned: dict[str, set[int]] = {}
         there = set()

@@ -7,7 +7,6 @@ positions of the source, in one transaction. It runs in a thread of its own.
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections import Counter
 from typing import Any
@@ -16,9 +15,10 @@ import psycopg
 from psycopg import sql
 
 from tests.campaign.checks import Found, Snapshot, Watcher
+from tests.campaign.looker import Looker, connect
 from tests.campaign.workload import KEYS, NAME, PARTITIONS, STRIDE, Work
+from tests.fleet import CHAINS
 
-PAUSE_SECONDS = 0.4
 PENDING_LOOKS = 4
 """Every so many looks what is pending is counted, too: that costs more."""
 
@@ -61,24 +61,7 @@ LIMIT 50
 """
 """The same by SQL alone: each deposit is made once more, and compared with what is stored."""
 
-STRAY = """
-SELECT (SELECT count(*) FROM dead_letters) , (SELECT count(*) FROM pending_productions)
-"""
-CHAINS = """
-SELECT count(*) FROM (
-    SELECT sequencer, n, lag(sequencer) OVER chain AS before, lag(n) OVER chain AS n_before
-    FROM commit_record WINDOW chain AS (PARTITION BY interval_id ORDER BY n)
-) AS link
-WHERE before > sequencer OR (n_before + 1 <> n AND n_before > 0)
-"""
-
-
-def connect(url: str) -> psycopg.Connection[Any]:
-    """A reader's connection."""
-    return psycopg.connect(
-        url, autocommit=True, connect_timeout=3, application_name="campaign reader",
-        options=f"-c search_path={NAME} -c statement_timeout=60000",
-    )  # fmt: skip
+STRAY = "SELECT (SELECT count(*) FROM dead_letters), (SELECT count(*) FROM pending_productions)"
 
 
 def read(connection: psycopg.Connection[Any], work: Work, *, pending: bool) -> Snapshot:
@@ -113,30 +96,19 @@ def read_within(connection: psycopg.Connection[Any], work: Work, *, pending: boo
     return found
 
 
-class Reader:
-    """Looks again and again, until it is told to end."""
+class Reader(Looker):
+    """Looks at everything there is."""
+
+    pause_seconds = 0.4
 
     def __init__(self, url: str, work: Work) -> None:
+        super().__init__(url)
         self.looks = 0
-        self.refused = 0
-        """Times that the server did not answer."""
         self.anomalies: Counter[str] = Counter()
         self.told: list[str] = []
         self.last = Snapshot()
-        self._url = url
         self._work = work
         self._watcher = Watcher(work)
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="reader", daemon=True)
-
-    def start(self) -> None:
-        """Begin to look."""
-        self._thread.start()
-
-    def end(self) -> None:
-        """Look no more."""
-        self._ending.set()
-        self._thread.join()
 
     def note(self, found: list[Found]) -> None:
         """Count anomalies, and keep some of them."""
@@ -145,24 +117,11 @@ class Reader:
             if len(self.told) < KEPT:
                 self.told.append(f"look {self.looks}: {one}")
 
-    def _run(self) -> None:
-        connection: psycopg.Connection[Any] | None = None
-        while not self._ending.wait(PAUSE_SECONDS):
-            try:
-                if connection is None or connection.closed:
-                    connection = connect(self._url)
-                snapshot = read(connection, self._work, pending=self.looks % PENDING_LOOKS == 0)
-            except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError):
-                self.refused += 1
-                if connection is not None:
-                    connection.close()
-                    connection = None
-                continue
-            self.looks += 1
-            self.last = snapshot
-            self.note(self._watcher.look(snapshot))
-        if connection is not None:
-            connection.close()
+    def look(self, connection: psycopg.Connection[Any]) -> None:
+        snapshot = read(connection, self._work, pending=self.looks % PENDING_LOOKS == 0)
+        self.looks += 1
+        self.last = snapshot
+        self.note(self._watcher.look(snapshot))
 
 
 def judge(url: str, rows: int) -> tuple[list[str], int]:
@@ -177,9 +136,10 @@ def judge(url: str, rows: int) -> tuple[list[str], int]:
         ]
         row = connection.execute(STRAY.encode()).fetchone()
         assert row is not None
-        if row[0]:
-            differences.append(f"{row[0]} dead letters")
-        chains = connection.execute(CHAINS.encode()).fetchone()
+        for stray, what in zip(row, ("dead letters", "pending productions"), strict=True):
+            if stray:
+                differences.append(f"{stray} {what}")
+        chains = connection.execute(CHAINS.format(schema=NAME).encode()).fetchone()
     assert chains is not None
     return differences, chains[0]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 
 from tests.campaign.crew import Crew
-from tests.campaign.reader import connect
+from tests.campaign.looker import connect
 
 SECONDS = 100.0
 """How long nothing may be committed: longer than a link takes that is heard and does not hear
