@@ -103,6 +103,9 @@ class Timer(msgspec.Struct, frozen=True, gc=False):
 record_id: Callable[[int, int], bytes] = Struct(">QQ").pack
 """The 16-byte id of record `seq` of log `log`: unique for ever, the same in every resend."""
 
+log_and_number: Callable[[bytes], tuple[int, int]] = Struct(">QQ").unpack
+"""What such an id is made of."""
+
 NAME_BYTES = 12
 """Of the id of a weak production: its name. What follows is a digest of what it says."""
 

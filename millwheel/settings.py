@@ -11,9 +11,10 @@ MEBIBYTE = 1 << 20
 class Settings:
     """Limits and periods of one worker. Sizes in bytes, times in seconds."""
 
-    lanes: int = 2
-    """Ordered commit chains, each with a connection of its own. Two keep Postgres busy while
-    Python runs user code; more only helps with more cores."""
+    lanes: int = 1
+    """Ordered commit chains, each with a connection of its own and an interval of each new
+    computation. While a commit is on the wire its lane runs on, so one keeps a core busy; two halve the
+    bundles, and cost a tenth more a record. More help where the way to Postgres is long."""
 
     bundle_records: int = 2000
     """Records and timers in one commit at the most; past this the gain per record is small."""

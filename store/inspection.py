@@ -94,7 +94,7 @@ class ComputationStatus(msgspec.Struct):
     processed: int = 0
     duplicates_dropped: int = 0
     bloom_maybes: int = 0
-    """Records that a Bloom filter could not clear, and that were looked up in the table."""
+    """Records that may have been seen, and that were looked up in the table."""
     late: int = 0
     """The sum of all counters that begin with late_."""
     dead_letters: int = 0

@@ -648,7 +648,7 @@ def test_injectors_are_paused_and_go_on(shell: Shell) -> None:
     assert (worker["address"], worker["generation"]) == ("", 1)
     text = shell("status", name)
     assert re.search(
-        r"lease for \d+ s more, 7 intervals, CPU \d+%, [\d,]+ MB, code of generation 1\n", text
+        r"lease for \d+ s more, 4 intervals, CPU \d+%, [\d,]+ MB, code of generation 1\n", text
     ), text
     shell("resume", name)
     code, stdout, _ = running.end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from struct import Struct
 
@@ -14,7 +15,7 @@ from millwheel.codec import named_id
 from millwheel.errors import InvariantBroken, NotTheSameAgain
 from millwheel.model import MAX_TIME, NAME_BYTES, Delivery, record_id
 from millwheel.runtime.buckets import Buckets, Stamps
-from millwheel.runtime.dedup import ERROR_RATE, Dedup, IdFilter, SeenFilter
+from millwheel.runtime.dedup import ERROR_RATE, Dedup, IdFilter, Seen
 from millwheel.runtime.sent import SentLog
 from millwheel.settings import Settings
 from millwheel.store.memory import MemoryStore
@@ -53,7 +54,7 @@ def test_false_positives_stay_near_the_error_rate(kind: str, capacity: int) -> N
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_filters_that_grow_have_no_false_negatives(kind: str) -> None:
-    filter_ = SeenFilter(100, ready=True)
+    filter_ = Seen(100, ready=True)
     known = ids(kind, 0, 20_000)
     false = sum(filter_.add(id_) for id_ in known)
     assert all(filter_.may_hold(id_) for id_ in known)
@@ -63,7 +64,7 @@ def test_filters_that_grow_have_no_false_negatives(kind: str) -> None:
 
 def test_a_filter_does_not_grow_by_what_it_knows() -> None:
     """A resend of everything must not cost the memory of new records."""
-    filter_ = SeenFilter(100, ready=True)
+    filter_ = Seen(100, ready=True)
     known = ids("sequential", 0, 5_000)
     for _ in range(3):
         for id_ in known:
@@ -74,14 +75,14 @@ def test_a_filter_does_not_grow_by_what_it_knows() -> None:
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(st.lists(st.binary(min_size=16, max_size=16), max_size=200), st.integers(1, 50))
 def test_whatever_was_added_is_found(added: list[bytes], capacity: int) -> None:
-    filter_ = SeenFilter(capacity, ready=True)
+    filter_ = Seen(capacity, ready=True)
     for id_ in added:
         filter_.add(id_)
     assert all(filter_.may_hold(id_) for id_ in added)
 
 
 def test_a_filter_that_is_not_ready_says_maybe_to_everything() -> None:
-    filter_ = SeenFilter(10, ready=False)
+    filter_ = Seen(10, ready=False)
     assert filter_.may_hold(b"0" * 16)
     assert filter_.add(b"1" * 16)
     filter_.ready = True
@@ -125,6 +126,49 @@ async def test_copies_in_flight_join_the_first_and_appear_nowhere() -> None:
     assert dedup.landed([first.id]) == [first, other, third]
     assert dedup.dropped == 3
     assert dedup.in_flight == {}
+
+
+class Scanned(MemoryStore):
+    """One whose table of seen ids holds what the test says."""
+
+    seen: list[tuple[int, bytes]]
+
+    async def scan_seen(self, *_: object) -> list[tuple[int, bytes]]:
+        return self.seen
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(
+    st.sets(st.tuples(st.integers(1, 3), st.integers(0, 9)), max_size=12),
+    st.lists(st.tuples(st.integers(1, 3), st.integers(0, 9)), max_size=40),
+    st.integers(0, 40),
+)
+def test_nothing_that_was_seen_is_surely_new(
+    before: set[tuple[int, int]], arrivals: list[tuple[int, int]], rebuilt_at: int
+) -> None:
+    """Whatever comes in whatever order, again or for the first time, before what others have seen is
+    read or after: who is not asked about has never been here."""
+
+    async def go() -> None:
+        clock, stamps, buckets, _ = await make()
+        store = Scanned(clock=clock)
+        store.seen = [(9, record_id(*place)) for place in sorted(before)]
+        (bucket,) = (bucket.id for bucket in buckets.live())
+        dedup = Dedup(store, buckets, 1, (0, 65536), capacity=9, inherited=frozenset({bucket}))
+        stamp, seen = stamps.next(), set(before)
+        for number, (log, seq) in enumerate(arrivals):
+            if number == rebuilt_at:
+                await dedup.rebuild(bucket, asyncio.sleep)
+            came = delivery(seq, stamp, log)
+            candidates, maybe, old = dedup.sort([came])
+            assert (candidates, old) == ([came], [])
+            assert maybe or (log, seq) not in seen
+            if number > rebuilt_at and seq > max((s for of, s in seen if of == log), default=-1):
+                assert not maybe, "it is newer than all that was seen, and nobody need ask"
+            seen.add((log, seq))
+            dedup.landed([came.id])
+
+    asyncio.run(go())
 
 
 def weak(says: bytes, stamp: int, seq: int) -> Delivery[int]:

@@ -536,7 +536,7 @@ async def test_a_store_that_is_away_is_not_taken_for_a_loss() -> None:
     world.store.look_up_seen = hang  # type: ignore[assignment,method-assign]
     tally = world.interval("tally")
     for bucket in range(1, 50):
-        tally.dedup.filter_of(bucket).ready = False  # every record may have been seen
+        tally.dedup.seen_in(bucket).ready = False  # every record may have been seen
     await world.until(lambda: gate.reached, tick=0.001)
     end = world.clock.monotonic() + 30
     await world.until(lambda: world.clock.monotonic() > end, tick=0.05)

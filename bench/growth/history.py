@@ -94,7 +94,7 @@ async def point(url: str, path: Path, rows: Path, count: int) -> dict[str, Any]:
     await engine.run()
     named = [bucket.id for bucket in await store.live_buckets() if bucket.family == "named"]
     keepers = [i.dedup for i in engine.intervals if i.step.node.named]
-    while not all(keeper.filter_of(bucket).ready for keeper in keepers for bucket in named):
+    while not all(keeper.seen_in(bucket).ready for keeper in keepers for bucket in named):
         await asyncio.sleep(0.02)
     ready = time.perf_counter() - before
     path.write_bytes(rows.read_bytes())

@@ -1,10 +1,14 @@
-"""Has this record been seen? Ids in flight, then a Bloom filter, then the table.
+"""Has this record been seen? Ids in flight, then what is remembered of its bucket, then the table.
 
 * An id received and not durable yet: the newcomer joins the first copy and is ACKed with
   it; it is never run, and never ACKed before (paper 6.1.1; design, one record's life 2).
   A copy of the same row of the same log needs no ACK of its own.
-* "Not in the filter" is final. "Maybe" asks the table, one look-up for all of a bundle.
-* A filter that is not rebuilt yet answers "maybe" to everything.
+* Rows of a source and strong productions come in the order of their logs' numbers (I14): one that is
+  newer than the newest seen of its log is new, and that is final (decision 36).
+* Ids that come in no order, of weak productions and of users, are in a Bloom filter: "not in it" is
+  final.
+* "Maybe" asks the table, one look-up for all of a bundle. What is not rebuilt yet answers "maybe" to
+  everything.
 
 A weak production is known by the name in its id, whatever it says. One that comes again and says
 something else is an error: what came of its input has changed (design, weak production).
@@ -14,7 +18,7 @@ A computation added with ``exactly_once=False`` knows the ids in flight, and no 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import Any
 
@@ -23,7 +27,7 @@ from xxhash import xxh3_128_digest
 
 from millwheel.codec import shown
 from millwheel.errors import NotTheSameAgain, StoreError, StoreUnavailable
-from millwheel.model import Delivery, is_derived, name_of
+from millwheel.model import Delivery, is_derived, log_and_number, name_of
 from millwheel.runtime.buckets import Buckets
 from millwheel.store.port import Store
 
@@ -97,24 +101,37 @@ class IdFilter(BloomFilter):  # type: ignore[misc]
         return True
 
 
-class SeenFilter:
-    """The ids of one bucket seen by one interval: Bloom filters that grow with what arrives."""
+class Seen:
+    """The ids of one bucket seen by one interval: the newest number of each log, and Bloom filters
+    that grow with what comes in no order."""
+
+    __slots__ = ("_capacity", "_filters", "newest", "ready")
 
     def __init__(self, capacity: int, *, ready: bool) -> None:
-        self._filters = [IdFilter(capacity)]
+        self._capacity = capacity
+        self._filters: list[IdFilter] = []
+        self.newest: dict[int, int] = {}
+        """By log."""
         self.ready = ready
+        """All is in it that others have seen before."""
+
+    def advance(self, log: int, seq: int) -> bool:
+        """Remember a number of a log; True means that it may have been there before."""
+        if seq > self.newest.get(log, -1):
+            self.newest[log] = seq
+            return not self.ready
+        return True
 
     def add(self, id_: bytes) -> bool:
-        """Remember an id; True means that it may have been there before."""
-        newest = self._filters[-1]
-        if newest.count < newest.capacity and len(self._filters) == 1:
-            return newest.add(id_) or not self.ready
-        if any(id_ in part for part in self._filters):
+        """Remember an id that comes in no order; True means that it may have been there before."""
+        filters = self._filters
+        if len(filters) == 1 and filters[0].count < filters[0].capacity:
+            return filters[0].add(id_) or not self.ready
+        if any(id_ in part for part in filters):
             return True  # what is known takes no room again
-        if newest.count >= newest.capacity:
-            newest = IdFilter(newest.capacity * GROWTH)
-            self._filters.append(newest)
-        newest.add(id_)
+        if not filters or filters[-1].count >= filters[-1].capacity:
+            filters.append(IdFilter(filters[-1].capacity * GROWTH if filters else self._capacity))
+        filters[-1].add(id_)
         return not self.ready
 
     def may_hold(self, id_: bytes) -> bool:
@@ -122,6 +139,7 @@ class SeenFilter:
         return not self.ready or any(id_ in part for part in self._filters)
 
     def __len__(self) -> int:
+        """How many ids the filters hold."""
         return sum(part.count for part in self._filters)
 
 
@@ -149,7 +167,8 @@ class Dedup:
         self._computation = computation
         self._slots = slots
         self._capacity = capacity
-        self._filters: dict[int, SeenFilter] = {}
+        self._seen: dict[int, Seen] = {}
+        """By bucket."""
         self.in_flight: dict[bytes, Delivery[Any]] = {}
         """Ids received and not durable yet, each with the first copy."""
         self._derived: dict[bytes, Delivery[Any]] = {}
@@ -159,12 +178,12 @@ class Dedup:
         self.dropped = 0
         self.maybes = 0
 
-    def filter_of(self, bucket: int) -> SeenFilter:
-        """The filter of a bucket; an inherited one starts out not ready."""
-        found = self._filters.get(bucket)
+    def seen_in(self, bucket: int) -> Seen:
+        """What is remembered of a bucket; an inherited one starts out not ready."""
+        found = self._seen.get(bucket)
         if found is None:
-            size = max((len(f) for f in self._filters.values()), default=0)
-            found = self._filters[bucket] = SeenFilter(
+            size = max((len(f) for f in self._seen.values()), default=0)
+            found = self._seen[bucket] = Seen(
                 max(self._capacity, int(size * 1.2)),
                 ready=bucket not in self.inherited,
             )
@@ -191,7 +210,7 @@ class Dedup:
         buckets = self._buckets
         last = -1
         bucket = low = high = floor = 0
-        add: Callable[[bytes], bool] = bool
+        known = Seen(0, ready=False)
         for delivery in deliveries:
             id_ = name = delivery.id
             first = in_flight.get(id_)
@@ -219,13 +238,16 @@ class Dedup:
             if not low <= place < high:
                 found = buckets.of_offset(source, place) if source else buckets.of_stamp(place)
                 bucket, low, high = found.id, found.low, found.high
-                add = self.filter_of(bucket).add
+                known = self.seen_in(bucket)
             in_flight[id_] = delivery
-            if name is not id_:
-                self._derived[name] = delivery
             candidates.append(delivery)
             delivery.bucket = bucket
-            if add(name):
+            if name is id_:
+                doubtful = known.advance(delivery.log, delivery.seq)
+            else:
+                self._derived[name] = delivery
+                doubtful = known.add(name)
+            if doubtful:
                 maybe.setdefault(bucket, []).append(delivery)
         self.dropped += len(seen)
         return candidates, maybe, seen
@@ -258,8 +280,8 @@ class Dedup:
         if place < (buckets.source_floor(source) if source else buckets.gc_watermark):
             return True
         bucket = (buckets.of_offset(source, place) if source else buckets.of_stamp(place)).id
-        filled = self._filters.get(bucket)
-        return bucket in self.inherited if filled is None else filled.may_hold(name)
+        known = self._seen.get(bucket)
+        return bucket in self.inherited if known is None else known.may_hold(name)
 
     def take_by_hand(self, delivery: Delivery[Any]) -> None:
         """One that was taken apart is in flight again."""
@@ -317,8 +339,8 @@ class Dedup:
     def _ask_named(self, id_: bytes) -> list[int]:
         """Buckets of user-supplied ids that may hold this one; remembers it in the current."""
         *older, newest = self._buckets.named()
-        asked = [number for number in older if self.filter_of(number).may_hold(id_)]
-        if self.filter_of(newest).add(id_):
+        asked = [number for number in older if self.seen_in(number).may_hold(id_)]
+        if self.seen_in(newest).add(id_):
             asked.append(newest)
         return asked
 
@@ -353,20 +375,24 @@ class Dedup:
         return found
 
     def forget_buckets(self, buckets: Iterable[int]) -> None:
-        """Drop the filters of dropped buckets."""
+        """Forget what is remembered of dropped buckets."""
         for bucket in buckets:
-            self._filters.pop(bucket, None)
+            self._seen.pop(bucket, None)
 
     async def rebuild(self, bucket: int, pause: Any) -> None:
-        """Fill the filter of an inherited bucket from its table, slice by slice."""
-        found = self.filter_of(bucket)
+        """Learn from its table what others have seen of an inherited bucket, slice by slice."""
+        found = self.seen_in(bucket)
+        named = bucket in self._buckets.named()
         after = (self._slots[0] - 1, b"\xff" * 16)
         while not found.ready:
             rows = await self._store.scan_seen(
                 bucket, self._computation, after, self._slots[1], REBUILD_ROWS
             )
             for _, id_ in rows:
-                found.add(name_of(id_))
+                if named or is_derived(id_):
+                    found.add(name_of(id_))
+                else:
+                    found.advance(*log_and_number(id_))
             if len(rows) < REBUILD_ROWS:
                 found.ready = True
                 return

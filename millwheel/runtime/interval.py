@@ -380,12 +380,16 @@ class Interval:
 
     # -- credits and watermarks ------------------------------------------------------
 
-    def may_send(self) -> bool:
-        """Whether this interval has credits left: I8, one log at a time."""
+    def may_send(self, decided: int = 0) -> bool:
+        """Whether this interval has credits left: I8, one log at a time.
+
+        Args:
+            decided: productions that have no number yet.
+        """
         settings = self.settings
+        most = settings.max_unacked_records - decided
         return all(
-            log.next_seq - log.first < settings.max_unacked_records
-            and log.unacked_bytes < settings.max_unacked_bytes
+            log.next_seq - log.first < most and log.unacked_bytes < settings.max_unacked_bytes
             for log in self.logs
         ) and (self.entry is None or self.entry.has_room(settings.max_unacked_records))
 

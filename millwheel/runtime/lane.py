@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 Group = tuple[KeyState, list[Item]]
 """One key's items, to be run in order."""
 
+JOINING_RECORDS = 1000
+"""A commit of so many waits for no more: each would save less than a per mille of it."""
+
 FAIR_TURN = 8
 """Every so many times the next interval in turn is asked for work first."""
 
@@ -299,7 +302,10 @@ class Lane:
             if interval.leaving:
                 continue
             has_due = interval.has_due(now)
-            if not (has_due or interval.intake) or not interval.may_send():
+            if not (has_due or interval.intake):
+                continue
+            work = self._open.works.get(interval)
+            if not interval.may_send(0 if work is None else len(work.effects.productions)):
                 continue
             if interval.bundling is not None and not interval.bundling.wants_more:
                 continue
@@ -653,16 +659,19 @@ class Lane:
         )
 
     async def _let_records_join(self) -> None:
-        """Before a commit of little: run what the last one has sent here, so that it joins.
+        """Before a commit: run what is queued here, so that it joins, unless that is much already.
 
-        Otherwise each record waits at each stage for a commit of others, and a record and the
-        watermark that follows it take turns. A commit of much would only keep the server waiting.
+        Otherwise each record waits at each stage for a commit of others, a record and the watermark
+        that follows it take turns, and under load few records share the cost of a commit.
         """
-        if self._open.count >= self._settings.chunk_records or self._runner is None:
-            return
-        if self._sorted is not None:
-            return  # the runner waits for the store
-        if any(interval.intake and not interval.leaving for interval in self.intervals):
+        most = min(JOINING_RECORDS, self._settings.bundle_records)
+        before = -1
+        while before < self._open.count < most and self._runner is not None:
+            if self._sorted is not None:
+                return  # the runner waits for the store
+            if not any(interval.intake and not interval.leaving for interval in self.intervals):
+                return
+            before = self._open.count
             self._looked.clear()
             self.wake.set()
             await self._looked.wait()

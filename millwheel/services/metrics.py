@@ -28,7 +28,7 @@ LATE = "late_"
 OWN = {
     "processed": ("records_processed", "Records and timers whose effects are durable"),
     "duplicates_dropped": ("duplicates_dropped", "Records that had been processed already"),
-    "bloom_maybes": ("bloom_maybes", "Records that a filter could not clear, and that were looked up"),
+    "bloom_maybes": ("bloom_maybes", "Records that may have been seen, and that were looked up"),
     "dead_letters": ("dead_letters", "Records and timers given up on"),
     "bad_rows": ("bad_rows", "Rows of an input given up on"),
 }  # fmt: skip
