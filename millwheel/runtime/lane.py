@@ -46,7 +46,7 @@ Group = tuple[KeyState, list[Item]]
 """One key's items, to be run in order."""
 
 JOINING_RECORDS = 1000
-"""A commit of so many waits for no more: each would save less than a per mille of it."""
+"""A commit of so many waits for no more: its own cost is a few per cent of theirs."""
 
 FAIR_TURN = 8
 """Every so many times the next interval in turn is asked for work first."""
