@@ -604,10 +604,20 @@ class Store(Protocol):
         """
         ...
 
+    async def newest_seen(self, bucket: int, computation: int) -> dict[int, int]:
+        """The highest number of each log among the ids of rows and strong productions in the bucket, of
+        whatever slots."""
+        ...
+
     async def scan_seen(
-        self, bucket: int, computation: int, after: tuple[int, bytes], slot_to: int, limit: int
-    ) -> list[tuple[int, bytes]]:
-        """Up to `limit` (slot, id) of the bucket, in order."""
+        self,
+        bucket: int,
+        computation: int,
+        slots: tuple[int, int],
+        after: tuple[bytes, int],
+        limit: int,
+    ) -> list[tuple[bytes, int]]:
+        """Up to `limit` (id, slot) of a bucket and of the slots, in order."""
         ...
 
     async def load_keys(

@@ -23,7 +23,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from millwheel.errors import Fenced, StoreError, StoreUnavailable
-from millwheel.model import name_of
+from millwheel.model import log_and_number, name_of
 from millwheel.sinks import Table
 from millwheel.store import deployment
 from millwheel.store.lane import PostgresLane, translate
@@ -491,21 +491,35 @@ class PostgresStore:
         )
         return {id_.bytes for (id_,) in rows}
 
+    async def newest_seen(self, bucket: int, computation: int) -> dict[int, int]:
+        rows = await self._rows(
+            "newest_seen",
+            {"computation": computation},
+            table=bucket_table("seen_record", bucket),
+        )
+        return dict(log_and_number(id_.bytes) for (id_,) in rows)
+
     async def scan_seen(
-        self, bucket: int, computation: int, after: tuple[int, bytes], slot_to: int, limit: int
-    ) -> list[tuple[int, bytes]]:
+        self,
+        bucket: int,
+        computation: int,
+        slots: tuple[int, int],
+        after: tuple[bytes, int],
+        limit: int,
+    ) -> list[tuple[bytes, int]]:
         rows = await self._rows(
             "scan_seen",
             {
                 "computation": computation,
-                "slot": after[0],
-                "id": UUID(bytes=after[1]),
-                "slot_to": slot_to,
+                "slot_from": slots[0],
+                "slot_to": slots[1],
+                "id": UUID(bytes=after[0]),
+                "slot": after[1],
                 "limit": limit,
             },
             table=bucket_table("seen_record", bucket),
         )
-        return [(slot, id_.bytes) for slot, id_ in rows]
+        return [(id_.bytes, slot) for id_, slot in rows]
 
     # -- state ----------------------------------------------------------------------
 

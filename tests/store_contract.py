@@ -497,14 +497,14 @@ class Sight:
     counts: list[tuple[Any, ...]]
     log: list[tuple[Any, ...]]
     dead_letters: list[DeadLetter]
-    seen: dict[int, list[tuple[int, bytes]]]
+    seen: dict[int, list[tuple[bytes, int]]]
 
 
 async def look(site: Site, owner: Owner) -> Sight:
     """All of it."""
     seen = {
         bucket.id: await site.store.scan_seen(
-            bucket.id, owner.computation, (-1, b"\xff" * 16), SLOTS, 100_000
+            bucket.id, owner.computation, (0, SLOTS), (bytes(16), -1), 100_000
         )
         for bucket in await site.store.live_buckets()
     }

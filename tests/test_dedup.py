@@ -131,9 +131,9 @@ async def test_copies_in_flight_join_the_first_and_appear_nowhere() -> None:
 class Scanned(MemoryStore):
     """One whose table of seen ids holds what the test says."""
 
-    seen: list[tuple[int, bytes]]
+    seen: set[tuple[int, int, bytes]]
 
-    async def scan_seen(self, *_: object) -> list[tuple[int, bytes]]:
+    def _seen(self, bucket: int) -> set[tuple[int, int, bytes]]:
         return self.seen
 
 
@@ -152,7 +152,7 @@ def test_nothing_that_was_seen_is_surely_new(
     async def go() -> None:
         clock, stamps, buckets, _ = await make()
         store = Scanned(clock=clock)
-        store.seen = [(9, record_id(*place)) for place in sorted(before)]
+        store.seen = {(9, 1, record_id(*place)) for place in before}
         (bucket,) = (bucket.id for bucket in buckets.live())
         dedup = Dedup(store, buckets, 1, (0, 65536), capacity=9, inherited=frozenset({bucket}))
         stamp, seen = stamps.next(), set(before)

@@ -341,7 +341,7 @@ async def test_a_filter_not_yet_rebuilt_answers_maybe() -> None:
     world.on_durable = None
 
     async def never(name: str) -> None:
-        if name == "scan_seen":
+        if name == "newest_seen":
             await Gate().wait()
 
     world.store.faults.before_call = never

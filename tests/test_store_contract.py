@@ -25,7 +25,7 @@ from millwheel.errors import (
     StoreError,
     StoreUnavailable,
 )
-from millwheel.model import MIN_TIME, SLOTS
+from millwheel.model import MIN_TIME, SLOTS, record_id
 from millwheel.sinks import Table
 from millwheel.store.memory import jsonb_text
 from millwheel.store.port import EARLY_CLOSE_MICROS, Bucket, Commit, IntervalCommit, Store
@@ -343,7 +343,7 @@ async def test_every_kind_of_row_is_there_after_its_commit(site: Site, count: in
     }
     assert seen.pending == [(owner.log(), n) for n in range(count)]
     assert seen.seen[commit.bucket] == sorted(
-        (slot, id_) for slot, _, id_ in map(owner.seen, range(count))
+        (id_, slot) for slot, _, id_ in map(owner.seen, range(count))
     )
     assert seen.counts == seen.log == [row(f"w{n:03}", n) for n in range(count)]
     assert seen.dead_letters == commit.dead_letters
@@ -880,12 +880,30 @@ async def test_seen_ids_are_scanned_in_slices(site: Site) -> None:
     others = [(slot, owner.computation + 1, id_) for slot, _, id_ in mine]
     commit.seen[commit.bucket] = [*mine, *others]
     await owner.write(commit)
-    after, found = (2, b"\xff" * 16), []
-    while page := await site.store.scan_seen(commit.bucket, owner.computation, after, 12, 10):
+    after, found = mine[9][2], []
+    place = (after, mine[9][0])
+    while page := await site.store.scan_seen(commit.bucket, owner.computation, (3, 12), place, 10):
         assert len(page) <= 10
         found += page
-        after = page[-1]
-    assert found == [(slot, id_) for slot, _, id_ in mine if 3 <= slot < 12]
+        place = page[-1]
+    assert found == [(id_, slot) for slot, _, id_ in mine if 3 <= slot < 12]
+
+
+async def test_of_each_log_the_newest_seen_id_is_found(site: Site) -> None:
+    """Not those of others, and no ids that come in no order."""
+    owner = await Owner.take(site.store)
+    commit = owner.commit()
+    of, logs = owner.computation, {3: 70, 4: 1, 1 << 40: 9, (1 << 63) - 1: 5}
+    ids = [record_id(log, seq) for log, newest in logs.items() for seq in (newest, 0)]
+    commit.seen[commit.bucket] = [
+        *((n, of, id_) for n, id_ in enumerate(ids)),
+        (1, of + 1, record_id(3, 99)),
+        *((1, of, first * 16) for first in (b"\x80", b"\xff")),
+    ]
+    await owner.write(commit)
+    assert await site.store.newest_seen(commit.bucket, of) == logs
+    assert await site.store.newest_seen(commit.bucket, of + 1) == {3: 99}
+    assert await site.store.newest_seen(commit.bucket, of + 2) == {}
 
 
 async def test_a_bucket_that_is_gone_is_an_error_not_an_empty_one(site: Site) -> None:
@@ -893,7 +911,9 @@ async def test_a_bucket_that_is_gone_is_an_error_not_an_empty_one(site: Site) ->
     with pytest.raises(StoreError):
         await site.store.look_up_seen(4711, owner.computation, [(1, bytes(16))])
     with pytest.raises(StoreError):
-        await site.store.scan_seen(4711, owner.computation, (0, bytes(16)), SLOTS, 10)
+        await site.store.scan_seen(4711, owner.computation, (0, SLOTS), (bytes(16), -1), 10)
+    with pytest.raises(StoreError):
+        await site.store.newest_seen(4711, owner.computation)
 
 
 async def test_folded_entries_are_loaded_by_key_entry_and_range(site: Site) -> None:

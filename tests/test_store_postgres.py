@@ -1146,9 +1146,17 @@ PLANNED: list[tuple[str, dict[str, Any], dict[str, str]]] = [
     ),
     (
         "scan_seen",
-        {"slot": 9, "computation": 2, "id": uuid.UUID(int=0), "slot_to": SLOTS, "limit": 1000},
+        {
+            "slot": -1,
+            "computation": 2,
+            "id": uuid.UUID(int=0),
+            "slot_from": 9,
+            "slot_to": SLOTS,
+            "limit": 1000,
+        },
         {"table": "seen_record"},
     ),
+    ("newest_seen", {"computation": 2}, {"table": "seen_record"}),
     ("read_productions", {"log": 101, "first": MANY, "limit": 100}, {}),
     ("read_last_commits", {"interval_ids": [2, 3]}, {}),
     ("read_state_tail", {"interval_id": 2, "after": 2 * MANY - 50}, {}),

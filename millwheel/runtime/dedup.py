@@ -27,7 +27,7 @@ from xxhash import xxh3_128_digest
 
 from millwheel.codec import shown
 from millwheel.errors import NotTheSameAgain, StoreError, StoreUnavailable
-from millwheel.model import Delivery, is_derived, log_and_number, name_of
+from millwheel.model import Delivery, is_derived, name_of
 from millwheel.runtime.buckets import Buckets
 from millwheel.store.port import Store
 
@@ -38,6 +38,12 @@ ERROR_RATE = 0.001
 """Share of new records that are looked up in the table although they are new."""
 
 GROWTH = 4
+FIRST_ID = (bytes(16), -1)
+"""Before all ids, with their slots."""
+
+FIRST_DERIVED = (b"\x80" + bytes(15), -1)
+"""Before all ids of weak productions, and behind all that come in order."""
+
 REBUILD_ROWS = 1000
 """Ids added between two looks at the event loop: about 3 ms."""
 
@@ -380,19 +386,21 @@ class Dedup:
             self._seen.pop(bucket, None)
 
     async def rebuild(self, bucket: int, pause: Any) -> None:
-        """Learn from its table what others have seen of an inherited bucket, slice by slice."""
+        """Learn from its table what others have seen of an inherited bucket: of ids in order the
+        newest of each log, whose slot ever it has, and slice by slice those in no order."""
         found = self.seen_in(bucket)
-        named = bucket in self._buckets.named()
-        after = (self._slots[0] - 1, b"\xff" * 16)
+        after = FIRST_ID
+        if bucket not in self._buckets.named():
+            after = FIRST_DERIVED
+            newest = await self._store.newest_seen(bucket, self._computation)
+            for log, number in newest.items():
+                found.advance(log, number)
         while not found.ready:
             rows = await self._store.scan_seen(
-                bucket, self._computation, after, self._slots[1], REBUILD_ROWS
+                bucket, self._computation, self._slots, after, REBUILD_ROWS
             )
-            for _, id_ in rows:
-                if named or is_derived(id_):
-                    found.add(name_of(id_))
-                else:
-                    found.advance(*log_and_number(id_))
+            for id_, _ in rows:
+                found.add(name_of(id_))
             if len(rows) < REBUILD_ROWS:
                 found.ready = True
                 return

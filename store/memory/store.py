@@ -14,7 +14,7 @@ from typing import Any
 
 from millwheel.clock import Clock, SystemClock
 from millwheel.errors import PlacementRefused, StoreError
-from millwheel.model import name_of
+from millwheel.model import is_derived, log_and_number, name_of
 from millwheel.sinks import Table
 from millwheel.store.memory import administration, deployment, lane, views
 from millwheel.store.memory.buckets import Buckets
@@ -286,14 +286,24 @@ class MemoryStore:
             id_ for slot, of, id_ in known if of == computation and (slot, name_of(id_)) in names
         }
 
+    async def newest_seen(self, bucket: int, computation: int) -> dict[int, int]:
+        await self._called("newest_seen")
+        found = [id_ for _, of, id_ in self._seen(bucket) if of == computation]
+        return dict(log_and_number(id_) for id_ in sorted(found) if not is_derived(id_))
+
     async def scan_seen(
-        self, bucket: int, computation: int, after: tuple[int, bytes], slot_to: int, limit: int
-    ) -> list[tuple[int, bytes]]:
+        self,
+        bucket: int,
+        computation: int,
+        slots: tuple[int, int],
+        after: tuple[bytes, int],
+        limit: int,
+    ) -> list[tuple[bytes, int]]:
         await self._called("scan_seen")
         return sorted(
-            (slot, id_)
+            (id_, slot)
             for slot, of, id_ in self._seen(bucket)
-            if of == computation and (slot, id_) > after and slot < slot_to
+            if of == computation and (id_, slot) > after and slots[0] <= slot < slots[1]
         )[:limit]
 
     def _seen(self, bucket: int) -> set[tuple[int, int, bytes]]:

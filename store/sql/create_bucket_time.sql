@@ -8,7 +8,7 @@ CREATE INDEX ON {timer_change_new} (interval_id, n);
 CREATE TABLE {production_new} (LIKE {production} INCLUDING STORAGE, PRIMARY KEY (log, seq));
 CREATE TABLE {straggler_new} (LIKE {straggler} INCLUDING STORAGE, PRIMARY KEY (log, seq));
 CREATE INDEX ON {straggler_new} (origin, place) WHERE origin <> 0;
-CREATE TABLE {seen_record_new} (LIKE {seen_record} INCLUDING STORAGE, PRIMARY KEY (slot, computation, id));
+CREATE TABLE {seen_record_new} (LIKE {seen_record} INCLUDING STORAGE, PRIMARY KEY (computation, id, slot));
 ALTER TABLE {commit_record_new} INHERIT {commit_record};
 ALTER TABLE {state_change_new} INHERIT {state_change};
 ALTER TABLE {timer_change_new} INHERIT {timer_change};

@@ -1,7 +1,7 @@
 -- One slice of a bucket's ids, in key order, to rebuild a filter.
-SELECT slot, id FROM {table}
+SELECT id, slot FROM {table}
 WHERE computation = %(computation)s
-  AND (slot, computation, id) > (%(slot)s, %(computation)s, %(id)s::uuid)
-  AND slot < %(slot_to)s
-ORDER BY slot, computation, id
+  AND (id, slot) > (%(id)s::uuid, %(slot)s)
+  AND slot >= %(slot_from)s AND slot < %(slot_to)s
+ORDER BY id, slot
 LIMIT %(limit)s
