@@ -730,6 +730,8 @@ class Lane:
         acknowledged: list[Delivery[Any]] = []
         for interval, work in works.items():
             interval.settled(work)
+            if work.given_up and interval.injector is not None:
+                interval.injector.acknowledged()  # no reader does that for these rows
             if interval.bundling is not None:
                 self.wake.set()  # what is stored may be delivered, or the next one closed
             interval.last_bucket = commit.bucket
