@@ -16,25 +16,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table, Timer
+from millwheel.codec import encode_key
 from millwheel.errors import CommitUnknown, GraphError, StoreUnavailable
-from millwheel.model import Delivery
+from millwheel.model import SLOTS, Delivery
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.frames import Loose, RootReport, decode
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.tree import Entry, Roots, edge_of, owner_bits, owner_of
 from millwheel.store.port import Commit
+from millwheel.testing import inject
 from millwheel.testing.ether import FAIR, Fate, Weather
 from tests.drawing import examples
 from tests.test_runtime_world import (
     ITEMS,
     QUICK,
     TALLY,
+    Count,
     Counted,
     Gate,
     Item,
     Tally,
     World,
     at,
+    items,
     key_of,
     script,
     time_of,
@@ -592,6 +596,55 @@ async def test_what_is_queued_in_a_stretch_is_bounded() -> None:
     await world.finish(engine)
     assert sorted(world.numbers()) == list(range(800))
     assert replays(world) == 0
+
+
+class Leaf(Computation[Item, Count]):
+    """Counts, and sends nothing on."""
+
+    async def process_record(self, record: Record[Item], ctx: Context[Count]) -> None:
+        ctx.state.count += 1
+
+
+def key_in(slots: range) -> str:
+    return next(key for n in range(99) if encode_key(key := f"key {n}")[1] in slots)
+
+
+async def test_who_waits_for_room_in_a_queue_goes_on_when_another_lane_makes_some() -> None:
+    """Be the queue full of what others have sent: of that nothing is told to who waits."""
+    made = Pipeline("room", settings=replace(FEW, lanes=2))
+    low, high = key_in(range(SLOTS // 2)), key_in(range(SLOTS // 2, SLOTS))
+    source = script(ITEMS, [], "items")
+    others = [Stream(f"other_{number}", Item) for number in range(2)]
+    for stream, rows in zip(
+        (others[0], ITEMS, others[1]),
+        (script(others[0], items(*range(8), key=high), "first"), source,
+         script(others[1], items(*range(8), key=high), "second")),
+        strict=True,
+    ):  # fmt: skip
+        made.inject(stream, rows, timestamp=time_of)
+    made.add(Relay(HALVES), ITEMS.by(key_of), name="entry", **TREE)
+    made.add(Leaf(), HALVES.by(lambda item: high), *(o.by(key_of) for o in others), name="leaf")
+    world, gate = World(made), Gate()
+
+    async def load_later(name: str) -> None:
+        if name == "load_keys":
+            await gate.wait()
+
+    world.store.faults.before_call = load_later
+    engine = await world.start()
+    await world.until(lambda: gate.reached)
+    await world.turns(100, tick=0.001)
+    source.append(inject(ITEMS, Item(low, 8)))
+    engine.read_on()
+    entry, leaf = world.interval("entry"), world.interval("leaf", 1)
+    await world.until(lambda: entry.intake)
+    await world.turns(100, tick=0.001)
+    assert not entry.may_send(), "the queue is full"
+    assert not {entry, leaf} <= set(engine.lanes[0].intervals), "they are in two lanes"
+    gate.open()
+    await world.until(engine.done.is_set, tick=0.0001)
+    assert engine.processed == 18
+    await engine.stop()
 
 
 async def test_roots_are_bounded() -> None:
