@@ -19,7 +19,13 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from millwheel.context import BAD_ROWS, Effects
-from millwheel.errors import CommitUnknown, Fenced, StatementError, StoreUnavailable
+from millwheel.errors import (
+    CommitUnknown,
+    Fenced,
+    StatementError,
+    StoreUnavailable,
+    UserCodeError,
+)
 from millwheel.model import Delivery, Firing
 from millwheel.runtime.bundle import Bundle, Item
 from millwheel.runtime.bundle_execution import run_bundle
@@ -476,8 +482,10 @@ class Lane:
 
     def _hand_ended(self, hand: asyncio.Task[None]) -> None:
         self._hands.discard(hand)
-        if not hand.cancelled() and hand.exception() is not None:
+        if not hand.cancelled():
             self._engine.fail(hand.exception())
+        elif self._runner is not None:  # not by `stop_running`: its keys would be taken for ever
+            self._engine.fail(UserCodeError("user code has cancelled the task that it runs in"))
         self.announce()
         self.wake.set()
 
