@@ -245,10 +245,11 @@ class Lane:
         while True:
             self.wake.clear()
             await self._page_in()
-            self._tend_bundles()
-            taken = self._take()
+            now = self._engine.now()
+            self._tend_bundles(now)
+            taken = self._take(now)
             if taken is None:
-                self._wake_for_wall_timers()
+                self._wake_for_wall_timers(now)
                 self._looked.set()
                 await self.wake.wait()
                 continue
@@ -276,9 +277,11 @@ class Lane:
                 for kind in kinds:
                     await self._engine.load_timers(interval, kind)
 
-    def _wake_for_wall_timers(self) -> None:
-        """Be awake when the clock reaches the next wall timer."""
-        due = [at for interval in self.intervals if (at := interval.next_alarm()) is not None]
+    def _wake_for_wall_timers(self, now: int) -> None:
+        """Be awake when the clock reaches the next wall timer. What was due by `now` and could not
+        be taken waits for something else, and that wakes."""
+        alarms = [interval.next_alarm() for interval in self.intervals]
+        due = [at for at in alarms if at is not None and at > now]
         if not due or (
             self._alarm is not None and not self._alarm.done() and self._alarm_at <= min(due)
         ):
@@ -294,8 +297,8 @@ class Lane:
             await engine.clock.sleep(left / 1e6)
         self.wake.set()
 
-    def _take(self) -> tuple[Interval, list[Item]] | None:
-        """Some work of an interval that has any; due timers come before records."""
+    def _take(self, now: int) -> tuple[Interval, list[Item]] | None:
+        """Some work of an interval that has any; timers due at `now` come before records."""
         settings = self._settings
         if (
             self._open.count >= settings.bundle_records
@@ -303,7 +306,6 @@ class Lane:
             or len(self._hands) >= settings.waiting_keys
         ):
             return None
-        now = self._engine.now()
         for interval in self._in_turn():
             if interval.leaving:
                 continue
@@ -586,9 +588,8 @@ class Lane:
 
     # -- numbered bundles -------------------------------------------------------------
 
-    def _tend_bundles(self) -> None:
-        """Close the bundles that are due, and give to user code those that are stored."""
-        now = self._engine.now()
+    def _tend_bundles(self, now: int) -> None:
+        """Close the bundles that are due at `now`, and give to user code those that are stored."""
         for interval, bundling in self._bundlings():
             if bundling.is_due(now) and not interval.leaving:
                 bundling.close()
