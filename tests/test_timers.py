@@ -198,6 +198,31 @@ async def test_a_hold_does_not_end_with_time_before_the_last_timer_has_fired() -
     assert world.interval("do").durable == MAX_TIME
 
 
+async def test_holds_that_are_not_in_memory_and_were_released_hold_nothing() -> None:
+    """The watermark stands where they begin, and then goes on; nothing else happens in their lane."""
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        for number in range(1, 6):
+            if record.value.number == 0:
+                ctx.hold_watermark(at(10 * number), tag=str(number))
+            else:
+                ctx.release_watermark(str(number))
+
+    limits = replace(QUICK, lanes=2, timers_in_memory=2, chunk_records=1)
+    source = script(ITEMS, [*items(0, 1, key="k0"), advance(ITEMS, at(20))])
+    world = World(doing(source, do, settings=limits))
+    engine = await world.start()
+    await world.until(engine.done.is_set, tick=0.001)
+    (interval,) = (i for i in engine.lanes[1].intervals if i.step.name == "do")
+    assert not interval.timers["hold"].is_whole
+    for second in (20, 60):
+        source.append(advance(ITEMS, at(second)))
+        engine.read_on()
+        due = int(at(second).timestamp() * 1e6)
+        await world.until(lambda due=due: interval.durable == due, tick=0.001)  # type: ignore[misc]
+    await engine.stop()
+
+
 @pytest.mark.parametrize("kind", ["watermark", "wall"])
 @pytest.mark.parametrize("limit", [1, 3, 50])
 async def test_timers_that_are_not_in_memory_fire_all_the_same(kind: Any, limit: int) -> None:

@@ -85,9 +85,11 @@ class Promises:
                 self._consider(reader)
 
     def _consider(self, interval: Interval) -> None:
-        """What came in has moved on in time: timers may be due, or more may be promised."""
+        """What came in has moved on in time: timers may be due or to be read, holds among them, or
+        more may be promised."""
         engine = self._engine
-        if interval.has_due(engine.now()):
+        now = engine.now()
+        if interval.has_due(now) or interval.lacking_timers(now):
             engine.wake(interval)
         elif interval.has_news():
             engine.touch(interval, urgent=True)
