@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -13,17 +14,18 @@ from hypothesis import strategies as st
 from millwheel import Pipeline, Table
 from millwheel.errors import CommitUnknown, Fenced, StatementError, StoreUnavailable
 from millwheel.graph import Node
-from millwheel.model import Delivery
+from millwheel.model import MAX_TIME, Delivery
 from millwheel.runtime.balancer import Balancer
 from millwheel.runtime.courier import Remote
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.frames import Report, decode
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.placing import Placing
 from millwheel.runtime.sent import SentLog
 from millwheel.runtime.step import Step
 from millwheel.runtime.tasks import end
 from millwheel.store.port import Commit
-from millwheel.testing.ether import Weather
+from millwheel.testing.ether import FAIR, Fate, Weather
 from millwheel.timers.holds import Holds
 from tests.drawing import examples
 from tests.test_runtime_world import ITEMS, TALLY, Counted, Gate, Tally, key_of, script, time_of
@@ -319,6 +321,46 @@ async def test_what_a_claim_sends_again_wakes_its_readers_in_other_lanes() -> No
     engine.spawn(Placing(engine, Balancer(engine)).run(), "placing")
     await cluster.go(cluster.finished)
     check(cluster, values)
+
+
+async def test_what_is_taken_tells_its_readers_here_how_far_it_is() -> None:
+    """Its last owner could not: nobody else would, once all of it has arrived."""
+    values = many(100)
+    cluster = Cluster(counting(values, replace(SHARED, lanes=1)))
+    first = await cluster.join()
+    await cluster.go(lambda: len(first.intervals) == 4)
+    second = await cluster.join()
+    for engine in (first, second):
+        await end([task for task in engine._tasks if task.get_name() == "placing"])
+        await cluster.pass_time(look(engine))
+
+    def lose_reports(sender: str, receiver: str, body: bytes) -> Fate:
+        return Fate(copies=0) if isinstance(decode(body), Report) and sender == "w1" else FAIR
+
+    cluster.ether.weather = lose_reports
+    (tally, recount) = (
+        next(i for i in first.intervals if i.step.name == name) for name in ("tally", "recount")
+    )
+    await cluster.pass_time(move(tally, first, second))
+    (tally,) = second.intervals
+    await cluster.go(lambda: tally.durable == MAX_TIME)
+    assert recount.durable < MAX_TIME
+    await cluster.pass_time(move(tally, second, first))
+    await cluster.go(lambda: recount.durable == MAX_TIME, turns=2_000)
+    check(cluster, values)
+
+
+async def look(engine: Engine) -> None:
+    await engine.neighbours.look_around()
+
+
+async def move(interval: Interval, engine: Engine, other: Engine) -> None:
+    """Hand an interval over, without anybody's wishes."""
+    assert await engine.holdings.give_up(interval)
+    placement = await other.neighbours.look_around()
+    (row,) = (row for row in placement.intervals if row.id == interval.id)
+    await other.holdings.take([row.id], {row.id: row.sequencer})
+    await look(engine)
 
 
 async def give_up(engine: Engine, interval: Interval) -> None:
