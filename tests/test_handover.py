@@ -350,6 +350,26 @@ async def test_what_is_taken_tells_its_readers_here_how_far_it_is() -> None:
     check(cluster, values)
 
 
+async def test_what_could_not_be_given_up_is_worked_on_again() -> None:
+    """The store did not fold for longer than anybody is patient, while the lease went on."""
+    values = many(400)
+    cluster = Cluster(counting(values, replace(SHARED, store_patience_seconds=1.0)))
+    engine = await cluster.join()
+    await cluster.go(lambda: engine.processed > 20)
+
+    async def fold_nothing(name: str) -> None:
+        if name == "fold":
+            raise StoreUnavailable("asks to try again")
+
+    cluster.store.faults.before_call = fold_nothing
+    interval = next(i for i in engine.intervals if i.step.name == "tally")
+    with pytest.raises(StoreUnavailable):
+        await cluster.pass_time(give_up(engine, interval))
+    cluster.store.faults.before_call = None
+    await cluster.go(cluster.finished, turns=5_000)
+    check(cluster, values)
+
+
 async def look(engine: Engine) -> None:
     await engine.neighbours.look_around()
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from millwheel.codec import apply_migrations, decode_key
-from millwheel.errors import Fenced
+from millwheel.errors import Fenced, StoreError
 from millwheel.model import Delivery, record_id
 from millwheel.runtime.courier import Remote
 from millwheel.runtime.dedup import Dedup
@@ -164,7 +164,7 @@ class Holdings:
             Whether it is free now: False if somebody has claimed it meanwhile.
 
         Raises:
-            StoreError: it could not be finished; the interval stays as it is stored.
+            StoreError: it could not be finished; it is as it is stored, and nobody works on it.
         """
         engine = self._engine
         if interval.leaving:
@@ -176,12 +176,17 @@ class Holdings:
             return False  # fenced meanwhile
         remote = self._leave(interval)
         await engine.drain(interval)
-        while (
-            interval.ownership is Ownership.HELD
-            and interval.folded < interval.durable_n
-            and await engine.patiently(lambda: engine.housekeeping.fold(interval))
-        ):
-            pass
+        try:
+            while (
+                interval.ownership is Ownership.HELD
+                and interval.folded < interval.durable_n
+                and await engine.patiently(lambda: engine.housekeeping.fold(interval))
+            ):
+                pass
+        except StoreError:
+            if interval.ownership is Ownership.HELD:
+                await self.lose(interval)  # it is ours, and will be claimed again
+            raise
         if interval.ownership is not Ownership.HELD:
             return False
         self._send_on(interval, remote)
