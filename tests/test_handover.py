@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
 
@@ -367,6 +368,51 @@ async def test_what_could_not_be_given_up_is_worked_on_again() -> None:
         await cluster.pass_time(give_up(engine, interval))
     cluster.store.faults.before_call = None
     await cluster.go(cluster.finished, turns=5_000)
+    check(cluster, values)
+
+
+@pytest.mark.parametrize("done", [True, False])
+async def test_who_starts_over_leaves_alone_what_is_being_released(done: bool) -> None:
+    """Done or not: the worker does not know it yet, while a lane that had it claims again."""
+    values = many(400)
+    cluster = Cluster(counting(values, SHARED))
+    engine = await cluster.join()
+    await cluster.go(lambda: engine.processed > 40)
+    interval = next(i for i in engine.intervals if i.step.name == "recount")
+    lane = next(lane for lane in engine.lanes if interval in lane.intervals)
+    connection, answer = Gate(), Gate()
+    release = cluster.store.release
+
+    async def release_late(worker: str, sequencers: Mapping[int, int]) -> list[int]:
+        if not done:
+            await answer.wait()
+        released = await release(worker, sequencers)
+        await answer.wait()
+        return released
+
+    async def connect_late(name: str) -> None:
+        if name == "open_lane":
+            await connection.wait()
+
+    def fail_others(commit: Commit) -> None:
+        ids = {link.interval_id for link in commit.intervals}
+        idle = not (interval.dirty or interval.backlog or interval in lane._open.works)
+        if idle and ids < {other.id for other in lane.intervals} - {interval.id}:
+            cluster.on_try = None
+            raise StoreUnavailable("away")
+
+    cluster.store.release = release_late  # type: ignore[method-assign]
+    cluster.store.faults.before_call = connect_late
+    cluster.on_try = fail_others
+    await cluster.go(lambda: connection.reached)
+    change = asyncio.ensure_future(engine.change(give_up(engine, interval)))
+    await cluster.go(lambda: answer.reached, turns=500)
+    connection.open()
+    await cluster.go(lambda: not lane._recovery.under_way, turns=500)
+    answer.open()
+    await cluster.go(change.done)
+    await change
+    await cluster.go(cluster.finished)
     check(cluster, values)
 
 

@@ -259,6 +259,10 @@ class Holdings:
 
     # -- starting over ----------------------------------------------------------------
 
+    def _is_in_hand(self, interval: Interval) -> bool:
+        """Whether it is ours; one that is just being released is so no more."""
+        return interval.ownership is Ownership.HELD and self._by_id.get(interval.id) is interval
+
     async def _claim_again(self, intervals: list[Interval]) -> dict[int, Claim]:
         """Claim what is still ours of some intervals; what is not is let go of (I12).
 
@@ -267,7 +271,7 @@ class Holdings:
         """
         engine = self._engine
         while True:
-            ids = [i.id for i in intervals if i.ownership is Ownership.HELD]
+            ids = [i.id for i in intervals if self._is_in_hand(i)]
             if not ids:
                 return {}
             try:
@@ -282,7 +286,7 @@ class Holdings:
                 placement = await engine.patiently(engine.store.read_placement)
                 ours = {row.id for row in placement.intervals if row.owner == engine.worker}
                 for interval in intervals:
-                    if interval.ownership is Ownership.HELD and interval.id not in ours:
+                    if self._is_in_hand(interval) and interval.id not in ours:
                         engine.log.warning(
                             "fenced", interval=interval.name, sequencer=interval.sequencer
                         )
@@ -301,13 +305,13 @@ class Holdings:
             if interval.injector is not None:
                 await interval.injector.stop()
         claims = await self._claim_again(intervals)
-        restored = [i for i in intervals if i.ownership is Ownership.HELD and i.id in claims]
+        restored = [i for i in intervals if self._is_in_hand(i) and i.id in claims]
         sent_again = {log.id for interval in restored for log in interval.logs}
         for interval in self.intervals:
             interval.forget_queued(sent_again)
         engine.neighbours.forget_sent(sent_again)
         for interval in restored:
-            if interval.ownership is not Ownership.HELD:
+            if not self._is_in_hand(interval):
                 continue
             claim = claims[interval.id]
             for log in interval.logs:
@@ -315,7 +319,7 @@ class Holdings:
             interval.restore(claim)
             await self._restore(interval, claim)
         engine.promises.restore()
-        restored = [interval for interval in restored if interval.ownership is Ownership.HELD]
+        restored = [interval for interval in restored if self._is_in_hand(interval)]
         for interval in restored:
             if interval.injector is not None:
                 interval.injector.start(reading=not (engine.stopping or interval.leaving))
