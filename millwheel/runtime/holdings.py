@@ -201,6 +201,7 @@ class Holdings:
         """From here on records for its keys go to whoever will have it."""
         remote = self._engine.neighbours.stand_in(interval)
         interval.step.put(remote)
+        self._engine.wake_all()  # who waited for room in its queue has it now
         return remote
 
     def _send_on(self, interval: Interval, remote: Remote) -> None:
