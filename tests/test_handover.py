@@ -371,6 +371,54 @@ async def test_what_could_not_be_given_up_is_worked_on_again() -> None:
     check(cluster, values)
 
 
+async def test_what_was_not_sent_yet_is_sent_to_who_refused_what_was() -> None:
+    """Its owner was just claiming it, and the sender has started over since: there is nothing that
+    the owner could be asked about, and the credits are used up."""
+    values = many(400)
+    cluster = Cluster(counting(values, replace(SHARED, lanes=1)))
+    first = await cluster.join()
+    await cluster.go(lambda: first.processed > 20)
+    second = await cluster.join()
+    for engine in (first, second):
+        await end([task for task in engine._tasks if task.get_name() == "placing"])
+        await cluster.pass_time(look(engine))
+    (recount,) = (i for e in cluster.alive for i in e.intervals if i.step.name == "recount")
+    if recount in second.intervals:
+        await cluster.pass_time(move(recount, second, first))
+        (recount,) = (i for i in first.intervals if i.step.name == "recount")
+    gate, load = Gate(), second.buckets.load
+
+    async def load_late() -> None:
+        await gate.wait()
+        await load()
+
+    second.buckets.load = load_late  # type: ignore[method-assign]
+    (tally,) = (i for i in first.intervals if i.step.name == "tally")
+    moving = asyncio.ensure_future(move(recount, first, second))
+    await cluster.go(lambda: gate.reached and not tally.may_send())
+    await cluster.pass_time(look(first))
+    (remote,) = (r for r in first.neighbours.remotes() if r.step is recount.step)
+    await cluster.go(lambda: remote.refused_by == second.worker)
+
+    def fail_once(commit: Commit) -> None:
+        cluster.on_try = None
+        raise StoreUnavailable("away")
+
+    cluster.on_try = fail_once
+    first.touch(tally, urgent=True)
+    await cluster.go(lambda: first.lanes[0]._recovery.under_way)
+    await cluster.go(lambda: not first.lanes[0]._recovery.under_way)
+    await cluster.pass_time(look(first))
+    gate.open()
+    await cluster.go(moving.done)
+    for _ in range(10):
+        await cluster.turns(100, tick=0.01)
+        await cluster.pass_time(look(first))
+    assert all(log.drained for log in tally.logs[:-1])
+    await cluster.go(cluster.finished)
+    check(cluster, values)
+
+
 @pytest.mark.parametrize("done", [True, False])
 async def test_who_starts_over_leaves_alone_what_is_being_released(done: bool) -> None:
     """Done or not: the worker does not know it yet, while a lane that had it claims again."""
