@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from random import Random
 from typing import Any
 
@@ -499,6 +500,31 @@ async def test_a_bundle_comes_again_as_it_was_whatever_comes_first_now() -> None
     assert [number for _, number in outside.calls] == [1, 1, 2, 3]
     assert [number for _, number in outside.rows][:5] == [0, 1, 3, 5, 7]
     assert sorted(number for _, number in outside.rows) == [0, 1, 2, 3, 5, 7, 9]
+
+
+async def test_a_bundle_that_is_larger_than_the_cap_of_its_source_by_now_comes_again() -> None:
+    """A cap that moves begins low, and grows by what is acknowledged: nothing is, before all
+    members have come."""
+    outside = Outside()
+    made = Pipeline("again", settings=QUICK)
+    source = script(ITEMS, items(*range(200)))
+    made.inject(ITEMS, source, timestamp=time_of, latency_target=timedelta(seconds=5))
+    sink = ToOutside(outside, Bundles(records=60, seconds=0.1))
+    made.add(sink, ITEMS.by(key_of), name="to_outside")
+    gate = Gate()
+
+    async def wait_with_a_large_one() -> None:
+        if len(outside.given[outside.calls[-1]]) == 60:
+            await gate.wait()
+
+    sink.moment = lambda bundle: wait_with_a_large_one()
+    world = World(made)
+    first = await world.start()
+    await world.until(lambda: gate.reached, tick=0.01)
+    await first.kill()
+    gate.open()
+    await world.run(tick=0.01)
+    assert sorted(number for _, number in outside.rows) == list(range(200))
 
 
 async def test_what_waits_for_the_sink_holds_its_senders_and_the_watermark() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -161,6 +161,37 @@ async def test_a_row_that_is_larger_than_all_credits_passes_alone() -> None:
     world = World(pipeline)
     await world.run()
     assert [number for _, number, *_ in world.rows()] == list(range(5))
+
+
+@pytest.mark.parametrize("most", [1, 4])
+async def test_rows_that_are_given_up_make_room_for_others(most: int) -> None:
+    """Their letter is durable, and no reader acknowledges them: who else would have the rest read?"""
+
+    def time_of_good(item: Item) -> datetime:
+        if item.number < 20:
+            raise ValueError("no time")
+        return time_of(item)
+
+    pipeline = Pipeline("bad", settings=replace(QUICK, chunk_records=4))
+    pipeline.inject(
+        ITEMS,
+        script(ITEMS, items(*range(25))),
+        timestamp=time_of_good,
+        max_pending=most,
+        on_error="dead_letter",
+    )
+    pipeline.add(Tally(), ITEMS.by(key_of))
+    pipeline.sink(TALLY, Table("out", Counted, numbered=True))
+    world = World(pipeline)
+
+    async def takes_its_time(commit: Commit) -> None:
+        for _ in range(50):
+            await asyncio.sleep(0)
+
+    world.on_try = takes_its_time
+    await world.run()
+    assert world.numbers() == list(range(20, 25))
+    assert len(world.letters()) == 20
 
 
 @pytest.mark.parametrize(

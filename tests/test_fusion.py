@@ -412,6 +412,20 @@ async def test_one_that_keeps_or_writes_anything_is_not_run_in_vain(what: str) -
         assert len(world.rows("second_rows")) == 12
 
 
+async def test_what_goes_by_the_queue_behind_a_fused_run_that_made_nothing_is_sent() -> None:
+    """In the same run, and the second is not fused any more: nothing else is on its way."""
+
+    def do(item: Item, ctx: Context[None]) -> None:
+        if item.number:
+            ctx.count("counted")
+            ctx.produce(SECOND, item)
+
+    world = World(relayed(items_of(12, 1), do))
+    await world.run()
+    assert world.numbers() == list(range(1, 12))
+    assert world.counter("second", "counted") == 11
+
+
 async def test_one_that_wants_something_stored_gets_the_value_that_came() -> None:
     """What it did to it before nobody knew that is no effect."""
 
@@ -591,6 +605,17 @@ def test_what_was_fused_in_the_same_run_goes_first() -> None:
     assert ways.in_order(b"k", [made, queued], {1}, {1}) == [made]
     log.acknowledge([made.seq])
     assert ways.released() == [queued]
+
+
+def test_what_waits_for_nothing_is_not_held_back() -> None:
+    """What was fused has made nothing, or nothing of it is left: no ACK would let it go."""
+    logs = sent_log(1)
+    ways, log = TwoWays(logs), logs[-1]
+    queued, behind = output(log), output(log)
+    assert ways.in_order(b"k", [queued, behind], {1}, {1}) == [queued]
+    log.acknowledge([queued.seq])
+    assert ways.released() == [behind]
+    assert not ways.holds_back
 
 
 def test_inherited_logs_go_first() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -13,17 +15,18 @@ from hypothesis import strategies as st
 from millwheel import Pipeline, Table
 from millwheel.errors import CommitUnknown, Fenced, StatementError, StoreUnavailable
 from millwheel.graph import Node
-from millwheel.model import Delivery
+from millwheel.model import MAX_TIME, Delivery
 from millwheel.runtime.balancer import Balancer
 from millwheel.runtime.courier import Remote
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.frames import Report, decode
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.placing import Placing
 from millwheel.runtime.sent import SentLog
 from millwheel.runtime.step import Step
 from millwheel.runtime.tasks import end
 from millwheel.store.port import Commit
-from millwheel.testing.ether import Weather
+from millwheel.testing.ether import FAIR, Fate, Weather
 from millwheel.timers.holds import Holds
 from tests.drawing import examples
 from tests.test_runtime_world import ITEMS, TALLY, Counted, Gate, Tally, key_of, script, time_of
@@ -319,6 +322,159 @@ async def test_what_a_claim_sends_again_wakes_its_readers_in_other_lanes() -> No
     engine.spawn(Placing(engine, Balancer(engine)).run(), "placing")
     await cluster.go(cluster.finished)
     check(cluster, values)
+
+
+async def test_what_is_taken_tells_its_readers_here_how_far_it_is() -> None:
+    """Its last owner could not: nobody else would, once all of it has arrived."""
+    values = many(100)
+    cluster = Cluster(counting(values, replace(SHARED, lanes=1)))
+    first = await cluster.join()
+    await cluster.go(lambda: len(first.intervals) == 4)
+    second = await cluster.join()
+    for engine in (first, second):
+        await end([task for task in engine._tasks if task.get_name() == "placing"])
+        await cluster.pass_time(look(engine))
+
+    def lose_reports(sender: str, receiver: str, body: bytes) -> Fate:
+        return Fate(copies=0) if isinstance(decode(body), Report) and sender == "w1" else FAIR
+
+    cluster.ether.weather = lose_reports
+    (tally, recount) = (
+        next(i for i in first.intervals if i.step.name == name) for name in ("tally", "recount")
+    )
+    await cluster.pass_time(move(tally, first, second))
+    (tally,) = second.intervals
+    await cluster.go(lambda: tally.durable == MAX_TIME)
+    assert recount.durable < MAX_TIME
+    await cluster.pass_time(move(tally, second, first))
+    await cluster.go(lambda: recount.durable == MAX_TIME, turns=2_000)
+    check(cluster, values)
+
+
+async def test_what_could_not_be_given_up_is_worked_on_again() -> None:
+    """The store did not fold for longer than anybody is patient, while the lease went on."""
+    values = many(400)
+    cluster = Cluster(counting(values, replace(SHARED, store_patience_seconds=1.0)))
+    engine = await cluster.join()
+    await cluster.go(lambda: engine.processed > 20)
+
+    async def fold_nothing(name: str) -> None:
+        if name == "fold":
+            raise StoreUnavailable("asks to try again")
+
+    cluster.store.faults.before_call = fold_nothing
+    interval = next(i for i in engine.intervals if i.step.name == "tally")
+    with pytest.raises(StoreUnavailable):
+        await cluster.pass_time(give_up(engine, interval))
+    cluster.store.faults.before_call = None
+    await cluster.go(cluster.finished, turns=5_000)
+    check(cluster, values)
+
+
+async def test_what_was_not_sent_yet_is_sent_to_who_refused_what_was() -> None:
+    """Its owner was just claiming it, and the sender has started over since: there is nothing that
+    the owner could be asked about, and the credits are used up."""
+    values = many(400)
+    cluster = Cluster(counting(values, replace(SHARED, lanes=1)))
+    first = await cluster.join()
+    await cluster.go(lambda: first.processed > 20)
+    second = await cluster.join()
+    for engine in (first, second):
+        await end([task for task in engine._tasks if task.get_name() == "placing"])
+        await cluster.pass_time(look(engine))
+    (recount,) = (i for e in cluster.alive for i in e.intervals if i.step.name == "recount")
+    if recount in second.intervals:
+        await cluster.pass_time(move(recount, second, first))
+        (recount,) = (i for i in first.intervals if i.step.name == "recount")
+    gate, load = Gate(), second.buckets.load
+
+    async def load_late() -> None:
+        await gate.wait()
+        await load()
+
+    second.buckets.load = load_late  # type: ignore[method-assign]
+    (tally,) = (i for i in first.intervals if i.step.name == "tally")
+    moving = asyncio.ensure_future(move(recount, first, second))
+    await cluster.go(lambda: gate.reached and not tally.may_send())
+    await cluster.pass_time(look(first))
+    (remote,) = (r for r in first.neighbours.remotes() if r.step is recount.step)
+    await cluster.go(lambda: remote.refused_by == second.worker)
+
+    def fail_once(commit: Commit) -> None:
+        cluster.on_try = None
+        raise StoreUnavailable("away")
+
+    cluster.on_try = fail_once
+    first.touch(tally, urgent=True)
+    await cluster.go(lambda: first.lanes[0]._recovery.under_way)
+    await cluster.go(lambda: not first.lanes[0]._recovery.under_way)
+    await cluster.pass_time(look(first))
+    gate.open()
+    await cluster.go(moving.done)
+    for _ in range(10):
+        await cluster.turns(100, tick=0.01)
+        await cluster.pass_time(look(first))
+    assert all(log.drained for log in tally.logs[:-1])
+    await cluster.go(cluster.finished)
+    check(cluster, values)
+
+
+@pytest.mark.parametrize("done", [True, False])
+async def test_who_starts_over_leaves_alone_what_is_being_released(done: bool) -> None:
+    """Done or not: the worker does not know it yet, while a lane that had it claims again."""
+    values = many(400)
+    cluster = Cluster(counting(values, SHARED))
+    engine = await cluster.join()
+    await cluster.go(lambda: engine.processed > 40)
+    interval = next(i for i in engine.intervals if i.step.name == "recount")
+    lane = next(lane for lane in engine.lanes if interval in lane.intervals)
+    connection, answer = Gate(), Gate()
+    release = cluster.store.release
+
+    async def release_late(worker: str, sequencers: Mapping[int, int]) -> list[int]:
+        if not done:
+            await answer.wait()
+        released = await release(worker, sequencers)
+        await answer.wait()
+        return released
+
+    async def connect_late(name: str) -> None:
+        if name == "open_lane":
+            await connection.wait()
+
+    def fail_others(commit: Commit) -> None:
+        ids = {link.interval_id for link in commit.intervals}
+        idle = not (interval.dirty or interval.backlog or interval in lane._open.works)
+        if idle and ids < {other.id for other in lane.intervals} - {interval.id}:
+            cluster.on_try = None
+            raise StoreUnavailable("away")
+
+    cluster.store.release = release_late  # type: ignore[method-assign]
+    cluster.store.faults.before_call = connect_late
+    cluster.on_try = fail_others
+    await cluster.go(lambda: connection.reached)
+    change = asyncio.ensure_future(engine.change(give_up(engine, interval)))
+    await cluster.go(lambda: answer.reached, turns=500)
+    connection.open()
+    await cluster.go(lambda: not lane._recovery.under_way, turns=500)
+    answer.open()
+    await cluster.go(change.done)
+    await change
+    await cluster.go(cluster.finished)
+    check(cluster, values)
+
+
+async def look(engine: Engine) -> None:
+    await engine.neighbours.look_around()
+
+
+async def move(interval: Interval, engine: Engine, other: Engine) -> None:
+    """Hand an interval over, without anybody's wishes."""
+    assert await engine.holdings.give_up(interval)
+    placement = await other.neighbours.look_around()
+    (row,) = (row for row in placement.intervals if row.id == interval.id)
+    await other.holdings.take([row.id], {row.id: row.sequencer})
+    await look(engine)
 
 
 async def give_up(engine: Engine, interval: Interval) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millwheel.runtime.pacing import FIRST_CAP, READINGS, Pace
+from millwheel.runtime.pacing import FIRST_CAP, READINGS, SILENT_SECONDS, Pace
 from tests.drawing import examples
 
 CHUNK = 256
@@ -114,6 +114,22 @@ def test_what_was_on_its_way_when_it_starts_over_is_not_judged() -> None:
     pace.start_over()
     pace.acknowledged(50, 99.0)
     assert (pace.cap, pace.latency_seconds) == (FIRST_CAP, None)
+
+
+def test_a_cap_under_which_nothing_moves_is_doubled_now_and_then() -> None:
+    pace = Pace(100, 1.0)
+    pace.read(8, 8, 1000.0)
+    pace.read(16, 16, 1010.0)
+    assert not pace.loosen(1000.0 + SILENT_SECONDS - 1)
+    assert pace.loosen(1000.0 + SILENT_SECONDS)
+    assert pace.cap == 2 * FIRST_CAP
+    assert not pace.loosen(1000.0 + 2 * SILENT_SECONDS - 1)
+    pace.acknowledged(0, 1050.0)
+    assert not pace.loosen(1000.0 + 2 * SILENT_SECONDS)
+    for number in range(1, 9):
+        assert pace.loosen(1050.0 + number * SILENT_SECONDS)
+    assert pace.cap == 100
+    assert not Pace(100).loosen(1e9)
 
 
 @pytest.mark.parametrize("most", [1, 2, 5, 16, 1000])

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from millwheel import Context, Record, Timer
-from millwheel.errors import StoreUnavailable
+from millwheel.errors import StoreUnavailable, UserCodeError
 from millwheel.store.port import Commit
 from millwheel.testing import Harness, advance, inject
 from tests.test_runtime_world import (
@@ -235,6 +235,23 @@ async def test_waiting_code_runs_again_after_the_lane_started_over(error: Except
     gate.open()
     await world.finish(engine)
     assert world.tallied() == tally_of(values)
+
+
+async def test_code_that_cancels_its_own_task_is_an_error() -> None:
+    """Nobody else would ever run its key."""
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if record.value.number == 1:
+            task.cancel()
+            await asyncio.sleep(0)
+        produce(ctx, record.value.number)
+
+    world = World(doing(items(0, 1, 2), do))
+    with pytest.raises(UserCodeError, match="cancelled the task"):
+        await world.run()
+    await world.close()
 
 
 async def test_a_stop_in_order_does_not_wait_for_user_code() -> None:

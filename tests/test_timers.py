@@ -26,14 +26,18 @@ from tests.test_runtime_world import (
     QUICK,
     TALLY,
     Counted,
+    Do,
     Gate,
     Item,
     Kept,
     World,
     at,
     doing,
+    items,
+    key_of,
     produce,
     script,
+    time_of,
 )
 
 
@@ -194,6 +198,31 @@ async def test_a_hold_does_not_end_with_time_before_the_last_timer_has_fired() -
     assert world.interval("do").durable == MAX_TIME
 
 
+async def test_holds_that_are_not_in_memory_and_were_released_hold_nothing() -> None:
+    """The watermark stands where they begin, and then goes on; nothing else happens in their lane."""
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        for number in range(1, 6):
+            if record.value.number == 0:
+                ctx.hold_watermark(at(10 * number), tag=str(number))
+            else:
+                ctx.release_watermark(str(number))
+
+    limits = replace(QUICK, lanes=2, timers_in_memory=2, chunk_records=1)
+    source = script(ITEMS, [*items(0, 1, key="k0"), advance(ITEMS, at(20))])
+    world = World(doing(source, do, settings=limits))
+    engine = await world.start()
+    await world.until(engine.done.is_set, tick=0.001)
+    (interval,) = (i for i in engine.lanes[1].intervals if i.step.name == "do")
+    assert not interval.timers["hold"].is_whole
+    for second in (20, 60):
+        source.append(advance(ITEMS, at(second)))
+        engine.read_on()
+        due = int(at(second).timestamp() * 1e6)
+        await world.until(lambda due=due: interval.durable == due, tick=0.001)  # type: ignore[misc]
+    await engine.stop()
+
+
 @pytest.mark.parametrize("kind", ["watermark", "wall"])
 @pytest.mark.parametrize("limit", [1, 3, 50])
 async def test_timers_that_are_not_in_memory_fire_all_the_same(kind: Any, limit: int) -> None:
@@ -250,7 +279,7 @@ async def test_far_timers_that_come_due_are_read_before_anything_else_is_taken()
     interval.input_watermark = int(at(100).timestamp() * 1e6)
     assert interval.lacking_timers(world.clock.now()) == ["watermark"]
     lane.wake.clear()
-    assert lane._take() is None
+    assert lane._take(world.clock.now()) is None
     assert lane.wake.is_set()
     await world.until(lambda: len(world.rows()) == 9)
     assert world.numbers() == list(range(11, 20))
@@ -517,6 +546,47 @@ async def test_an_idle_engine_wakes_for_a_wall_timer() -> None:
     await world.until(lambda: world.numbers() == [10])
     world.clock.advance(90)
     await world.until(lambda: world.numbers() == [10, 100])
+    await engine.stop()
+
+
+async def test_a_wall_timer_that_is_due_and_waits_for_credits_keeps_nobody_busy() -> None:
+    gate = Gate()
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        ctx.set_timer(ctx.now + timedelta(seconds=1), "bell", "wall")
+        produce(ctx, record.value.number)
+
+    async def bell(timer: Timer, ctx: Context[Kept]) -> None:
+        produce(ctx, 99)
+
+    class Slow(Computation[Counted, None]):
+        async def process_record(self, record: Record[Counted], ctx: Context[None]) -> None:
+            await gate.wait()
+
+    made = Pipeline("slow", settings=replace(QUICK, chunk_records=1, max_unacked_records=4))
+    made.inject(ITEMS, script(ITEMS, items(*range(9))), timestamp=time_of)
+    made.add(Do(do, bell), ITEMS.by(key_of))
+    made.add(Slow(), TALLY.by(lambda counted: counted.key))
+    world = World(made)
+    engine = await world.start()
+    await world.turns(300)
+    world.clock.advance(1)
+    await world.turns(50)
+    (lane,) = engine.lanes
+    assert world.interval("do").has_due(world.clock.now())
+    take, looks = lane._take, 0
+
+    def counting(*arguments: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return take(*arguments)
+
+    lane._take = counting  # type: ignore[assignment,method-assign]
+    await world.turns(300)
+    assert looks == 0
+    gate.open()
+    await world.until(engine.done.is_set, tick=0.05)
+    assert engine.processed == 9 + 9 + 1 + 1
     await engine.stop()
 
 

@@ -16,25 +16,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table, Timer
+from millwheel.codec import encode_key
 from millwheel.errors import CommitUnknown, GraphError, StoreUnavailable
-from millwheel.model import Delivery
+from millwheel.model import SLOTS, Delivery
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.frames import Loose, RootReport, decode
 from millwheel.runtime.interval import Interval
+from millwheel.runtime.tasks import end
 from millwheel.runtime.tree import Entry, Roots, edge_of, owner_bits, owner_of
 from millwheel.store.port import Commit
+from millwheel.testing import inject
 from millwheel.testing.ether import FAIR, Fate, Weather
 from tests.drawing import examples
 from tests.test_runtime_world import (
     ITEMS,
     QUICK,
     TALLY,
+    Count,
     Counted,
     Gate,
     Item,
     Tally,
     World,
     at,
+    items,
     key_of,
     script,
     time_of,
@@ -592,6 +597,80 @@ async def test_what_is_queued_in_a_stretch_is_bounded() -> None:
     await world.finish(engine)
     assert sorted(world.numbers()) == list(range(800))
     assert replays(world) == 0
+
+
+class Leaf(Computation[Item, Count]):
+    """Counts, and sends nothing on."""
+
+    async def process_record(self, record: Record[Item], ctx: Context[Count]) -> None:
+        ctx.state.count += 1
+
+
+def key_in(slots: range) -> str:
+    return next(key for n in range(99) if encode_key(key := f"key {n}")[1] in slots)
+
+
+class Crowded:
+    """An entry in one lane and its reader in another, whose queue is full of what others sent."""
+
+    def __init__(self) -> None:
+        low, high = key_in(range(SLOTS // 2)), key_in(range(SLOTS // 2, SLOTS))
+        self.source = script(ITEMS, [], "items")
+        others = [Stream(f"other_{number}", Item) for number in range(2)]
+        full = [script(other, items(*range(8), key=high), other.name) for other in others]
+        made = Pipeline("room", settings=replace(SHARED, chunk_records=2, max_unacked_records=8))
+        for stream, rows in ((others[0], full[0]), (ITEMS, self.source), (others[1], full[1])):
+            made.inject(stream, rows, timestamp=time_of)
+        made.add(Relay(HALVES), ITEMS.by(key_of), name="entry", **TREE)
+        made.add(Leaf(), HALVES.by(lambda item: high), *(o.by(key_of) for o in others), name="leaf")
+        self.cluster = Cluster(made)
+        self.gate = Gate()
+        """Until it is open the reader waits for the store."""
+        self._record = inject(ITEMS, Item(low, 8))
+
+    async def start(self, *, alone: bool) -> Engine:
+        cluster = self.cluster
+        cluster.store.faults.before_call = self._load_later
+        engine = await (cluster.start() if alone else cluster.join())
+        await cluster.go(lambda: self.gate.reached)
+        await cluster.turns(100, tick=0.001)
+        self.source.append(self._record)
+        engine.read_on()
+        self.entry = next(i for i in engine.intervals if i.step.name == "entry")
+        self.leaf = [i for i in engine.intervals if i.step.name == "leaf"][1]
+        await cluster.go(lambda: self.entry.intake)
+        await cluster.turns(100, tick=0.001)
+        assert not self.entry.may_send(), "the queue is full"
+        assert not {self.entry, self.leaf} <= set(engine.lanes[0].intervals)
+        return engine
+
+    async def _load_later(self, name: str) -> None:
+        if name == "load_keys":
+            await self.gate.wait()
+
+
+async def test_who_waits_for_room_in_a_queue_goes_on_when_another_lane_makes_some() -> None:
+    """Of what others have sent nothing is told to who waits."""
+    crowded = Crowded()
+    engine = await crowded.start(alone=True)
+    crowded.gate.open()
+    await crowded.cluster.go(engine.done.is_set, turns=1_000)
+    assert engine.processed == 18
+    await engine.stop()
+
+
+async def test_who_waits_for_room_in_a_queue_goes_on_when_its_interval_leaves() -> None:
+    crowded = Crowded()
+    cluster, engine = crowded.cluster, await crowded.start(alone=False)
+    await end([task for task in engine._tasks if task.get_name() == "placing"])
+    crowded.gate.open()
+    await cluster.pass_time(hand_over(engine, crowded.leaf))
+    await cluster.go(lambda: not crowded.entry.intake, turns=1_000)
+    await cluster.leave(engine)
+
+
+async def hand_over(engine: Engine, interval: Interval) -> None:
+    assert await engine.holdings.give_up(interval)
 
 
 async def test_roots_are_bounded() -> None:

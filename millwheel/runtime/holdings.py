@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from millwheel.codec import apply_migrations, decode_key
-from millwheel.errors import Fenced
+from millwheel.errors import Fenced, StoreError
 from millwheel.model import Delivery, record_id
 from millwheel.runtime.courier import Remote
 from millwheel.runtime.dedup import Dedup
@@ -164,7 +164,7 @@ class Holdings:
             Whether it is free now: False if somebody has claimed it meanwhile.
 
         Raises:
-            StoreError: it could not be finished; the interval stays as it is stored.
+            StoreError: it could not be finished; it is as it is stored, and nobody works on it.
         """
         engine = self._engine
         if interval.leaving:
@@ -176,12 +176,17 @@ class Holdings:
             return False  # fenced meanwhile
         remote = self._leave(interval)
         await engine.drain(interval)
-        while (
-            interval.ownership is Ownership.HELD
-            and interval.folded < interval.durable_n
-            and await engine.patiently(lambda: engine.housekeeping.fold(interval))
-        ):
-            pass
+        try:
+            while (
+                interval.ownership is Ownership.HELD
+                and interval.folded < interval.durable_n
+                and await engine.patiently(lambda: engine.housekeeping.fold(interval))
+            ):
+                pass
+        except StoreError:
+            if interval.ownership is Ownership.HELD:
+                await self.lose(interval)  # it is ours, and will be claimed again
+            raise
         if interval.ownership is not Ownership.HELD:
             return False
         self._send_on(interval, remote)
@@ -196,6 +201,7 @@ class Holdings:
         """From here on records for its keys go to whoever will have it."""
         remote = self._engine.neighbours.stand_in(interval)
         interval.step.put(remote)
+        self._engine.wake_all()  # who waited for room in its queue has it now
         return remote
 
     def _send_on(self, interval: Interval, remote: Remote) -> None:
@@ -254,6 +260,10 @@ class Holdings:
 
     # -- starting over ----------------------------------------------------------------
 
+    def _is_in_hand(self, interval: Interval) -> bool:
+        """Whether it is ours; one that is just being released is so no more."""
+        return interval.ownership is Ownership.HELD and self._by_id.get(interval.id) is interval
+
     async def _claim_again(self, intervals: list[Interval]) -> dict[int, Claim]:
         """Claim what is still ours of some intervals; what is not is let go of (I12).
 
@@ -262,7 +272,7 @@ class Holdings:
         """
         engine = self._engine
         while True:
-            ids = [i.id for i in intervals if i.ownership is Ownership.HELD]
+            ids = [i.id for i in intervals if self._is_in_hand(i)]
             if not ids:
                 return {}
             try:
@@ -277,7 +287,7 @@ class Holdings:
                 placement = await engine.patiently(engine.store.read_placement)
                 ours = {row.id for row in placement.intervals if row.owner == engine.worker}
                 for interval in intervals:
-                    if interval.ownership is Ownership.HELD and interval.id not in ours:
+                    if self._is_in_hand(interval) and interval.id not in ours:
                         engine.log.warning(
                             "fenced", interval=interval.name, sequencer=interval.sequencer
                         )
@@ -296,13 +306,13 @@ class Holdings:
             if interval.injector is not None:
                 await interval.injector.stop()
         claims = await self._claim_again(intervals)
-        restored = [i for i in intervals if i.ownership is Ownership.HELD and i.id in claims]
+        restored = [i for i in intervals if self._is_in_hand(i) and i.id in claims]
         sent_again = {log.id for interval in restored for log in interval.logs}
         for interval in self.intervals:
             interval.forget_queued(sent_again)
         engine.neighbours.forget_sent(sent_again)
         for interval in restored:
-            if interval.ownership is not Ownership.HELD:
+            if not self._is_in_hand(interval):
                 continue
             claim = claims[interval.id]
             for log in interval.logs:
@@ -310,7 +320,7 @@ class Holdings:
             interval.restore(claim)
             await self._restore(interval, claim)
         engine.promises.restore()
-        restored = [interval for interval in restored if interval.ownership is Ownership.HELD]
+        restored = [interval for interval in restored if self._is_in_hand(interval)]
         for interval in restored:
             if interval.injector is not None:
                 interval.injector.start(reading=not (engine.stopping or interval.leaving))

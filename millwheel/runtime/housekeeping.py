@@ -59,6 +59,8 @@ class Housekeeping(Service):
         if any(node.named for node in self._engine.graph.nodes):
             await self._engine.buckets.ensure_named()
         self._engine.promises.excuse_idle()
+        for injector in self._engine.injectors:
+            injector.tend()
         if self._engine.courier is not None:
             self._engine.courier.repeat()
         self._tell_of_waiting_bundles(now)

@@ -132,6 +132,15 @@ class Injector:
         self.pace.acknowledged(self.log.first, self._engine.clock.monotonic())
         self.credit.set()
 
+    def tend(self) -> None:
+        """Read on where nothing comes back before that; called every now and then."""
+        engine = self._engine
+        if self.ended or self.paused:
+            return
+        room = self.pace.room(self.log.unacked, engine.settings.chunk_records)
+        if not room and self.pace.loosen(engine.clock.monotonic()):
+            self.credit.set()
+
     async def stop(self) -> None:
         """Read no more."""
         task, self._task = self._task, None

@@ -19,7 +19,13 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from millwheel.context import BAD_ROWS, Effects
-from millwheel.errors import CommitUnknown, Fenced, StatementError, StoreUnavailable
+from millwheel.errors import (
+    CommitUnknown,
+    Fenced,
+    StatementError,
+    StoreUnavailable,
+    UserCodeError,
+)
 from millwheel.model import Delivery, Firing
 from millwheel.runtime.bundle import Bundle, Item
 from millwheel.runtime.bundle_execution import run_bundle
@@ -239,10 +245,11 @@ class Lane:
         while True:
             self.wake.clear()
             await self._page_in()
-            self._tend_bundles()
-            taken = self._take()
+            now = self._engine.now()
+            self._tend_bundles(now)
+            taken = self._take(now)
             if taken is None:
-                self._wake_for_wall_timers()
+                self._wake_for_wall_timers(now)
                 self._looked.set()
                 await self.wake.wait()
                 continue
@@ -270,9 +277,11 @@ class Lane:
                 for kind in kinds:
                     await self._engine.load_timers(interval, kind)
 
-    def _wake_for_wall_timers(self) -> None:
-        """Be awake when the clock reaches the next wall timer."""
-        due = [at for interval in self.intervals if (at := interval.next_alarm()) is not None]
+    def _wake_for_wall_timers(self, now: int) -> None:
+        """Be awake when the clock reaches the next wall timer. What was due by `now` and could not
+        be taken waits for something else, and that wakes."""
+        alarms = [interval.next_alarm() for interval in self.intervals]
+        due = [at for at in alarms if at is not None and at > now]
         if not due or (
             self._alarm is not None and not self._alarm.done() and self._alarm_at <= min(due)
         ):
@@ -288,8 +297,8 @@ class Lane:
             await engine.clock.sleep(left / 1e6)
         self.wake.set()
 
-    def _take(self) -> tuple[Interval, list[Item]] | None:
-        """Some work of an interval that has any; due timers come before records."""
+    def _take(self, now: int) -> tuple[Interval, list[Item]] | None:
+        """Some work of an interval that has any; timers due at `now` come before records."""
         settings = self._settings
         if (
             self._open.count >= settings.bundle_records
@@ -297,7 +306,6 @@ class Lane:
             or len(self._hands) >= settings.waiting_keys
         ):
             return None
-        now = self._engine.now()
         for interval in self._in_turn():
             if interval.leaving:
                 continue
@@ -316,7 +324,10 @@ class Lane:
                 self.wake.set()  # far ones have come due since: they are read before records run
                 continue
             intake = interval.intake
-            count = min(len(intake), settings.chunk_records)
+            queued = len(intake)
+            count = min(queued, settings.chunk_records)
+            if queued - count < settings.max_unacked_records <= queued:
+                self._engine.wake_all()  # who passes on to here waits for room, in any lane
             return interval, [intake.popleft() for _ in range(count)]
         return None
 
@@ -473,8 +484,10 @@ class Lane:
 
     def _hand_ended(self, hand: asyncio.Task[None]) -> None:
         self._hands.discard(hand)
-        if not hand.cancelled() and hand.exception() is not None:
+        if not hand.cancelled():
             self._engine.fail(hand.exception())
+        elif self._runner is not None:  # not by `stop_running`: its keys would be taken for ever
+            self._engine.fail(UserCodeError("user code has cancelled the task that it runs in"))
         self.announce()
         self.wake.set()
 
@@ -575,9 +588,8 @@ class Lane:
 
     # -- numbered bundles -------------------------------------------------------------
 
-    def _tend_bundles(self) -> None:
-        """Close the bundles that are due, and give to user code those that are stored."""
-        now = self._engine.now()
+    def _tend_bundles(self, now: int) -> None:
+        """Close the bundles that are due at `now`, and give to user code those that are stored."""
         for interval, bundling in self._bundlings():
             if bundling.is_due(now) and not interval.leaving:
                 bundling.close()
@@ -730,6 +742,8 @@ class Lane:
         acknowledged: list[Delivery[Any]] = []
         for interval, work in works.items():
             interval.settled(work)
+            if work.given_up and interval.injector is not None:
+                interval.injector.acknowledged()  # no reader does that for these rows
             if interval.bundling is not None:
                 self.wake.set()  # what is stored may be delivered, or the next one closed
             interval.last_bucket = commit.bucket

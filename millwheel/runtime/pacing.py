@@ -16,6 +16,10 @@ cap fell does not press it down once more. One that was slow while the cap was n
 the cap: others share the readers, and it is not for the least of them to give way. One that was quick
 while less than half of it was used says nothing.
 
+It may be that nothing is acknowledged before more is read: a bundle that was open when its sink ended
+waits for all its members (decision 30), and these were read under the cap of before. So a cap that
+is used up, and under which nothing moves, does not stay either.
+
 The rest point is where `L = aim / (1 - 1/√cap)`, or `aim * 8/7` for caps below 64: some way below the
 target, since what is acknowledged together comes in steps.
 
@@ -39,6 +43,9 @@ AIM = 0.75
 
 PARTS = 8
 """A cap is filled in so many readings at the least: what was read together waits together."""
+
+SILENT_SECONDS = 30.0
+"""A cap below which nothing is acknowledged for so long is doubled, and again after as long."""
 
 LEAST_SECONDS = 1e-6
 """Less than a latency ever is."""
@@ -93,6 +100,8 @@ class Pace:
         self._readings: deque[Reading] = deque()
         self._answers: deque[Answer] = deque(maxlen=READINGS)
         self._latencies: deque[float] = deque(maxlen=READINGS)
+        self._moved_at = float("inf")
+        """When something was acknowledged last, or else read while nothing was on its way."""
 
     @property
     def cap(self) -> int:
@@ -119,14 +128,29 @@ class Pace:
 
     def read(self, end: int, pending: int, now: float) -> None:
         """Rows up to number `end` were read, and so many roots are pending since."""
+        if not self._readings:
+            self._moved_at = now
         self._readings.append(Reading(end, pending, self._cap, now))
 
     def acknowledged(self, first: int, now: float) -> None:
-        """All rows before number `first` are acknowledged."""
+        """Something is, and all rows before number `first` are acknowledged."""
+        self._moved_at = now
         readings = self._readings
         while readings and readings[0].end <= first:
             reading = readings.popleft()
             self._judge(reading, now - reading.at)
+
+    def loosen(self, now: float) -> bool:
+        """See whether nothing moves under a cap that is used up; then let more be read.
+
+        Returns:
+            Whether more may be.
+        """
+        if self.target_seconds is None or now - self._moved_at < SILENT_SECONDS:
+            return False
+        self._moved_at = now
+        self._cap = min(2 * self._cap, float(self.most))
+        return True
 
     def start_over(self) -> None:
         """What was on its way will be read again; what was learned is not forgotten."""

@@ -39,7 +39,8 @@ class Promises:
                     self.percentiles[percentile].add_reader(step.id, senders)
 
     def restore(self) -> None:
-        """Start from what the intervals in hand have stored."""
+        """Start from what the intervals in hand have stored: all that read from them go on from it,
+        those too that were here before."""
         engine = self._engine
         for interval in engine.intervals:
             self.watermarks.report(interval.report(interval.durable))
@@ -51,6 +52,7 @@ class Promises:
                 for percentile in interval.percentiles:
                     told = self.percentiles[percentile].input(interval.step.id)
                     interval.hear_percentile(percentile, told)
+                self._consider(interval)
 
     def stored(self, interval: Interval, watermark: int) -> None:
         """An interval's low watermark is durable: only now may its readers know (I5)."""
@@ -85,9 +87,11 @@ class Promises:
                 self._consider(reader)
 
     def _consider(self, interval: Interval) -> None:
-        """What came in has moved on in time: timers may be due, or more may be promised."""
+        """What came in has moved on in time: timers may be due or to be read, holds among them, or
+        more may be promised."""
         engine = self._engine
-        if interval.has_due(engine.now()):
+        now = engine.now()
+        if interval.has_due(now) or interval.lacking_timers(now):
             engine.wake(interval)
         elif interval.has_news():
             engine.touch(interval, urgent=True)

@@ -96,7 +96,7 @@ class TwoWays:
                 continue
             self._held.append((min(until or 0, output.seq), output))
             self._receivers.add(output.receiver)
-        return now
+        return [*now, *self.released()]  # if nothing is left to wait for, nobody will say so
 
     def released(self) -> list[Delivery[Any]]:
         """What need not be held back any more, in its order."""
