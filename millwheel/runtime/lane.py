@@ -316,7 +316,10 @@ class Lane:
                 self.wake.set()  # far ones have come due since: they are read before records run
                 continue
             intake = interval.intake
-            count = min(len(intake), settings.chunk_records)
+            queued = len(intake)
+            count = min(queued, settings.chunk_records)
+            if queued - count < settings.max_unacked_records <= queued:
+                self._engine.wake_all()  # who waited for room in this queue may go on
             return interval, [intake.popleft() for _ in range(count)]
         return None
 
