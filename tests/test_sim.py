@@ -34,9 +34,12 @@ FOUND_SOON = (
     "position past a record",
     "fold drops a change",
     "late record freezes",
+    "no credit for who waits",
 )
 """Bugs that one of the first few seeds shows."""
 SOON = 4
+NOT_WOKEN_SEED = 168
+"""The first to show what a lane that sleeps does not do."""
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 10))
@@ -88,6 +91,15 @@ def found_by(name: str, seeds: int) -> tuple[int, Violation]:
             if violation is not None:
                 return seed, violation
     raise AssertionError(f"{name!r} was not found in {seeds} seeds")
+
+
+def test_who_waits_in_another_lane_and_is_not_woken_is_found() -> None:
+    """That takes a crash while a log is un-ACKed, and a reader whose lane nothing else wakes."""
+    with planted("no wake for what is sent again"):
+        violation = violation_of(draw(NOT_WOKEN_SEED))
+    assert violation is not None
+    assert violation.check == "progress"
+    assert violation_of(draw(NOT_WOKEN_SEED)) is None, "it was the bug"
 
 
 @pytest.mark.parametrize("name", FOUND_SOON)

@@ -673,6 +673,36 @@ async def hand_over(engine: Engine, interval: Interval) -> None:
     assert await engine.holdings.give_up(interval)
 
 
+@pytest.mark.parametrize("leaf", "abf")
+@pytest.mark.parametrize("on", "abe")
+async def test_who_waits_for_room_in_a_queue_of_another_lane_goes_on(on: str, leaf: str) -> None:
+    """The queue is full of what others sent, nothing of its own is on its way that could be told of,
+    and no watermark moves: nobody else wakes its lane."""
+
+    class Tell(Relay):
+        def __init__(self) -> None:
+            self.writes = (TALLY,)
+
+        async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
+            ctx.produce(TALLY, Counted(record.value.key, record.value.number, 0))
+
+    values = [Item("", n) for n in range(3 * FEW.max_unacked_records)]
+    made = Pipeline("room", settings=replace(FEW, lanes=3, chunk_records=100, bundle_records=100))
+    made.inject(ITEMS, script(ITEMS, [], "silent"), timestamp=time_of, name="silent")
+    made.inject(ITEMS, rows := script(ITEMS, [], "rows"), timestamp=time_of, name="rows")
+    made.add(Relay(AGAIN), ITEMS.by(lambda item: on), name="on", **TREE)
+    made.add(Tell(), AGAIN.by(lambda item: leaf), ITEMS.by(lambda item: leaf))
+    made.sink(TALLY, Table("out", Counted, numbered=True))
+    world = World(made)
+    engine = await world.start()
+    await world.turns(100, tick=0.01)
+    for value in values:
+        rows.append(inject(ITEMS, value))
+    next(each for each in engine.injectors if each.interval.step.name == "rows").read_on()
+    await world.turns(500, tick=0.01)
+    assert sorted(world.numbers()) == sorted(2 * list(range(len(values))))
+
+
 async def test_roots_are_bounded() -> None:
     """More senders than one do not make them more (I8)."""
     values = [Item("", n, n / 10) for n in range(90)]

@@ -460,6 +460,13 @@ class Engine:
         for lane in self.lanes:
             lane.wake.set()
 
+    def made_room(self, reader: Step) -> None:
+        """A queue of a computation is not full any more: who passes on to it may have waited for
+        that (I8), and have nothing on its way that would wake it."""
+        for interval in self.intervals:
+            if interval.entry is not None and reader in interval.entry.readers:
+                self.wake(interval)
+
     def send(self, productions: Iterable[Delivery[Any]]) -> None:
         """Records go to their readers, for the first time or again; here that is a queue away.
 

@@ -327,7 +327,7 @@ class Lane:
             queued = len(intake)
             count = min(queued, settings.chunk_records)
             if queued - count < settings.max_unacked_records <= queued:
-                self._engine.wake_all()  # who passes on to here waits for room, in any lane
+                self._engine.made_room(interval.step)
             return interval, [intake.popleft() for _ in range(count)]
         return None
 

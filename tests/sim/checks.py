@@ -326,6 +326,14 @@ MOST_OUTPUTS = 30
 # -- I9 -----------------------------------------------------------------------------------
 
 
+def a_retired_log_is_done(ledger: Ledger, logs: Sequence[int]) -> None:
+    """I1, I9: of a log that is retired nothing is sent again, so that its readers must have it."""
+    for (log, seq), sent in ledger.undone.items():
+        if log in logs and isinstance(sent.value, Dot):
+            done = ledger.is_done(sent.receiver, log, seq, sent.value)
+            must(done, "a log is retired, and nobody has processed", log, seq)
+
+
 def no_bucket_goes_too_early(ledger: Ledger, bucket: Bucket) -> None:
     """I9: what may be sent again finds the bucket of its id; what was written last finds its own."""
     if bucket.family == "source":

@@ -11,13 +11,14 @@ from typing import Any, NoReturn
 import structlog
 
 from millwheel.errors import StoreUnavailable
+from millwheel.runtime.deploying import deploy
 from millwheel.store.port import MergeWish, SplitWish, Wish
 from millwheel.testing import advance, inject
 from millwheel.testing.ether import Ether, Weather
 from millwheel.testing.virtual_loop import NothingToDo, VirtualLoop, current_machine, new_loop
 from tests.random_graphs import SOURCES, Dot, Row, Tape, Wait, Word
 from tests.sim.machines import LoopClock, Worker
-from tests.sim.monitor import Beginner, Monitor
+from tests.sim.monitor import NOTHING_LEFT, Beginner, Monitor
 from tests.sim.network import Sky
 from tests.sim.oracle import check_outcome
 from tests.sim.pipelines import make_pipeline
@@ -28,9 +29,16 @@ from tests.sim.wire import store
 from tests.test_runtime_world import at
 
 MOST_WORKERS = 4
+NOBODY = 1000
+"""The number of a worker that never works."""
 LIMIT_SECONDS = 300.0
 """Within which everything is done, once nothing goes wrong any more."""
+STILL_SECONDS = 15.0
+"""How long nothing may become of what was given and is not done, once nothing goes wrong any more: a
+lease is over by then, and somebody else at it."""
 LOOK_SECONDS = 0.25
+TURN_SECONDS = 0.01
+"""Between two looks at how many commits there are."""
 RESTART_SECONDS = 1.0
 """After which a worker that could not reach the store is started again, as systemd would."""
 MOST_STEPS = 2_000_000
@@ -68,20 +76,51 @@ class Cluster:
     async def play(self) -> None:
         """The scenario, and then its end."""
         scenario = self.scenario
+        if any(member.lanes is not None for member in scenario.members):
+            await self._deploy()
         self._worsen()
         for member in scenario.members:
             self._join(member)
         feeding = asyncio.ensure_future(self._feed())
         for act in scenario.acts:
-            await asyncio.sleep(act.at - self._loop.time())
+            await self._wait_for(act)
             self._happen(act)
         await feeding
         await asyncio.gather(*self._plays)
         await self.finish()
 
+    async def _deploy(self) -> None:
+        """As somebody did who has gone since, and had as many lanes as there are to be intervals."""
+        database = self.database.another()
+        assert isinstance(database, Database)
+        machine = self._machines.machine("before")
+        before = Worker(
+            NOBODY,
+            machine,
+            Member(),
+            make_pipeline(self.scenario, self.tapes),
+            store(self.server, database, machine),
+            self._ether,
+            copies=1,
+            close_at_end=False,
+        )
+        await deploy(before.engine)
+
+    async def _wait_for(self, act: Act) -> None:
+        """Until it is time for what is to happen."""
+        if act.commits is None:
+            await asyncio.sleep(act.at - self._loop.time())
+            return
+        while self._loop.time() < act.at:
+            if self.monitor.ledger.commits >= act.commits:
+                return
+            await asyncio.sleep(TURN_SECONDS)
+
     async def finish(self) -> None:
         """Nothing goes wrong any more: everything comes to its end, in bounded time."""
         self._clear_up()
+        if self.scenario.quiet:
+            await self._settle()
         self.monitor.ledger.closing = self._closing = True
         for worker in self._present():
             worker.machine.do(self._close_at_end, worker)
@@ -101,6 +140,22 @@ class Cluster:
         worker.engine.close_at_end = True
         worker.engine.read_on()
 
+    async def _settle(self) -> None:
+        """Nothing comes to anybody's help: no row, no word of time, no fault. What was given is done by
+        and by, and at no time does nothing become of it for long, unless the server has yet to find out
+        that somebody is gone in the middle of a transaction."""
+        left, since = self.monitor.left(), self._loop.time()
+        while left != NOTHING_LEFT:
+            if all(worker.over for worker in self.workers):
+                self._join(self._another)
+            await asyncio.sleep(LOOK_SECONDS)
+            before, left = left, self.monitor.left()
+            if left != before or self.server.is_writing:
+                since = self._loop.time()
+            if self._loop.time() - since > STILL_SECONDS or self._machines.steps > MOST_STEPS:
+                what = f"nothing has become of what came for {STILL_SECONDS:g} seconds"
+                raise Violation("progress", what, self.describe())
+
     async def _until(self, condition: Callable[[], bool], what: str) -> None:
         deadline = self._loop.time() + LIMIT_SECONDS
         while not condition():
@@ -109,7 +164,7 @@ class Cluster:
                     "progress", f"{what} within {LIMIT_SECONDS:g} seconds", self.describe()
                 )
             if not self._closed and all(worker.over for worker in self.workers):
-                self._join(Member())
+                self._join(self._another)
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _feed(self) -> None:
@@ -149,7 +204,7 @@ class Cluster:
             number,
             machine,
             member,
-            make_pipeline(self.scenario, self.tapes),
+            make_pipeline(self.scenario, self.tapes, member.lanes),
             store(self.server, database, machine),
             self._ether,
             copies=self.scenario.plan.copies,
@@ -159,6 +214,11 @@ class Cluster:
         self.monitor.joined(worker.name, worker.id)
         life = machine.start(worker.work())
         life.add_done_callback(lambda task: self._ended(worker, task))
+
+    @property
+    def _another(self) -> Member:
+        """One who comes later: his clock is right."""
+        return Member(lanes=self.scenario.members[0].lanes)
 
     def _ended(self, worker: Worker, life: asyncio.Task[None]) -> None:
         self._gone(worker, loudly=True)  # the process ends, and whatever it has left with it
@@ -172,7 +232,7 @@ class Cluster:
 
     def _restart(self) -> None:
         if len(self._present()) < MOST_WORKERS and not self._closed:
-            self._join(Member())
+            self._join(self._another)
 
     def _crash(self, worker: Worker, *, loudly: bool) -> None:
         self.monitor.note(worker.name, "crashes" if loudly else "vanishes")
@@ -190,14 +250,14 @@ class Cluster:
         present = self._present()
         what, how = act.what, act.how
         if not present:
-            self._join(Member())
+            self._join(self._another)
             return
         worker = present[act.who % len(present)]
         other = present[(act.who + 1) % len(present)]
         self.monitor.count(what)
         self.monitor.note("act", f"{what} {worker.name} {how:g}")
         if what == "join" and len(present) < MOST_WORKERS:
-            self._join(Member())
+            self._join(self._another)
         elif what == "leave":
             worker.leave()
         elif what == "crash":
@@ -254,11 +314,11 @@ class Cluster:
         rows = self.database.placed().intervals
         if act.what != "move":
             rows = [row for row in rows if row.kind != "injector"]
-        if not rows:
+        present = self._present()
+        if not rows or not present:
             return
         row = rows[act.who % len(rows)]
         if act.what == "move":
-            present = self._present()
             wanted = present[(act.who // 2) % len(present)].id
             await self.database.wish([Wish(row.id, row.sequencer, wanted, "act")])
         elif act.what == "split":
@@ -286,8 +346,9 @@ class Cluster:
     def _worsen_calls(self, *, half: bool = False) -> None:
         calls, part = self.scenario.calls, 0.5 if half else 2.0
         self.server.trouble = Trouble(
-            calls.lost * part, calls.torn * part, calls.slow * part, calls.slow_seconds
-        )
+            calls.lost * part, calls.torn * part, calls.slow * part, calls.slow_seconds,
+            calls.usual_seconds,
+        )  # fmt: skip
         if not half:
             self.server.trouble.lost += 0.05
             self.server.trouble.torn += 0.05
@@ -300,7 +361,7 @@ class Cluster:
         self.monitor.note("act", "the weather clears")
         self._sky.weather = Weather(Random(self.scenario.seed + 3), delay=0.01)
         self._sky.blocked.clear()
-        self.server.trouble = Trouble()
+        self.server.trouble = Trouble(usual_seconds=self.scenario.calls.usual_seconds)
 
     def describe(self) -> str:
         """What each interval waits for."""

@@ -47,6 +47,9 @@ EVENTS: tuple[Event, ...] = (
     "stall", "mute", "mute", "cut", "part", "deaf", "away", "storm", "move", "move", "split", "split", "merge",
 )  # fmt: skip
 
+MANY_LANES = 8
+HAND_OVERS: tuple[Event, ...] = ("crash", "crash", "vanish", "leave", "move", "move", "join")
+
 WEAKLY: tuple[Mode, ...] = (
     Mode(weak=True),
     Mode(weak=True),
@@ -66,7 +69,7 @@ def draw(seed: int) -> Scenario:
     """The scenario of a seed."""
     chance = Random(seed)
     plan = _plan(chance)
-    return Scenario(
+    scenario = Scenario(
         plan,
         _modes(chance, plan),
         tuple(_member(chance) for _ in range(chance.choice([1, 2, 2, 3, 4]))),
@@ -75,7 +78,47 @@ def draw(seed: int) -> Scenario:
         _calls(chance),
         chance.random() < 0.7,
         chance.choice([5, 20, 50]) if chance.random() < 0.1 else None,
+        chance.random() < 0.75,
         seed,
+    )
+    return _under_load(chance, scenario) if chance.random() < 0.5 else scenario
+
+
+def _under_load(chance: Random, scenario: Scenario) -> Scenario:
+    """The same with more rows than there are credits, few intervals on workers of many lanes, and what
+    goes wrong goes wrong while records are on their way. No bucket is dropped: before that all
+    intervals commit, and so wake whoever sleeps."""
+    plan = scenario.plan
+    steps: list[Step] = []
+    for step in plan.steps:
+        steps.append(step)
+        if isinstance(step, Row):
+            more = chance.choice([0, 1, 3, 6])
+            steps += [replace(step, key=chance.choice("abcdefgh")) for _ in range(more)]
+    limits = replace(
+        plan.limits,
+        lanes=chance.choice([1, 1, 2]),
+        unacked=chance.choice([1, 1, 2]),
+        bucket=120.0,
+    )
+    lanes = chance.choice([None, *[MANY_LANES] * 3])
+    members = [*scenario.members, *[Member()] * chance.choice([0, 1, 2])][:4]
+    acts = [
+        *scenario.acts,
+        *(Act(SPAN_SECONDS, chance.choice(HAND_OVERS), chance.randrange(24)) for _ in range(2)),
+    ]
+    moments = sorted(chance.randrange(10, 160) for _ in acts)
+    chance.shuffle(acts)
+    return replace(
+        scenario,
+        plan=replace(plan, steps=tuple(steps), limits=limits),
+        acts=tuple(
+            replace(act, at=SPAN_SECONDS, commits=commits)
+            for act, commits in zip(acts, moments, strict=True)
+        ),
+        members=tuple(replace(each, lanes=lanes) for each in members),
+        calls=replace(scenario.calls, usual_seconds=chance.choice([0.004, 0.03, 0.03])),
+        quiet=True,
     )
 
 

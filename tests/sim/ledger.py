@@ -218,6 +218,10 @@ class Ledger:
         part.folded = through
         part.changed = [(n, bucket) for n, bucket in part.changed if n > through]
 
+    def retired(self, logs: Sequence[int]) -> None:
+        """Their last acknowledgements may be stored nowhere, and need not be."""
+        self.undone = {where: sent for where, sent in self.undone.items() if where[0] not in logs}
+
     def committed(self, commit: Commit) -> None:
         """Write down a commit that was checked."""
         self.commits += 1

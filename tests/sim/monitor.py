@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
 
 from millwheel.errors import MillwheelError
 from millwheel.graph import Graph
@@ -21,6 +23,18 @@ from tests.sim.violation import Violation
 from tests.sim.watch import Watch
 
 LAST_EVENTS = 60
+
+
+class Left(NamedTuple):
+    """What is not acknowledged."""
+
+    rows: int
+    """Of sources."""
+    productions: list[tuple[int, int]]
+    """(log, number)."""
+
+
+NOTHING_LEFT = Left(0, [])
 
 
 class Monitor(Watch):
@@ -52,6 +66,16 @@ class Monitor(Watch):
     def is_finished(self) -> bool:
         """Whether all time is over, and nothing is on its way."""
         return self.ledger.is_finished()
+
+    def left(self) -> Left:
+        """What is not done of what the sources gave and what came of it: by what is stored."""
+        tables, done = self.database.tables, 0
+        sources = [id_ for id_, log in tables.logs.items() if log.source is not None]
+        for id_ in sources:
+            last, _ = tables.last_commit(tables.logs[id_].interval_id)
+            done += msgspec.json.decode(last.link.acked).get(str(id_), (0, []))[0]
+        given = sum(len(tape.steps) for tape in self.ledger.tapes)
+        return Left(given - done, self.database.pending_productions())
 
     def joined(self, name: str, worker: str) -> None:
         self._names[worker] = name
@@ -122,6 +146,10 @@ class Monitor(Watch):
         self.ledger.folded(interval, through)
         self._ask(checks.readers_see_what_was_committed, self.database.tables, interval)
 
+    def retired(self, logs: list[int]) -> None:
+        self._ask(checks.a_retired_log_is_done, logs)
+        self.ledger.retired(logs)
+
     def dropped(self, bucket: Bucket) -> None:
         self.note("store", f"bucket {bucket.id} is dropped")
         self.count("bucket dropped")
@@ -172,6 +200,9 @@ class Beginner(Monitor):
         self.note("store", f"intervals {lower} and {upper} are merged: {made}")
 
     def folded(self, interval: int, through: int) -> None:
+        pass
+
+    def retired(self, logs: list[int]) -> None:
         pass
 
     def dropped(self, bucket: Bucket) -> None:

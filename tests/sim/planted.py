@@ -7,7 +7,7 @@ away a rule that the design names; `with planted(name)` has it in the code for a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -19,6 +19,8 @@ from millwheel.model import MIN_TIME, Delivery, record_id
 from millwheel.runtime import commits, delivery, holdings, lane
 from millwheel.runtime.bundle import Bundle
 from millwheel.runtime.dedup import Dedup
+from millwheel.runtime.engine import Engine
+from millwheel.runtime.injector import Injector
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.recovery import Recovery
 from millwheel.runtime.sent import SentLog
@@ -234,6 +236,36 @@ def _gap_ignored() -> list[Patch]:
     return [(delivery.Incoming, "judge", lenient)]
 
 
+def _no_wake_for_what_is_sent_again() -> list[Patch]:
+    """What a claim sends again is put to its readers, and their lanes are not woken (I8)."""
+    send_again = holdings.Holdings._send_again
+
+    async def quietly(self: holdings.Holdings, interval: Interval, log: SentLog) -> None:
+        engine = self._engine
+
+        def put(deliveries: Iterable[Delivery[Any]]) -> None:
+            for each in deliveries:
+                engine.steps[each.receiver].interval_of(each.slot).intake.append(each)
+
+        without: Any = SimpleNamespace(
+            store=engine.store, steps=engine.steps, graph=engine.graph, send=put
+        )
+        await send_again(SimpleNamespace(_engine=without), interval, log)  # type: ignore[arg-type]
+
+    return [(holdings.Holdings, "_send_again", quietly)]
+
+
+def _no_credit_for_who_waits() -> list[Patch]:
+    """An injector whose rows are acknowledged by another worker is not told to read on (I8)."""
+    heard = Engine.acknowledged
+
+    def acknowledged(self: Engine, log: int, receiver: int, seqs: list[int]) -> None:
+        with mock.patch.object(Injector, "acknowledged", return_value=None):
+            heard(self, log, receiver, seqs)
+
+    return [(Engine, "acknowledged", acknowledged)]
+
+
 PLANTED: dict[str, Callable[[], list[Patch]]] = {
     "fence removed": _fence_removed,
     "scan before claim": _scan_before_claim,
@@ -251,6 +283,8 @@ PLANTED: dict[str, Callable[[], list[Patch]]] = {
     "fold drops a change": _fold_drops_a_change,
     "late record freezes": _late_record_freezes,
     "gap ignored": _gap_ignored,
+    "no wake for what is sent again": _no_wake_for_what_is_sent_again,
+    "no credit for who waits": _no_credit_for_who_waits,
 }
 
 

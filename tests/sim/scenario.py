@@ -51,6 +51,8 @@ class Act:
     who: int = 0
     """Which worker or interval, counted through those that are there."""
     how: float = 0.0
+    commits: int | None = None
+    """It happens before that if so many commits have taken effect: while there is something to do."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,12 @@ STRONG = Mode()
 
 @dataclass(frozen=True)
 class Member:
-    """A worker's clock: seconds that it is ahead, and how fast it goes."""
+    """A worker's clock, by how many seconds it is ahead and how fast it goes, and its lanes."""
 
     ahead: float = 0.0
     rate: float = 1.0
+    lanes: int | None = None
+    """None: as many as the plan says. Else the graph is deployed before, by somebody who has those."""
 
     @property
     def is_too_slow(self) -> bool:
@@ -99,6 +103,8 @@ class Calls:
     torn: float = 0.0
     slow: float = 0.0
     slow_seconds: float = 1.0
+    usual_seconds: float = 0.004
+    """How long a call takes at the most that nothing is wrong with: also when the weather is good."""
 
 
 @dataclass(frozen=True)
@@ -115,12 +121,14 @@ class Scenario:
     fuse: bool = True
     copy_after: int | None = None
     """After so many commits the store is copied, and in the end another cluster goes on from there."""
+    quiet: bool = False
+    """Whether the sources stay open until all that they gave is done: nothing comes to anybody's help."""
     seed: int = 0
 
-    def settings(self) -> Settings:
-        """The limits of each worker."""
+    def settings(self, lanes: int | None = None) -> Settings:
+        """The limits of each worker, but for its lanes."""
         return replace(
-            self.plan.limits.settings(),
+            replace(self.plan.limits, lanes=lanes or self.plan.limits.lanes).settings(),
             lease_seconds=LEASE_SECONDS,
             placement_seconds=0.4,
             housekeeping_seconds=0.2,

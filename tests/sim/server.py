@@ -189,6 +189,11 @@ class Server:
     def _soon(self, callback: Callable[..., object], *args: Any) -> None:
         self._loop.call_soon(callback, *args, context=self._context.copy())
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether a transaction stands open, and holds its locks."""
+        return any(session.writing is not None for session in self._sessions.values())
+
     def stall(self, machine: Machine) -> None:
         """Nothing of a machine arrives, and nobody is told; what it sends waits on the way."""
         self._stalled.setdefault(machine, [])
@@ -433,6 +438,10 @@ class Server:
         if folded:
             self.watch.folded(interval_id, through)
         return folded
+
+    async def retire_logs(self, database: Database, logs: list[int]) -> None:
+        await database.retire_logs(logs)
+        self.watch.retired(logs)
 
     async def drop_bucket(self, database: Database, bucket: Bucket) -> bool:
         for session in self._sessions.values():

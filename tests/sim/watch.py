@@ -36,6 +36,9 @@ class Watch:
     def folded(self, interval: int, through: int) -> None:
         """Commits of an interval were folded."""
 
+    def retired(self, logs: list[int]) -> None:
+        """Nobody needs to send anything of these logs any more."""
+
     def dropped(self, bucket: Bucket) -> None:
         """A bucket is gone."""
 

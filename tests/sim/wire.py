@@ -15,7 +15,7 @@ from millwheel.testing.virtual_loop import Machine
 from tests.sim.server import Database, Server, Session
 
 BY_THE_SERVER = frozenset(
-    ("deploy", "claim", "release", "wish", "split", "merge", "fold", "drop_bucket")
+    ("deploy", "claim", "release", "wish", "split", "merge", "fold", "drop_bucket", "retire_logs")
 )
 """What waits for locks, or is worth being told of; all else is done by the database at once."""
 
