@@ -236,8 +236,23 @@ def _begin_without(
         id_
         for (id_,) in connection.execute(statements.get("remove_computations"), {"names": names})
     ]
+    _hold_intervals(connection, statements, ids)
     connection.execute(statements.get("remove_intervals"), {"computations": ids})
     return ids
+
+
+def _hold_intervals(
+    connection: psycopg.Connection[Any], statements: Statements, ids: list[int]
+) -> None:
+    """Lock all intervals of nodes. Again until there are no others: a split or a merge that was
+    waited for has made some, and only a later statement sees them, or the log of a claim."""
+    held = None
+    while True:
+        text = statements.get("hold_intervals")
+        found = connection.execute(text, {"computations": ids}).fetchall()
+        if found == held:
+            return
+        held = found
 
 
 def _find(connection: psycopg.Connection[Any], pipeline: str) -> None:
