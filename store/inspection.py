@@ -279,9 +279,11 @@ class Inspection:
         status.intervals = [_interval(row) for row in intervals]
         status.sources = [_source(row) for row in intervals if row.source is not None]
         for name, backlog in self._rows("status_backlog", pipeline):
-            found[name].backlog = backlog
+            if name in found:  # else it was removed: what was sent to it is given up
+                found[name].backlog = backlog
         for name, kept in self._rows("status_dead_letters", pipeline):
-            found[name].dead_letters_kept = kept
+            if name in found:
+                found[name].dead_letters_kept = kept
         for name, kind, what, key, at, *rest in self._rows("status_holders", pipeline):
             found[name].holder = Holder(kind, what, _json(key), _iso(at) or BEGIN_OF_TIME, *rest)
         status.computations = list(found.values())
