@@ -994,6 +994,7 @@ async def test_a_removal_that_was_broken_off_is_taken_up_again(
     with monkeypatch.context() as patch:
         patch.setattr("millwheel.store.administration.SLOTS", SLOTS // 2)
         await asyncio.to_thread(remove_computations, url, name, ["count"])
+    assert (await postgres.states(), await postgres.timers()) == ([], [])
     left = await asyncio.to_thread(remove_computations, url, name, ["count"])
     assert 0 < left < 40
     assert await asyncio.to_thread(remove_computations, url, name, ["count"]) == 0
