@@ -15,7 +15,7 @@ from millwheel.errors import StoreUnavailable, UsageError
 from millwheel.model import SLOTS
 from millwheel.store.generations import Code, without
 from millwheel.store.inspection import CONNECT_SECONDS, choose, is_dead, translated
-from millwheel.store.statements import Statements
+from millwheel.store.statements import READ_COMMITTED, Statements
 
 LOCK_SECONDS = 10
 """How long a removal waits for those who are reading."""
@@ -37,7 +37,8 @@ def _transaction(url: str) -> Iterator[psycopg.Connection[Any]]:
                 url,
                 application_name="millwheel administration",
                 connect_timeout=CONNECT_SECONDS,
-                options=f"-c search_path= -c timezone=UTC -c lock_timeout={LOCK_SECONDS}s",
+                options=f"-c search_path= -c timezone=UTC -c lock_timeout={LOCK_SECONDS}s "
+                f"{READ_COMMITTED}",
             )
         )
     except psycopg.Error as error:
