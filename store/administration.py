@@ -15,7 +15,7 @@ from millwheel.errors import StoreUnavailable, UsageError
 from millwheel.model import SLOTS
 from millwheel.store.generations import Code, without
 from millwheel.store.inspection import CONNECT_SECONDS, choose, is_dead, translated
-from millwheel.store.statements import Statements
+from millwheel.store.statements import READ_COMMITTED, Statements
 
 LOCK_SECONDS = 10
 """How long a removal waits for those who are reading."""
@@ -37,7 +37,8 @@ def _transaction(url: str) -> Iterator[psycopg.Connection[Any]]:
                 url,
                 application_name="millwheel administration",
                 connect_timeout=CONNECT_SECONDS,
-                options=f"-c search_path= -c timezone=UTC -c lock_timeout={LOCK_SECONDS}s",
+                options=f"-c search_path= -c timezone=UTC -c lock_timeout={LOCK_SECONDS}s "
+                f"{READ_COMMITTED}",
             )
         )
     except psycopg.Error as error:
@@ -236,8 +237,23 @@ def _begin_without(
         id_
         for (id_,) in connection.execute(statements.get("remove_computations"), {"names": names})
     ]
+    _hold_intervals(connection, statements, ids)
     connection.execute(statements.get("remove_intervals"), {"computations": ids})
     return ids
+
+
+def _hold_intervals(
+    connection: psycopg.Connection[Any], statements: Statements, ids: list[int]
+) -> None:
+    """Lock all intervals of nodes. Again until there are no others: a split or a merge that was
+    waited for has made some, and only a later statement sees them, or the log of a claim."""
+    held = None
+    while True:
+        text = statements.get("hold_intervals")
+        found = connection.execute(text, {"computations": ids}).fetchall()
+        if found == held:
+            return
+        held = found
 
 
 def _find(connection: psycopg.Connection[Any], pipeline: str) -> None:

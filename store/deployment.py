@@ -120,10 +120,7 @@ async def deploy(
             await _create_table(connection, statements, table)
         await keep_state_views(connection, statements, nodes)
     if admission.outgrown:  # last: owners' commits wait for it
-        await connection.execute(
-            statements.get("outgrow_intervals"),
-            {"names": sorted(admission.outgrown), "generation": admission.generation},
-        )
+        await _outgrow(connection, statements, admission)
     deployment = await _read(connection, statements, admission.generation)
     return Deployed(deployment, not history, made)
 
@@ -157,6 +154,18 @@ async def _begin(
         [node for node in nodes if node.name not in known.computations],
         [stream for stream in streams if stream.name not in known.streams],
     )
+
+
+async def _outgrow(
+    connection: AsyncConnection[Any], statements: Statements, admission: Admission
+) -> None:
+    """Take the intervals of outgrown nodes from older code. Again until there are none: a split or
+    a merge that was waited for has made others."""
+    params = {"names": sorted(admission.outgrown), "generation": admission.generation}
+    while True:
+        cursor = await connection.execute(statements.get("outgrow_intervals"), params)
+        if not cursor.rowcount:
+            return
 
 
 async def _read(

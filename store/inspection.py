@@ -27,11 +27,14 @@ from millwheel.model import MAX_TIME, MIN_TIME, from_micros
 from millwheel.store.lane import translate
 from millwheel.store.migrate import HEAD
 from millwheel.store.postgres import host_identity, process_started
-from millwheel.store.statements import Statements
+from millwheel.store.statements import BUCKETED, Statements
 
 CONNECT_SECONDS = 5
 LOOK_SECONDS = 60
 """How long one of our own statements may take."""
+
+LOCK_ATTEMPTS = 5
+"""A pipeline may be dropped between listing its tables and locking them."""
 
 VIEWED = ("latest_commits", "pending_productions", "dead_letters", "placement_events")
 
@@ -279,9 +282,11 @@ class Inspection:
         status.intervals = [_interval(row) for row in intervals]
         status.sources = [_source(row) for row in intervals if row.source is not None]
         for name, backlog in self._rows("status_backlog", pipeline):
-            found[name].backlog = backlog
+            if name in found:  # else it was removed: what was sent to it is given up
+                found[name].backlog = backlog
         for name, kept in self._rows("status_dead_letters", pipeline):
-            found[name].dead_letters_kept = kept
+            if name in found:
+                found[name].dead_letters_kept = kept
         for name, kind, what, key, at, *rest in self._rows("status_holders", pipeline):
             found[name].holder = Holder(kind, what, _json(key), _iso(at) or BEGIN_OF_TIME, *rest)
         status.computations = list(found.values())
@@ -369,7 +374,31 @@ def inspect(url: str) -> Iterator[Inspection]:
         StoreError: it cannot be reached, or what it holds cannot be read.
     """
     with _reading(url, LOOK_SECONDS) as connection, translated():
+        _begin_look(connection)
         yield Inspection(connection)
+
+
+def _begin_look(connection: psycopg.Connection[Any]) -> None:
+    """Begin the one moment of a look. The buckets are locked before it: one that is dropped later is
+    gone for older snapshots as well, with what counted then."""
+    statements = Statements("")
+    for attempt in range(LOCK_ATTEMPTS):
+        names = [name for (name,) in connection.execute(statements.get("list_pipelines"))]
+        found = connection.execute(
+            statements.get("bucket_parents"), {"pipelines": names, "tables": list(BUCKETED)}
+        ).fetchall()
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        if not found:
+            return
+        tables = sql.SQL(", ").join(sql.Identifier(*name) for name in found)
+        try:
+            connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(tables))
+        except (errors.UndefinedTable, errors.InvalidSchemaName):
+            if attempt == LOCK_ATTEMPTS - 1:
+                raise
+            connection.execute("ROLLBACK")
+        else:
+            return
 
 
 @contextlib.contextmanager
@@ -385,7 +414,7 @@ def translated() -> Iterator[None]:
 def _reading(
     url: str, seconds: float, search_path: tuple[str, ...] = ()
 ) -> Iterator[psycopg.Connection[Any]]:
-    """A connection in one read-only transaction, which ends with it."""
+    """A connection that changes nothing."""
     path = sql.SQL(",").join(map(sql.Identifier, search_path)).as_string(None)
     try:
         connection = psycopg.connect(
@@ -403,7 +432,6 @@ def _reading(
     except psycopg.Error as error:
         raise StoreUnavailable(f"the store cannot be reached: {str(error).strip()}") from error
     with contextlib.closing(connection):
-        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         yield connection
 
 
@@ -437,6 +465,8 @@ def select(
     path = () if several or not known else (choose(known, pipeline),)
     with _reading(url, seconds, (*path, "public")) as connection:
         _register_loaders(connection, as_json=as_json)
+        # Its snapshot is taken when it is run, with all that it reads locked: no bucket goes between.
+        connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY")
         try:
             columns = _columns(connection, text)
             with connection.cursor() as cursor:

@@ -34,7 +34,7 @@ from millwheel.errors import (
 from millwheel.sinks import Column, Table
 from millwheel.store import arrays, rows
 from millwheel.store.port import Commit
-from millwheel.store.statements import FENCE, Part, Statements
+from millwheel.store.statements import FENCE, READ_COMMITTED, Part, Statements
 
 Parts = list[tuple[Part, dict[str, Any]]]
 """Statements of a commit that go as one, with their parameters."""
@@ -79,7 +79,7 @@ class PostgresLane:
         self._url = make_conninfo(
             url,
             options=f"-c search_path={search_path.replace(' ', '')} -c statement_timeout=120000 "
-            "-c idle_in_transaction_session_timeout=30000 -c timezone=UTC -c jit=off",
+            f"-c idle_in_transaction_session_timeout=30000 -c timezone=UTC -c jit=off {READ_COMMITTED}",
         )
         self._statements = statements
         self._streams = streams

@@ -10,6 +10,7 @@ import psycopg
 from psycopg import sql
 
 from millwheel.errors import SchemaBehind, StoreError, StoreUnavailable
+from millwheel.store.statements import READ_COMMITTED
 
 HEAD = "0001"
 """The newest revision in ``migrations/versions``; a test holds the two together."""
@@ -55,7 +56,9 @@ def migrate(url: str, schema: str) -> None:
 
     engine = create_engine(
         "postgresql+psycopg://",
-        creator=lambda: psycopg.connect(url, options="-c search_path= -c timezone=UTC"),
+        creator=lambda: psycopg.connect(
+            url, options=f"-c search_path= -c timezone=UTC {READ_COMMITTED}"
+        ),
         poolclass=pool.NullPool,
     )
     config = Config()

@@ -50,7 +50,7 @@ from millwheel.store.port import (
     TimerChange,
     TimerPlace,
 )
-from millwheel.store.statements import BUCKETED, Statements
+from millwheel.store.statements import BUCKETED, READ_COMMITTED, Statements
 
 SEQUENCE = "sequence_number"
 PAGE_ROWS = 2000
@@ -109,7 +109,7 @@ class PostgresStore:
             kwargs={
                 "autocommit": True,
                 "options": "-c search_path= -c statement_timeout=300000 "
-                "-c idle_in_transaction_session_timeout=60000 -c timezone=UTC -c jit=off",
+                f"-c idle_in_transaction_session_timeout=60000 -c timezone=UTC -c jit=off {READ_COMMITTED}",
             },
         )
         self._placement = PostgresPlacement(
@@ -657,8 +657,10 @@ class PostgresStore:
         identifiers = sql.SQL(", ").join(self.statements.table(name) for name in names)
         try:
             async with self._pool.connection() as connection, connection.transaction():
-                await connection.execute(
-                    "SELECT set_config('lock_timeout', %s, true)", [f"{self._lock_timeout}ms"]
+                await connection.execute(  # nor does a process that is stopped hold readers up
+                    "SELECT set_config('lock_timeout', %s, true), "
+                    "set_config('idle_in_transaction_session_timeout', '5s', true)",
+                    [f"{self._lock_timeout}ms"],
                 )
                 await connection.execute(
                     sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(identifiers)

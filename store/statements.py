@@ -26,6 +26,10 @@ Part = tuple[str, tuple[tuple[str, str], ...]]
 """The name of a statement, and the tables that fill its further placeholders."""
 
 
+READ_COMMITTED = r"-c default_transaction_isolation=read\ committed"
+"""For the options of a connection: whoever has waited for a lock sees what came of it, whatever the
+database's default is."""
+
 KEPT = 500
 """Statements that are kept ready; the tables of buckets come and go."""
 

@@ -36,6 +36,7 @@ from millwheel.errors import (
 )
 from millwheel.model import SLOTS
 from millwheel.sinks import Table
+from millwheel.store import inspection
 from millwheel.store.lane import PostgresLane, translate
 from millwheel.store.port import Bucket, Commit, OtherWorker
 from millwheel.store.postgres import PostgresStore, process_identity
@@ -1265,3 +1266,92 @@ async def test_times_survive_a_server_of_another_zone(postgres: PostgresSite) ->
         assert [t.due for t in await postgres.timers()] == [START]
     finally:
         await postgres.query("ALTER DATABASE millwheel RESET timezone")
+
+
+async def test_a_database_that_sees_one_snapshot_a_transaction_changes_nothing(
+    postgres: PostgresSite,
+) -> None:
+    """Who waits for a lock has to see what came of it, whatever the database's default is."""
+    await deploy(postgres.store)
+    await postgres.query(
+        "ALTER ROLE CURRENT_USER SET default_transaction_isolation = 'repeatable read'"
+    )
+    try:
+        stores = [await postgres.another() for _ in range(2)]
+        made = await asyncio.gather(
+            *(store.open_bucket("named", 0, 0, 100) for store in stores for _ in range(2))
+        )
+        assert len({bucket.id for bucket in made}) == 1
+        lane = await stores[0].open_lane()
+        cursor = await connection_of(lane).execute("SHOW transaction_isolation")
+        assert await cursor.fetchone() == ("read committed",)
+        await lane.close()
+    finally:
+        await postgres.query("ALTER ROLE CURRENT_USER RESET default_transaction_isolation")
+
+
+async def test_whoever_stops_while_he_drops_a_bucket_does_not_hold_up_others_for_long(
+    postgres: PostgresSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everybody who reads the parents waits for him: claims, folds, views."""
+    await deploy(postgres.store)
+    (bucket,) = await postgres.store.live_buckets()
+    found = []
+
+    async def note(connection: AsyncConnection[Any], _: Bucket) -> bool:
+        cursor = await connection.execute("SHOW idle_in_transaction_session_timeout")
+        found.append(await cursor.fetchone())
+        return False
+
+    monkeypatch.setattr(postgres.store, "_is_droppable", note)
+    assert not await postgres.store.drop_bucket(bucket)
+    assert found == [("5s",)]
+
+
+async def test_a_look_sees_what_stood_in_a_bucket_that_is_dropped_meanwhile(
+    postgres: PostgresSite,
+) -> None:
+    """Whoever drops a bucket looks at what is newest, not at the snapshots of others."""
+    owner = await Owner.take(postgres.store)
+    first, *_ = await postgres.store.live_buckets()
+    with inspection.inspect(postgres.schema.url) as looking:
+        before = looking.pipelines()
+        second = await postgres.store.open_bucket("time", 0, BUCKET_HIGH, BUCKET_HIGH + SECOND)
+        owner.stamp = BUCKET_HIGH
+        await owner.write(
+            owner.commit(*owner.deployment.intervals, bucket=second.id, floor=BUCKET_HIGH)
+        )
+        for row in owner.deployment.intervals:
+            link = owner.links[row.id]
+            assert await postgres.store.fold(row.id, link.sequencer, 0, link.n)
+        await postgres.store.advance_gc_watermark()
+        await postgres.store.drop_bucket(first)
+        status = looking.status(postgres.schema.name)
+    assert postgres.schema.name in before
+    assert [interval.commits for interval in status.intervals] == [0, 0, 0]
+    assert await postgres.store.drop_bucket(first)
+
+
+async def test_a_select_sees_all_even_if_a_bucket_is_dropped_as_it_begins(
+    postgres: PostgresSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = await Owner.take(postgres.store)
+    loop = asyncio.get_running_loop()
+    columns = inspection._columns
+
+    async def drop() -> bool:
+        return await postgres.store.drop_bucket(await _droppable(postgres, owner))
+
+    def then_drop(connection: psycopg.Connection[Any], text: str) -> list[str]:
+        found = columns(connection, text)
+        assert asyncio.run_coroutine_threadsafe(drop(), loop).result(60)
+        return found
+
+    def count() -> list[tuple[Any, ...]]:
+        text = "SELECT count(*) FROM latest_commits"
+        url, name = postgres.schema.url, postgres.schema.name
+        with inspection.select(url, text, pipeline=name, seconds=60, as_json=True) as answer:
+            return list(answer.rows)
+
+    monkeypatch.setattr(inspection, "_columns", then_drop)
+    assert await asyncio.to_thread(count) == [(3,)]

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from itertools import pairwise
 from random import Random
@@ -29,7 +29,16 @@ from millwheel.runtime.links import Links
 from millwheel.runtime.placing import Decide, LeaseGuard, Placing
 from millwheel.services.worker import Worker
 from millwheel.store.administration import remove_computations
-from millwheel.store.port import NodeDeploy, Placement, PlacementChange, Store, Wish
+from millwheel.store.inspection import inspect
+from millwheel.store.port import (
+    Deployment,
+    NodeDeploy,
+    Placement,
+    PlacementChange,
+    Store,
+    Wish,
+)
+from millwheel.store.postgres import PostgresStore
 from millwheel.testing.ether import Weather
 from tests.drawing import examples
 from tests.store_contract import (
@@ -68,7 +77,7 @@ from tests.test_sharing import (
     many,
     number_of,
 )
-from tests.test_store_postgres import until
+from tests.test_store_postgres import until, waiting_for_a_lock
 
 LONG_SECONDS = 20.0
 """Of virtual time, in which both versions of the code are at work."""
@@ -985,6 +994,7 @@ async def test_a_removal_that_was_broken_off_is_taken_up_again(
     with monkeypatch.context() as patch:
         patch.setattr("millwheel.store.administration.SLOTS", SLOTS // 2)
         await asyncio.to_thread(remove_computations, url, name, ["count"])
+    assert (await postgres.states(), await postgres.timers()) == ([], [])
     left = await asyncio.to_thread(remove_computations, url, name, ["count"])
     assert 0 < left < 40
     assert await asyncio.to_thread(remove_computations, url, name, ["count"]) == 0
@@ -992,6 +1002,125 @@ async def test_a_removal_that_was_broken_off_is_taken_up_again(
     assert await postgres.query(query, generation="generation") == [(1, False), (2, False)]
     assert await postgres.query("SELECT FROM {state}", state="state") == []
     assert await postgres.query("SELECT FROM {timer}", timer="timer") == []
+
+
+class Held:
+    """Changes of placement by one store stand still just before they are committed."""
+
+    def __init__(self, store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.made, self.go_on = asyncio.Event(), asyncio.Event()
+        placement = store._placement
+        change = placement._change
+
+        async def held(ids: list[int], worker: str | None, work: Any, **more: Any) -> Any:
+            async def stand_still(connection: Any) -> Any:
+                result = await work(connection)
+                self.made.set()
+                await self.go_on.wait()
+                return result
+
+            return await change(ids, worker, stand_still, **more)
+
+        monkeypatch.setattr(placement, "_change", held)
+
+
+WIRED = {
+    "nodes": {
+        "lines": {"kind": "injector", "writes": ["words"]},
+        "count": {"inputs": [["words", "key"]], "writes": ["totals"]},
+        "others": {"inputs": [["words", "key"]], "writes": []},
+    },
+    "streams": ["totals", "words"],
+}
+
+
+def cut(store: Store, deployment: Deployment, how: str) -> Coroutine[Any, Any, int]:
+    """Split the first interval of "count", or merge both."""
+    id_ = deployment.computations["count"]
+    lower, upper = [row for row in deployment.intervals if row.computation == id_]
+    if how == "split":
+        return store.split(lower.id, lower.sequencer, 100)
+    sequencers = {row.id: row.sequencer for row in (lower, upper)}
+    return store.merge(lower.id, upper.id, sequencers)
+
+
+@pytest.mark.parametrize("how", ["split", "merge"])
+async def test_what_is_cut_while_newer_code_is_deployed_is_for_newer_code_too(
+    postgres: PostgresSite, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    deployment = await deploy(postgres.store, graph=WIRED, more=(OTHERS,), tables=())
+    other = await postgres.another()
+    held = Held(other, monkeypatch)
+    cutting = asyncio.create_task(cut(other, deployment, how))
+    await held.made.wait()
+    words = replace(WORDS, version=2, migrates_from=[1])
+    deploying = asyncio.create_task(
+        deploy(postgres.store, graph=WIRED, words=words, more=(OTHERS,), tables=())
+    )
+    await until(lambda: waiting_for_a_lock(postgres))
+    held.go_on.set()
+    made = await cutting
+    assert (await deploying).generation == 2
+    rows = (await postgres.store.read_placement()).intervals
+    assert {row.id: row.generation for row in rows if row.name == "count"}[made] == 2
+
+
+async def is_removing(site: PostgresSite) -> bool:
+    """Whether the command stands in line for a lock."""
+    query = (
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+        "AND application_name = 'millwheel administration'"
+    )
+    return bool((await site.query(query))[0][0])
+
+
+@pytest.mark.parametrize("how", ["split", "merge", "claim"])
+async def test_what_is_cut_or_claimed_while_it_is_removed_goes_as_well(
+    postgres: PostgresSite, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    deployment = await deploy(postgres.store, graph=WIRED, more=(OTHERS,), tables=())
+    other = await postgres.another()
+    worker = str(uuid.uuid4())
+    await other.register_worker(worker, 60.0, address="here:1")
+    held = Held(other, monkeypatch)
+    sequencers = {row.id: row.sequencer for row in deployment.intervals}
+    change: Coroutine[Any, Any, Any] = (
+        other.claim(worker, list(sequencers), sequencers=sequencers)
+        if how == "claim"
+        else cut(other, deployment, how)
+    )
+    changing = asyncio.create_task(change)
+    await held.made.wait()
+    removing = asyncio.create_task(remove(postgres, "count"))
+    await until(lambda: is_removing(postgres))
+    held.go_on.set()
+    with contextlib.suppress(Fenced):  # it was removed as soon as it was claimed
+        await changing
+    await removing
+    rows = await postgres.query("SELECT computation FROM {k}", k="key_interval")
+    gone = deployment.computations["count"]
+    assert {id_ for (id_,) in rows} == {*deployment.computations.values()} - {gone}
+
+
+async def test_what_is_left_of_a_removed_computation_is_not_in_the_way_of_a_look(
+    postgres: PostgresSite,
+) -> None:
+    deployment = await deploy(postgres.store, graph=WIRED, more=(OTHERS,), tables=())
+    owner = await Owner.take(postgres.store, deployment)
+    commit = owner.commit()
+    gone = deployment.computations["others"]
+    sent = owner.production("a key", 1)
+    sent.receiver = gone
+    commit.productions.append(sent)
+    commit.dead_letters.append(owner.dead_letter(1)._replace(computation=gone))
+    await owner.write(commit)
+    await postgres.store.stop_worker(owner.worker)
+    await remove(postgres, "others")
+    with inspect(postgres.schema.url) as inspection:
+        status = inspection.status(postgres.schema.name)
+        letters = inspection.dead_letters(postgres.schema.name, 10)
+    assert [computation.name for computation in status.computations] == ["lines", "count"]
+    assert [letter.computation for letter in letters] == ["others"]
 
 
 # -- bad input ----------------------------------------------------------------------------------

@@ -1,10 +1,8 @@
--- The intervals of removed nodes with all that makes them count: their logs hold no bucket any
--- more, and the next commit of whoever owns one is refused. It waits for those on the wire (I4).
+-- The intervals of removed nodes, which are locked, with all that makes them count: their logs hold
+-- no bucket any more, and the next commit of whoever owns one is refused.
 WITH gone AS MATERIALIZED (
     SELECT k.id FROM {key_interval} AS k
     WHERE k.computation = ANY(%(computations)s::smallint[])
-    ORDER BY k.id
-    FOR UPDATE
 ), unfolded AS (
     DELETE FROM {fold} AS f USING gone AS g WHERE f.interval_id = g.id
 ), unsent AS (

@@ -22,7 +22,7 @@ WITH tail AS (
 )
 SELECT c.name AS computation, m.slot, m.key::jsonb AS key, m.entry, m.value, m.version
 FROM merged AS m
-JOIN {computation} AS c ON c.id = m.computation;
+JOIN {computation} AS c ON c.id = m.computation AND c.removed_at IS NULL;
 COMMENT ON VIEW {states} IS 'State of every key as committed, exactly at this snapshot';
 COMMENT ON COLUMN {states}.computation IS 'name of the computation';
 COMMENT ON COLUMN {states}.slot IS 'hash of the key, 0 to 65535';

@@ -26,7 +26,7 @@ SELECT
     {micros_to_time}(m.due) AS due, {micros_to_time}(m.hold) AS hold,
     {micros_to_time}(m.set_at) AS set_at
 FROM merged AS m
-JOIN {computation} AS c ON c.id = m.computation;
+JOIN {computation} AS c ON c.id = m.computation AND c.removed_at IS NULL;
 COMMENT ON VIEW {timers} IS
     'Timers set and not fired, and what user code holds the watermark at, exactly at this snapshot';
 COMMENT ON COLUMN {timers}.computation IS 'name of the computation';
