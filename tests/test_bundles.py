@@ -805,6 +805,44 @@ async def test_a_refused_statement_is_the_fault_of_its_bundle_alone(lanes: int) 
     outside.check(values)
 
 
+async def test_a_refused_bundle_is_no_fault_of_the_record_that_shared_its_commit() -> None:
+    """A single one, so that there is nothing to halve."""
+    outside = Outside()
+    values = [Item(f"key {n}", n, n) for n in range(6)]
+    source = script(ITEMS, values[:4])
+    sink = Executing(outside, Bundles(records=4, seconds=0.1))
+    made = Pipeline("outward", settings=replace(QUICK, bundle_records=100))
+    made.inject(ITEMS, source, timestamp=time_of)
+    made.add(Tally(), ITEMS.by(key_of), on_error="dead_letter")
+    made.add(sink, TALLY.by(by_key), name="to_outside", on_error="dead_letter")
+    made.sink(DONE, Table("out", Counted, numbered=True))
+    world = World(made)
+    call, wire = Gate(), Gate()
+    sink.moment = lambda bundle: call.wait()
+    engine = await world.start()
+    await world.until(lambda: call.reached, tick=0.05)
+    await world.turns()
+    world.on_try = lambda commit: wire.wait() if commit.seen else None
+    source.append(inject(ITEMS, values[4]))
+    engine.read_on()
+    await world.until(lambda: wire.reached)
+    source.append(inject(ITEMS, values[5]))
+    engine.read_on()
+    call.open()
+    await world.until(lambda: engine.lanes[0]._open.count == 5)
+
+    def refuse(commit: Commit) -> None:
+        if any(3 in params[0] for _, params in commit.statements):
+            raise StatementError("no such row")
+
+    world.on_try = refuse
+    wire.open()
+    await world.finish(engine)
+    lost = {msgspec.json.decode(value)["number"] for value, _ in world.letters()}
+    assert lost == {0, 1, 2, 3}, "the members of the bundle, and nobody else"
+    assert Counter(world.numbers()) == Counter([4, 5])
+
+
 class Wrong(Computation[Any, None]):
     """Asks for what a bundle does not have."""
 

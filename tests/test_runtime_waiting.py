@@ -10,11 +10,13 @@ import pytest
 
 from millwheel import Context, Record, Timer
 from millwheel.errors import StoreUnavailable, UserCodeError
+from millwheel.runtime import states
 from millwheel.store.port import Commit
 from millwheel.testing import Harness, advance, inject
 from tests.test_runtime_world import (
     ITEMS,
     QUICK,
+    Broken,
     Gate,
     Item,
     Kept,
@@ -334,3 +336,64 @@ def test_uvloop_may_take_a_short_time_for_none() -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(world.run())
     assert world.tallied() == tally_of(values)
+
+
+async def test_what_was_captured_before_its_key_waited_is_not_taken_for_folded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Run one by one, since one has failed, each record's entries are captured at once; a commit of
+    others that goes before the next one is through, and is folded, is not theirs."""
+    monkeypatch.setattr(states, "TRIM_CELLS", 2)
+    work, wire = Gate(), Gate()
+    seen: list[int | None] = []
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        number, marks = record.value.number, ctx.state.marks
+        if record.value.key == "b":
+            ctx.state.count += 1
+        elif number == 0:
+            for name in "uvwxyz":
+                marks.put(name, 0)
+        elif number == 1:
+            marks.put("x", 1)
+        elif number == 2:
+            await work.wait()
+            if work.reached == 1:
+                raise Broken
+            marks.put("y", 2)
+        elif number == 3:
+            marks.put("z", 3)
+        else:
+            seen.append(await marks.get("x"))
+
+    source = script(ITEMS, items(0))
+    limits = replace(QUICK, fold_seconds=1e6, housekeeping_seconds=1e6)
+    world = World(doing(source, do, settings=limits, on_error="dead_letter", retries=1))
+    engine = await world.start()
+    await world.until(engine.done.is_set)
+
+    def more(*values: Item) -> None:
+        for value in values:
+            source.append(inject(ITEMS, value))
+        engine.read_on()
+
+    more(*items(1, 2))
+    await world.until(lambda: work.reached)
+    work.open()
+    work.shut()
+    await world.until(lambda: work.reached == 2)
+    interval = world.interval("do")
+    before = interval.n
+    more(Item("b", 0))
+    await world.until(lambda: interval.durable_n > before)
+    world.on_try = lambda commit: wire.wait() if commit.seen else None
+    work.open()
+    await world.until(lambda: wire.reached)
+    await engine.housekeeping.fold(interval)
+    more(*items(3))
+    await world.until(lambda: engine.lanes[0]._open.count)
+    more(*items(4))
+    await world.until(lambda: seen)
+    wire.open()
+    await world.finish(engine)
+    assert seen == [1]

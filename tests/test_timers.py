@@ -873,3 +873,24 @@ def test_a_merge_takes_nothing_back_from_readers(upper: int) -> None:
     assert marks.report(Report(1, 0, 100, 9, 80)) == [2]
     assert marks.input(2) == 80
     assert marks.report(Report(1, 0, 50, 5, 200)) == [], "a part's last word, too late"
+
+
+@pytest.mark.parametrize("others", range(12))
+def test_what_becomes_durable_while_a_page_is_read_outweighs_the_page(others: int) -> None:
+    """The page is older than the commit: it neither lacks a timer set in that one for ever, nor
+    brings back one that was cancelled in it, however many are set meanwhile."""
+    queue = TimerQueue(2, Holds(), [])
+    for due in range(1, 6):
+        queue.put((b"far", str(due)), due, due, "far", 0, 1)
+    queue.durable = 1
+    queue.take_due(MAX_TIME, 9)
+    after = queue.begin_page()
+    rows = [((b"far", str(due)), Pending(due, due, "far", 0)) for due in range(3, 6)]
+    queue.cancel((b"far", "4"), 2)
+    queue.put((b"far", "7"), 7, 7, "far", 0, 2)
+    queue.durable = 2
+    for due in range(8, 8 + others):
+        queue.put((b"far", str(due)), due, due, "far", 0, 3)
+    queue.add_page(after, rows, more=False)
+    taken = queue.take_due(MAX_TIME, 99)
+    assert [timer.due for _, timer in taken] == [3, 5, 7, *range(8, 8 + others)]

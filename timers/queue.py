@@ -60,6 +60,8 @@ class TimerQueue:
         self._forget_at = limit
         self.durable = 0
         """The last commit known to be durable."""
+        self._shown: int | None = None
+        """While a page is read, the last commit that it is sure to show."""
 
     def put(self, name: TimerName, due: int, hold: int, key: Key, slot: int, n: int) -> None:
         """Set or replace a timer, in commit `n`."""
@@ -121,7 +123,9 @@ class TimerQueue:
 
     def begin_page(self) -> Place | None:
         """After which place to read on in the store; what is durable by now it will show."""
+        self._shown = None
         self._forget_durable()
+        self._shown = self.durable
         return self._last
 
     def add_page(
@@ -129,6 +133,7 @@ class TimerQueue:
     ) -> None:
         """Take in what the store had next `after` a place; `more`: it has yet more."""
         last, before = self._last, self._far_hold()
+        self._shown = None
         if last != after:
             return  # so many were set meanwhile that the rest was sent away: it is read anew
         found = list(rows)
@@ -192,7 +197,7 @@ class TimerQueue:
             self._forget_at = max(self._limit, 2 * len(self._recent))
 
     def _forget_durable(self) -> None:
-        durable = self.durable
+        durable = self.durable if self._shown is None else self._shown
         self._recent = {name: kept for name, kept in self._recent.items() if kept[0] > durable}
 
     def __len__(self) -> int:

@@ -215,7 +215,10 @@ class Execution:
                         await self._fire(item)
                     if self._table is not None:
                         self._table.check_unchanged()
-                    changed = state.capture(interval.n + 1)
+                    n = interval.n + 1
+                    if changes:  # a commit may have gone without them, while user code waited
+                        state.carry(list(changes.items()), n)
+                    changed = state.capture(n)
                 except (Exception, asyncio.CancelledError) as error:
                     state.revert()
                     self.effects.clear()

@@ -66,9 +66,12 @@ class Recovery:
                     interval.bundling.refuse(error, alone=len(failed.works) == 1)
         watermarks = {interval: interval.input_watermark for interval in failed.works}
         await self._start_over(suspects, self._not_again(failed.items(), error))
-        suspects = self._still_here(suspects)
-        if suspects:
-            await self._bisect(suspects, watermarks, error)
+        here = self._still_here(suspects)
+        if here:
+            in_company = len(here) < len(suspects) or any(
+                work.delivers for work in failed.works.values()
+            )
+            await self._bisect(here, watermarks, None if in_company else error)
         self.under_way = False
         if not engine.stopping:
             self._lane.run_on()
@@ -118,6 +121,9 @@ class Recovery:
         done with.
         """
         await self._lane.stop_running()
+        for interval in list(self._lane.intervals):
+            if interval.injector is not None:
+                await interval.injector.stop()  # or it gives up rows now, and when it reads again
         self._lane.drop_open()
         apart = {id(item) for _, item in suspects} | {id(delivery) for delivery in given_up}
         engine = self._engine
@@ -162,13 +168,17 @@ class Recovery:
         self,
         suspects: list[Suspect],
         watermarks: dict[Interval, int],
-        error: Exception,
+        error: Exception | None,
     ) -> None:
         """Find the items whose own statements or rows are refused, and give up on them alone.
 
         The suspects were refused as a whole; halves are run and committed apart, under the
         input watermark of the first time, until each culprit stands alone. That one is tried
         as often as its computation allows.
+
+        Args:
+            error: None if they were refused in the company of others, whose fault it may be: a
+                numbered bundle's, or of intervals that are gone.
         """
         todo: deque[tuple[list[Suspect], Exception | None]] = deque()
         tries: Counter[int] = Counter()
@@ -183,7 +193,10 @@ class Recovery:
             given_up = tries[id(item)] > interval.step.node.retries
             todo.appendleft((segment, refused if given_up else None))
 
-        split(suspects, error)
+        if error is None:
+            todo.append((suspects, None))
+        else:
+            split(suspects, error)
         while todo:
             segment, refused = todo.popleft()
             segment = self._still_here(segment)
@@ -196,9 +209,11 @@ class Recovery:
                     await self._run_apart(segment, watermarks)
             except StatementError as once_more:
                 await self._start_over([*segment, *(pair for part, _ in todo for pair in part)])
-                segment = self._still_here(segment)
-                if segment:
+                here = self._still_here(segment)
+                if len(here) == len(segment):
                     split(segment, once_more)
+                elif here:
+                    todo.appendleft((here, None))
             except (StoreUnavailable, CommitUnknown, Fenced) as delay:
                 # What became of it is for dedup to find out: all go back to the queues.
                 given_up = self._not_again(segment, delay)
