@@ -272,13 +272,15 @@ class Courier:
         self._soon()
 
     def ask_first(self, remote: Remote) -> None:
-        """Hold what is for an interval until its owner says what he has of it."""
+        """Hold what is for an interval until its owner says what he has of it; what came for it since
+        nobody was known to own it was sent to nobody, and goes now."""
         link = self._links.get(remote.owner or "")
         for log, stream in remote.streams.items():
             if stream.begun:
                 stream.held = True
                 if link is not None:
                     self._ask(link, remote, log, stream)
+        self.has_work(remote)
 
     def _ask(self, link: Link, remote: Remote, log: int, stream: Outgoing) -> None:
         found = self._engine.logs.get(log)
