@@ -38,6 +38,9 @@ FOUND_SOON = (
 )
 """Bugs that one of the first few seeds shows."""
 SOON = 4
+HANGS = (19, 839)
+"""They showed: room in a reader's queue that nobody was told of; records for an interval that nobody was
+known to own, and that were not sent when it was the one again who had refused it."""
 NOT_WOKEN_SEED = 168
 """The first to show what a lane that sleeps does not do."""
 
@@ -46,6 +49,11 @@ NOT_WOKEN_SEED = 168
 def test_whole_clusters(first: int) -> None:
     for seed in range(first, first + 10):
         run(draw(seed))
+
+
+@pytest.mark.parametrize("seed", HANGS)
+def test_what_hung_once_hangs_no_more(seed: int) -> None:
+    run(draw(seed))
 
 
 def digest(seed: int) -> str:
