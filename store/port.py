@@ -658,7 +658,8 @@ class Store(Protocol):
         """The bucket that holds `low`: the one there is, or a new one that ends at `high`.
 
         Buckets of stamps and of arrivals stand edge to edge: a new one begins where the newest
-        ends, at or before `low`. Those of a source begin and end as they are asked for.
+        ends, at or before `low`. Those of a source begin and end as they are asked for, but none
+        goes on into the next.
         """
         ...
 

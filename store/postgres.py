@@ -631,7 +631,8 @@ class PostgresStore:
             id_, begin, end = row
             if id_ is not None:
                 return Bucket(id_, family, log, begin, end)
-            return await self._create_bucket(connection, family, log, begin, high)
+            end = high if end is None else min(high, end)
+            return await self._create_bucket(connection, family, log, begin, end)
 
     async def close_bucket(self, bucket: int, high: int) -> Bucket | None:
         async with self._connection() as connection, connection.transaction():

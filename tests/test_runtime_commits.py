@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -838,6 +839,34 @@ async def test_who_has_missed_that_a_bucket_was_dropped_reads_the_buckets_and_st
     after = calls[calls.index("missed") :]
     assert "view_buckets" in after[: after.index("claim")]
     assert world.tallied() == tally_of(values)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 5, 7, 100])
+async def test_rows_are_found_in_the_buckets_of_a_run_with_other_limits(rows: int) -> None:
+    """Nothing of the first run is acknowledged for good: all of it comes again."""
+    values = items(*range(10))
+    work = Gate()
+    limits = Settings(
+        lanes=1, idle_commit_seconds=0.0, watermark_commit_seconds=0.0, source_bucket_rows=4
+    )
+    source = script(ITEMS, values[:6])
+    world = World(tally_pipeline(source, limits))
+
+    def acknowledges(commit: Commit) -> bool:
+        found = [msgspec.json.decode(link.acked) for link in commit.intervals]
+        return any(first for acked in found for first, _ in acked.values())
+
+    world.on_try = lambda commit: work.wait() if acknowledges(commit) else None
+    first = await world.start()
+    await world.until(lambda: world.tallied() == tally_of(values[:6]))
+    await first.kill()
+    world.on_try = None
+    more(source, values[6:])
+    again = await world.start(tally_pipeline(source, replace(limits, source_bucket_rows=rows)))
+    await world.finish(again)
+    assert world.tallied() == tally_of(values)
+    buckets = [b for b in await world.store.live_buckets() if b.family == "source"]
+    assert all(one.high <= two.low for one, two in pairwise(buckets))
 
 
 async def test_a_claimer_knows_the_buckets_its_predecessor_opened_in_its_last_moment() -> None:

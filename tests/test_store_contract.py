@@ -1100,6 +1100,18 @@ async def test_buckets_are_told_in_order(site: Site) -> None:
     assert [b for b in found if b.family == "named"] == [named]
 
 
+async def test_a_bucket_of_rows_ends_where_the_next_one_begins(site: Site) -> None:
+    """Whoever asks has other limits than who made that one."""
+    await deploy(site.store)
+    there = await site.store.open_bucket("source", 7, 100, 200)
+    await site.store.open_bucket("source", 8, 60, 70)
+    before = await site.store.open_bucket("source", 7, 50, 150)
+    after = await site.store.open_bucket("source", 7, 200, 350)
+    assert (before.low, before.high) == (50, 100)
+    assert (after.low, after.high) == (200, 350)
+    assert await site.store.open_bucket("source", 7, 150, 300) == there
+
+
 async def test_opening_a_bucket_again_gives_the_one_there_is(site: Site) -> None:
     """Its answer may have been lost: a second attempt must not fail for ever."""
     await deploy(site.store)

@@ -9,7 +9,7 @@ to edge: a stretch without its bucket is an error, never "not seen".
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
+from bisect import bisect_right, insort
 
 from millwheel.clock import Clock
 from millwheel.errors import InvariantBroken
@@ -75,6 +75,8 @@ class Buckets:
         self._time: list[Bucket] = []
         self._lows: list[int] = []
         self._sources: dict[tuple[int, int], Bucket] = {}
+        self._source_lows: dict[int, list[int]] = {}
+        """Where those of each log begin: a run before may have had other limits."""
         self._source_floors: dict[int, int] = {}
         self._named: list[Bucket] = []
         self.gc_watermark = 0
@@ -96,11 +98,11 @@ class Buckets:
             self.gc_watermark = max(self.gc_watermark, self._lows[0])
         self._named = [bucket for bucket in found if bucket.family == "named"]
         self._sources = {(b.log, b.low): b for b in found if b.family == "source"}
-        first: dict[int, int] = {}
+        self._source_lows = {}
         for log, low in self._sources:
-            first[log] = min(low, first.get(log, low))
-        for log, low in first.items():
-            self._source_floors[log] = max(low, self.source_floor(log))
+            self._source_lows.setdefault(log, []).append(low)
+        for log, lows in self._source_lows.items():
+            self._source_floors[log] = max(lows[0], self.source_floor(log))
 
     async def ensure_current(self) -> None:
         """Have a time bucket for stamps given from now on, opened ahead of need."""
@@ -146,8 +148,7 @@ class Buckets:
 
     def knows_offset(self, log: int, offset: int) -> bool:
         """Whether the bucket of a source's row is known, or known to be gone."""
-        first = self._first_offset(offset)
-        return (log, first) in self._sources or offset < self.source_floor(log)
+        return self._of_source(log, offset) is not None or offset < self.source_floor(log)
 
     def of_stamp(self, stamp: int) -> Bucket:
         """The bucket of a production's stamp, or of a commit's."""
@@ -161,27 +162,44 @@ class Buckets:
 
     def of_offset(self, log: int, offset: int) -> Bucket:
         """The bucket of a row of a replayable source."""
-        bucket = self._sources.get((log, self._first_offset(offset)))
+        bucket = self._of_source(log, offset)
         if bucket is None:
             raise InvariantBroken(f"there is no bucket for offset {offset} of source log {log}")
         return bucket
+
+    def _of_source(self, log: int, offset: int) -> Bucket | None:
+        bucket = self._source_before(log, offset)
+        return None if bucket is None or offset >= bucket.high else bucket
+
+    def _source_before(self, log: int, offset: int) -> Bucket | None:
+        """The last bucket that begins at the offset or before."""
+        lows = self._source_lows.get(log, [])
+        position = bisect_right(lows, offset) - 1
+        return None if position < 0 else self._sources[log, lows[position]]
+
+    def _add_source(self, bucket: Bucket) -> None:
+        if (bucket.log, bucket.low) not in self._sources:
+            insort(self._source_lows.setdefault(bucket.log, []), bucket.low)
+        self._sources[bucket.log, bucket.low] = bucket
 
     def source_floor(self, log: int) -> int:
         """Rows before it are acknowledged for good, and their ids forgotten: only remnants."""
         return self._source_floors.get(log, 0)
 
-    def _first_offset(self, offset: int) -> int:
-        return offset - offset % self._settings.source_bucket_rows
-
     async def ensure_source(self, log: int, first: int, last: int | None = None) -> None:
         """Have the buckets of the rows from `first` to `last` before they are sent."""
         rows = self._settings.source_bucket_rows
-        for low in range(self._first_offset(first), (first if last is None else last) + 1, rows):
-            if (log, low) in self._sources or low + rows <= self.source_floor(log):
-                continue
-            async with self._opening:
-                bucket = await self._store.open_bucket("source", log, low, low + rows)
-                self._sources[(log, low)] = bucket
+        offset = max(first, self.source_floor(log))
+        while offset <= (first if last is None else last):
+            known = self._of_source(log, offset)
+            if known is None:
+                async with self._opening:
+                    begin = offset - offset % rows
+                    before = self._source_before(log, offset)
+                    low = max(begin, self.source_floor(log), 0 if before is None else before.high)
+                    known = await self._store.open_bucket("source", log, low, begin + rows)
+                    self._add_source(known)
+            offset = max(offset, known.high)
 
     async def ensure_named(self) -> None:
         """Have a bucket for user-supplied ids that arrive from now on."""
@@ -250,7 +268,8 @@ class Buckets:
             if not await self._store.drop_bucket(bucket):
                 needed.add(log)
                 continue
-            self._sources.pop((log, low), None)
+            if self._sources.pop((log, low), None) is not None:
+                self._source_lows[log].remove(low)
             self._source_floors[log] = max(self.source_floor(log), bucket.high)
             dropped.append(bucket.id)
         return dropped

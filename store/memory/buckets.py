@@ -28,6 +28,8 @@ class Buckets:
             if bucket.high > low and (family != "source" or bucket.low <= low):
                 return bucket
         begin = found[-1].high if found and family != "source" else low
+        if family == "source":
+            high = min((high, *(bucket.low for bucket in found if bucket.low > low)))
         return self._tables.create_bucket(family, log, begin, high)
 
     def close(self, bucket: int, high: int) -> Bucket | None:

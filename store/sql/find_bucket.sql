@@ -1,9 +1,12 @@
 -- The bucket that is there already for what is to be opened; else, without an id, where a new
 -- one begins. Those of stamps and arrivals stand edge to edge, whatever whoever asks believes:
--- he gets the first that ends after `low`, or a new one from where the newest ends.
-SELECT b.id, coalesce(b.low, n.high, %(low)s), b.high
-FROM (SELECT max(o.high) AS high FROM {bucket} AS o
-      WHERE o.family = %(family)s AND o.log = %(log)s AND o.family <> 'source') AS n
+-- he gets the first that ends after `low`, or a new one from where the newest ends. Those of a source
+-- were perhaps made by other limits: a new one ends where the next begins.
+SELECT b.id, coalesce(b.low, n.high, %(low)s), coalesce(b.high, n.next)
+FROM (SELECT max(o.high) FILTER (WHERE o.family <> 'source') AS high,
+             min(o.low) FILTER (WHERE o.family = 'source' AND o.low > %(low)s) AS next
+      FROM {bucket} AS o
+      WHERE o.family = %(family)s AND o.log = %(log)s) AS n
 LEFT JOIN LATERAL (
     SELECT o.id, o.low, o.high FROM {bucket} AS o
     WHERE o.family = %(family)s AND o.log = %(log)s AND o.high > %(low)s
