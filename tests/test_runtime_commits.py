@@ -41,6 +41,7 @@ from tests.test_runtime_world import (
     ITEMS,
     QUICK,
     TALLY,
+    Broken,
     Counted,
     Do,
     Gate,
@@ -926,3 +927,40 @@ def test_a_wait_that_uvloop_takes_for_none_can_be_asked_for_again() -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run())
+
+
+@pytest.mark.parametrize("call", ["open_lane", "claim"])
+async def test_a_bad_row_that_is_met_while_a_lane_starts_over_leaves_one_letter(call: str) -> None:
+    """It is read again with everything else behind what is stored."""
+
+    def time_or_fail(item: Item) -> Any:
+        if item.number == 1:
+            raise Broken
+        return time_of(item)
+
+    source = script(ITEMS, items(0))
+    made = Pipeline("tally", settings=QUICK)
+    made.inject(ITEMS, source, timestamp=time_or_fail, on_error="dead_letter")
+    made.add(Tally(), ITEMS.by(key_of))
+    made.sink(TALLY, Table("out", Counted, numbered=True))
+    world = World(made)
+    engine = await world.start()
+
+    def refuse(commit: Commit) -> None:
+        if commit.seen:
+            world.on_try = None
+            world.store.faults.before_call = add
+            raise StoreUnavailable("away")
+
+    async def add(name: str) -> None:
+        if name == call:
+            world.store.faults.before_call = None
+            more(source, items(1, 2))
+            engine.read_on()
+            await world.turns()
+
+    world.on_try = refuse
+    await world.finish(engine)
+    assert world.tallied() == tally_of(items(0, 2))
+    assert len(world.letters()) == 1
+    assert world.counter("items_injector", "bad_rows") == 1
