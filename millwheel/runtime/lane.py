@@ -32,7 +32,7 @@ from millwheel.runtime.recovery import Recovery
 from millwheel.runtime.states import Change, KeyState
 from millwheel.runtime.stragglers import Stragglers
 from millwheel.runtime.stretches import may_pass_on
-from millwheel.runtime.tasks import end
+from millwheel.runtime.tasks import end, failure_of
 from millwheel.store.port import (
     Commit,
     DeadLetter,
@@ -473,8 +473,7 @@ class Lane:
 
     def _hand_ended(self, hand: asyncio.Task[None]) -> None:
         self._hands.discard(hand)
-        if not hand.cancelled() and hand.exception() is not None:
-            self._engine.fail(hand.exception())
+        self._engine.fail(failure_of(hand))
         self.announce()
         self.wake.set()
 
