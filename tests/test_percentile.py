@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table
 from millwheel.computations import FlatMap, Windowed, count
-from millwheel.errors import GraphError
+from millwheel.errors import GraphError, StoreUnavailable
 from millwheel.model import MAX_TIME, MIN_TIME, to_micros
 from millwheel.store.port import Commit
 from millwheel.testing import Harness, inject
@@ -25,7 +25,7 @@ from millwheel.timers.holds import Holds
 from millwheel.timers.percentile import LEAST_SAMPLES, SAMPLES, Disorder, Percentile
 from millwheel.windows import Pane, Tumbling
 from tests.test_exactly_once import FAULTS, Plan, run_plan
-from tests.test_runtime_world import ITEMS, QUICK, Item, World, at, key_of, time_of
+from tests.test_runtime_world import ITEMS, QUICK, Gate, Item, World, at, key_of, time_of
 
 MINUTES = Stream("minutes", Pane[int])
 EARLY = Stream("early_minutes", Pane[int])
@@ -282,3 +282,38 @@ def test_times_are_microseconds() -> None:
     for n in range(200):
         disorder.see(to_micros(at(n)))
     assert disorder.watermark(99) == to_micros(at(199))
+
+
+async def test_rows_that_are_read_again_are_not_taken_for_late_ones() -> None:
+    """What a source has shown before its lane starts over says nothing of what it shows then."""
+    rows = [Item("k", n, n) for n in range(1000)]
+    made = Pipeline("percentile", settings=replace(QUICK, chunk_records=5))
+    made.inject(
+        ITEMS,
+        Script(ITEMS.name, [inject(ITEMS, row) for row in rows]),
+        timestamp=time_of,
+        lateness=LATENESS,
+    )
+    made.add(Punctual(), ITEMS.by(key_of), low_watermark_percentile=90)
+    world = World(made)
+    wire = Gate()
+
+    async def fail(commit: Commit) -> None:
+        if commit.seen:
+            await wire.wait()
+            world.on_try = None
+            raise StoreUnavailable("away")
+
+    world.on_try = fail
+    engine = await world.start()
+    await world.until(lambda: wire.reached)
+    source = world.interval("items_injector")
+    await world.until(lambda: source.log.next_seq >= 500)
+    before = source.log
+    wire.open()
+    await world.until(lambda: source.log is not before and source.log.next_seq, tick=0.01)
+    engine.pause(frozenset({source.step.id}))
+    await world.turns(100, tick=0.01)
+    engine.pause(frozenset())
+    await world.finish(engine)
+    assert world.counter("punctual", "on_time") == len(rows)

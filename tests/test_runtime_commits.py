@@ -42,6 +42,7 @@ from tests.test_runtime_world import (
     ITEMS,
     QUICK,
     TALLY,
+    Broken,
     Counted,
     Do,
     Gate,
@@ -992,3 +993,44 @@ async def test_a_bad_row_that_is_met_while_a_lane_starts_over_leaves_one_letter(
     assert world.tallied() == tally_of(items(0, 2))
     assert len(world.letters()) == 1
     assert world.counter("items_injector", "bad_rows") == 1
+
+
+class Pot(msgspec.Struct):
+    """A record that user code may change."""
+
+    number: int
+    count: int = 0
+
+
+POTS = Stream("pots", Pot)
+
+
+@pytest.mark.parametrize("number", range(1, 6))
+async def test_a_delay_while_bisecting_gives_records_back_as_they_came(number: int) -> None:
+    """Whatever was done to them when they ran before."""
+
+    class Stir(Computation[Pot, None]):
+        writes = (TALLY,)
+
+        async def process_record(self, record: Record[Pot], ctx: Context[None]) -> None:
+            record.value.count += 1
+            ctx.execute("INSERT INTO anything VALUES (%s)", (record.value.number,))
+            ctx.produce(TALLY, Counted("a", record.value.number, record.value.count))
+
+    made = Pipeline("stir", settings=QUICK)
+    made.inject(POTS, script(POTS, [Pot(n) for n in range(8)]), timestamp=lambda pot: at(0))
+    made.add(Stir(), POTS.by(lambda pot: "a"), on_error="dead_letter")
+    made.sink(TALLY, Table("out", Counted, numbered=True))
+    world = World(made)
+    refused = refuse(world, 5, times=1)
+    seen: list[int] = []
+
+    def once(commit: Commit) -> None:
+        if refused:
+            seen.append(1)
+            if len(seen) == number:
+                raise StoreUnavailable("away")
+
+    world.on_try = once
+    await world.run()
+    assert world.tallied() == {"a": [(n, 1) for n in range(8)]}

@@ -397,3 +397,28 @@ async def test_what_was_captured_before_its_key_waited_is_not_taken_for_folded(
     wire.open()
     await world.finish(engine)
     assert seen == [1]
+
+
+@pytest.mark.parametrize("on_error", ["dead_letter", "fail"])
+async def test_a_record_is_not_given_up_on_since_the_engine_stops(on_error: str) -> None:
+    """Code that waits is cancelled then, and may make an error of its own of that."""
+    gate = Gate()
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        try:
+            await gate.wait()
+        except asyncio.CancelledError:
+            raise Broken from None
+        ctx.state.count += 1
+        produce(ctx, record.value.number, ctx.state.count)
+
+    values = items(1, 2)
+    world = World(doing(values, do, on_error=on_error))
+    engine = await world.start()
+    await world.until(lambda: gate.reached)
+    await engine.stop()
+    assert engine.failure is None
+    assert world.letters() == []
+    gate.open()
+    await world.run()
+    assert world.tallied() == tally_of(values)

@@ -98,6 +98,7 @@ class Injector:
         self._interval.exact_watermark = self._interval.durable
         self._seen = stored["seen"] if stored else MIN_TIME
         self.pace.start_over()
+        self._disorder = Disorder()  # what it has shown before is ahead of what is read again
         self._marks.clear()
         read_at = stored.get("since") if stored else None
         self._marks.append((self.log.first, self._seen, read_at or self._engine.now()))

@@ -239,7 +239,6 @@ class Interval:
         taken: list[Item] = []
         for item in items:
             if isinstance(item, Delivery):
-                self.step.renew(item)
                 self.dedup.take_by_hand(item)
                 taken.append(item)
                 continue

@@ -38,7 +38,7 @@ from millwheel.runtime.recovery import Recovery
 from millwheel.runtime.states import Change, KeyState
 from millwheel.runtime.stragglers import Stragglers
 from millwheel.runtime.stretches import may_pass_on
-from millwheel.runtime.tasks import end
+from millwheel.runtime.tasks import end, failure_of
 from millwheel.store.port import (
     Commit,
     DeadLetter,
@@ -484,9 +484,8 @@ class Lane:
 
     def _hand_ended(self, hand: asyncio.Task[None]) -> None:
         self._hands.discard(hand)
-        if not hand.cancelled():
-            self._engine.fail(hand.exception())
-        elif self._runner is not None:  # not by `stop_running`: its keys would be taken for ever
+        self._engine.fail(failure_of(hand))
+        if hand.cancelled() and self._runner is not None:  # not by `stop_running`
             self._engine.fail(UserCodeError("user code has cancelled the task that it runs in"))
         self.announce()
         self.wake.set()

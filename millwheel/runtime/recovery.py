@@ -135,8 +135,10 @@ class Recovery:
         await engine.holdings.restore(intervals)
         engine.acknowledge(given_up)
         for interval, item in suspects:
-            if interval not in self._lane.intervals and isinstance(item, Delivery):
-                engine.holdings.send_on(interval.step, [item])
+            if isinstance(item, Delivery):
+                interval.step.renew(item)
+                if interval not in self._lane.intervals:
+                    engine.holdings.send_on(interval.step, [item])
         self._recovered_at = engine.clock.monotonic()
 
     def _still_here(self, suspects: list[Suspect]) -> list[Suspect]:

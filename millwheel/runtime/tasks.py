@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from millwheel.clock import Clock
 from millwheel.errors import InvariantBroken, NotTheSameAgain, StoreError
@@ -15,6 +16,10 @@ PATIENCE_SECONDS = 0.1
 """After this long a task that was cancelled and goes on is cancelled again."""
 
 
+_ending: WeakSet[asyncio.Task[Any]] = WeakSet()
+"""Tasks that somebody wants to end."""
+
+
 async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Cancel tasks and wait until they have ended, whatever became of them.
 
@@ -23,6 +28,7 @@ async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
     code.
     """
     left = set(tasks)
+    _ending.update(left)
     while left:
         for task in left:
             task.cancel()
@@ -33,11 +39,22 @@ async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 def is_ours(error: BaseException) -> bool:
-    """Whether an exception means that the engine must stop, not that user code failed."""
-    if isinstance(error, (InvariantBroken, NotTheSameAgain, StoreError)):
-        return True
+    """Whether an exception means that the engine must stop, not that user code failed: also what
+    user code makes of it that its task is to end."""
     task = asyncio.current_task()
+    if _is_grave(error) or task in _ending:
+        return True
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
+def failure_of(task: asyncio.Task[Any]) -> BaseException | None:
+    """Why a task of user code has ended that nobody wanted to end; None: there is nothing to tell."""
+    error = None if task.cancelled() else task.exception()
+    return error if error is not None and (_is_grave(error) or task not in _ending) else None
+
+
+def _is_grave(error: BaseException) -> bool:
+    return isinstance(error, (InvariantBroken, NotTheSameAgain, StoreError))
 
 
 async def within(clock: Clock, seconds: float, work: Coroutine[Any, Any, T]) -> T:
