@@ -105,12 +105,10 @@ class PostgresLane:
             raise StoreUnavailable(f"the store cannot be reached: {str(error).strip()}") from error
 
     async def close(self) -> None:
-        try:
-            await self._ended(self)
-        finally:
-            if self._connection is not None:
-                await self._connection.close()
-                self._connection = None
+        await self._ended(self)  # if this fails, it is all to be done again
+        if self._connection is not None:
+            await self._connection.close()
+            self._connection = None
 
     async def commit(self, commit: Commit) -> None:
         connection = self._connection

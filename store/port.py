@@ -414,7 +414,11 @@ class StoreLane(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let the connection go and end its server process, so that nothing is on the wire."""
+        """Let the connection go and end its server process, so that nothing is on the wire.
+
+        Raises:
+            StoreUnavailable: it could not be ended; to be closed again.
+        """
         ...
 
 

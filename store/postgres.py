@@ -439,10 +439,10 @@ class PostgresStore:
         return lane
 
     async def _end_lane(self, lane: PostgresLane) -> None:
-        if lane in self._lanes:
-            self._lanes.remove(lane)
         if lane.backend is not None and lane.broken:
             await self.end_backends([lane.backend])
+        if lane in self._lanes:  # until here successors are told of it
+            self._lanes.remove(lane)
 
     # -- productions and seen ids ---------------------------------------------------
 

@@ -46,6 +46,7 @@ from tests.store_contract import (
     BUCKET_HIGH,
     COUNTS,
     LOG,
+    REFUSED,
     SECOND,
     START,
     WORDS,
@@ -246,6 +247,41 @@ async def test_a_lane_that_dies_with_commit_on_the_wire_does_not_know(
         assert await task is CommitUnknown
     assert await look(postgres, owner) == before
     assert await _settle(owner) == [0, 0]
+
+
+async def test_a_lane_that_dies_as_it_rolls_back_has_its_server_process_ended(
+    postgres: PostgresSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a line that was cut it would hold its intervals until it is idle for too long; and
+    while the store does not answer it is not forgotten."""
+    owner = await Owner.take(postgres.store)
+    lane = lane_of(owner)
+    connection = connection_of(lane)
+    execute = connection.execute
+
+    async def die_before(query: Any, *args: Any, **options: Any) -> Any:
+        if query == "ROLLBACK":
+            await end(postgres, lane)
+        return await execute(query, *args, **options)
+
+    monkeypatch.setattr(connection, "execute", die_before)
+    commit = owner.fill(owner.commit())
+    commit.statements.append((REFUSED, ["x"]))
+    with pytest.raises(StoreUnavailable):
+        await owner.write(commit)
+    ended: list[Any] = []
+
+    async def note(backends: Any) -> None:
+        ended.extend(backends)
+        if len(ended) == 1:
+            raise StoreUnavailable("not now")
+
+    monkeypatch.setattr(postgres.store, "end_backends", note)
+    with pytest.raises(StoreUnavailable):
+        await lane.close()
+    assert list(lane.backend or ()) in msgspec.json.decode(postgres.store._backends())
+    await lane.close()
+    assert ended == [lane.backend, lane.backend]
 
 
 @pytest.mark.parametrize("who", ["commit", "commit over two buckets", "deploy"])

@@ -187,8 +187,8 @@ class Lane:
     async def disconnect(self) -> None:
         """End the lane's connection, so that nothing is on the wire."""
         if self._port is not None:
-            port, self._port = self._port, None
-            await port.close()
+            await self._port.close()  # if this fails, the next one ends it
+            self._port = None
 
     def touch(self, interval: Interval, *, urgent: bool) -> None:
         """Something of the interval is to be stored, with whatever comes next, or alone after a
