@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from millwheel import JsonLinesFiles, Pipeline, Stream, Table
+from millwheel import Computation, Context, JsonLinesFiles, Pipeline, Record, Stream, Table
 from millwheel.computations import Partial, PreAggregate, Spread, Windowed, count, merged
 from millwheel.errors import StoreUnavailable
 from millwheel.model import SLOTS
@@ -22,13 +22,17 @@ from millwheel.runtime.balancer import Balancer
 from millwheel.runtime.courier import Remote
 from millwheel.runtime.engine import Engine
 from millwheel.store.port import Commit, MergeWish, PlacedInterval, Placement, SplitWish, Wish
+from millwheel.testing import inject
+from millwheel.testing.script import Script
 from millwheel.windows import Pane, Tumbling
 from tests.test_runtime_world import (
     ITEMS,
     TALLY,
+    Counted,
     Gate,
     Item,
     Tally,
+    at,
     key_of,
     script,
     time_of,
@@ -695,3 +699,55 @@ def test_a_workers_load_is_read() -> None:
     assert load.cpu == 0.5
     assert (load.of(7).cpu, load.of(7).queue, load.of(7).histogram) == (0.25, 3, ((0, 1.5),))
     assert load.of(8).cpu == 0.0
+
+
+class Pot(msgspec.Struct):
+    """A record that user code may change."""
+
+    number: int
+    count: int = 0
+
+
+POTS = Stream("pots", Pot)
+
+
+class Stir(Computation[Pot, None]):
+    """Changes what it is given."""
+
+    writes = (TALLY,)
+
+    async def process_record(self, record: Record[Pot], ctx: Context[None]) -> None:
+        record.value.count += 1
+        ctx.produce(TALLY, Counted("a", record.value.number, record.value.count))
+
+
+async def test_what_ran_before_a_cut_runs_behind_it_as_it_came() -> None:
+    """Its outputs had not arrived: weak code runs again, and must be given the same."""
+    gate = Gate()
+    seen: list[tuple[int, int]] = []
+
+    class Slow(Computation[Counted, None]):
+        async def process_record(self, record: Record[Counted], ctx: Context[None]) -> None:
+            await gate.wait()
+            seen.append((record.value.number, record.value.count))
+
+    made = Pipeline("stirred", settings=SHARED)
+    pots = [inject(POTS, Pot(n)) for n in range(8)]
+    made.inject(POTS, Script("pots", pots), timestamp=lambda pot: at(0))
+    made.add(
+        Stir(),
+        POTS.by(lambda pot: pot.number),
+        productions="weak",
+        straggler_after=timedelta(days=1),
+    )
+    made.add(Slow(), TALLY.by(lambda counted: counted.number))
+    cluster = Lone(made)
+    owner = await cluster.join()
+    await cluster.go(lambda: gate.reached == 8)
+    row, *_ = await cluster.parts("stir")
+    await cluster.split(row)
+    await cluster.split_here(owner, row)
+    gate.open()
+    await cluster.go(cluster.finished)
+    assert sorted(seen) == [(n, 1) for n in range(8)]
+    await cluster.leave(owner)

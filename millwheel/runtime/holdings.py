@@ -208,6 +208,8 @@ class Holdings:
         """Records of logs here, or of no log, that waited in it, before those that came since it
         leaves (I14); those of other workers they send again."""
         waiting = [] if interval.dedup is None else interval.dedup.start_over()
+        for delivery in waiting:  # it may come back
+            interval.step.renew(delivery)
         if interval.chain is not None:
             interval.chain.clear()
         self._engine.stretches.forget(interval)
