@@ -87,16 +87,13 @@ class PostgresStore:
         self.statements = Statements(schema)
         self._lock_timeout = lock_timeout_milliseconds
         self._sequence = sql.Identifier(schema, SEQUENCE).as_string(None)
+        asked = conninfo_to_dict(url)
         self._url = make_conninfo(
             url,
             application_name=f"millwheel {schema}",
             connect_timeout="5",
             client_encoding="utf8",
-            **{
-                name: value
-                for name, value in LIVELINESS.items()
-                if name not in conninfo_to_dict(url)
-            },
+            **{name: value for name, value in LIVELINESS.items() if name not in asked},
         )
         self._pool = AsyncConnectionPool(
             self._url,

@@ -285,6 +285,31 @@ async def test_buckets_may_be_read_again_while_one_is_dropped(
         assert [buckets.of_stamp(2000 + n).id for n in (0, 999)] == [before[2]] * 2
 
 
+async def test_a_bucket_of_rows_that_was_read_while_another_was_waited_for_is_not_made_again() -> (
+    None
+):
+    """An empty one would stand behind it, and in the way of the next."""
+    _, _, buckets, dedup = await make()
+    store = dedup._store
+    rows = QUICK.source_bucket_rows
+    assert isinstance(store, MemoryStore)
+
+    async def opened_elsewhere(name: str) -> None:
+        if name != "open_bucket":
+            store.faults.before_call = None
+            await asyncio.sleep(0)
+            await store.open_bucket("source", 8, 0, rows)
+
+    store.faults.before_call = opened_elsewhere
+    reading = asyncio.ensure_future(buckets.load())
+    await asyncio.sleep(0)
+    await buckets.ensure_source(8, 3)
+    await reading
+    await buckets.ensure_source(8, rows - 1, rows)
+    found = [(b.low, b.high) for b in await store.live_buckets() if b.family == "source"]
+    assert found == [(0, rows), (rows, 2 * rows)]
+
+
 async def test_records_older_than_the_gc_watermark_are_remnants() -> None:
     _, stamps, buckets, dedup = await make()
     old, new = delivery(0, stamps.next()), delivery(1, stamps.next() + 10)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from millwheel import Pipeline, Table
+from millwheel import Pipeline, Stream, Table
 from millwheel.clock import VirtualClock
 from millwheel.errors import CommitUnknown, GraphError
 from millwheel.runtime.engine import Engine
@@ -36,7 +36,7 @@ from tests.test_runtime_world import (
     script,
     time_of,
 )
-from tests.test_sharing import SHARED, Cluster, check, counting, many
+from tests.test_sharing import AGAIN, SHARED, Cluster, Recount, check, counting, many, number_of
 
 TARGET = 2.0
 
@@ -359,3 +359,28 @@ async def test_what_is_told_of_it() -> None:
     assert figures["source_0"].latency_target_seconds == TARGET
     assert figures["tally"].pending_cap is None
     await engine.kill()
+
+
+OTHERS = [Stream(f"items_{number}", Item) for number in range(5)]
+"""Each of a source with credits of its own."""
+
+
+async def test_what_is_decided_while_a_commit_is_on_the_wire_takes_credits() -> None:
+    """It has no number yet, and will all be on its way as soon as that commit is durable."""
+    limits = replace(QUICK, chunk_records=2, bundle_records=1000, max_unacked_records=10)
+    made = Pipeline("tally", settings=limits)
+    sources = [script(stream, items(*range(9)), stream.name) for stream in OTHERS]
+    for stream, source in zip(OTHERS, sources, strict=True):
+        made.inject(stream, source, timestamp=time_of)
+    made.add(Tally(), *(stream.by(key_of) for stream in OTHERS))
+    made.add(Recount(), TALLY.by(number_of))
+    made.sink(AGAIN, Table("out", Counted, numbered=True))
+    world = World(made)
+    gate = Gate()
+    world.on_durable = lambda commit: gate.wait() if any(commit.seen.values()) else None
+    engine = await world.start()
+    await world.turns(100)
+    decided = [work.effects.productions for work in engine.lanes[0]._open.works.values()]
+    assert 0 < sum(map(len, decided)) <= limits.max_unacked_records + limits.chunk_records
+    gate.open()
+    await world.finish(engine)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -916,27 +916,36 @@ async def test_errors_of_the_runtime_are_millwheel_errors() -> None:
     await world.close()
 
 
+def while_it_starts_over(world: World, call: str, do: Callable[[], Awaitable[None]]) -> None:
+    """Refuse a commit of records once, and do something when the lane then makes a call."""
+
+    def away(commit: Commit) -> None:
+        if commit.seen:
+            world.on_try = None
+            world.store.faults.before_call = called
+            raise StoreUnavailable("away")
+
+    async def called(name: str) -> None:
+        if name == call:
+            world.store.faults.before_call = None
+            await do()
+
+    world.on_try = away
+
+
 async def test_rows_that_are_added_while_a_lane_starts_over_are_read_in_their_place() -> None:
     """The source is opened anew at what is stored, and not read on from where it was."""
     source = script(ITEMS, items(0))
     world = World(tally_pipeline(source, replace(QUICK, max_unacked_records=2)))
     engine = await world.start()
 
-    def refuse(commit: Commit) -> None:
-        if commit.seen:
-            world.on_try = None
-            world.store.faults.before_call = add
-            raise StoreUnavailable("away")
+    async def add() -> None:
+        source.append(inject(ITEMS, items(1)[0]))
+        source.append(inject(ITEMS, items(2)[0]))
+        engine.read_on()
+        await world.turns(3)
 
-    async def add(name: str) -> None:
-        if name == "read_productions":
-            world.store.faults.before_call = None
-            source.append(inject(ITEMS, items(1)[0]))
-            source.append(inject(ITEMS, items(2)[0]))
-            engine.read_on()
-            await world.turns(3)
-
-    world.on_try = refuse
+    while_it_starts_over(world, "read_productions", add)
     await world.finish(engine)
     assert world.tallied() == tally_of(items(0, 1, 2))
 
@@ -975,20 +984,12 @@ async def test_a_bad_row_that_is_met_while_a_lane_starts_over_leaves_one_letter(
     world = World(made)
     engine = await world.start()
 
-    def refuse(commit: Commit) -> None:
-        if commit.seen:
-            world.on_try = None
-            world.store.faults.before_call = add
-            raise StoreUnavailable("away")
+    async def add() -> None:
+        more(source, items(1, 2))
+        engine.read_on()
+        await world.turns()
 
-    async def add(name: str) -> None:
-        if name == call:
-            world.store.faults.before_call = None
-            more(source, items(1, 2))
-            engine.read_on()
-            await world.turns()
-
-    world.on_try = refuse
+    while_it_starts_over(world, call, add)
     await world.finish(engine)
     assert world.tallied() == tally_of(items(0, 2))
     assert len(world.letters()) == 1

@@ -188,18 +188,25 @@ class Buckets:
 
     async def ensure_source(self, log: int, first: int, last: int | None = None) -> None:
         """Have the buckets of the rows from `first` to `last` before they are sent."""
-        rows = self._settings.source_bucket_rows
         offset = max(first, self.source_floor(log))
         while offset <= (first if last is None else last):
             known = self._of_source(log, offset)
             if known is None:
                 async with self._opening:
-                    begin = offset - offset % rows
-                    before = self._source_before(log, offset)
-                    low = max(begin, self.source_floor(log), 0 if before is None else before.high)
-                    known = await self._store.open_bucket("source", log, low, begin + rows)
-                    self._add_source(known)
+                    known = await self._open_source(log, offset)
             offset = max(offset, known.high)
+
+    async def _open_source(self, log: int, offset: int) -> Bucket:
+        """The bucket of a row that had none before this was waited for."""
+        before = self._source_before(log, offset)
+        if before is not None and offset < before.high:
+            return before  # it was read from the store meanwhile
+        rows = self._settings.source_bucket_rows
+        begin = offset - offset % rows
+        low = max(begin, self.source_floor(log), 0 if before is None else before.high)
+        made = await self._store.open_bucket("source", log, low, begin + rows)
+        self._add_source(made)
+        return made
 
     async def ensure_named(self) -> None:
         """Have a bucket for user-supplied ids that arrive from now on."""

@@ -38,6 +38,7 @@ ERROR_RATE = 0.001
 """Share of new records that are looked up in the table although they are new."""
 
 GROWTH = 4
+
 FIRST_ID = (bytes(16), -1)
 """Before all ids, with their slots."""
 
@@ -387,7 +388,7 @@ class Dedup:
 
     async def rebuild(self, bucket: int, pause: Any) -> None:
         """Learn from its table what others have seen of an inherited bucket: of ids in order the
-        newest of each log, whose slot ever it has, and slice by slice those in no order."""
+        newest of each log, whatever its slot, and slice by slice those in no order."""
         found = self.seen_in(bucket)
         after = FIRST_ID
         if bucket not in self._buckets.named():

@@ -470,8 +470,8 @@ class Engine:
     def send(self, productions: Iterable[Delivery[Any]]) -> None:
         """Records go to their readers, for the first time or again; here that is a queue away.
 
-        Whoever puts records to readers does it here: a lane that sleeps must be woken, and those
-        who fill all credits have nobody else to do it.
+        Who puts records into queues otherwise has to wake their lanes as well: if these records fill
+        all credits, nobody else will.
         """
         steps = self.steps
         sent = False
