@@ -95,6 +95,11 @@ class PostgresStore:
             client_encoding="utf8",
             **{name: value for name, value in LIVELINESS.items() if name not in asked},
         )
+        options = {
+            "autocommit": True,
+            "options": "-c search_path= -c statement_timeout=300000 "
+            f"-c idle_in_transaction_session_timeout=60000 -c timezone=UTC -c jit=off {READ_COMMITTED}",
+        }
         self._pool = AsyncConnectionPool(
             self._url,
             min_size=1,
@@ -103,12 +108,19 @@ class PostgresStore:
             timeout=10,
             reconnect_timeout=1,
             configure=self._note_backend,
-            kwargs={
-                "autocommit": True,
-                "options": "-c search_path= -c statement_timeout=300000 "
-                f"-c idle_in_transaction_session_timeout=60000 -c timezone=UTC -c jit=off {READ_COMMITTED}",
-            },
+            kwargs=options,
         )
+        self._lifeline = AsyncConnectionPool(
+            self._url,
+            min_size=0,
+            max_size=1,
+            open=False,
+            timeout=2,
+            reconnect_timeout=1,
+            kwargs=options,
+        )
+        """For heartbeats alone: the lease does not wait until `_pool` has a connection left. Whoever
+        waits here is told soon that there is none, since only to be asked anew lets a pool try anew."""
         self._placement = PostgresPlacement(
             self.statements, self._sequence, self._pool.connection, self.end_backends
         )
@@ -133,6 +145,7 @@ class PostgresStore:
                 "Postgres is running"
             ) from error
         await self._pool.open()
+        await self._lifeline.open()
         return self
 
     async def close(self) -> None:
@@ -140,12 +153,15 @@ class PostgresStore:
         for lane in list(self._lanes):
             with contextlib.suppress(StoreUnavailable):  # a successor ends what is left of it
                 await lane.close()
+        await self._lifeline.close(timeout=2)
         await self._pool.close(timeout=2)
 
     @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[AsyncConnection[Any]]:
+    async def _connection(
+        self, pool: AsyncConnectionPool[AsyncConnection[Any]] | None = None
+    ) -> AsyncIterator[AsyncConnection[Any]]:
         try:
-            async with self._pool.connection() as connection:
+            async with (pool or self._pool).connection() as connection:
                 yield connection
         except PoolTimeout as error:
             raise StoreUnavailable("the store does not answer") from error
@@ -248,21 +264,23 @@ class PostgresStore:
         await self._run("forget_workers", {})
 
     async def heartbeat(self, worker: str, lease_seconds: float, load: dict[str, Any]) -> Heartbeat:
-        rows = await self._rows(
-            "heartbeat",
-            {
-                "id": worker,
-                "lease_seconds": lease_seconds,
-                "backends": self._backends(),
-                "load": msgspec.json.encode(load).decode(),
-            },
-        )
-        if not rows:
+        params = {
+            "id": worker,
+            "lease_seconds": lease_seconds,
+            "backends": self._backends(),
+            "load": msgspec.json.encode(load).decode(),
+        }
+        async with self._connection(self._lifeline) as connection:
+            cursor = await connection.execute(
+                self.statements.get("heartbeat"), params, prepare=True
+            )
+            row = await cursor.fetchone()
+        if row is None:
             raise Fenced(
                 "somebody ended this worker, or it was silent for so long that it was forgotten; "
                 "it must let go of everything"
             )
-        return Heartbeat(rows[0][0])
+        return Heartbeat(row[0])
 
     async def stop_worker(self, worker: str) -> None:
         await self._run("stop_worker", {"id": worker})

@@ -443,6 +443,35 @@ async def test_the_store_works_on_after_its_idle_connections_died(postgres: Post
     await until(answers)
 
 
+async def test_a_heartbeat_does_not_wait_for_a_connection_of_the_pool(
+    postgres: PostgresSite,
+) -> None:
+    """Folds and reads that take long, as many as there are connections for."""
+    store = postgres.store
+    me = (await Owner.take(store)).worker
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(store._pool.max_size):
+            await stack.enter_async_context(store._connection())
+        async with asyncio.timeout(5):
+            assert (await store.heartbeat(me, 15.0, {})).now > 0
+
+
+async def test_a_heartbeat_goes_on_after_its_connection_died(postgres: PostgresSite) -> None:
+    me = (await Owner.take(postgres.store)).worker
+    await postgres.store.heartbeat(me, 15.0, {})
+    await postgres.query(
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = %s",
+        f"millwheel {postgres.schema.name}",
+    )
+
+    async def beats() -> bool:
+        with contextlib.suppress(StoreUnavailable):
+            return (await postgres.store.heartbeat(me, 15.0, {})).now > 0
+        return False
+
+    await until(beats)
+
+
 async def test_many_buckets_do_not_use_up_the_prepared_statements(postgres: PostgresSite) -> None:
     owner = await Owner.take(postgres.store)
     connection_of(lane_of(owner)).prepared_max = 8
