@@ -361,6 +361,18 @@ async def test_the_bucket_of_a_record_never_changes() -> None:
             assert buckets.of_stamp(known).id == bucket
 
 
+async def test_user_ids_go_to_a_bucket_that_has_not_ended() -> None:
+    """From its end it is counted how long they are remembered; it is looked after now and then."""
+    clock, _, buckets, _ = await make(Settings(id_bucket_seconds=10.0))
+    ends: dict[int, int] = {}
+    for _ in range(100):
+        await buckets.ensure_named()
+        ends.update((bucket.id, bucket.high) for bucket in buckets.live())
+        clock.advance(4.9)
+        assert ends[buckets.named()[-1]] > clock.now()
+    assert len(ends) <= 52
+
+
 def test_stamps_only_grow() -> None:
     clock = VirtualClock()
     stamps = Stamps(clock)

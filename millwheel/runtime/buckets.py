@@ -209,10 +209,12 @@ class Buckets:
         return made
 
     async def ensure_named(self) -> None:
-        """Have a bucket for user-supplied ids that arrive from now on."""
+        """Have a bucket for user-supplied ids that arrive from now on, opened ahead of need: in one
+        that has ended, they would be forgotten too soon."""
         async with self._opening:
             now = self._stamps.now()
-            if self._named and self._named[-1].high > now:
+            lead = int(self._settings.id_bucket_seconds * 500_000)
+            if self._named and self._named[-1].high > now + lead:
                 return
             low = self._named[-1].high if self._named else 0
             high = max(now, low) + int(self._settings.id_bucket_seconds * 1e6)
