@@ -90,7 +90,7 @@ class Settings:
     """Unfolded rows up to which a fold waits for an old snapshot to go away."""
 
     housekeeping_seconds: float = 0.5
-    """Period of the worker's chores: folds, heartbeat, buckets."""
+    """Period of the worker's chores: folds, buckets, what is said again to other workers."""
 
     placement_seconds: float = 1.0
     """Period of looking who is there and who should own what."""

@@ -21,6 +21,7 @@ from millwheel.placement import ReportedLoad
 from millwheel.runtime.balancer import Balancer
 from millwheel.runtime.courier import Remote
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.tasks import end
 from millwheel.store.port import Commit, MergeWish, PlacedInterval, Placement, SplitWish, Wish
 from millwheel.testing import inject
 from millwheel.testing.script import Script
@@ -363,6 +364,7 @@ async def test_who_may_have_lost_intervals_lets_go_before_it_looks_who_has_which
     await cluster.go(lambda: len(engine.intervals) == 6)
     looks: list[Placement] = []
     engine.neighbours.place = lambda placement: looks.append(placement)  # type: ignore[method-assign]
+    await end([task for task in engine._tasks if task.get_name() == "heartbeat"])
     engine.lease.end()
     await engine.neighbours.look_around()
     assert engine.intervals

@@ -474,7 +474,7 @@ async def test_a_join_on_postgres_goes_on_after_a_restart_and_shows_what_it_hold
         await engine.start()
         await engine.run()
         for held in engine.intervals:
-            await engine.housekeeping.fold(held)
+            await engine.folding.fold(held)
         await engine.stop()
 
     for number in range(30):

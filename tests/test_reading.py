@@ -804,7 +804,7 @@ async def test_a_table_outlives_its_worker_folded_or_not(
 
 
 async def folded(engine: Engine, interval: Any) -> None:
-    while interval.folded < interval.durable_n and await engine.housekeeping.fold(interval):
+    while interval.folded < interval.durable_n and await engine.folding.fold(interval):
         pass
 
 

@@ -284,7 +284,7 @@ async def test_state_of_many_entries_costs_what_is_touched(restart: bool) -> Non
         await world.until(engine.done.is_set)
         if restart:
             for interval in engine.intervals:
-                await engine.housekeeping.fold(interval)
+                await engine.folding.fold(interval)
             await engine.stop()
             engine = await world.start()
         before = len(world.commits)
@@ -333,7 +333,7 @@ async def test_reading_state_writes_nothing_even_after_a_restart() -> None:
     first = await world.start()
     await world.until(first.done.is_set)
     for interval in first.intervals:
-        await first.housekeeping.fold(interval)
+        await first.folding.fold(interval)
     await first.stop()
     source.append(inject(ITEMS, Item("a", 1)))
     before = len(world.commits)

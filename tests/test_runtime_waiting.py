@@ -389,7 +389,7 @@ async def test_what_was_captured_before_its_key_waited_is_not_taken_for_folded(
     world.on_try = lambda commit: wire.wait() if commit.seen else None
     work.open()
     await world.until(lambda: wire.reached)
-    await engine.housekeeping.fold(interval)
+    await engine.folding.fold(interval)
     more(*items(3))
     await world.until(lambda: engine.lanes[0]._open.count)
     more(*items(4))

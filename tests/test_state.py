@@ -513,7 +513,7 @@ async def test_the_empty_state_takes_no_row() -> None:
     await world.until(engine.done.is_set)
     assert world.state("do", "b") == {}
     for interval in engine.intervals:
-        await engine.housekeeping.fold(interval)
+        await engine.folding.fold(interval)
     assert world.store.states() == []
     source.append(inject(ITEMS, Item("b", 7)))
     engine.read_on()
@@ -562,7 +562,7 @@ async def run_and_fold(world: World) -> None:
     engine = await world.start()
     await world.until(engine.done.is_set)
     for interval in engine.intervals:
-        await engine.housekeeping.fold(interval)
+        await engine.folding.fold(interval)
     await engine.stop()
 
 
@@ -1116,7 +1116,7 @@ async def test_state_is_migrated_when_its_key_comes_up(folded: bool) -> None:
     await world.until(engine.done.is_set)
     if folded:
         for interval in engine.intervals:
-            await engine.housekeeping.fold(interval)
+            await engine.folding.fold(interval)
     await engine.stop()
     source.append(inject(ITEMS, Item("a", 10)))
     source.append(inject(ITEMS, Item("c", 10)))
@@ -1177,7 +1177,7 @@ async def test_a_migration_of_the_plain_part_leaves_collections_alone(folded: bo
     await world.until(engine.done.is_set)
     if folded:
         for interval in engine.intervals:
-            await engine.housekeeping.fold(interval)
+            await engine.folding.fold(interval)
     await engine.stop()
     source.append(inject(ITEMS, Item("a", 10)))
     world.pipeline = versioned(source, VersionedBig(), "versions")

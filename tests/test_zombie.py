@@ -348,7 +348,7 @@ class Wire:
 async def stop_process(cluster: Cluster, engine: Engine) -> None:
     """As SIGSTOP does: what is on the wire stays there, the lease runs out, nobody is told."""
     cluster.alive.remove(engine)
-    asleep = {"housekeeping", "placing", "lease guard"}
+    asleep = {"heartbeat", "housekeeping", "folding", "placing", "lease guard"}
     await end([task for task in engine._tasks if task.get_name() in asleep])
 
 

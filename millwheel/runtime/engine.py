@@ -2,7 +2,8 @@
 
 The engine itself is a registry: which step has which id, which log belongs to whom, who
 must be told when a watermark was stored or a record acknowledged. The work is done by its
-lanes (run, commit), injectors (read) and housekeeping (fold, lease, buckets).
+lanes (run, commit), injectors (read), heartbeat (lease), folding (fold, drop what is done with)
+and housekeeping (the chores in between).
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from millwheel.runtime.ack_chain import AckChain
 from millwheel.runtime.buckets import Buckets, Stamps
 from millwheel.runtime.courier import Courier
 from millwheel.runtime.deploying import deploy
+from millwheel.runtime.folding import Folding
 from millwheel.runtime.fusion import Fusion
+from millwheel.runtime.heartbeat import Heartbeat
 from millwheel.runtime.holdings import Holdings
 from millwheel.runtime.housekeeping import Housekeeping
 from millwheel.runtime.injector import Injector
@@ -142,7 +145,9 @@ class Engine:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._changes: set[asyncio.Task[None]] = set()
         """Takings and givings that are under way."""
+        self.heartbeat = Heartbeat(self)
         self.housekeeping = Housekeeping(self)
+        self.folding = Folding(self)
         self.stretches = Stretches(self)
         """What is passed on under tree acknowledgement."""
         self._lane_of: dict[Interval, Lane] = {}
@@ -175,6 +180,7 @@ class Engine:
         self.lease.renewed(asked)
         if self._network is None:
             await self._wait_for_others()
+        self.spawn(self.heartbeat.run(), "heartbeat")  # claiming may take longer than a lease
         for place, node in enumerate(self.graph.nodes):
             id_ = deployment.computations[node.name]
             kind = WeakRoute if node.is_weak else StreamRoute
@@ -196,6 +202,7 @@ class Engine:
         else:
             await self.neighbours.look_around()
         self.spawn(self.housekeeping.run(), "housekeeping")
+        self.spawn(self.folding.run(), "folding")
         self.spawn(self.stretches.run(), "stretches")
         self.started = True
         self.log.info(

@@ -180,7 +180,7 @@ class Holdings:
             while (
                 interval.ownership is Ownership.HELD
                 and interval.folded < interval.durable_n
-                and await engine.patiently(lambda: engine.housekeeping.fold(interval))
+                and await engine.patiently(lambda: engine.folding.fold(interval))
             ):
                 pass
         except StoreError:

@@ -1,6 +1,8 @@
-"""The worker's chores: lease, folds, buckets, filters, logs that are drained.
+"""The worker's chores that take no time: buckets for what comes, what is said again to others.
 
-None of them is on a record's way; each may fail and is done again the next time.
+None of them is on a record's way; each may fail and is done again the next time. What may take
+long has a service of its own (`millwheel.runtime.folding`), and so has the lease, which waits for
+nothing (`millwheel.runtime.heartbeat`).
 """
 
 from __future__ import annotations
@@ -19,20 +21,13 @@ if TYPE_CHECKING:
 WAITING_SECONDS = 30.0
 """Two leases: whoever has the members' logs is known by then, and has sent them again."""
 
-OLD_SNAPSHOT_SECONDS = 5.0
-"""A snapshot this old keeps the dead rows of folds alive: folding waits for it, in bounds."""
-
 
 class Housekeeping(Service):
-    """Renews the lease, folds, opens and drops buckets, rebuilds filters."""
+    """Opens buckets, says again what may have been lost on the way, rebuilds filters."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine.clock, engine.settings.housekeeping_seconds)
         self._engine = engine
-        self._settings = engine.settings
-        self._last_fold: dict[Interval, float] = {}
-        self._last_heartbeat = float("-inf")
-        self._last_collection = float("-inf")
         self._waiting: dict[Bundling, float] = {}
         """Open bundles whose members have not all come again, and since when; those that were told
         of, since the end of time."""
@@ -51,33 +46,16 @@ class Housekeeping(Service):
                 raise
 
     async def run_once(self) -> None:
-        now = self._engine.clock.monotonic()
-        if now - self._last_heartbeat >= self._settings.lease_seconds / 3:
-            await self._heartbeat()
-            self._last_heartbeat = now
-        await self._engine.buckets.ensure_current()
-        if any(node.named for node in self._engine.graph.nodes):
-            await self._engine.buckets.ensure_named()
-        self._engine.promises.excuse_idle()
-        for injector in self._engine.injectors:
-            injector.tend()
-        if self._engine.courier is not None:
-            self._engine.courier.repeat()
-        self._tell_of_waiting_bundles(now)
-        await self._fold_what_is_due(now)
-        if now - self._last_collection >= self._settings.bucket_seconds / 8:
-            await self.collect()
-            self._last_collection = now
-
-    async def _heartbeat(self) -> None:
         engine = self._engine
-        asked, before = engine.clock.monotonic(), engine.clock.now()
-        answer = await engine.store.heartbeat(
-            engine.worker, self._settings.lease_seconds, engine.load()
-        )
-        engine.lease.renewed(asked)
+        engine.promises.excuse_idle()
+        for injector in engine.injectors:
+            injector.tend()
         if engine.courier is not None:
-            engine.tell_time(before, answer.now)
+            engine.courier.repeat()
+        self._tell_of_waiting_bundles(engine.clock.monotonic())
+        await engine.buckets.ensure_current()
+        if any(node.named for node in engine.graph.nodes):
+            await engine.buckets.ensure_named()
 
     def _tell_of_waiting_bundles(self, now: float) -> None:
         """Say which bundles wait for members that may never come."""
@@ -102,78 +80,3 @@ class Housekeeping(Service):
                 )
             waiting[bundling] = since
         self._waiting = waiting
-
-    # -- folds --------------------------------------------------------------------------
-
-    async def _fold_what_is_due(self, now: float) -> None:
-        settings = self._settings
-        due = [
-            interval
-            for interval in self._engine.intervals
-            if interval.durable_n > interval.folded
-            and (
-                interval.changed_since_fold >= settings.fold_rows
-                or (
-                    interval.changed_since_fold
-                    and now - self._last_fold.get(interval, 0.0) >= settings.fold_seconds
-                )
-                or now - self._last_fold.get(interval, 0.0) >= settings.bucket_seconds / 8
-            )
-        ]
-        if not due:
-            return
-        snapshot = await self._engine.store.oldest_snapshot_seconds()
-        for interval in due:
-            if (
-                snapshot > OLD_SNAPSHOT_SECONDS
-                and interval.changed_since_fold < settings.fold_tail_rows
-                and now - self._last_fold.get(interval, now) < 10 * settings.fold_seconds
-            ):
-                continue
-            await self.fold(interval)
-            self._last_fold[interval] = now
-
-    async def fold(self, interval: Interval) -> bool:
-        """Fold one interval's durable changes into the current tables (I15)."""
-        through, changed = interval.durable_n, interval.changed_since_fold
-        folded = await self._engine.store.fold(
-            interval.id, interval.sequencer, interval.folded, through
-        )
-        if folded:
-            interval.folded = through
-            interval.changed_since_fold = max(0, interval.changed_since_fold - changed)
-            if interval.states is not None:
-                interval.states.folded = through
-        return folded
-
-    # -- buckets ------------------------------------------------------------------------
-
-    async def collect(self) -> None:
-        """Retire drained logs and drop buckets that nothing needs any more."""
-        engine = self._engine
-        await self._retire_logs()
-        oldest = engine.buckets.oldest_time_bucket()
-        if oldest is not None:
-            for interval in engine.intervals:
-                if interval.last_bucket == oldest.id:
-                    engine.touch(interval, urgent=False)  # its last commit must not go with it
-        dropped = await engine.buckets.collect()
-        if dropped:
-            for interval in engine.intervals:
-                if interval.dedup is not None:
-                    interval.dedup.forget_buckets(dropped)
-
-    async def _retire_logs(self) -> None:
-        engine = self._engine
-        retired = [
-            (interval, log)
-            for interval in engine.intervals
-            for log in interval.logs[:-1]
-            if log.drained and not log.changed
-        ]
-        if retired:
-            await engine.store.retire_logs([log.id for _, log in retired])
-            for interval, log in retired:
-                if log in interval.logs:  # else its lane has started over: what is there is sent
-                    interval.logs.remove(log)  # again, and retired when that is acknowledged
-                    engine.logs.pop(log.id, None)

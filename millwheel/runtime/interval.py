@@ -12,6 +12,7 @@ Ownership of an interval is a small protocol::
 
 from __future__ import annotations
 
+import asyncio
 import enum
 from collections import deque
 from collections.abc import Callable
@@ -87,6 +88,8 @@ class Interval:
         self.dirty = False
         self.leaving = False
         """It is being handed over: what it has is finished, nothing more is taken."""
+        self.folding = asyncio.Lock()
+        """Whoever holds it folds the interval."""
         self.states: StateCache = None  # type: ignore[assignment]
         self.tables: SharedTables | None = None
         """What its keys share, if its computation reads anything by broadcast."""
