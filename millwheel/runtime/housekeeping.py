@@ -63,7 +63,7 @@ class Housekeeping(Service):
             injector.tend()
         if self._engine.courier is not None:
             self._engine.courier.repeat()
-        self._tell_of_waiting_bundles(now)
+        self._tend_waiting_bundles(now)
         await self._fold_what_is_due(now)
         if now - self._last_collection >= self._settings.bucket_seconds / 8:
             await self.collect()
@@ -79,13 +79,18 @@ class Housekeeping(Service):
         if engine.courier is not None:
             engine.tell_time(before, answer.now)
 
-    def _tell_of_waiting_bundles(self, now: float) -> None:
-        """Say which bundles wait for members that may never come."""
+    def _tend_waiting_bundles(self, now: float) -> None:
+        """Have sources read as far as bundles wait for, and say which of these wait for members that
+        may never come."""
         waiting: dict[Bundling, float] = {}
         for interval in self._engine.intervals:
             bundling = interval.bundling
             if bundling is None or not bundling.missing:
                 continue
+            for log, number in bundling.awaited().items():
+                found = self._engine.logs.get(log)
+                if found is not None and found[1].injector is not None:
+                    found[1].injector.read_up_to(number)
             since = self._waiting.get(bundling, now)
             if now - since >= WAITING_SECONDS:
                 since = float("inf")
@@ -98,7 +103,8 @@ class Housekeeping(Service):
                     what_it_means="records of a bundle that was begun have not come again; nothing "
                     "else of the interval is delivered before they do",
                     what_to_do="see that the workers and sources they come from run; what came from "
-                    "a computation that was removed is gone",
+                    "a computation that was removed is gone. A source that another worker reads may "
+                    "have a lower max_pending now, or max_unacked_records: give it the former one",
                 )
             waiting[bundling] = since
         self._waiting = waiting
