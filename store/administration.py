@@ -13,7 +13,7 @@ from psycopg.conninfo import make_conninfo
 
 from millwheel.errors import StoreUnavailable, UsageError
 from millwheel.model import SLOTS
-from millwheel.store.generations import Code, without
+from millwheel.store.generations import Code, refuse_with_members, without
 from millwheel.store.inspection import CONNECT_SECONDS, choose, is_dead, translated
 from millwheel.store.statements import READ_COMMITTED, Statements
 
@@ -169,8 +169,8 @@ def remove_computations(url: str, pipeline: str, names: list[str]) -> int:
     and timers are deleted, bit by bit. What is asked for again is taken up where it ended.
 
     Raises:
-        UsageError: there is no such node, one that stays needs it, or a worker that has the
-            pipeline to itself is running.
+        UsageError: there is no such node, one that stays needs it, a numbered bundle that is begun
+            has records of one, or a worker that has the pipeline to itself is running.
         StoreUnavailable: a commit holds an interval for too long.
     """
     ids = _take_away(url, pipeline, names)
@@ -238,7 +238,10 @@ def _begin_without(
         for (id_,) in connection.execute(statements.get("remove_computations"), {"names": names})
     ]
     _hold_intervals(connection, statements, ids)
-    connection.execute(statements.get("remove_intervals"), {"computations": ids})
+    which = {"computations": ids, "names": names}
+    text = statements.get("bundles_in_the_way", latest_commits="latest_commits")
+    refuse_with_members(pipeline, connection.execute(text, which).fetchall())
+    connection.execute(statements.get("remove_intervals"), which)
     return ids
 
 

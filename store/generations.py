@@ -256,6 +256,27 @@ def without(pipeline: str, code: Code, names: Iterable[str]) -> Code:
     )
 
 
+def refuse_with_members(pipeline: str, found: Sequence[tuple[str, int, int]]) -> None:
+    """See to it that nobody goes whose records are in a numbered bundle that is begun.
+
+    Args:
+        found: (computation, number, records) of such bundles.
+
+    Raises:
+        UsageError: there are some.
+    """
+    if found:
+        raise UsageError(
+            "nothing was removed. A bundle that is begun has records of what is to go; after a crash "
+            "it could not be given again:\n  "
+            + "\n  ".join(
+                f"{records} in bundle {number} of {name}" for name, number, records in found
+            )
+            + f"\nLet the injectors rest (millwheel pause {pipeline}) until it is delivered, and try "
+            "again; or remove the computation that it is for as well"
+        )
+
+
 def _reads(node: Any) -> set[str]:
     return {stream for stream, _ in node.get("inputs", ())}
 

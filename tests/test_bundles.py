@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from random import Random
 from typing import Any
@@ -61,9 +61,10 @@ from tests.test_runtime_world import (
     time_of,
     unknown_once,
 )
-from tests.test_sharing import SHARED, Cluster, Recount, many
+from tests.test_sharing import SHARED, Cluster, Recount, many, number_of
 
 DONE = Stream("done", Counted)
+PASSED = Stream("passed", Counted)
 Bundle = tuple[int, int]
 """Scope and number."""
 
@@ -137,7 +138,7 @@ Moment = Callable[[Bundle], Awaitable[None] | None]
 class ToOutside(Computation[Any, None]):
     """Writes items, or what was counted of them, outside; tells of each that it did."""
 
-    writes = (DONE,)
+    writes: tuple[Stream[Any], ...] = (DONE,)
 
     def __init__(self, outside: Outside, bundles: Bundles, pause: int = 0) -> None:
         self.bundles = bundles
@@ -174,9 +175,12 @@ def outward(
     limits: Settings = FEW,
     sources: int = 1,
     computation: Computation[Any, None] | None = None,
+    *,
+    weakly: bool = False,
     **options: Any,
 ) -> Pipeline:
-    """Items are counted by key, and go outside by their number, so to any interval."""
+    """Items are counted by key, and go outside by their number, so to any interval; or `weakly`, by
+    way of somebody who passes on what nobody has stored."""
     made = Pipeline("outward", settings=limits)
     for number in range(sources):
         made.inject(
@@ -186,11 +190,26 @@ def outward(
             name=f"source_{number}",
         )
     made.add(Tally(), ITEMS.by(key_of))
+    tally = TALLY
+    if weakly:
+        made.add(Pass(PASSED), TALLY.by(number_of), productions="weak")
+        tally = PASSED
     made.add(
-        computation or ToOutside(outside, bundles), TALLY.by(by_key), name="to_outside", **options
+        computation or ToOutside(outside, bundles), tally.by(by_key), name="to_outside", **options
     )
     made.sink(DONE, Table("out", Counted, numbered=True))
     return made
+
+
+class Pass(Computation[Any, None]):
+    """Passes on to a stream of the test's."""
+
+    def __init__(self, to: Stream[Any]) -> None:
+        self.writes = (to,)
+        self._to = to
+
+    async def process_record(self, record: Record[Any], ctx: Context[None]) -> None:
+        ctx.produce(self._to, record.value)
 
 
 def by_key(counted: Counted) -> str:
@@ -210,11 +229,13 @@ def check(world: World, outside: Outside, values: list[Item]) -> None:
 # -- every moment at which a worker may die ---------------------------------------------------
 
 
-async def run_through(crash_at: int | None, how: str, limits: Settings, lanes: int = 1) -> int:
+async def run_through(
+    crash_at: int | None, how: str, limits: Settings, lanes: int = 1, *, weakly: bool = False
+) -> int:
     """Run with one mishap at a moment; gives how many moments there are."""
     values = [Item("abc"[n % 3], n, n) for n in range(14)]
     outside = Outside()
-    made = outward(outside, values, limits=replace(limits, lanes=lanes))
+    made = outward(outside, values, limits=replace(limits, lanes=lanes), weakly=weakly)
     world = World(made)
     outside.commits = world.commits
     moments = 0
@@ -250,17 +271,19 @@ async def run_through(crash_at: int | None, how: str, limits: Settings, lanes: i
         await second.stop()
     await world.close()
     check(world, outside, values)
+    assert world.store.pending_productions() == []
     numbers = [number for scope, number in outside.given]
     assert max(numbers) >= (3 if lanes == 1 else 1)
     return moments
 
 
+@pytest.mark.parametrize("weakly", [False, True])
 @pytest.mark.parametrize("how", ["crash", "zombie", "late zombie", "stop"])
-async def test_a_mishap_at_every_moment(how: str) -> None:
-    moments = await run_through(None, how, FEW)
+async def test_a_mishap_at_every_moment(how: str, *, weakly: bool) -> None:
+    moments = await run_through(None, how, FEW, weakly=weakly)
     assert moments > 30
     for moment in range(moments):
-        await run_through(moment, how, FEW)
+        await run_through(moment, how, FEW, weakly=weakly)
 
 
 @pytest.mark.soak
@@ -268,25 +291,28 @@ async def test_a_mishap_at_every_moment(how: str) -> None:
 @pytest.mark.parametrize("chunk", [1, 3, 100])
 async def test_a_mishap_at_every_moment_of_other_sizes(how: str, chunk: int) -> None:
     limits = replace(FEW, chunk_records=chunk, max_unacked_records=chunk + 3)
-    for moment in range(await run_through(None, how, limits, lanes=2)):
-        await run_through(moment, how, limits, lanes=2)
+    for weakly in (False, True):
+        for moment in range(await run_through(None, how, limits, lanes=2, weakly=weakly)):
+            await run_through(moment, how, limits, lanes=2, weakly=weakly)
 
 
 # -- several workers ----------------------------------------------------------------------------
 
 
-def shared(values: list[Item], pause: int = 3) -> tuple[Outside, Pipeline]:
+def shared(values: list[Item], pause: int = 3, *, weakly: bool = False) -> tuple[Outside, Pipeline]:
     """Bundles by number for several workers, whose calls take their time."""
     outside = Outside()
     sink = ToOutside(outside, Bundles(records=4, seconds=0.05), pause)
-    return outside, outward(outside, values, limits=SHARED, sources=2, computation=sink)
+    return outside, outward(
+        outside, values, limits=SHARED, sources=2, computation=sink, weakly=weakly
+    )
 
 
-async def wander(seed: int) -> None:
+async def wander(seed: int, *, weakly: bool = False) -> None:
     """Workers come, go and crash, and intervals are moved and cut, by chance."""
     random = Random(seed)
     values = many(random.choice([150, 300]), random.choice([3, 40]))
-    outside, made = shared(values, pause=random.choice([0, 3, 30]))
+    outside, made = shared(values, pause=random.choice([0, 3, 30]), weakly=weakly)
     bad = Weather(Random(seed), delay=0.05, drop=0.02, duplicate=0.05, overtake=0.05)
     cluster = Cluster(made, bad if random.random() < 0.5 else None)
     outside.commits = cluster.commits
@@ -360,15 +386,16 @@ def number_in(link: IntervalCommit) -> int | None:
     return None if found is None else found["number"]
 
 
+@pytest.mark.parametrize("weakly", [False, True])
 @pytest.mark.parametrize("seed", range(12))
-async def test_workers_come_and_go_and_intervals_are_cut(seed: int) -> None:
-    await wander(seed)
+async def test_workers_come_and_go_and_intervals_are_cut(seed: int, *, weakly: bool) -> None:
+    await wander(seed, weakly=weakly)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(12, 500))
 async def test_workers_come_and_go_and_intervals_are_cut_for_long(seed: int) -> None:
-    await wander(seed)
+    await wander(seed, weakly=seed % 2 == 0)
 
 
 async def at_work(cluster: Lone, outside: Outside) -> None:
@@ -527,6 +554,212 @@ async def test_a_bundle_that_is_larger_than_the_cap_of_its_source_by_now_comes_a
     assert sorted(number for _, number in outside.rows) == list(range(200))
 
 
+@dataclass
+class Behind:
+    """A bundle of records of the second of two sources, open when its worker dies; at the next start
+    the first one has enough rows to use up all credits before the second has any.
+
+    The sink is not behind anybody strong who would have stored its records.
+    """
+
+    records: int = 5
+    stages: int = 1
+    fuse: bool = False
+    spread: bool = False
+    options: dict[str, Any] = field(default_factory=lambda: {"productions": "weak"})
+
+    def __post_init__(self) -> None:
+        self.outside = Outside()
+        self.gate = Gate()
+        self.sink = Plainly(self.outside, Bundles(records=self.records, seconds=60))
+        self.sink.moment = lambda bundle: self.gate.wait()
+        self.parts = [
+            script(ITEMS, [], "part 0"),
+            script(ITEMS, items(*range(100, 100 + self.records)), "part 1"),
+        ]
+        limits = replace(QUICK, max_unacked_records=8, chunk_records=2, fuse=self.fuse)
+        self.made = Pipeline("behind", settings=replace(limits, lease_seconds=3.0))
+        for number, part in enumerate(self.parts):
+            self.made.inject(ITEMS, part, timestamp=time_of, name=f"source_{number}")
+        last = ITEMS
+        for number in range(self.stages):
+            to = Stream(f"stage_{number}", Item)
+            self.made.add(Pass(to), last.by(key_of), name=f"pass_{number}", **self.options)
+            last = to
+        reading = last.spread() if self.spread else last.by(key_of)
+        self.made.add(self.sink, reading, name="to_outside")
+        self.kept: list[Any] = []
+
+    def crashed(self) -> None:
+        """What the sources have from now on."""
+        self.gate.open()
+        first, second = self.parts
+        first.steps += [inject(ITEMS, item) for item in items(*range(20))]
+        self.kept = second.steps[:]
+        second.steps.clear()
+
+    def go_on(self) -> None:
+        """The second source has its rows."""
+        self.parts[1].steps += self.kept
+
+    def check(self) -> None:
+        """Everything is outside, and the bundle was given as it was before."""
+        numbers = [*range(20), *range(100, 100 + self.records)]
+        assert sorted(number for _, number in self.outside.rows) == numbers
+        assert self.outside.calls[:2] == self.outside.calls[:1] * 2
+
+
+class Plainly(ToOutside):
+    """Tells nobody, so that the end of its rows is the end of it."""
+
+    writes = ()
+
+    async def process_bundle(self, records: Sequence[Record[Any]], ctx: Context[None]) -> None:
+        bundle = (ctx.bundle_id.scope, ctx.bundle_id.number)
+        self.outside.begin(bundle, records)
+        await self._wait(bundle)
+        self.outside.write(bundle, records)
+
+
+BEHIND: dict[str, dict[str, Any]] = {
+    "strong": {"options": {}},
+    "weak": {},
+    "by a tree": {"options": {"productions": "weak", "acknowledgement": "tree"}},
+    "at least once": {"options": {"productions": "weak", "exactly_once": False}},
+    "two stages": {"stages": 2},
+    "two fused": {"stages": 2, "fuse": True},
+    "spread": {"spread": True},
+    "as many as credits": {"records": 8},
+}
+
+
+@pytest.mark.parametrize("how", BEHIND)
+async def test_a_bundle_comes_again_though_other_records_have_used_up_the_credits(how: str) -> None:
+    """They wait behind the bundle, un-ACKed, so that nothing more could be made again."""
+    behind = Behind(**BEHIND[how])
+    world = World(behind.made)
+    first = await world.start()
+    await world.until(lambda: behind.gate.reached, tick=0.01)
+    await first.kill()
+    behind.crashed()
+    second = await world.start()
+    await world.turns(100, tick=0.1)
+    behind.go_on()
+    second.read_on()
+    world.clock.advance(60)
+    await world.until(lambda: len(behind.outside.rows) >= 20 + behind.records, tick=1)
+    behind.check()
+    await world.until(lambda: not second.lanes[0].busy and not world.interval("to_outside").dirty)
+    await world.turns(200, tick=0.1)
+    assert world.store.pending_productions() == []
+    await second.stop()
+
+
+@pytest.mark.parametrize("how", BEHIND)
+async def test_the_same_with_two_workers(how: str) -> None:
+    behind = Behind(**BEHIND[how])
+    cluster = Cluster(behind.made)
+    workers = [await cluster.join() for _ in range(2)]
+    await cluster.go(lambda: behind.gate.reached)
+    for worker in workers:
+        await cluster.crash(worker)
+    behind.crashed()
+    for _ in range(2):
+        await cluster.join()
+    until = cluster.clock.monotonic() + 20
+    await cluster.go(lambda: cluster.clock.monotonic() > until)
+    behind.go_on()
+    for worker in cluster.alive:
+        worker.read_on()
+    await cluster.go(lambda: len(behind.outside.rows) >= 20 + behind.records, tick=0.05)
+    behind.check()
+    for worker in list(cluster.alive):
+        await cluster.leave(worker)
+
+
+@pytest.mark.parametrize("weakly", [False, True])
+async def test_members_that_nobody_has_stored_are_stored_once_with_their_bundle(
+    *, weakly: bool
+) -> None:
+    """However many commits say that the bundle is open; strong ones are not."""
+    outside, gate = Outside(), Gate()
+    values = [Item("a", n, n) for n in range(3)]
+    made = outward(outside, values, weakly=weakly)
+    sink_of(made).moment = lambda bundle: gate.wait()
+    world = World(made)
+    engine = await world.start()
+    await world.until(lambda: gate.reached, tick=0.01)
+    (scope, _) = outside.calls[0]
+    interval = world.interval("to_outside")
+    for _ in range(5):
+        engine.touch(interval, urgent=True)
+        await world.turns(50, tick=0.02)
+    told = [link for link in links(world.commits, scope) if b"open" in (link.position or b"")]
+    assert len(told) > 3
+    kept = [d for c in world.commits for d in c.stragglers if d.log == interval.log.id]
+    assert [d.value.number for d in kept] == ([0, 1, 2] if weakly else [])
+    if weakly:
+        stamps = [d.stamp for d in interval.dedup.in_flight.values()]
+        assert told[-1].floor == min(stamps), "their buckets stay (I9)"
+    assert interval.output_watermark() <= at(0).timestamp() * 1e6
+    gate.open()
+    await world.finish(engine)
+    check(world, outside, values)
+    assert world.store.pending_productions() == []
+    assert interval.durable >= at(2).timestamp() * 1e6
+
+
+async def test_a_bundle_of_more_than_its_commit_should_hold_is_made_smaller() -> None:
+    """If it is stored; a single record always goes."""
+    for weakly, size in ((False, 3), (True, 2)):
+        outside = Outside()
+        values = [Item("a", n, n) for n in range(6)]
+        one = len(msgspec.json.encode(Counted("a", 0, 1)))
+        for limit, most in ((2 * one, size), (one // 2, 1 if weakly else 3)):
+            outside = Outside()
+            limits = replace(FEW, bundle_bytes=limit, chunk_records=9, max_unacked_records=20)
+            world = World(outward(outside, values, limits=limits, weakly=weakly))
+            await world.run()
+            check(world, outside, values)
+            assert max(map(len, outside.given.values())) == most
+
+
+@pytest.mark.parametrize("setting", ["max_pending", "max_unacked_records", "max_unacked_bytes"])
+async def test_a_source_that_may_have_less_on_its_way_reads_on_up_to_the_members(
+    setting: str,
+) -> None:
+    outside, gate = Outside(), Gate()
+    source = script(ITEMS, items(*range(40)))
+    sink = ToOutside(outside, Bundles(records=12, seconds=0.1))
+
+    def pipeline(limits: Settings, most: int | None) -> Pipeline:
+        made = Pipeline("again", settings=limits)
+        made.inject(ITEMS, source, timestamp=time_of, max_pending=most)
+        made.add(sink, ITEMS.by(key_of), name="to_outside")
+        return made
+
+    sink.moment = lambda bundle: gate.wait() if bundle[1] == 2 else None
+    world = World(pipeline(replace(QUICK, chunk_records=3), None))
+    first = await world.start()
+    await world.until(lambda: gate.reached, tick=0.01)
+    await first.kill()
+    gate.open()
+    limits = replace(QUICK, chunk_records=3)
+    if setting == "max_unacked_records":
+        limits = replace(limits, max_unacked_records=4)
+    elif setting == "max_unacked_bytes":
+        limits = replace(limits, max_unacked_bytes=1)
+    pending: list[int] = []
+    second = await world.start(pipeline(limits, 4 if setting == "max_pending" else None))
+    world.on_try = lambda commit: pending.append(second.injectors[0].log.unacked)
+    await world.until(lambda: len(outside.rows) == 40, tick=0.01)
+    assert max(pending) == 12, "as many as the bundle has, and no more"
+    assert [number for _, number in outside.rows] == list(range(40))
+    assert outside.calls.count(outside.calls[1]) == 2
+    assert max(pending[-5:]) <= 4, "and then by its cap"
+    await second.stop()
+
+
 async def test_what_waits_for_the_sink_holds_its_senders_and_the_watermark() -> None:
     outside = Outside()
     values = [Item("a", n, n) for n in range(100)]
@@ -587,15 +820,16 @@ async def test_a_stop_leaves_the_open_bundle_to_the_next_start() -> None:
     assert outside.calls[:2] == [outside.calls[0]] * 2
 
 
+@pytest.mark.parametrize("weakly", [False, True])
 @pytest.mark.parametrize("error", [StoreUnavailable("gone"), None])
 async def test_a_store_that_fails_in_between_has_the_bundle_replayed(
-    error: Exception | None,
+    error: Exception | None, *, weakly: bool
 ) -> None:
     """None: nobody knows what became of a commit."""
     values = [Item("abc"[n % 3], n, n) for n in range(14)]
     for number in range(1, 30):
         outside = Outside()
-        world = World(outward(outside, values))
+        world = World(outward(outside, values, weakly=weakly))
         outside.commits = world.commits
         if error is not None:
             fail_once(world, number, error)
@@ -607,13 +841,14 @@ async def test_a_store_that_fails_in_between_has_the_bundle_replayed(
 
 
 @pytest.mark.newest
+@pytest.mark.parametrize("weakly", [False, True])
 async def test_postgres_has_the_number_and_the_members_while_a_bundle_is_open(
-    schema: Schema,
+    schema: Schema, *, weakly: bool
 ) -> None:
     outside = Outside()
     values = [Item("ab"[n % 2], n, n) for n in range(8)]
     sink = ToOutside(outside, Bundles(records=3, seconds=0.0))
-    made = outward(outside, values, computation=sink)
+    made = outward(outside, values, computation=sink, weakly=weakly)
     made.name = schema.name
     reached = asyncio.Event()
 
@@ -622,7 +857,7 @@ async def test_postgres_has_the_number_and_the_members_while_a_bundle_is_open(
         await asyncio.Event().wait()
 
     sink.moment = lambda bundle: stay() if bundle[1] == 2 and outside.last else None
-    query = "SELECT position -> 'bundle' FROM {t} WHERE computation = 'to_outside'"
+    position = "SELECT position -> 'bundle' FROM {t} WHERE computation = 'to_outside'"
 
     async def run() -> None:
         store = await PostgresStore(schema.url, schema.name).open()
@@ -637,17 +872,26 @@ async def test_postgres_has_the_number_and_the_members_while_a_bundle_is_open(
         await store.close()
 
     await run()
-    ((told,),) = schema.query(query, t="latest_commits")
+    ((told,),) = schema.query(position, t="latest_commits")
     assert told["number"] == 2
     (first, *_) = outside.given
-    assert len(told["open"]) == len(outside.given[first[0], 2])
+    members = [value.number for _, value in outside.given[first[0], 2]]
+    assert len(told["open"]) == len(members)
+    query = (
+        "SELECT (value ->> 'number')::int, id::text FROM {p} WHERE sender = 'to_outside' AND weak "
+        "ORDER BY seq"
+    )
+    kept = schema.query(query, p="pending_productions")
+    assert [number for number, _ in kept] == (members if weakly else [])
+    assert {id_.replace("-", "") for _, id_ in kept} <= {*told["open"]}
     reached.clear()
     sink.moment = None
     await run()
     outside.check(values)
     assert outside.calls.count((first[0], 2)) == 2
-    ((told,),) = schema.query(query, t="latest_commits")
+    ((told,),) = schema.query(position, t="latest_commits")
     assert told == {"number": outside.last[first[0]]}
+    assert schema.query(query, p="pending_productions") == []
     assert sorted(number for (number,) in schema.query("SELECT number FROM {t}", t="out")) == [
         *range(8)
     ]
@@ -776,14 +1020,17 @@ class Executing(ToOutside):
         ctx.execute("INSERT INTO t VALUES (%s)", [[r.value.number for r in records]])
 
 
+@pytest.mark.parametrize("weakly", [False, True])
 @pytest.mark.parametrize("lanes", [1, 2])
-async def test_a_refused_statement_is_the_fault_of_its_bundle_alone(lanes: int) -> None:
+async def test_a_refused_statement_is_the_fault_of_its_bundle_alone(
+    lanes: int, *, weakly: bool
+) -> None:
     outside = Outside()
     values = [Item(f"key {n % 10}", n, n) for n in range(40)]
     sink = Executing(outside, Bundles(records=4, seconds=0.1))
     options: dict[str, Any] = {"on_error": "dead_letter", "retries": 1}
     limits = replace(QUICK, lanes=lanes)
-    made = outward(outside, values, limits=limits, computation=sink, **options)
+    made = outward(outside, values, limits=limits, computation=sink, weakly=weakly, **options)
     made.add(Recount(), DONE.by(by_key))  # shares the commits
     world = World(made)
     refused: list[int] = []
@@ -1087,6 +1334,38 @@ def test_a_member_that_was_made_again_with_another_value_is_an_error() -> None:
     again = Bundling(Bundles(), stored)
     again.offer([first], now=0)
     assert again.members == [first]
+
+
+def weak(number: int) -> Delivery[Item]:
+    made = delivery(number)
+    made.id = b"\xff" + made.id[1:]
+    made.size = 10
+    return made
+
+
+def test_what_nobody_else_keeps_is_stored_by_the_first_commit_that_carries_it() -> None:
+    bundling = Bundling(Bundles(records=9), None, most_bytes=20)
+    bundling.offer([weak(1), delivery(2), weak(3), weak(4)], now=0)
+    assert bundling.to_keep() == []
+    bundling.close()
+    assert [member.value.number for member in bundling.members] == [1, 2, 3], "20 bytes"
+    assert [member.value.number for member in bundling.to_keep()] == [1, 3]
+    bundling.position(5, delivers=False)
+    assert bundling.to_keep() == []
+    bundling.settled(5)
+    bundling.deliver()
+    assert bundling.to_keep() == []
+
+
+def test_how_far_the_logs_of_missing_members_go() -> None:
+    ids = [record_id(1, 5), record_id(1, 9), record_id(2, 3), weak(7).id]
+    bundling = Bundling(Bundles(), {"bundle": {"number": 7, "open": [id_.hex() for id_ in ids]}})
+    assert bundling.awaited() == {1: 9, 2: 3}
+    bundling.offer([delivery(9)], now=0)
+    assert bundling.awaited() == {1: 5, 2: 3}
+    bundling.offer([delivery(5), weak(7)], now=0)
+    assert bundling.awaited() == {2: 3}
+    assert bundling.lacks_members
 
 
 def test_a_claim_goes_on_from_what_is_stored() -> None:

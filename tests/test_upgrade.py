@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from millwheel import Computation, Context, Pipeline, Record, Stream, Table
 from millwheel.errors import DeployRefused, Fenced, UsageError
-from millwheel.model import MAX_TIME, SLOTS, Delivery
+from millwheel.model import MAX_TIME, SLOTS, Delivery, record_id
 from millwheel.runtime.balancer import Balancer
 from millwheel.runtime.delivery import Due, Outgoing
 from millwheel.runtime.engine import Engine
@@ -976,6 +976,49 @@ async def test_what_is_removed_counts_for_nothing_and_its_rows_are_deleted(site:
     )
     assert deployment.generation == 2
     assert sorted(deployment.computations) == ["lines", "others"]
+
+
+@pytest.mark.parametrize("delivered", [False, True])
+async def test_whose_records_are_in_a_bundle_that_is_begun_is_not_removed(
+    site: Site, *, delivered: bool
+) -> None:
+    """Unless it has been delivered since, or goes as well."""
+    nodes = {
+        "lines": {"kind": "injector", "writes": ["words"]},
+        "count": {"inputs": [["words", "key"]], "writes": ["totals"]},
+        "others": {"inputs": [["words", "key"]], "writes": []},
+        "pages": {"kind": "injector", "writes": ["words"]},
+    }
+    graph = {"nodes": nodes, "streams": ["totals", "words"]}
+    owner = await Owner.take(
+        site.store, await deploy(site.store, graph=graph, more=(OTHERS, PAGES), tables=())
+    )
+    logs = {
+        log.source: log.id for claim in owner.claims.values() for log in claim.logs if log.source
+    }
+    pages, lines = logs[PAGES.sources[0]], logs[LINES.sources[0]]
+    weak = owner.straggler("k", 1).id
+    members = [record_id(pages, 5), record_id(lines, 1), record_id(pages, 6), weak]
+
+    async def say(bundle: dict[str, Any]) -> None:
+        position = msgspec.json.encode({"bundle": bundle})
+        await owner.write(owner.commit(owner.intervals[0], position=position))
+
+    await say({"number": 7, "open": [id_.hex() for id_ in members]})
+    await site.store.stop_worker(owner.worker)
+    with pytest.raises(UsageError, match=r"removed.*\n  2 in bundle 7 of count\nLet the injectors"):
+        await remove(site, "pages")
+    assert (await site.store.read_placement()).removed == frozenset()
+    assert len((await site.store.read_placement()).intervals) == 5
+    if delivered:
+        await say({"number": 7})
+        await remove(site, "pages")
+        await say({"number": 8, "open": [record_id(lines, 2).hex(), weak.hex()]})
+        await remove(site, "others")
+    else:
+        await remove(site, "count", "pages")
+    left = {row.name for row in (await site.store.read_placement()).intervals}
+    assert left == ({"lines", "count"} if delivered else {"lines", "others"})
 
 
 async def test_a_removal_that_was_broken_off_is_taken_up_again(

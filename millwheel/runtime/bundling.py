@@ -17,6 +17,9 @@ is delivered, and that its members are seen; only then are these acknowledged::
   takes those that are stored, each of them, in the stored order.
 * Members, and what gathers behind them, are un-ACKed at their senders and in flight in
   `Dedup`: whoever has the interval next is sent all of them again.
+* Of weak productions that may take for ever: nobody has stored them, and who makes them again has used
+  up his credits, maybe, for records that wait here behind the bundle. So the commit that closes a bundle
+  stores these members too, in the interval's own log, from which they are sent again.
 * One bundle is on its way at a time, so that numbers are delivered in their order.
 
 No await, no clock, no store: the lane asks, and tells what has happened.
@@ -34,7 +37,7 @@ import msgspec
 
 from millwheel.bundles import Bundles
 from millwheel.errors import InvariantBroken
-from millwheel.model import Delivery, name_of
+from millwheel.model import NAME_BYTES, Delivery, is_derived, log_and_number, name_of
 from millwheel.runtime.dedup import another_value
 
 
@@ -81,6 +84,7 @@ class Bundling:
     Args:
         position: of the interval, as stored.
         refusal: what is known of the bundle that is open, from before the claim.
+        most_bytes: of the values of members that are stored with the bundle; one may be larger.
     """
 
     def __init__(
@@ -88,15 +92,20 @@ class Bundling:
         limits: Bundles,
         position: Mapping[str, Any] | None,
         refusal: Refusal | None = None,
+        *,
+        most_bytes: int = 1 << 62,
     ) -> None:
         stored = (position or {}).get("bundle", {})
         self._records = limits.records
         self._wait = int(limits.seconds * 1e6)
+        self._most_bytes = most_bytes
         self.phase = Phase.GATHERING
         self.number: int = stored.get("number", 0)
         """Of the newest bundle; 0: there was none."""
         self.members: list[Delivery[Any]] = []
         """Of the bundle that is open, in its order."""
+        self.kept = range(0)
+        """Where those stand in the interval's log that this claim has stored there."""
         self.is_replay = "open" in stored
         """Its members were stored before this claim: the sink may have had it already."""
         self._missing: dict[bytes, Delivery[Any] | None] = {}
@@ -161,7 +170,12 @@ class Bundling:
 
         While members are missing any may be one; else more than a bundle's worth waits there.
         """
-        return self.phase is Phase.REPLAYING or len(self._gathered) < self._records
+        return self.lacks_members or len(self._gathered) < self._records
+
+    @property
+    def lacks_members(self) -> bool:
+        """Whether nothing goes on here before more has come."""
+        return self.phase is Phase.REPLAYING
 
     def due_at(self) -> int | None:
         """When what gathers will have waited long enough (µs); None: nothing may be closed."""
@@ -180,9 +194,16 @@ class Bundling:
         """Make a bundle of what came first."""
         self._change("close")
         self.number += 1
-        count = min(self._records, len(self._gathered))
-        self.members = [self._gathered.popleft()[1] for _ in range(count)]
+        self.members = []
+        size = 0
+        while self._gathered and len(self.members) < self._records:
+            member = self._gathered[0][1]
+            size += member.size if is_derived(member.id) else 0
+            if self.members and size > self._most_bytes:
+                break
+            self.members.append(self._gathered.popleft()[1])
         self._open = [member.id.hex() for member in self.members]
+        self.kept = range(0)
         self.is_replay = False
 
     def deliver(self) -> None:
@@ -192,6 +213,13 @@ class Bundling:
     def delivered(self) -> None:
         """User code is through with it, or was given up on."""
         self._change("delivered")
+
+    def to_keep(self) -> list[Delivery[Any]]:
+        """Members that the commit being put together has to store, as nobody else does: it is the
+        first one that carries their bundle, and they are weak productions."""
+        if self.phase is not Phase.CLOSING or self._stored_by is not None:
+            return []
+        return [member for member in self.members if is_derived(member.id)]
 
     def position(self, n: int, *, delivers: bool) -> dict[str, Any]:
         """What commit `n` of the interval says of the bundles.
@@ -240,6 +268,16 @@ class Bundling:
     def is_empty(self) -> bool:
         """Whether nothing is open, and nothing gathers."""
         return self.phase is Phase.GATHERING and not self._gathered
+
+    def awaited(self) -> dict[int, int]:
+        """Of each log that members are missing of, the greatest of their numbers. Those of weak
+        productions and of user-supplied ids are not told."""
+        found: dict[int, int] = {}
+        for name, member in self._missing.items():
+            if member is None and len(name) > NAME_BYTES:
+                log, number = log_and_number(name)
+                found[log] = max(found.get(log, 0), number)
+        return found
 
     @property
     def missing(self) -> int:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from millwheel.codec import slot_of
 from millwheel.context import PROCESSED, REPLAYS
 from millwheel.model import MAX_TIME, Delivery, record_id
 from millwheel.runtime.bundle import Bundle, IntervalWork
+from millwheel.runtime.bundling import Bundling
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.step import NOBODY
 from millwheel.store.port import Commit, IntervalCommit, TimerChange
@@ -38,6 +41,10 @@ def put_together(engine: Engine, bundle: Bundle) -> Commit:
             stragglers = interval.chain.stragglers(work.items)
             interval.log.stored(stragglers)
             commit.stragglers += stragglers
+        if interval.bundling is not None:
+            commit.stragglers += _keep_members(interval, interval.bundling, stamp)
+            if work.delivers:
+                interval.log.acknowledge(interval.bundling.kept)
         bucket = 0
         for item in work.items if interval.step.node.exactly_once else ():
             if type(item) is Delivery:
@@ -88,6 +95,27 @@ def number(interval: Interval, productions: list[Delivery[Any]], stamp: int) -> 
     log.sent(seq, least, size, stamp, holds)
     if unread:
         log.acknowledge(unread)
+
+
+def _keep_members(interval: Interval, bundling: Bundling, stamp: int) -> list[Delivery[Any]]:
+    """Copies, for the interval's own log, of the members that are to be stored with their bundle:
+    weak productions on their way from the interval to itself."""
+    members = bundling.to_keep()
+    if not members:
+        return []
+    log, promised = interval.log, interval.promised
+    first = log.next_seq
+    copies = [
+        structs.replace(member, log=log.id, seq=seq, hold=max(member.hold, promised))
+        for seq, member in enumerate(members, first)
+    ]
+    holds = [copy.hold for copy in copies]
+    size = sum(copy.size for copy in copies)
+    end = first + len(copies)
+    log.sent(end, min(holds), size, stamp, holds if interval.percentiles else ())
+    log.stored(copies)
+    bundling.kept = range(first, end)
+    return copies
 
 
 def _add_changes(commit: Commit, interval: Interval, work: IntervalWork) -> None:

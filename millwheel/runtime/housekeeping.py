@@ -52,18 +52,23 @@ class Housekeeping(Service):
             injector.tend()
         if engine.courier is not None:
             engine.courier.repeat()
-        self._tell_of_waiting_bundles(engine.clock.monotonic())
+        self._tend_waiting_bundles(engine.clock.monotonic())
         await engine.buckets.ensure_current()
         if any(node.named for node in engine.graph.nodes):
             await engine.buckets.ensure_named()
 
-    def _tell_of_waiting_bundles(self, now: float) -> None:
-        """Say which bundles wait for members that may never come."""
+    def _tend_waiting_bundles(self, now: float) -> None:
+        """Have sources read as far as bundles wait for, and say which of these wait for members that
+        may never come."""
         waiting: dict[Bundling, float] = {}
         for interval in self._engine.intervals:
             bundling = interval.bundling
             if bundling is None or not bundling.missing:
                 continue
+            for log, number in bundling.awaited().items():
+                found = self._engine.logs.get(log)
+                if found is not None and found[1].injector is not None:
+                    found[1].injector.read_up_to(number)
             since = self._waiting.get(bundling, now)
             if now - since >= WAITING_SECONDS:
                 since = float("inf")
@@ -76,7 +81,8 @@ class Housekeeping(Service):
                     what_it_means="records of a bundle that was begun have not come again; nothing "
                     "else of the interval is delivered before they do",
                     what_to_do="see that the workers and sources they come from run; what came from "
-                    "a computation that was removed is gone",
+                    "a computation that was removed is gone. A source that another worker reads may "
+                    "have a lower max_pending now, or max_unacked_records: give it the former one",
                 )
             waiting[bundling] = since
         self._waiting = waiting

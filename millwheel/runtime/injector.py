@@ -75,6 +75,8 @@ class Injector:
         self._task: asyncio.Task[None] | None = None
         self.credit = asyncio.Event()
         """It may be able to read on: some of what it sent was acknowledged, or it was resumed."""
+        self._awaited_end = 0
+        """Rows before this number may be read whatever the cap is, and the credits."""
         self.ended = False
         self.rows = 0
 
@@ -98,6 +100,7 @@ class Injector:
         self._interval.exact_watermark = self._interval.durable
         self._seen = stored["seen"] if stored else MIN_TIME
         self.pace.start_over()
+        self._awaited_end = 0
         self._disorder = Disorder()  # what it has shown before is ahead of what is read again
         self._marks.clear()
         read_at = stored.get("since") if stored else None
@@ -140,6 +143,13 @@ class Injector:
             return
         room = self.pace.room(self.log.unacked, engine.settings.chunk_records)
         if not room and self.pace.loosen(engine.clock.monotonic()):
+            self.credit.set()
+
+    def read_up_to(self, offset: int) -> None:
+        """Read on up to a row that was read before the restart, under a higher cap perhaps: nothing
+        is acknowledged before it is here."""
+        if offset >= max(self._awaited_end, self.log.next_seq):
+            self._awaited_end = offset + 1
             self.credit.set()
 
     async def stop(self) -> None:
@@ -238,7 +248,11 @@ class Injector:
 
     def _room(self, limit: int) -> int:
         """How many rows may be read now; 0: none."""
-        if self.paused or not self._interval.may_send():
+        if self.paused:
+            return 0
+        if (awaited := self._awaited_end - self.log.next_seq) > 0:
+            return min(limit, awaited)
+        if not self._interval.may_send():
             return 0
         return self.pace.room(self.log.unacked, limit)
 

@@ -191,7 +191,12 @@ class Interval:
         self.encoded_counters = msgspec.json.encode(self.counters)
         if self.step.node.bundles is not None:
             before = None if self.bundling is None else self.bundling.refusal
-            self.bundling = Bundling(self.step.node.bundles, claim.position, before)
+            self.bundling = Bundling(
+                self.step.node.bundles,
+                claim.position,
+                before,
+                most_bytes=self.settings.bundle_bytes,
+            )
 
     def attach(
         self, states: StateCache, tables: SharedTables | None, dedup: Dedup, claim: Claim

@@ -312,10 +312,14 @@ class Lane:
             has_due = interval.has_due(now)
             if not (has_due or interval.intake):
                 continue
-            work = self._open.works.get(interval)
-            if not interval.may_send(0 if work is None else len(work.effects.productions)):
+            bundling = interval.bundling
+            if bundling is not None and not bundling.wants_more:
                 continue
-            if interval.bundling is not None and not interval.bundling.wants_more:
+            work = self._open.works.get(interval)
+            decided = 0 if work is None else len(work.effects.productions)
+            if bundling is not None and bundling.lacks_members:
+                pass  # those that are stored with it have taken credits themselves
+            elif not interval.may_send(decided):
                 continue
             if has_due:
                 firings = interval.due_timers(now, settings.chunk_records)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from millwheel.store.generations import Generation, without
+import msgspec
+
+from millwheel.model import is_derived, log_and_number
+from millwheel.store.generations import Generation, refuse_with_members, without
 from millwheel.store.memory.tables import Tables
 
 
@@ -17,16 +20,37 @@ def remove(tables: Tables, names: list[str]) -> None:
     """Take nodes away, with all that is stored of them.
 
     Raises:
-        UsageError: there is no such node, or one that stays needs it.
+        UsageError: there is no such node, one that stays needs it, or a numbered bundle that is
+            begun has records of one.
     """
     newest = tables.generations[-1]
     code = without(tables.pipeline, newest.code, names)
+    gone = {tables.computations[name].id for name in names}
+    refuse_with_members(tables.pipeline, _bundles_in_the_way(tables, gone))
     tables.generations.append(Generation(newest.number + 1, code))
     for name in names:
         tables.computations[name].removed = True
-    gone = {tables.computations[name].id for name in names}
     for row in [row for row in tables.intervals.values() if row.computation in gone]:
         tables.logs = {id_: log for id_, log in tables.logs.items() if log.interval_id != row.id}
         del tables.intervals[row.id]
     tables.state = {key: found for key, found in tables.state.items() if key[1] not in gone}
     tables.timers = {key: found for key, found in tables.timers.items() if key[1] not in gone}
+
+
+def _bundles_in_the_way(tables: Tables, gone: set[int]) -> list[tuple[str, int, int]]:
+    """(computation, number, records of nodes that are to go) of each numbered bundle that is begun
+    and has such records."""
+    logs = {
+        id_
+        for id_, log in tables.logs.items()
+        if (row := tables.intervals.get(log.interval_id)) is not None and row.computation in gone
+    }
+    found = []
+    for row in tables.in_order():
+        last, _ = tables.last_commit(row.id)
+        bundle = msgspec.json.decode(last.link.position or b"{}").get("bundle", {})
+        ids = [bytes.fromhex(id_) for id_ in bundle.get("open", ())]
+        records = sum(not is_derived(id_) and log_and_number(id_)[0] in logs for id_ in ids)
+        if records and row.computation not in gone:
+            found.append((tables.names()[row.computation], bundle["number"], records))
+    return found

@@ -47,4 +47,4 @@ COMMENT ON COLUMN {pending_productions}.value IS 'the value as JSON';
 COMMENT ON COLUMN {pending_productions}."timestamp" IS 'event time';
 COMMENT ON COLUMN {pending_productions}.hold IS 'the low watermark cannot pass this while it is pending';
 COMMENT ON COLUMN {pending_productions}.produced_at IS 'the sender''s logical clock';
-COMMENT ON COLUMN {pending_productions}.weak IS 'a straggler: sent before it was stored, and not known to have arrived'
+COMMENT ON COLUMN {pending_productions}.weak IS 'a straggler: sent before it was stored, and not known to have arrived; or in a numbered bundle that is begun'
