@@ -43,6 +43,7 @@ from millwheel.testing import Harness, advance, assert_exactly_once, inject
 from millwheel.testing.ether import Weather
 from tests.store_contract import Schema
 from tests.test_cuts import Lone
+from tests.test_runtime_waiting import await_what_is_cancelled, cancel_oneself
 from tests.test_runtime_world import (
     ITEMS,
     QUICK,
@@ -708,6 +709,24 @@ async def test_a_bundle_that_is_given_up_leaves_its_records_and_uses_its_number(
     assert [number for _, number in outside.calls] == [1, 2, 2, 3]
     assert world.counter("to_outside", "dead_letters") == 3
     outside.check(values)  # its transaction had gone through, and that is for it to tell
+
+
+@pytest.mark.parametrize("cancel", [cancel_oneself, await_what_is_cancelled])
+async def test_a_bundle_that_cancels_its_task_is_tried_again_and_given_up(
+    cancel: Callable[[], Awaitable[None]],
+) -> None:
+    outside, values = Outside(), items(*range(8))
+    made = outward(outside, values, retries=1, on_error="dead_letter")
+
+    def moment(bundle: Bundle) -> Awaitable[None] | None:
+        return cancel() if bundle[1] == 2 and outside.rows[3:] else None
+
+    sink_of(made).moment = moment
+    world = World(made)
+    await world.run()
+    assert sorted(world.numbers()) == [0, 1, 2, 6, 7]
+    assert [msgspec.json.decode(value)["number"] for value, _ in world.letters()] == [3, 4, 5]
+    assert [number for _, number in outside.calls] == [1, 2, 2, 3]
 
 
 class Basket(msgspec.Struct):

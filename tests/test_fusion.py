@@ -28,6 +28,7 @@ from millwheel.testing import advance, inject
 from millwheel.timers.holds import Holds
 from millwheel.windows import Pane, Tumbling
 from tests.drawing import examples
+from tests.test_runtime_waiting import cancel_oneself
 from tests.test_runtime_world import (
     ITEMS,
     QUICK,
@@ -489,6 +490,23 @@ async def test_one_that_has_failed_is_not_fused_any_more() -> None:
     assert sorted(world.numbers()) == [0, 1, 2, 4, 5, 6, 7, 9]
     assert len(world.letters()) == 2
     assert runs[8] == runs[3] - 1
+
+
+async def test_one_that_cancels_its_task_is_dealt_with_by_its_own_rules() -> None:
+    """And not by those of the computation that it is fused behind."""
+
+    async def do(item: Item, ctx: Context[None]) -> None:
+        if item.number in (3, 8):
+            await cancel_oneself()
+        ctx.produce(SECOND, item)
+
+    world = World(relayed(items_of(10), do, settings=FEW, on_error="dead_letter", retries=1))
+    await world.run()
+    assert sorted(world.numbers()) == [0, 1, 2, 4, 5, 6, 7, 9]
+    assert {letter.computation for letter in world.store.dead_letters} == {
+        world.interval("second").step.id
+    }
+    assert len(world.letters()) == 2
 
 
 async def test_what_failed_once_is_not_processed_after_all() -> None:

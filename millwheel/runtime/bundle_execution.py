@@ -18,7 +18,7 @@ from millwheel.model import Delivery, Key
 from millwheel.runtime.bundling import Bundling
 from millwheel.runtime.execution import dead_letter
 from millwheel.runtime.interval import Interval
-from millwheel.runtime.tasks import is_ours
+from millwheel.runtime.tasks import in_own_task, is_ours
 
 
 @dataclass
@@ -56,7 +56,7 @@ async def run_bundle(interval: Interval, bundling: Bundling, now: int) -> Effect
     for attempt in range(1, node.retries + 2):
         context._open(cell, interval.input_watermark, interval.promised, now)
         try:
-            await node.computation.process_bundle(tuple(members), context)
+            await in_own_task(node.computation.process_bundle(tuple(members), context))
         except (Exception, asyncio.CancelledError) as error:
             effects.clear()
             if is_ours(error):

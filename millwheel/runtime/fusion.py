@@ -29,7 +29,7 @@ from millwheel.runtime.ack_chain import Caused
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.lineage import Lineage
 from millwheel.runtime.step import Step
-from millwheel.runtime.tasks import is_ours
+from millwheel.runtime.tasks import in_own_task, is_ours
 from millwheel.runtime.user_code import Process, context_of, process_of
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Passing:
     Not shared between tasks, as the execution is not.
     """
 
-    __slots__ = ("_engine", "_interval", "_now", "_promised", "_queued", "_stages")
+    __slots__ = ("_apart", "_engine", "_interval", "_now", "_promised", "_queued", "_stages")
 
     def __init__(self, engine: Engine, interval: Interval) -> None:
         self._engine = engine
@@ -139,9 +139,15 @@ class Passing:
         self._queued: set[int] = set()
         """Steps to which something of the key goes by the queue, and is not sent yet."""
         self._promised = self._now = 0
+        self._apart = False
 
-    def begin(self, now: int) -> None:
-        """The next key's turn: what the one before has made is sent."""
+    def begin(self, now: int, *, apart: bool) -> None:
+        """The next key's turn: what the one before has made is sent.
+
+        Args:
+            apart: each piece of code runs in a task of its own.
+        """
+        self._apart = apart
         self._promised = self._interval.promised
         self._now = now
         self._queued.clear()
@@ -213,7 +219,8 @@ class Passing:
         context._micros = output.micros
         waiting = interval.backlog[output.key_text] = []
         try:
-            await stage.process(output, context)
+            work = stage.process(output, context)
+            await (in_own_task(work) if self._apart else work)
         except (Exception, asyncio.CancelledError) as error:
             effects.clear()
             if is_ours(error):

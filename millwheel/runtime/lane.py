@@ -24,7 +24,6 @@ from millwheel.errors import (
     Fenced,
     StatementError,
     StoreUnavailable,
-    UserCodeError,
 )
 from millwheel.model import Delivery, Firing
 from millwheel.runtime.bundle import Bundle, Item
@@ -438,11 +437,13 @@ class Lane:
         self._hands.add(hand)
         hand.add_done_callback(self._hand_ended)
 
-    async def _measured_hand(self, interval: Interval, groups: deque[Group]) -> None:
+    async def _measured_hand(
+        self, interval: Interval, groups: deque[Group], *, apart: bool = False
+    ) -> None:
         clock = self._engine.process.run_seconds
-        await Measured(self._hand(interval, groups), interval.workload, clock)
+        await Measured(self._hand(interval, groups, apart=apart), interval.workload, clock)
 
-    async def _hand(self, interval: Interval, groups: deque[Group]) -> None:
+    async def _hand(self, interval: Interval, groups: deque[Group], *, apart: bool = False) -> None:
         """Runs groups until there are none, or until one waits: then another hand takes over.
 
         User code runs inside this task as a plain await, which costs nothing when it does
@@ -456,15 +457,27 @@ class Lane:
         execution = self.execution(interval)
         now = self._engine.now()
         backlog = interval.backlog
-        while groups:
-            state, items = groups.popleft()
-            changes = await execution.run(state, items, interval.input_watermark, now)
-            self.finish(interval, state, items, execution.effects, changes)
-            while (waiting := backlog.pop(state.key_text)) is not None:
-                backlog[state.key_text] = None
-                now = self._engine.now()
-                changes = await execution.run(state, waiting, interval.input_watermark, now)
-                self.finish(interval, state, waiting, execution.effects, changes)
+        try:
+            while groups:
+                state, items = groups.popleft()
+                changes = await execution.run(
+                    state, items, interval.input_watermark, now, apart=apart
+                )
+                self.finish(interval, state, items, execution.effects, changes)
+                while (waiting := backlog.pop(state.key_text)) is not None:
+                    backlog[state.key_text] = None
+                    items = waiting
+                    now = self._engine.now()
+                    changes = await execution.run(
+                        state, items, interval.input_watermark, now, apart=apart
+                    )
+                    self.finish(interval, state, items, execution.effects, changes)
+        except asyncio.CancelledError:
+            # Not by `stop_running`, nor with all tasks of the loop: by user code, which is an error.
+            if self._runner is not None and not self._runner.cancelling():
+                again: deque[Group] = deque([(state, items)])
+                self._add_hand(self._measured_hand(interval, again, apart=True))
+            raise
 
     def execution(self, interval: Interval) -> Execution:
         engine = self._engine
@@ -485,8 +498,6 @@ class Lane:
     def _hand_ended(self, hand: asyncio.Task[None]) -> None:
         self._hands.discard(hand)
         self._engine.fail(failure_of(hand))
-        if hand.cancelled() and self._runner is not None:  # not by `stop_running`
-            self._engine.fail(UserCodeError("user code has cancelled the task that it runs in"))
         self.announce()
         self.wake.set()
 
