@@ -648,6 +648,21 @@ def test_inherited_logs_go_first() -> None:
     assert ways.released() == [queued]
 
 
+def test_nobody_is_waited_for_when_nothing_is_left_of_a_fused_stage() -> None:
+    logs = sent_log(1, 2)
+    old = output(logs[0])
+    ways, log = TwoWays(logs), logs[-1]
+    assert not ways.is_clear_of(1), "the log before may hold what it has made"
+    logs[0].acknowledge([old.seq])
+    assert ways.is_clear_of(1)
+    made = output(log, 9)
+    ways.in_order(b"k", [made], {1}, set())
+    assert not ways.is_clear_of(1)
+    assert ways.is_clear_of(2)
+    log.acknowledge([made.seq])
+    assert ways.is_clear_of(1)
+
+
 def test_ways_are_forgotten_when_nothing_is_left_on_them() -> None:
     logs = sent_log(1)
     ways, log = TwoWays(logs), logs[-1]
@@ -1054,7 +1069,7 @@ async def test_an_older_output_is_not_fused_where_it_could_not_be_held() -> None
 class Crossing:
     """Two streams meet in `second`, the one through `first`, and go on to a slow reader."""
 
-    def __init__(self, first: Doing, second: Doing, last: Doing) -> None:
+    def __init__(self, first: Doing, second: Doing, last: Doing, **options: Any) -> None:
         self.made = Pipeline("crossing", settings=replace(QUICK, lanes=1))
         self.source = script(ITEMS, [])
         self.other = Stream("other_items", Item)
@@ -1068,6 +1083,7 @@ class Crossing:
             self.other.by(key_of),
             name="second",
             productions="weak",
+            **options,
         )
         self.made.add(Act(last, stream(3)), SECOND.by(key_of), name="last")
         self.made.sink(stream(3), Table("out", Item, numbered=True))
@@ -1167,6 +1183,76 @@ async def test_a_key_that_takes_the_queue_does_not_take_the_next_one_along() -> 
     assert counts["second"] == 1, "b is fused"
     gate.open()
     assert sorted(await crossing.finish()) == [1, 2, 100]
+
+
+@pytest.mark.parametrize("how", ["fails", "wants something stored"])
+async def test_a_key_is_not_overtaken_when_another_ends_the_fusion(how: str) -> None:
+    """I14: what was fused of it is on its way, and what is made by the queue comes by another log."""
+    gate = Gate()
+    made: list[int] = []
+
+    async def second(item: Item, ctx: Context[None]) -> None:
+        if item.key == "bad" and how == "fails":
+            raise ValueError("on purpose")
+        if item.key == "bad":
+            ctx.count("bad")
+        made.append(item.number)
+        ctx.produce(SECOND, item)
+
+    async def slow(item: Item, ctx: Context[None]) -> None:
+        if item.number == 1:
+            await gate.wait()
+        ctx.produce(stream(3), item)
+
+    crossing = Crossing(
+        lambda i, c: c.produce(FIRST, i), second, slow, on_error="dead_letter", retries=0
+    )
+    counts = await crossing.start()
+    await crossing.come(Item("a", 1), Item("c", 2))
+    assert gate.reached
+    assert counts["second"] == 0, "fused"
+    await crossing.come(Item("bad", 3))
+    await crossing.come(Item("d", 5), Item("a", 4))
+    await crossing.come(Item("a", 6))
+    assert counts["second"] == 2, "the bad one, and that of a key of which nothing is on its way"
+    assert {4, 6}.isdisjoint(made)
+    gate.open()
+    await crossing.world.turns(200, tick=0.01)
+    await crossing.come(Item("a", 7))
+    numbers = await crossing.finish()
+    assert [n for n in numbers if n in (1, 4, 6, 7)] == [1, 4, 6, 7]
+    assert sorted(n for n in made if n != 3) == [1, 2, 4, 5, 6, 7]
+    assert crossing.engine.fusion.passing(crossing.world.interval("first")) is None, "it is over"
+
+
+async def test_what_was_fused_in_a_run_is_not_overtaken_by_the_rest_of_it() -> None:
+    """The fusion ends in between, by another key."""
+    gate, last_gate = Gate(), Gate()
+
+    async def first(item: Item, ctx: Context[None]) -> None:
+        ctx.produce(FIRST, item)
+        if item.number == 2:
+            await gate.wait()
+
+    def second(item: Item, ctx: Context[None]) -> None:
+        if item.key == "bad":
+            ctx.count("bad")
+        ctx.produce(SECOND, item)
+
+    async def slow(item: Item, ctx: Context[None]) -> None:
+        await last_gate.wait()
+        ctx.produce(stream(3), item)
+
+    crossing = Crossing(first, second, slow)
+    counts = await crossing.start()
+    await crossing.come(Item("a", 1), Item("a", 2), Item("a", 3))
+    assert gate.reached
+    await crossing.come(Item("bad", 4))
+    gate.open()
+    await crossing.world.turns(100)
+    assert counts["second"] == 1, "the bad one"
+    last_gate.open()
+    assert [n for n in await crossing.finish() if n != 4] == [1, 2, 3]
 
 
 async def test_what_comes_for_a_key_that_runs_fused_waits_for_it() -> None:

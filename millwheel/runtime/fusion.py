@@ -8,7 +8,9 @@ execution, and what B produces stands in A's ACK chain under the ids that it wou
                     │
                     B ─┬─ done ─▶ each output as if A had made it: C behind B, or A's log
                        └─ raises, or wants something stored ─▶ thrown away; A's output goes to B's
-                                                               queue, and B is fused no more
+                                                               queue, and B is fused no more:
+                                                               of no key, each once it may change
+                                                               its way (`two_ways.py`)
 
 B runs here without its state cache, dedup, commit and log: it is only fused where it needs none of
 them. Its key is taken (`Interval.backlog`) as its own lane would take it.
@@ -61,7 +63,9 @@ class Fusion:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._behind: dict[int, dict[int, Step]] = {}
-        """By step, those behind it that can be fused."""
+        """By step, those behind it that can be fused, or could."""
+        self._parted: set[int] = set()
+        """Those that are not fused any more: of some keys, what was is still on its way."""
 
     def connect(self, steps: Iterable[Step]) -> None:
         """Find out who can run behind whom; once, when the graph is known."""
@@ -78,18 +82,27 @@ class Fusion:
                 }
 
     def behind(self, step: Step) -> dict[int, Step]:
-        """The steps that can be fused behind one, by id."""
+        """The steps that can be fused behind one, or could, by id."""
         return self._behind.get(step.id, {})
 
     def part(self, step: Step, reason: str) -> None:
         """A step is not fused any more, until the process ends."""
-        for steps in self._behind.values():
-            steps.pop(step.id, None)
+        self._parted.add(step.id)
         self._engine.log.info("not_fused_any_more", computation=step.name, reason=reason)
 
+    def is_parted(self, step: Step) -> bool:
+        """Whether a step is not fused any more."""
+        return step.id in self._parted
+
     def passing(self, interval: Interval) -> Passing | None:
-        """For one execution: what runs behind an interval's code; None: nothing."""
-        return Passing(self._engine, interval) if self.behind(interval.step) else None
+        """For one execution: what runs behind an interval's code, or has run and is to be waited
+        for; None: nothing."""
+        chain = interval.chain
+        for id_ in self.behind(interval.step):
+            assert chain is not None
+            if id_ not in self._parted or not chain.ways.is_clear_of(id_):
+                return Passing(self._engine, interval)
+        return None
 
 
 class NoState:
@@ -191,6 +204,7 @@ class Passing:
         interval = step.interval_of(output.slot)
         if (
             not isinstance(interval, Interval)
+            or self._engine.fusion.is_parted(step)
             or output.key_text in interval.backlog
             or step.id in self._queued
         ):
