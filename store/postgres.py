@@ -58,6 +58,9 @@ PAGE_ROWS = 2000
 POOL_BACKENDS = 16
 """The newest connections of the pool, with some that it has replaced since."""
 
+BUCKET_LOCK_TIMEOUT = "1s"
+"""Whoever makes a bucket waits for an ANALYZE of the pipeline's tables (a share update exclusive
+lock), and all who look at the buckets wait for him; so would the heartbeat, until the lease is over."""
 
 LIVELINESS = {
     "keepalives_idle": "5",
@@ -86,6 +89,7 @@ class PostgresStore:
         self.schema = schema
         self.statements = Statements(schema)
         self._lock_timeout = lock_timeout_milliseconds
+        self._bucket_lock = {"pipeline": schema, "patience": BUCKET_LOCK_TIMEOUT}
         self._sequence = sql.Identifier(schema, SEQUENCE).as_string(None)
         asked = conninfo_to_dict(url)
         self._url = make_conninfo(
@@ -149,6 +153,11 @@ class PostgresStore:
                 yield connection
         except PoolTimeout as error:
             raise StoreUnavailable("the store does not answer") from error
+        except psycopg.errors.LockNotAvailable as error:
+            raise StoreUnavailable(
+                f"the store is locked by another session ({str(error).splitlines()[0]}); look for it in "
+                "pg_stat_activity"
+            ) from error
         except psycopg.Error as error:
             raise translate(error) from error
 
@@ -596,7 +605,7 @@ class PostgresStore:
         async with self._connection() as connection, connection.pipeline():
             await connection.execute("BEGIN", prepare=True)
             await connection.execute(
-                self.statements.get("share_buckets"), {"pipeline": self.schema}, prepare=True
+                self.statements.get("share_buckets"), self._bucket_lock, prepare=True
             )
             cursor = await connection.execute(self.statements.get("view_buckets"), prepare=True)
             await connection.execute("COMMIT", prepare=True)
@@ -619,7 +628,7 @@ class PostgresStore:
 
     async def open_bucket(self, family: str, log: int, low: int, high: int) -> Bucket:
         async with self._connection() as connection, connection.transaction():
-            await connection.execute(self.statements.get("lock_buckets"), {"pipeline": self.schema})
+            await connection.execute(self.statements.get("lock_buckets"), self._bucket_lock)
             cursor = await connection.execute(
                 self.statements.get("find_bucket"), {"family": family, "log": log, "low": low}
             )
@@ -633,7 +642,7 @@ class PostgresStore:
 
     async def close_bucket(self, bucket: int, high: int) -> Bucket | None:
         async with self._connection() as connection, connection.transaction():
-            await connection.execute(self.statements.get("lock_buckets"), {"pipeline": self.schema})
+            await connection.execute(self.statements.get("lock_buckets"), self._bucket_lock)
             await connection.execute(
                 self.statements.get("close_bucket"),
                 {"id": bucket, "high": high, "ahead": EARLY_CLOSE_MICROS},

@@ -1099,3 +1099,22 @@ async def test_a_delay_while_bisecting_gives_records_back_as_they_came(number: i
     world.on_try = once
     await world.run()
     assert world.tallied() == {"a": [(n, 1) for n in range(8)]}
+
+
+@pytest.mark.parametrize("call", ["view_buckets", "open_bucket"])
+async def test_a_start_waits_for_who_holds_the_buckets(call: str) -> None:
+    values = items(1, 2, 3)
+    world = World(tally_pipeline(script(ITEMS, values)))
+    refused: list[str] = []
+
+    async def refuse(name: str) -> None:
+        if name == call and len(refused) < 3:
+            refused.append(name)
+            raise StoreUnavailable("another session makes one")
+
+    world.store.faults.before_call = refuse
+    starting = asyncio.ensure_future(world.start())
+    await world.until(starting.done, tick=0.05)
+    await world.finish(await starting)
+    assert len(refused) == 3
+    assert world.tallied() == tally_of(values)

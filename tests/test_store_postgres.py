@@ -736,6 +736,43 @@ async def test_a_bucket_is_opened_beside_a_reader_of_everything(postgres: Postgr
             await postgres.store.open_bucket("source", 1, 0, 10)
 
 
+LOCKS = {
+    "who makes one": "SELECT pg_advisory_lock(hashtextextended('{schema}', 2))",
+    "an ANALYZE that takes long": "LOCK TABLE {commits} IN SHARE UPDATE EXCLUSIVE MODE",
+}
+
+
+@pytest.mark.parametrize("who", LOCKS)
+async def test_nobody_waits_long_for_the_buckets(postgres: PostgresSite, who: str) -> None:
+    """The heartbeat comes behind them: a worker that waited would lose its lease, and whoever came
+    next would wait as long."""
+    await deploy(postgres.store)
+    before = await postgres.store.live_buckets()
+    other = await postgres.another()
+    async with session(postgres.schema) as holder:
+        commits = postgres.schema.table("commit_record").as_string(None)
+        await holder.execute(LOCKS[who].format(schema=postgres.schema.name, commits=commits))
+        async with asyncio.timeout(60):
+            opened = await asyncio.gather(
+                postgres.store.open_bucket("time", 0, BUCKET_HIGH, BUCKET_HIGH + 1),
+                other.open_bucket("time", 0, BUCKET_HIGH, BUCKET_HIGH + 1),
+                return_exceptions=True,
+            )
+        assert [type(each) for each in opened] == [StoreUnavailable] * 2
+        assert "pg_stat_activity" in str(opened[0])
+        if who == "who makes one":
+            async with asyncio.timeout(60):
+                with pytest.raises(StoreUnavailable):
+                    await postgres.store.view_buckets()
+                with pytest.raises(StoreUnavailable):
+                    await postgres.store.close_bucket(before[0].id, BUCKET_HIGH - 1)
+        else:
+            assert (await postgres.store.view_buckets()).buckets == before
+        await holder.execute("SELECT pg_advisory_unlock_all()")
+    made = await postgres.store.open_bucket("time", 0, BUCKET_HIGH, BUCKET_HIGH + 1)
+    assert await postgres.store.live_buckets() == [*before, made]
+
+
 async def test_a_reader_that_locked_before_its_snapshot_keeps_its_rows(
     postgres: PostgresSite,
 ) -> None:
