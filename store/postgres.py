@@ -118,7 +118,9 @@ class PostgresStore:
         )
         self._leadership = Leadership(self._url, self.statements)
         self._lanes: list[PostgresLane] = []
-        self._pool_backends: deque[tuple[int, str]] = deque(maxlen=POOL_BACKENDS)
+        self._pool_backends: deque[tuple[AsyncConnection[Any], tuple[int, str]]] = deque(
+            maxlen=POOL_BACKENDS
+        )
         self._streams: dict[str, tuple[int, int]] = {}
         self._worker = ""
 
@@ -222,15 +224,27 @@ class PostgresStore:
     # -- workers ------------------------------------------------------------------
 
     async def _note_backend(self, connection: AsyncConnection[Any]) -> None:
-        """A fold holds its interval too: who takes that over must be able to end it."""
+        """A fold holds its interval too: who takes that over must be able to end it, also if the worker
+        hangs before its next heartbeat. (Whatever it holds, it can commit nothing after a claim.)"""
         cursor = await connection.execute(self.statements.get("own_backend"))
         backend = await cursor.fetchone()
         if backend is not None:
-            self._pool_backends.append(backend)
+            self._pool_backends.append((connection, backend))
+        if self._worker:
+            await connection.execute(
+                self.statements.get("note_backends"),
+                {"id": self._worker, "backends": self._backends()},
+            )
 
     def _backends(self) -> str:
         lanes = [lane.backend for lane in self._lanes if lane.backend]
-        return msgspec.json.encode([*lanes, *self._pool_backends]).decode()
+        pool = [backend for _, backend in self._pool_backends]
+        return msgspec.json.encode([*lanes, *pool]).decode()
+
+    async def _end_lost(self) -> None:
+        """A claim of one's own ends nobody who is in its way: it would wait, as successors need not,
+        for a fold at the other end of a line that was cut."""
+        await self.end_backends([b for connection, b in self._pool_backends if connection.closed])
 
     async def register_worker(
         self,
@@ -311,6 +325,8 @@ class PostgresStore:
         sequencers: Mapping[int, int] | None = None,
     ) -> list[Claim]:
         assert not (again and sequencers is not None), "one's own need no comparison"
+        if again:
+            await self._end_lost()
         if sequencers is None:
             raised, new_logs = await self._placement.take_over(worker, interval_ids, again=again)
         else:

@@ -337,6 +337,8 @@ class Wire:
         """At the "request", which the server never sees, or at the "answer"."""
         self.commit = {"request": b'"sequencer"', "answer": b"SELECT 1\0"}
         """What is to be seen of it on the wire."""
+        self.hang: bytes | None = None
+        """In a request: it does not arrive, and the server is not told that the line is cut."""
 
     @property
     def url(self) -> str:
@@ -367,6 +369,9 @@ class Wire:
         ended = asyncio.create_task(self._end.wait())
         await asyncio.wait([*pipes, ended], return_when=asyncio.FIRST_COMPLETED)
         ended.cancel()
+        writer.close()
+        if pipes[0].done() and pipes[0].result():
+            await self._end.wait()
         for end in (writer, up_writer):
             end.close()
             with contextlib.suppress(ConnectionError):
@@ -375,13 +380,17 @@ class Wire:
 
     async def _pipe(
         self, source: asyncio.StreamReader, target: asyncio.StreamWriter, place: str
-    ) -> None:
+    ) -> bool:
+        """Pass on what comes; gives whether the server is to hang."""
         with contextlib.suppress(ConnectionError):
             while data := await source.read(65536):
                 if self.cut == place and self.commit[place] in data:
-                    return
+                    return False
+                if place == "request" and self.hang is not None and self.hang in data:
+                    return True
                 target.write(data)
                 await target.drain()
+        return False
 
 
 @pytest.mark.parametrize("count", [1, ARRAY_ROWS])
@@ -517,6 +526,47 @@ async def test_a_claim_waits_for_the_commit_before_it_and_reads_it(postgres: Pos
     await until(lambda: waiting_for_a_lock(postgres))
     await connection_of(lane).execute("COMMIT")
     assert [claim.n for claim in await task] == [1, 1]
+
+
+async def sessions(store: PostgresStore, number: int) -> set[int]:
+    """So many connections of the pool at a time; gives their server processes."""
+    async with AsyncExitStack() as stack:
+        return {
+            (await stack.enter_async_context(store._connection())).info.backend_pid
+            for _ in range(number)
+        }
+
+
+async def test_successors_are_told_of_each_connection_at_once(postgres: PostgresSite) -> None:
+    """One that was opened just before its worker hangs may be in a fold, and a claim waits for it."""
+    worker = str(uuid.uuid4())
+    await postgres.store.register_worker(worker, 60.0)
+    lane = await postgres.store.open_lane()
+    found = await sessions(postgres.store, 3)
+    assert lane.backend is not None
+    ((told,),) = await postgres.query("SELECT backends FROM {worker}", worker="worker")
+    assert found | {lane.backend[0]} <= {pid for pid, _ in told}
+    await lane.close()
+
+
+async def test_a_claim_of_ones_own_does_not_wait_for_a_line_that_was_cut(schema: Schema) -> None:
+    """At its other end a fold of ours stands idle and holds the interval until the server's patience
+    is over, which is a minute."""
+    async with (
+        Wire(schema.url) as wire,
+        contextlib.aclosing(await PostgresSite.open(replace(schema, url=wire.url))) as site,
+    ):
+        owner = await Owner.take(site.store)
+        await owner.write(owner.fill(owner.commit(), 3))
+        row_ = owner.intervals[0]
+        wire.hang = b"state_change"
+        with pytest.raises(StoreUnavailable):
+            await site.store.fold(row_.id, owner.links[row_.id].sequencer, 0, 1)
+        wire.hang = None
+        async with site.store._connection() as used, asyncio.timeout(8):
+            (claim,) = await site.store.claim(owner.worker, [row_.id], again=True)
+            await used.execute("SELECT 1")  # no other is ended
+        assert claim.folded == 0
 
 
 async def test_only_the_very_process_that_was_recorded_is_ended(postgres: PostgresSite) -> None:
