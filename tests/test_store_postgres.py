@@ -845,6 +845,27 @@ async def test_a_reader_that_locked_before_its_snapshot_keeps_its_rows(
     assert await postgres.store.drop_bucket(old)
 
 
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+@pytest.mark.parametrize("locks", [True, False])
+async def test_a_session_that_locks_the_views_first_sees_all_of_its_moment(
+    postgres: PostgresSite, level: str, locks: bool
+) -> None:
+    """As README says: the rows of a bucket that is dropped before it is read are else missing."""
+    owner = await Owner.take(postgres.store)
+    schema = postgres.schema
+    await owner.write(owner.fill(owner.commit(), 5, first=50))
+    async with session(schema) as reader:
+        await reader.execute(f"BEGIN ISOLATION LEVEL {level} READ ONLY")
+        if locks:
+            views = sql.SQL(", ").join(map(schema.table, ["states", "pending_productions"]))
+            await reader.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(views))
+        await reader.execute("SELECT 1")
+        old = await _droppable(postgres, owner)
+        assert await postgres.store.drop_bucket(old) is not locks
+        found = await read_states(reader, schema), await read_pending(reader, schema)
+    assert [len(rows) for rows in found] == ([5, 5] if locks else [0, 0])
+
+
 async def test_an_old_snapshot_is_noticed(postgres: PostgresSite) -> None:
     await deploy(postgres.store)
     async with session(postgres.schema) as reader:
