@@ -899,6 +899,37 @@ async def test_what_has_no_meaning_in_a_bundle_is_an_error(what: str) -> None:
     await world.close()
 
 
+async def test_what_is_older_than_its_bundle_holds_the_watermark_while_code_waits() -> None:
+    gate = Gate()
+
+    class Older(Computation[Item, None]):
+        bundles = Bundles(seconds=0)
+        writes = (DONE,)
+
+        async def process_bundle(self, records: Sequence[Record[Item]], ctx: Context[None]) -> None:
+            if records[0].value.number == 1:
+                ctx.produce(DONE, Counted("a", 1, 1), timestamp=at(50))
+                await gate.wait()
+
+    source = script(ITEMS, [Item("a", 1, 100)])
+    made = Pipeline("older", settings=QUICK)
+    made.inject(ITEMS, source, timestamp=time_of, lateness=timedelta(seconds=100))
+    made.add(Older(), ITEMS.by(key_of), name="older")
+    made.sink(DONE, Table("out", Counted, numbered=True))
+    world = World(made)
+    engine = await world.start()
+    await world.until(lambda: gate.reached, tick=0.01)
+    source.append(inject(ITEMS, Item("b", 2, 200)))
+    engine.read_on()
+    await world.turns(200, tick=0.01)
+    assert from_micros(world.interval("older").durable) == at(50)
+    gate.open()
+    await world.finish(engine)
+    assert world.numbers() == [1]
+    assert {len(interval.holds) for interval in engine.intervals} == {0}
+    assert from_micros(world.interval("older").durable) == at(100)
+
+
 async def test_only_a_bundle_has_a_number() -> None:
     class Asks(Computation[Item, None]):
         async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:

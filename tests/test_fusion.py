@@ -1063,6 +1063,45 @@ async def test_an_older_output_is_not_fused_where_it_could_not_be_held() -> None
     await engine.stop()
 
 
+@pytest.mark.parametrize("who", ["first", "second"])
+async def test_an_older_output_of_a_fused_stage_holds_the_first_ones_watermark(who: str) -> None:
+    """In whose log it will stand, whoever of the two waits after it."""
+    gate = Gate()
+
+    async def first(item: Item, ctx: Context[None]) -> None:
+        ctx.produce(FIRST, item)
+        if who == "first" and item.number == 2:
+            await gate.wait()
+
+    async def second(item: Item, ctx: Context[None]) -> None:
+        if item.number == 1:
+            ctx.produce(SECOND, item, timestamp=at(50))
+            if who == "second":
+                await gate.wait()
+
+    source = script(ITEMS, [Item("a", 1, 100), Item("a", 2, 100)])
+    made = Pipeline("older", settings=QUICK)
+    made.inject(ITEMS, source, timestamp=time_of, lateness=timedelta(seconds=100))
+    made.add(Act(first, FIRST), ITEMS.by(key_of), name="first", productions="weak")
+    made.add(Act(second, SECOND), FIRST.by(key_of), name="second", productions="weak")
+    made.add(Act(lambda i, c: c.produce(stream(3), i), stream(3)), SECOND.by(key_of))
+    made.sink(stream(3), Table("out", Item, numbered=True))
+    world = World(made)
+    engine = await world.start()
+    counts = sent_to(engine)
+    await world.until(lambda: gate.reached)
+    source.append(inject(ITEMS, Item("b", 3, 200)))
+    engine.read_on()
+    await world.turns(200, tick=0.01)
+    assert from_micros(world.interval("first").durable) == at(50)
+    gate.open()
+    await world.finish(engine)
+    assert counts["second"] == 0, "fused"
+    assert world.numbers() == [1]
+    assert {len(interval.holds) for interval in engine.intervals} == {0}
+    assert from_micros(world.interval("first").durable) == at(100)
+
+
 # -- one way at a time, end to end ------------------------------------------------------------
 
 

@@ -51,6 +51,7 @@ async def run_bundle(interval: Interval, bundling: Bundling, now: int) -> Effect
     first = members[0]
     cell = Stateless(first.key, first.key_text, first.slot)
     effects = Effects()
+    effects.keeper = interval
     context: BundleContext[Any, Any] = BundleContext(node.name, interval.step.routes, effects)
     context._begin(BundleId(interval.id, bundling.number), members)
     for attempt in range(1, node.retries + 2):

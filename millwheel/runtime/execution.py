@@ -64,6 +64,7 @@ class Execution:
         node = interval.step.node
         assert node.computation is not None
         self.effects = Effects()
+        self.effects.keeper = interval
         self._interval = interval
         self._node = node
         self._table: Table | None = None
@@ -210,6 +211,7 @@ class Execution:
         context = self._context
         node = self._node
         total = Effects()
+        total.keeper = interval
         changes: dict[str, bytes | None] = {}
         for item in items:
             for attempt in range(1, node.retries + 2):
@@ -233,6 +235,7 @@ class Execution:
                     state.revert()
                     self.effects.clear()
                     if is_ours(error):
+                        total.clear()
                         raise
                     if attempt <= node.retries:
                         continue

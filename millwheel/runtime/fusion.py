@@ -128,9 +128,10 @@ class Stage:
 
     __slots__ = ("cell", "context", "effects", "lineage", "process", "step")
 
-    def __init__(self, step: Step, *, run_twice: bool) -> None:
+    def __init__(self, step: Step, keeper: Interval, *, run_twice: bool) -> None:
         self.step = step
         self.effects = Effects()
+        self.effects.keeper = keeper
         self.lineage = self.effects.lineage = Lineage(step.id)
         self.context: Context[Any, Any] = context_of(step, self.effects)
         self.cell = NoState()
@@ -186,7 +187,7 @@ class Passing:
                 caused.append((cause, output))
                 continue
             interval = self._free(step, output)
-            further = None if interval is None else await self._run(step, interval, output)
+            further = None if interval is None else await self._run(step, interval, output, effects)
             if interval is None or further is None:
                 self._queued.add(step.id)
                 effects.queued.add(step.id)
@@ -219,12 +220,18 @@ class Passing:
         return interval
 
     async def _run(
-        self, step: Step, interval: Interval, output: Delivery[Any]
+        self, step: Step, interval: Interval, output: Delivery[Any], own: Effects
     ) -> list[Caused] | None:
-        """What comes of an output; None: it has to go by the queue."""
+        """What comes of an output; None: it has to go by the queue.
+
+        Args:
+            own: what the record that all comes of asks for.
+        """
         stage = self._stages.get(step.id)
         if stage is None:
-            stage = self._stages[step.id] = Stage(step, run_twice=self._engine.run_weak_twice)
+            stage = self._stages[step.id] = Stage(
+                step, self._interval, run_twice=self._engine.run_weak_twice
+            )
         effects, context, cell = stage.effects, stage.context, stage.cell
         cell.key, cell.key_text, cell.slot = output.key, output.key_text, output.slot
         stage.lineage.begin(output)
@@ -257,6 +264,8 @@ class Passing:
             return None
         effects.size = 0
         made, effects.caused = effects.caused, []
+        own.held += effects.held
+        effects.held.clear()
         return made
 
     def _hand_on(self, interval: Interval, output: Delivery[Any], waiting: list[Any]) -> None:

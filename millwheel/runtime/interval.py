@@ -144,7 +144,7 @@ class Interval:
         self.stored_position = claim.position
         self.holds = Holds()
         self.release: list[int] = []
-        """Holds of timers that the next commit takes away."""
+        """Holds that the next commit takes away: of timers, and of what it gives its place in the log."""
         self.state_holds = Holds()
         """What user code holds the watermark at."""
         self.state_release: list[int] = []
@@ -481,8 +481,16 @@ class Interval:
         runs = self.settings.max_acked_runs
         return msgspec.json.encode({str(log.id): log.state(runs) for log in self.logs})
 
+    def keep_back(self, micros: int) -> None:
+        """Promise no more than this before `let_up`: user code has produced it, and goes on."""
+        self.holds.add(micros)
+
+    def let_up(self, micros: int) -> None:
+        """It stands in the log, or never was."""
+        self.holds.remove(micros)
+
     def let_go(self) -> None:
-        """Take away the holds of timers that the commit being put together takes away."""
+        """Take away the holds that the commit being put together takes away."""
         for holds, release in (
             (self.holds, self.release),
             (self.state_holds, self.state_release),

@@ -511,7 +511,11 @@ class Lane:
     ) -> None:
         """Put what a key's items decided into the open bundle; `effects` are empty again."""
         if interval.chain is not None and not self._send_weakly(interval, items, effects, changes):
+            effects.let_up()
             return
+        if effects.held:
+            interval.release += effects.held
+            effects.held.clear()
         bundle = self._open
         work = bundle.works.get(interval)
         if work is None:
@@ -637,6 +641,8 @@ class Lane:
         work.items += bundling.members
         bundle.count += len(bundling.members)
         bundle.size += effects.size
+        interval.release += effects.held
+        effects.held.clear()
         work.effects.take(effects)
         self._commit_wanted.set()
 
