@@ -44,6 +44,8 @@ class Effects:
         "counters",
         "dead_letters",
         "fused",
+        "held",
+        "keeper",
         "lineage",
         "lines",
         "productions",
@@ -64,6 +66,11 @@ class Effects:
         """Computations that could be fused, and to which weak productions go by the queue."""
         self.lineage: Lineage | None = None
         """Of a weak computation: how its productions are called."""
+        self.keeper: Keeper | None = None
+        """Whose low watermark the productions here are not to be behind."""
+        self.held: list[int] = []
+        """What it is kept back at for them, until they stand in a log: others are held by their input,
+        which is no newer."""
         self.timers: dict[TimerIdentity, tuple[int, int, Key, int] | None] = {}
         """(due, hold, key, slot), or None for a cancelled or fired timer."""
         self.rows: list[tuple[Any, tuple[Any, ...]]] = []
@@ -74,6 +81,24 @@ class Effects:
         self.dead_letters: list[Any] = []
         self.counters: dict[str, int] = {}
         self.size = 0
+
+    @property
+    def promised(self) -> int:
+        """What its keeper has promised by now."""
+        return MIN_TIME if self.keeper is None else self.keeper.promised
+
+    def hold(self, micros: int) -> None:
+        """Keep the low watermark back for a production that is older than its input."""
+        if self.keeper is not None:
+            self.keeper.keep_back(micros)
+            self.held.append(micros)
+
+    def let_up(self) -> None:
+        """What was held for stands in a log, or never was."""
+        if self.keeper is not None:
+            for micros in self.held:
+                self.keeper.let_up(micros)
+        self.held.clear()
 
     def take(self, other: Effects) -> None:
         """Add what `other` holds, and leave it empty for the next use."""
@@ -88,6 +113,9 @@ class Effects:
             other.rows.clear()
         if other.caused or other.fused:
             self._take_weak(other)
+        if other.held:
+            self.held += other.held
+            other.held.clear()
         if other.counters or other.statements or other.lines or other.dead_letters:
             self._take_rest(other)
         self.size += other.size
@@ -126,7 +154,20 @@ class Effects:
 
     def clear(self) -> None:
         """Forget everything."""
+        self.let_up()
         Effects().take(self)
+
+
+class Keeper(Protocol):
+    """Promises a low watermark."""
+
+    promised: int
+
+    def keep_back(self, micros: int) -> None:
+        """Promise no more than this, until as many times `let_up` is called."""
+        ...
+
+    def let_up(self, micros: int) -> None: ...
 
 
 class Lineage(Protocol):
@@ -276,8 +317,9 @@ class Context(Generic[S, T]):
 
     @property
     def output_watermark(self) -> datetime:
-        """The low watermark promised to the readers of this computation's streams."""
-        return from_micros(self._promised)
+        """The low watermark promised to the readers of this computation's streams, by now: it may move
+        while user code waits."""
+        return from_micros(max(self._promised, self._effects.promised))
 
     @property
     def now(self) -> datetime:
@@ -341,7 +383,9 @@ class Context(Generic[S, T]):
         """Send `value` to every reader of `stream`.
 
         Args:
-            timestamp: None means the timestamp of the record (or timer) being processed.
+            timestamp: None means the timestamp of the record (or timer) being processed. An older
+                one is possible as far as `output_watermark` allows, which may move while user code
+                waits; from here on it does not pass the output.
 
         Raises:
             UserCodeError: the class does not declare the stream in ``writes``, the value is
@@ -363,14 +407,17 @@ class Context(Generic[S, T]):
                     f"timestamp {timestamp.isoformat()}, outside of time as it is kept here, from "
                     f"{from_micros(MIN_TIME).date()} up to {from_micros(MAX_TIME).date()}"
                 )
-            if micros < self._micros and micros < self._promised:
-                raise UserCodeError(
-                    f"{self._whose()}: an output of stream {stream.name!r} has the "
-                    f"timestamp {timestamp.isoformat()}, older than both its input "
-                    f"({from_micros(self._micros).isoformat()}) and the low watermark already "
-                    f"promised downstream ({from_micros(self._promised).isoformat()}); "
-                    "an on-time record's output would be late. Use the record's timestamp or later"
-                )
+            if micros < self._micros:
+                promised = max(self._promised, self._effects.promised)
+                if micros < promised:
+                    raise UserCodeError(
+                        f"{self._whose()}: an output of stream {stream.name!r} has the "
+                        f"timestamp {timestamp.isoformat()}, older than both its input "
+                        f"({from_micros(self._micros).isoformat()}) and the low watermark already "
+                        f"promised downstream ({from_micros(promised).isoformat()}); an on-time "
+                        "record's output would be late. Use the record's timestamp or later"
+                    )
+                self._effects.hold(micros)
         promised = self._promised
         hold = micros if micros > promised else promised
         route.send(self._effects, self._cell, value, micros, hold)
@@ -429,7 +476,7 @@ class WeakContext(Context[S, T]):
     @property
     def output_watermark(self) -> datetime:
         self._refuse("output_watermark")
-        return from_micros(self._promised)
+        return super().output_watermark
 
     @property
     def now(self) -> datetime:

@@ -58,6 +58,9 @@ PAGE_ROWS = 2000
 POOL_BACKENDS = 16
 """The newest connections of the pool, with some that it has replaced since."""
 
+BUCKET_LOCK_TIMEOUT = "1s"
+"""Whoever makes a bucket waits for an ANALYZE of the pipeline's tables (a share update exclusive
+lock), and all who look at the buckets wait for him; so would the heartbeat, until the lease is over."""
 
 LIVELINESS = {
     "keepalives_idle": "5",
@@ -86,6 +89,7 @@ class PostgresStore:
         self.schema = schema
         self.statements = Statements(schema)
         self._lock_timeout = lock_timeout_milliseconds
+        self._bucket_lock = {"pipeline": schema, "patience": BUCKET_LOCK_TIMEOUT}
         self._sequence = sql.Identifier(schema, SEQUENCE).as_string(None)
         asked = conninfo_to_dict(url)
         self._url = make_conninfo(
@@ -126,7 +130,9 @@ class PostgresStore:
         )
         self._leadership = Leadership(self._url, self.statements)
         self._lanes: list[PostgresLane] = []
-        self._pool_backends: deque[tuple[int, str]] = deque(maxlen=POOL_BACKENDS)
+        self._pool_backends: deque[tuple[AsyncConnection[Any], tuple[int, str]]] = deque(
+            maxlen=POOL_BACKENDS
+        )
         self._streams: dict[str, tuple[int, int]] = {}
         self._worker = ""
 
@@ -165,6 +171,11 @@ class PostgresStore:
                 yield connection
         except PoolTimeout as error:
             raise StoreUnavailable("the store does not answer") from error
+        except psycopg.errors.LockNotAvailable as error:
+            raise StoreUnavailable(
+                f"the store is locked by another session ({str(error).splitlines()[0]}); look for it in "
+                "pg_stat_activity"
+            ) from error
         except psycopg.Error as error:
             raise translate(error) from error
 
@@ -229,15 +240,27 @@ class PostgresStore:
     # -- workers ------------------------------------------------------------------
 
     async def _note_backend(self, connection: AsyncConnection[Any]) -> None:
-        """A fold holds its interval too: who takes that over must be able to end it."""
+        """A fold holds its interval too: who takes that over must be able to end it, also if the worker
+        hangs before its next heartbeat. (Whatever it holds, it can commit nothing after a claim.)"""
         cursor = await connection.execute(self.statements.get("own_backend"))
         backend = await cursor.fetchone()
         if backend is not None:
-            self._pool_backends.append(backend)
+            self._pool_backends.append((connection, backend))
+        if self._worker:
+            await connection.execute(
+                self.statements.get("note_backends"),
+                {"id": self._worker, "backends": self._backends()},
+            )
 
     def _backends(self) -> str:
         lanes = [lane.backend for lane in self._lanes if lane.backend]
-        return msgspec.json.encode([*lanes, *self._pool_backends]).decode()
+        pool = [backend for _, backend in self._pool_backends]
+        return msgspec.json.encode([*lanes, *pool]).decode()
+
+    async def _end_lost(self) -> None:
+        """A claim of one's own ends nobody who is in its way: it would wait, as successors need not,
+        for a fold at the other end of a line that was cut."""
+        await self.end_backends([b for connection, b in self._pool_backends if connection.closed])
 
     async def register_worker(
         self,
@@ -320,6 +343,8 @@ class PostgresStore:
         sequencers: Mapping[int, int] | None = None,
     ) -> list[Claim]:
         assert not (again and sequencers is not None), "one's own need no comparison"
+        if again:
+            await self._end_lost()
         if sequencers is None:
             raised, new_logs = await self._placement.take_over(worker, interval_ids, again=again)
         else:
@@ -614,7 +639,7 @@ class PostgresStore:
         async with self._connection() as connection, connection.pipeline():
             await connection.execute("BEGIN", prepare=True)
             await connection.execute(
-                self.statements.get("share_buckets"), {"pipeline": self.schema}, prepare=True
+                self.statements.get("share_buckets"), self._bucket_lock, prepare=True
             )
             cursor = await connection.execute(self.statements.get("view_buckets"), prepare=True)
             await connection.execute("COMMIT", prepare=True)
@@ -637,7 +662,7 @@ class PostgresStore:
 
     async def open_bucket(self, family: str, log: int, low: int, high: int) -> Bucket:
         async with self._connection() as connection, connection.transaction():
-            await connection.execute(self.statements.get("lock_buckets"), {"pipeline": self.schema})
+            await connection.execute(self.statements.get("lock_buckets"), self._bucket_lock)
             cursor = await connection.execute(
                 self.statements.get("find_bucket"), {"family": family, "log": log, "low": low}
             )
@@ -651,7 +676,7 @@ class PostgresStore:
 
     async def close_bucket(self, bucket: int, high: int) -> Bucket | None:
         async with self._connection() as connection, connection.transaction():
-            await connection.execute(self.statements.get("lock_buckets"), {"pipeline": self.schema})
+            await connection.execute(self.statements.get("lock_buckets"), self._bucket_lock)
             await connection.execute(
                 self.statements.get("close_bucket"),
                 {"id": bucket, "high": high, "ahead": EARLY_CLOSE_MICROS},

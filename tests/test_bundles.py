@@ -43,6 +43,7 @@ from millwheel.testing import Harness, advance, assert_exactly_once, inject
 from millwheel.testing.ether import Weather
 from tests.store_contract import Schema
 from tests.test_cuts import Lone
+from tests.test_runtime_waiting import await_what_is_cancelled, cancel_oneself
 from tests.test_runtime_world import (
     ITEMS,
     QUICK,
@@ -954,6 +955,24 @@ async def test_a_bundle_that_is_given_up_leaves_its_records_and_uses_its_number(
     outside.check(values)  # its transaction had gone through, and that is for it to tell
 
 
+@pytest.mark.parametrize("cancel", [cancel_oneself, await_what_is_cancelled])
+async def test_a_bundle_that_cancels_its_task_is_tried_again_and_given_up(
+    cancel: Callable[[], Awaitable[None]],
+) -> None:
+    outside, values = Outside(), items(*range(8))
+    made = outward(outside, values, retries=1, on_error="dead_letter")
+
+    def moment(bundle: Bundle) -> Awaitable[None] | None:
+        return cancel() if bundle[1] == 2 and outside.rows[3:] else None
+
+    sink_of(made).moment = moment
+    world = World(made)
+    await world.run()
+    assert sorted(world.numbers()) == [0, 1, 2, 6, 7]
+    assert [msgspec.json.decode(value)["number"] for value, _ in world.letters()] == [3, 4, 5]
+    assert [number for _, number in outside.calls] == [1, 2, 2, 3]
+
+
 class Basket(msgspec.Struct):
     """A value that user code can spoil."""
 
@@ -1125,6 +1144,37 @@ async def test_what_has_no_meaning_in_a_bundle_is_an_error(what: str) -> None:
     with pytest.raises(UserCodeError, match=what):
         await world.run()
     await world.close()
+
+
+async def test_what_is_older_than_its_bundle_holds_the_watermark_while_code_waits() -> None:
+    gate = Gate()
+
+    class Older(Computation[Item, None]):
+        bundles = Bundles(seconds=0)
+        writes = (DONE,)
+
+        async def process_bundle(self, records: Sequence[Record[Item]], ctx: Context[None]) -> None:
+            if records[0].value.number == 1:
+                ctx.produce(DONE, Counted("a", 1, 1), timestamp=at(50))
+                await gate.wait()
+
+    source = script(ITEMS, [Item("a", 1, 100)])
+    made = Pipeline("older", settings=QUICK)
+    made.inject(ITEMS, source, timestamp=time_of, lateness=timedelta(seconds=100))
+    made.add(Older(), ITEMS.by(key_of), name="older")
+    made.sink(DONE, Table("out", Counted, numbered=True))
+    world = World(made)
+    engine = await world.start()
+    await world.until(lambda: gate.reached, tick=0.01)
+    source.append(inject(ITEMS, Item("b", 2, 200)))
+    engine.read_on()
+    await world.turns(200, tick=0.01)
+    assert from_micros(world.interval("older").durable) == at(50)
+    gate.open()
+    await world.finish(engine)
+    assert world.numbers() == [1]
+    assert {len(interval.holds) for interval in engine.intervals} == {0}
+    assert from_micros(world.interval("older").durable) == at(100)
 
 
 async def test_only_a_bundle_has_a_number() -> None:

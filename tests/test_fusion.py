@@ -28,6 +28,7 @@ from millwheel.testing import advance, inject
 from millwheel.timers.holds import Holds
 from millwheel.windows import Pane, Tumbling
 from tests.drawing import examples
+from tests.test_runtime_waiting import cancel_oneself
 from tests.test_runtime_world import (
     ITEMS,
     QUICK,
@@ -491,6 +492,23 @@ async def test_one_that_has_failed_is_not_fused_any_more() -> None:
     assert runs[8] == runs[3] - 1
 
 
+async def test_one_that_cancels_its_task_is_dealt_with_by_its_own_rules() -> None:
+    """And not by those of the computation that it is fused behind."""
+
+    async def do(item: Item, ctx: Context[None]) -> None:
+        if item.number in (3, 8):
+            await cancel_oneself()
+        ctx.produce(SECOND, item)
+
+    world = World(relayed(items_of(10), do, settings=FEW, on_error="dead_letter", retries=1))
+    await world.run()
+    assert sorted(world.numbers()) == [0, 1, 2, 4, 5, 6, 7, 9]
+    assert {letter.computation for letter in world.store.dead_letters} == {
+        world.interval("second").step.id
+    }
+    assert len(world.letters()) == 2
+
+
 async def test_what_failed_once_is_not_processed_after_all() -> None:
     """A letter is an effect: whoever is fused must know that there is none."""
     failing = True
@@ -628,6 +646,21 @@ def test_inherited_logs_go_first() -> None:
     assert ways.released() == []
     logs[0].acknowledge([old.seq])
     assert ways.released() == [queued]
+
+
+def test_nobody_is_waited_for_when_nothing_is_left_of_a_fused_stage() -> None:
+    logs = sent_log(1, 2)
+    old = output(logs[0])
+    ways, log = TwoWays(logs), logs[-1]
+    assert not ways.is_clear_of(1), "the log before may hold what it has made"
+    logs[0].acknowledge([old.seq])
+    assert ways.is_clear_of(1)
+    made = output(log, 9)
+    ways.in_order(b"k", [made], {1}, set())
+    assert not ways.is_clear_of(1)
+    assert ways.is_clear_of(2)
+    log.acknowledge([made.seq])
+    assert ways.is_clear_of(1)
 
 
 def test_ways_are_forgotten_when_nothing_is_left_on_them() -> None:
@@ -1030,13 +1063,52 @@ async def test_an_older_output_is_not_fused_where_it_could_not_be_held() -> None
     await engine.stop()
 
 
+@pytest.mark.parametrize("who", ["first", "second"])
+async def test_an_older_output_of_a_fused_stage_holds_the_first_ones_watermark(who: str) -> None:
+    """In whose log it will stand, whoever of the two waits after it."""
+    gate = Gate()
+
+    async def first(item: Item, ctx: Context[None]) -> None:
+        ctx.produce(FIRST, item)
+        if who == "first" and item.number == 2:
+            await gate.wait()
+
+    async def second(item: Item, ctx: Context[None]) -> None:
+        if item.number == 1:
+            ctx.produce(SECOND, item, timestamp=at(50))
+            if who == "second":
+                await gate.wait()
+
+    source = script(ITEMS, [Item("a", 1, 100), Item("a", 2, 100)])
+    made = Pipeline("older", settings=QUICK)
+    made.inject(ITEMS, source, timestamp=time_of, lateness=timedelta(seconds=100))
+    made.add(Act(first, FIRST), ITEMS.by(key_of), name="first", productions="weak")
+    made.add(Act(second, SECOND), FIRST.by(key_of), name="second", productions="weak")
+    made.add(Act(lambda i, c: c.produce(stream(3), i), stream(3)), SECOND.by(key_of))
+    made.sink(stream(3), Table("out", Item, numbered=True))
+    world = World(made)
+    engine = await world.start()
+    counts = sent_to(engine)
+    await world.until(lambda: gate.reached)
+    source.append(inject(ITEMS, Item("b", 3, 200)))
+    engine.read_on()
+    await world.turns(200, tick=0.01)
+    assert from_micros(world.interval("first").durable) == at(50)
+    gate.open()
+    await world.finish(engine)
+    assert counts["second"] == 0, "fused"
+    assert world.numbers() == [1]
+    assert {len(interval.holds) for interval in engine.intervals} == {0}
+    assert from_micros(world.interval("first").durable) == at(100)
+
+
 # -- one way at a time, end to end ------------------------------------------------------------
 
 
 class Crossing:
     """Two streams meet in `second`, the one through `first`, and go on to a slow reader."""
 
-    def __init__(self, first: Doing, second: Doing, last: Doing) -> None:
+    def __init__(self, first: Doing, second: Doing, last: Doing, **options: Any) -> None:
         self.made = Pipeline("crossing", settings=replace(QUICK, lanes=1))
         self.source = script(ITEMS, [])
         self.other = Stream("other_items", Item)
@@ -1050,6 +1122,7 @@ class Crossing:
             self.other.by(key_of),
             name="second",
             productions="weak",
+            **options,
         )
         self.made.add(Act(last, stream(3)), SECOND.by(key_of), name="last")
         self.made.sink(stream(3), Table("out", Item, numbered=True))
@@ -1149,6 +1222,76 @@ async def test_a_key_that_takes_the_queue_does_not_take_the_next_one_along() -> 
     assert counts["second"] == 1, "b is fused"
     gate.open()
     assert sorted(await crossing.finish()) == [1, 2, 100]
+
+
+@pytest.mark.parametrize("how", ["fails", "wants something stored"])
+async def test_a_key_is_not_overtaken_when_another_ends_the_fusion(how: str) -> None:
+    """I14: what was fused of it is on its way, and what is made by the queue comes by another log."""
+    gate = Gate()
+    made: list[int] = []
+
+    async def second(item: Item, ctx: Context[None]) -> None:
+        if item.key == "bad" and how == "fails":
+            raise ValueError("on purpose")
+        if item.key == "bad":
+            ctx.count("bad")
+        made.append(item.number)
+        ctx.produce(SECOND, item)
+
+    async def slow(item: Item, ctx: Context[None]) -> None:
+        if item.number == 1:
+            await gate.wait()
+        ctx.produce(stream(3), item)
+
+    crossing = Crossing(
+        lambda i, c: c.produce(FIRST, i), second, slow, on_error="dead_letter", retries=0
+    )
+    counts = await crossing.start()
+    await crossing.come(Item("a", 1), Item("c", 2))
+    assert gate.reached
+    assert counts["second"] == 0, "fused"
+    await crossing.come(Item("bad", 3))
+    await crossing.come(Item("d", 5), Item("a", 4))
+    await crossing.come(Item("a", 6))
+    assert counts["second"] == 2, "the bad one, and that of a key of which nothing is on its way"
+    assert {4, 6}.isdisjoint(made)
+    gate.open()
+    await crossing.world.turns(200, tick=0.01)
+    await crossing.come(Item("a", 7))
+    numbers = await crossing.finish()
+    assert [n for n in numbers if n in (1, 4, 6, 7)] == [1, 4, 6, 7]
+    assert sorted(n for n in made if n != 3) == [1, 2, 4, 5, 6, 7]
+    assert crossing.engine.fusion.passing(crossing.world.interval("first")) is None, "it is over"
+
+
+async def test_what_was_fused_in_a_run_is_not_overtaken_by_the_rest_of_it() -> None:
+    """The fusion ends in between, by another key."""
+    gate, last_gate = Gate(), Gate()
+
+    async def first(item: Item, ctx: Context[None]) -> None:
+        ctx.produce(FIRST, item)
+        if item.number == 2:
+            await gate.wait()
+
+    def second(item: Item, ctx: Context[None]) -> None:
+        if item.key == "bad":
+            ctx.count("bad")
+        ctx.produce(SECOND, item)
+
+    async def slow(item: Item, ctx: Context[None]) -> None:
+        await last_gate.wait()
+        ctx.produce(stream(3), item)
+
+    crossing = Crossing(first, second, slow)
+    counts = await crossing.start()
+    await crossing.come(Item("a", 1), Item("a", 2), Item("a", 3))
+    assert gate.reached
+    await crossing.come(Item("bad", 4))
+    gate.open()
+    await crossing.world.turns(100)
+    assert counts["second"] == 1, "the bad one"
+    last_gate.open()
+    assert [n for n in await crossing.finish() if n != 4] == [1, 2, 3]
 
 
 async def test_what_comes_for_a_key_that_runs_fused_waits_for_it() -> None:

@@ -6,8 +6,9 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
@@ -33,7 +34,8 @@ from millwheel.errors import (
     UserCodeError,
 )
 from millwheel.model import Delivery, record_id
-from millwheel.runtime import tasks
+from millwheel.runtime import holdings, tasks
+from millwheel.runtime.dedup import Dedup
 from millwheel.store.port import Commit
 from millwheel.testing import advance, inject
 from millwheel.testing.script import Script
@@ -428,6 +430,68 @@ async def test_a_zombies_lines_do_not_stay_in_the_file(tmp_path: Any) -> None:
     await second.stop()
     await world.close()
     assert written_numbers(tmp_path) == list(range(12))
+
+
+def fail_at(world: World, failing: range, commit: Commit) -> None:
+    if world.tried in failing:
+        raise StoreUnavailable("away")
+
+
+class Telling(Dedup):
+    """Tells of every duplicate."""
+
+    told: ClassVar[int] = 0
+    _dropped = 0
+
+    @property
+    def dropped(self) -> int:
+        return self._dropped
+
+    @dropped.setter
+    def dropped(self, number: int) -> None:
+        Telling.told += max(0, number - self._dropped)
+        self._dropped = number
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize(("applied", "times"), [(False, 1), (False, 3), (True, 1)])
+async def test_what_dedup_counts_is_counted_once_whichever_commit_fails(
+    lanes: int, applied: bool, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not happen again when the commit that was to tell of it is lost."""
+    monkeypatch.setattr(holdings, "Dedup", Telling)
+    limits = replace(QUICK, lanes=lanes, chunk_records=3, bundle_records=3)
+    values = [Item("ab"[n % 2], n) for n in range(30)]
+    for number in range(1, 22):
+        Telling.told = 0
+        world = World(tally_pipeline(script(ITEMS, values), limits))
+        if applied:
+            unknown_once(world, number)
+        else:
+            failing = range(number, number + times)
+            world.on_try = partial(fail_at, world, failing)
+        engine = await world.run(inject_copies=2)
+        assert world.tallied() == tally_of(values)
+        stored = world.counter("tally", "duplicates_dropped")
+        left = sum(i.dedup.dropped for i in engine.intervals if i.dedup is not None)
+        assert stored + left == Telling.told >= len(values)
+
+
+async def test_what_dedup_counts_waits_for_a_commit_however_often_the_lane_starts_over() -> None:
+    world = World(tally_pipeline(script(ITEMS, [])))
+    engine = await world.start()
+    await world.until(engine.done.is_set)
+    interval = world.interval("tally")
+    (claim,) = await world.store.claim(engine.worker, [interval.id], again=True)
+    for dropped in (3, 4):
+        interval.dedup.dropped = dropped
+        interval.n += 1
+        interval.count({})
+        for _ in range(2):
+            interval.restore(claim)
+    interval.count({})
+    assert interval.counters["duplicates_dropped"] == 7
+    await engine.kill()
 
 
 # -- statements that are refused -----------------------------------------------------------
@@ -1035,3 +1099,22 @@ async def test_a_delay_while_bisecting_gives_records_back_as_they_came(number: i
     world.on_try = once
     await world.run()
     assert world.tallied() == {"a": [(n, 1) for n in range(8)]}
+
+
+@pytest.mark.parametrize("call", ["view_buckets", "open_bucket"])
+async def test_a_start_waits_for_who_holds_the_buckets(call: str) -> None:
+    values = items(1, 2, 3)
+    world = World(tally_pipeline(script(ITEMS, values)))
+    refused: list[str] = []
+
+    async def refuse(name: str) -> None:
+        if name == call and len(refused) < 3:
+            refused.append(name)
+            raise StoreUnavailable("another session makes one")
+
+    world.store.faults.before_call = refuse
+    starting = asyncio.ensure_future(world.start())
+    await world.until(starting.done, tick=0.05)
+    await world.finish(await starting)
+    assert len(refused) == 3
+    assert world.tallied() == tally_of(values)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+import contextlib
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
+import msgspec
 import pytest
 
 from millwheel import Context, Record, Timer
@@ -239,20 +243,165 @@ async def test_waiting_code_runs_again_after_the_lane_started_over(error: Except
     assert world.tallied() == tally_of(values)
 
 
+async def cancel_oneself(*, await_it: bool = True) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    if await_it:
+        await asyncio.sleep(0)
+
+
+async def await_what_is_cancelled() -> None:
+    inner = asyncio.create_task(asyncio.sleep(0))
+    inner.cancel()
+    await inner
+
+
+CANCELLING = [cancel_oneself, await_what_is_cancelled]
+
+
 async def test_code_that_cancels_its_own_task_is_an_error() -> None:
     """Nobody else would ever run its key."""
 
     async def do(record: Record[Item], ctx: Context[Kept]) -> None:
-        task = asyncio.current_task()
-        assert task is not None
         if record.value.number == 1:
-            task.cancel()
-            await asyncio.sleep(0)
+            await cancel_oneself()
         produce(ctx, record.value.number)
 
     world = World(doing(items(0, 1, 2), do))
-    with pytest.raises(UserCodeError, match="cancelled the task"):
+    with pytest.raises(UserCodeError, match=r"failed on a record.*cancelled the task"):
         await world.run()
+    await world.close()
+
+
+@pytest.mark.parametrize("cancel", CANCELLING)
+@pytest.mark.parametrize("bad", range(6))
+async def test_code_that_cancels_its_own_task_costs_its_own_record_alone(
+    cancel: Callable[[], Awaitable[None]], bad: int
+) -> None:
+    runs: Counter[int] = Counter()
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        ctx.state.count += 1
+        count, number = ctx.state.count, record.value.number
+        runs[number] += 1
+        if number == bad:
+            await cancel()
+        elif number % 3 == 0:
+            await asyncio.sleep(0)
+        produce(ctx, number, count)
+
+    values = [Item("ab"[n % 2], n) for n in range(6)]
+    world = World(doing(values, do, on_error="dead_letter", retries=1))
+    await world.run()
+    assert world.tallied() == tally_of([v for v in values if v.number != bad])
+    assert [msgspec.json.decode(v)["number"] for v, _ in world.letters()] == [bad]
+    assert runs[bad] >= 2, "it is tried again, as the computation says"
+
+
+@pytest.mark.parametrize("cancel", CANCELLING)
+@pytest.mark.parametrize("bad", range(6))
+async def test_a_lane_that_looks_for_a_refused_statement_outlives_code_that_cancels_its_task(
+    cancel: Callable[[], Awaitable[None]], bad: int
+) -> None:
+    """The halves run in the committer's own task: without that nothing would be stored again."""
+    refused: list[int] = []
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        ctx.state.count += 1
+        count, number = ctx.state.count, record.value.number
+        if number == bad and refused:
+            await cancel()
+        ctx.execute("INSERT INTO anything VALUES (%s)", (number,))
+        produce(ctx, number, count)
+
+    def judge(statement: str, params: Sequence[Any]) -> str | None:
+        if params and params[0] == 3:
+            refused.append(3)
+            return "on purpose"
+        return None
+
+    values = [Item("ab"[n % 2], n) for n in range(6)]
+    world = World(doing(values, do, on_error="dead_letter", retries=1))
+    world.store.faults.refuse = judge
+    await world.run()
+    assert world.tallied() == tally_of([v for v in values if v.number not in (3, bad)])
+    letters = [msgspec.json.decode(v)["number"] for v, _ in world.letters()]
+    assert sorted(letters) == sorted({3, bad})
+
+
+async def test_code_that_cancels_its_task_and_does_not_wait_costs_nobody_anything() -> None:
+    """Whoever awaits next in that task is cancelled for it, and is run again."""
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        ctx.state.count += 1
+        count = ctx.state.count
+        if record.value.key == "b":
+            await cancel_oneself(await_it=False)
+        elif record.value.key in "ac":
+            await asyncio.sleep(0)
+        produce(ctx, record.value.number, count)
+
+    values = [Item("abcbd"[n % 5], n) for n in range(20)]
+    world = World(doing(values, do, on_error="dead_letter", retries=0))
+    await world.run()
+    assert world.tallied() == tally_of(values)
+    assert world.letters() == []
+
+
+async def test_code_that_is_run_apart_ends_before_its_lane_starts_over() -> None:
+    """Also if it does not heed that its task is to end; then it runs again."""
+    gate = Gate()
+    running = most = 0
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        try:
+            if gate.reached == 0:
+                gate.reached += 1
+                await cancel_oneself()
+            try:
+                await gate.wait()
+            except asyncio.CancelledError:
+                for _ in range(5):
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await asyncio.sleep(0.05)
+        finally:
+            running -= 1
+        produce(ctx, record.value.number)
+
+    source = script(ITEMS, items(1))
+    world = World(doing(source, do))
+    engine = await world.start()
+    await world.until(lambda: gate.reached == 2)
+    fail_once(world, 1, StoreUnavailable("away"))
+    engine.touch(world.interval("do"), urgent=True)
+    async with asyncio.timeout(20):
+        while gate.reached < 3:
+            world.clock.advance(0.05)
+            await asyncio.sleep(0.01)
+    gate.open()
+    await world.finish(engine)
+    assert world.numbers() == [1]
+    assert most == 1, "one after the other"
+
+
+async def test_nothing_runs_again_when_all_tasks_of_the_loop_are_cancelled() -> None:
+    """As `asyncio.run` does at its end: that was not user code, and nobody would wait for more."""
+    gate = Gate()
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        await gate.wait()
+
+    world = World(doing(items(1), do))
+    await world.start()
+    await world.until(lambda: gate.reached)
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+    await world.turns()
+    assert gate.reached == 1
     await world.close()
 
 

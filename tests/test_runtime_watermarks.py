@@ -11,17 +11,19 @@ from typing import Any
 
 import pytest
 
-from millwheel import Context, Pipeline, Record, Table
-from millwheel.errors import GraphError, InputError, UserCodeError
+from millwheel import Computation, Context, Pipeline, Record, Stream, Table
+from millwheel.errors import GraphError, InputError, StoreUnavailable, UserCodeError
 from millwheel.model import MAX_TIME, MIN_TIME, from_micros, to_micros
 from millwheel.sources import Partition
 from millwheel.store.port import Commit
 from millwheel.testing import Harness, advance, inject
 from millwheel.testing.script import Script
+from tests.test_runtime_waiting import cancel_oneself
 from tests.test_runtime_world import (
     ITEMS,
     QUICK,
     TALLY,
+    Broken,
     Counted,
     Gate,
     Item,
@@ -30,6 +32,7 @@ from tests.test_runtime_world import (
     World,
     at,
     doing,
+    fail_once,
     items,
     key_of,
     produce,
@@ -198,6 +201,157 @@ async def test_an_output_may_not_be_older_than_promised(
         assert "older than both its input" in error
         assert len(world.rows()) == before
     await engine.stop()
+
+
+COPIES = Stream("copies", Counted)
+
+
+class Plain(Computation[Item, None]):
+    """Does what a test wants, and keeps nothing."""
+
+    writes = (COPIES,)
+
+    def __init__(self, do: Any) -> None:
+        self._do = do
+
+    async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
+        await self._do(record, ctx)
+
+
+class Copy(Computation[Counted, None]):
+    """Passes on what it gets."""
+
+    writes = (TALLY,)
+
+    async def process_record(self, record: Record[Counted], ctx: Context[None]) -> None:
+        ctx.produce(TALLY, record.value)
+
+
+class Older:
+    """A record at 100 s whose code waits, before it produces something of 50 s or after it, while the
+    source gets to 200 s."""
+
+    def __init__(self, *, waits: str, fails: bool = False, weak: bool = False) -> None:
+        self.gate, self.fails = Gate(), fails
+        self.told: datetime | None = None
+        self.waits = waits
+        self.source = script(ITEMS, [Item("a", 1, 100)])
+        options: dict[str, Any] = {"on_error": "dead_letter", "retries": 0}
+        if weak:
+            options["productions"] = "weak"
+            self.made = Pipeline("older", settings=QUICK)
+            self.made.inject(ITEMS, self.source, timestamp=time_of, lateness=timedelta(seconds=100))
+            self.made.add(Plain(self.do), ITEMS.by(key_of), name="do", **options)
+            self.made.add(Copy(), COPIES.by(lambda counted: counted.key))
+            self.made.sink(TALLY, Table("out", Counted, numbered=True))
+        else:
+            self.made = doing(self.source, self.do, lateness=100, **options)
+        self.to = COPIES if weak else TALLY
+        self.world = World(self.made)
+
+    async def do(self, record: Record[Item], ctx: Any) -> None:
+        if record.value.number != 1:
+            return
+        if self.waits == "before":
+            await self.gate.wait()
+            if self.to is TALLY and self.told is None:
+                self.told = ctx.output_watermark
+        ctx.produce(self.to, Counted("a", 1, 0), timestamp=at(50))
+        if self.waits == "after":
+            await self.gate.wait()
+        if self.fails:
+            raise Broken("on purpose")
+
+    async def begin(self) -> Any:
+        """The watermark that is stored of it while the code waits, and who does it."""
+        engine = await self.world.start()
+        await self.world.until(lambda: self.gate.reached)
+        self.source.append(inject(ITEMS, Item("b", 2, 200)))
+        engine.read_on()
+        await self.world.turns(200, tick=0.01)
+        return engine
+
+    @property
+    def stored(self) -> Any:
+        return from_micros(self.world.interval("do").durable)
+
+
+@pytest.mark.parametrize("weak", [False, True])
+async def test_what_is_older_than_its_record_holds_the_watermark_while_code_waits(
+    weak: bool,
+) -> None:
+    """I5: it was no older than promised when it was produced, and must not come late."""
+    older = Older(waits="after", weak=weak)
+    engine = await older.begin()
+    assert older.stored == at(50)
+    older.gate.open()
+    await older.world.finish(engine)
+    assert older.world.numbers() == [1]
+    assert older.world.letters() == []
+    assert {len(interval.holds) for interval in engine.intervals} == {0}
+    assert older.stored == at(100)
+
+
+@pytest.mark.parametrize("weak", [False, True])
+async def test_what_is_produced_after_a_wait_may_be_older_than_promised_meanwhile(
+    weak: bool,
+) -> None:
+    """An error that says so: an on-time record's output would be late (I7)."""
+    older = Older(waits="before", weak=weak)
+    engine = await older.begin()
+    assert older.stored == at(100), "nothing else is known to be owed"
+    older.gate.open()
+    await older.world.finish(engine)
+    assert older.world.numbers() == []
+    ((_, error),) = older.world.letters()
+    assert "older than both its input" in error
+    assert "2024-01-01T00:01:40" in error, "what is promised by now"
+    assert older.told == (None if weak else at(100))
+
+
+@pytest.mark.parametrize("weak", [False, True])
+async def test_what_was_never_sent_holds_nothing(weak: bool) -> None:
+    older = Older(waits="after", fails=True, weak=weak)
+    engine = await older.begin()
+    assert older.stored == at(50)
+    older.gate.open()
+    await older.world.finish(engine)
+    assert older.world.numbers() == []
+    assert len(older.world.letters()) == 1
+    assert {len(interval.holds) for interval in engine.intervals} == {0}
+
+
+async def test_a_lane_that_starts_over_holds_nothing_for_what_its_code_has_produced() -> None:
+    """It runs again, and may find that more is promised by then."""
+    older = Older(waits="after")
+    engine = await older.begin()
+    assert older.stored == at(50)
+    fail_once(older.world, 1, StoreUnavailable("away"))
+    engine.touch(older.world.interval("do"), urgent=True)
+    await older.world.until(lambda: older.stored == at(100), tick=0.05)
+    older.gate.open()
+    await older.world.finish(engine)
+    ((_, error),) = older.world.letters()
+    assert "older than both its input" in error
+    assert {len(interval.holds) for interval in engine.intervals} == {0}
+
+
+async def test_code_that_cancels_its_task_leaves_no_hold_behind() -> None:
+    """Neither of its own record nor of one that ran before it, one by one since another fails."""
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        if record.value.number:
+            ctx.produce(TALLY, Counted("a", record.value.number, 0), timestamp=at(50))
+        if record.value.number == 2:
+            raise Broken("on purpose")
+        if record.value.number == 3:
+            await cancel_oneself()
+
+    values = [Item("z", 0, 60), *(Item("a", n, 100) for n in (1, 2, 3, 4))]
+    world = World(doing(values, do, lateness=100, on_error="dead_letter", retries=0))
+    engine = await world.run()
+    assert world.numbers() == [1, 4]
+    assert {len(interval.holds) for interval in engine.intervals} == {0}
 
 
 async def test_the_error_for_an_output_too_old_says_what_and_where() -> None:

@@ -337,6 +337,8 @@ class Wire:
         """At the "request", which the server never sees, or at the "answer"."""
         self.commit = {"request": b'"sequencer"', "answer": b"SELECT 1\0"}
         """What is to be seen of it on the wire."""
+        self.hang: bytes | None = None
+        """In a request: it does not arrive, and the server is not told that the line is cut."""
 
     @property
     def url(self) -> str:
@@ -367,6 +369,9 @@ class Wire:
         ended = asyncio.create_task(self._end.wait())
         await asyncio.wait([*pipes, ended], return_when=asyncio.FIRST_COMPLETED)
         ended.cancel()
+        writer.close()
+        if pipes[0].done() and pipes[0].result():
+            await self._end.wait()
         for end in (writer, up_writer):
             end.close()
             with contextlib.suppress(ConnectionError):
@@ -375,13 +380,17 @@ class Wire:
 
     async def _pipe(
         self, source: asyncio.StreamReader, target: asyncio.StreamWriter, place: str
-    ) -> None:
+    ) -> bool:
+        """Pass on what comes; gives whether the server is to hang."""
         with contextlib.suppress(ConnectionError):
             while data := await source.read(65536):
                 if self.cut == place and self.commit[place] in data:
-                    return
+                    return False
+                if place == "request" and self.hang is not None and self.hang in data:
+                    return True
                 target.write(data)
                 await target.drain()
+        return False
 
 
 @pytest.mark.parametrize("count", [1, ARRAY_ROWS])
@@ -546,6 +555,47 @@ async def test_a_claim_waits_for_the_commit_before_it_and_reads_it(postgres: Pos
     await until(lambda: waiting_for_a_lock(postgres))
     await connection_of(lane).execute("COMMIT")
     assert [claim.n for claim in await task] == [1, 1]
+
+
+async def sessions(store: PostgresStore, number: int) -> set[int]:
+    """So many connections of the pool at a time; gives their server processes."""
+    async with AsyncExitStack() as stack:
+        return {
+            (await stack.enter_async_context(store._connection())).info.backend_pid
+            for _ in range(number)
+        }
+
+
+async def test_successors_are_told_of_each_connection_at_once(postgres: PostgresSite) -> None:
+    """One that was opened just before its worker hangs may be in a fold, and a claim waits for it."""
+    worker = str(uuid.uuid4())
+    await postgres.store.register_worker(worker, 60.0)
+    lane = await postgres.store.open_lane()
+    found = await sessions(postgres.store, 3)
+    assert lane.backend is not None
+    ((told,),) = await postgres.query("SELECT backends FROM {worker}", worker="worker")
+    assert found | {lane.backend[0]} <= {pid for pid, _ in told}
+    await lane.close()
+
+
+async def test_a_claim_of_ones_own_does_not_wait_for_a_line_that_was_cut(schema: Schema) -> None:
+    """At its other end a fold of ours stands idle and holds the interval until the server's patience
+    is over, which is a minute."""
+    async with (
+        Wire(schema.url) as wire,
+        contextlib.aclosing(await PostgresSite.open(replace(schema, url=wire.url))) as site,
+    ):
+        owner = await Owner.take(site.store)
+        await owner.write(owner.fill(owner.commit(), 3))
+        row_ = owner.intervals[0]
+        wire.hang = b"state_change"
+        with pytest.raises(StoreUnavailable):
+            await site.store.fold(row_.id, owner.links[row_.id].sequencer, 0, 1)
+        wire.hang = None
+        async with site.store._connection() as used, asyncio.timeout(8):
+            (claim,) = await site.store.claim(owner.worker, [row_.id], again=True)
+            await used.execute("SELECT 1")  # no other is ended
+        assert claim.folded == 0
 
 
 async def test_only_the_very_process_that_was_recorded_is_ended(postgres: PostgresSite) -> None:
@@ -765,6 +815,43 @@ async def test_a_bucket_is_opened_beside_a_reader_of_everything(postgres: Postgr
             await postgres.store.open_bucket("source", 1, 0, 10)
 
 
+LOCKS = {
+    "who makes one": "SELECT pg_advisory_lock(hashtextextended('{schema}', 2))",
+    "an ANALYZE that takes long": "LOCK TABLE {commits} IN SHARE UPDATE EXCLUSIVE MODE",
+}
+
+
+@pytest.mark.parametrize("who", LOCKS)
+async def test_nobody_waits_long_for_the_buckets(postgres: PostgresSite, who: str) -> None:
+    """The heartbeat comes behind them: a worker that waited would lose its lease, and whoever came
+    next would wait as long."""
+    await deploy(postgres.store)
+    before = await postgres.store.live_buckets()
+    other = await postgres.another()
+    async with session(postgres.schema) as holder:
+        commits = postgres.schema.table("commit_record").as_string(None)
+        await holder.execute(LOCKS[who].format(schema=postgres.schema.name, commits=commits))
+        async with asyncio.timeout(60):
+            opened = await asyncio.gather(
+                postgres.store.open_bucket("time", 0, BUCKET_HIGH, BUCKET_HIGH + 1),
+                other.open_bucket("time", 0, BUCKET_HIGH, BUCKET_HIGH + 1),
+                return_exceptions=True,
+            )
+        assert [type(each) for each in opened] == [StoreUnavailable] * 2
+        assert "pg_stat_activity" in str(opened[0])
+        if who == "who makes one":
+            async with asyncio.timeout(60):
+                with pytest.raises(StoreUnavailable):
+                    await postgres.store.view_buckets()
+                with pytest.raises(StoreUnavailable):
+                    await postgres.store.close_bucket(before[0].id, BUCKET_HIGH - 1)
+        else:
+            assert (await postgres.store.view_buckets()).buckets == before
+        await holder.execute("SELECT pg_advisory_unlock_all()")
+    made = await postgres.store.open_bucket("time", 0, BUCKET_HIGH, BUCKET_HIGH + 1)
+    assert await postgres.store.live_buckets() == [*before, made]
+
+
 async def test_a_reader_that_locked_before_its_snapshot_keeps_its_rows(
     postgres: PostgresSite,
 ) -> None:
@@ -785,6 +872,27 @@ async def test_a_reader_that_locked_before_its_snapshot_keeps_its_rows(
         assert (await read_states(reader, schema), await read_pending(reader, schema)) == first
         assert await postgres.store.oldest_snapshot_seconds() > 0.0
     assert await postgres.store.drop_bucket(old)
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+@pytest.mark.parametrize("locks", [True, False])
+async def test_a_session_that_locks_the_views_first_sees_all_of_its_moment(
+    postgres: PostgresSite, level: str, locks: bool
+) -> None:
+    """As README says: the rows of a bucket that is dropped before it is read are else missing."""
+    owner = await Owner.take(postgres.store)
+    schema = postgres.schema
+    await owner.write(owner.fill(owner.commit(), 5, first=50))
+    async with session(schema) as reader:
+        await reader.execute(f"BEGIN ISOLATION LEVEL {level} READ ONLY")
+        if locks:
+            views = sql.SQL(", ").join(map(schema.table, ["states", "pending_productions"]))
+            await reader.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(views))
+        await reader.execute("SELECT 1")
+        old = await _droppable(postgres, owner)
+        assert await postgres.store.drop_bucket(old) is not locks
+        found = await read_states(reader, schema), await read_pending(reader, schema)
+    assert [len(rows) for rows in found] == ([5, 5] if locks else [0, 0])
 
 
 async def test_an_old_snapshot_is_noticed(postgres: PostgresSite) -> None:

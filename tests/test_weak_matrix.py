@@ -168,11 +168,11 @@ def prepare(cluster: Cluster, engine: Engine, place: str, event: str, when: str,
 def prepare_run(monkeypatch: pytest.MonkeyPatch, death: Death, engine: Engine, when: str) -> None:
     run = Execution.run
 
-    async def dies(self: Execution, *args: Any) -> Any:
+    async def dies(self: Execution, *args: Any, **options: Any) -> Any:
         mine = self._interval in engine.intervals
         if mine and (death.came or (when == "before" and death.comes())):
             await asyncio.Event().wait()
-        changes = await run(self, *args)
+        changes = await run(self, *args, **options)
         if mine and when == "after" and death.comes():
             await asyncio.Event().wait()
         return changes

@@ -221,6 +221,10 @@ class AckChain:
         return lent
 
     def take_passed(self) -> int:
-        """How many inputs have landed without a commit since this was asked last."""
+        """How many inputs have landed without a commit since this was asked last.
+
+        If the commit that is to count them fails, that is lost: a sender who starts over along with
+        this interval makes those inputs land once more, which counts then.
+        """
         passed, self.passed = self.passed, 0
         return passed

@@ -18,7 +18,7 @@ from millwheel.model import Delivery, Key
 from millwheel.runtime.bundling import Bundling
 from millwheel.runtime.execution import dead_letter
 from millwheel.runtime.interval import Interval
-from millwheel.runtime.tasks import is_ours
+from millwheel.runtime.tasks import in_own_task, is_ours
 
 
 @dataclass
@@ -51,12 +51,13 @@ async def run_bundle(interval: Interval, bundling: Bundling, now: int) -> Effect
     first = members[0]
     cell = Stateless(first.key, first.key_text, first.slot)
     effects = Effects()
+    effects.keeper = interval
     context: BundleContext[Any, Any] = BundleContext(node.name, interval.step.routes, effects)
     context._begin(BundleId(interval.id, bundling.number), members)
     for attempt in range(1, node.retries + 2):
         context._open(cell, interval.input_watermark, interval.promised, now)
         try:
-            await node.computation.process_bundle(tuple(members), context)
+            await in_own_task(node.computation.process_bundle(tuple(members), context))
         except (Exception, asyncio.CancelledError) as error:
             effects.clear()
             if is_ours(error):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from millwheel.codec import slot_of
-from millwheel.context import PROCESSED, REPLAYS
+from millwheel.context import PROCESSED
 from millwheel.model import MAX_TIME, Delivery, record_id
 from millwheel.runtime.bundle import Bundle, IntervalWork
 from millwheel.runtime.bundling import Bundling
@@ -148,8 +148,6 @@ def _link(interval: Interval, work: IntervalWork, stamp: int) -> IntervalCommit:
     processed = len(work.items)
     if interval.chain is not None:
         processed += interval.chain.take_passed()
-    if interval.entry is not None and (replayed := interval.entry.take_replayed()):
-        counters[REPLAYS] = replayed
     if processed:
         counters[PROCESSED] = processed
     interval.count(counters)

@@ -3,7 +3,8 @@
 Fast path: one context for all of them, state captured once at the end. If anything
 raises, the key goes back to where it was and the items run again one by one, with the
 state captured after each: the one that fails is found, retried as often as its
-computation allows, and then given up on or raised (design, errors).
+computation allows, and then given up on or raised (design, errors). Code that cancels the task
+that it runs in ends this run too; it runs again *apart*, each item in a task of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from millwheel.runtime.interval import Interval
 from millwheel.runtime.lineage import Lineage
 from millwheel.runtime.shared import Table
 from millwheel.runtime.states import Change, KeyState
-from millwheel.runtime.tasks import is_ours
+from millwheel.runtime.tasks import in_own_task, is_ours
 from millwheel.runtime.user_code import Process, context_of, process_of
 from millwheel.store.port import DeadLetter
 
@@ -45,6 +46,7 @@ class Execution:
 
     __slots__ = (
         "_alone",
+        "_apart",
         "_context",
         "_interval",
         "_lineage",
@@ -62,6 +64,7 @@ class Execution:
         node = interval.step.node
         assert node.computation is not None
         self.effects = Effects()
+        self.effects.keeper = interval
         self._interval = interval
         self._node = node
         self._table: Table | None = None
@@ -73,6 +76,7 @@ class Execution:
         assert node.layout is not None
         self._alone = run_twice and node.is_weak and not node.layout.stateless
         """Its items run one by one: the state before each has to be at hand."""
+        self._apart = False
         self._process = self._process_of_records()
         self._context = context_of(interval.step, self.effects)
 
@@ -101,20 +105,26 @@ class Execution:
         return weakly_and_on
 
     async def run(
-        self, state: KeyState, items: list[Item], watermark: int, now: int
+        self, state: KeyState, items: list[Item], watermark: int, now: int, *, apart: bool = False
     ) -> list[Change]:
         """Run one key's items in order; what they ask for is in `effects`.
 
+        Args:
+            apart: each in a task of its own, so that it can cancel no other.
+
         Raises:
             UserCodeError: an item failed for good and its computation says ``on_error="fail"``.
+            CancelledError: the task is to end, be it that user code has cancelled it; nothing has
+                come of any item.
         """
+        self._apart = apart
         interval = self._interval
         context = self._context
         if interval.tables is not None:
             self._share(state)
         if self._passing is not None:
-            self._passing.begin(now)
-        if self._alone:
+            self._passing.begin(now, apart=apart)
+        if self._alone or apart:
             return await self._run_carefully(state, items, watermark, now)
         context._open(state, watermark, interval.promised, now, self._table)
         try:
@@ -201,6 +211,7 @@ class Execution:
         context = self._context
         node = self._node
         total = Effects()
+        total.keeper = interval
         changes: dict[str, bytes | None] = {}
         for item in items:
             for attempt in range(1, node.retries + 2):
@@ -209,10 +220,11 @@ class Execution:
                     if isinstance(item, Delivery):
                         interval.step.renew(item)
                         context._micros = item.micros
-                        await self._process(item, context)
+                        work = self._process(item, context)
                     else:
                         self.effects.timers.update(total.timers)
-                        await self._fire(item)
+                        work = self._fire(item)
+                    await (in_own_task(work) if self._apart else work)
                     if self._table is not None:
                         self._table.check_unchanged()
                     n = interval.n + 1
@@ -223,6 +235,7 @@ class Execution:
                     state.revert()
                     self.effects.clear()
                     if is_ours(error):
+                        total.clear()
                         raise
                     if attempt <= node.retries:
                         continue

@@ -8,7 +8,9 @@ execution, and what B produces stands in A's ACK chain under the ids that it wou
                     │
                     B ─┬─ done ─▶ each output as if A had made it: C behind B, or A's log
                        └─ raises, or wants something stored ─▶ thrown away; A's output goes to B's
-                                                               queue, and B is fused no more
+                                                               queue, and B is fused no more:
+                                                               of no key, each once it may change
+                                                               its way (`two_ways.py`)
 
 B runs here without its state cache, dedup, commit and log: it is only fused where it needs none of
 them. Its key is taken (`Interval.backlog`) as its own lane would take it.
@@ -29,7 +31,7 @@ from millwheel.runtime.ack_chain import Caused
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.lineage import Lineage
 from millwheel.runtime.step import Step
-from millwheel.runtime.tasks import is_ours
+from millwheel.runtime.tasks import in_own_task, is_ours
 from millwheel.runtime.user_code import Process, context_of, process_of
 
 if TYPE_CHECKING:
@@ -61,7 +63,9 @@ class Fusion:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._behind: dict[int, dict[int, Step]] = {}
-        """By step, those behind it that can be fused."""
+        """By step, those behind it that can be fused, or could."""
+        self._parted: set[int] = set()
+        """Those that are not fused any more: of some keys, what was is still on its way."""
 
     def connect(self, steps: Iterable[Step]) -> None:
         """Find out who can run behind whom; once, when the graph is known."""
@@ -78,18 +82,27 @@ class Fusion:
                 }
 
     def behind(self, step: Step) -> dict[int, Step]:
-        """The steps that can be fused behind one, by id."""
+        """The steps that can be fused behind one, or could, by id."""
         return self._behind.get(step.id, {})
 
     def part(self, step: Step, reason: str) -> None:
         """A step is not fused any more, until the process ends."""
-        for steps in self._behind.values():
-            steps.pop(step.id, None)
+        self._parted.add(step.id)
         self._engine.log.info("not_fused_any_more", computation=step.name, reason=reason)
 
+    def is_parted(self, step: Step) -> bool:
+        """Whether a step is not fused any more."""
+        return step.id in self._parted
+
     def passing(self, interval: Interval) -> Passing | None:
-        """For one execution: what runs behind an interval's code; None: nothing."""
-        return Passing(self._engine, interval) if self.behind(interval.step) else None
+        """For one execution: what runs behind an interval's code, or has run and is to be waited
+        for; None: nothing."""
+        chain = interval.chain
+        for id_ in self.behind(interval.step):
+            assert chain is not None
+            if id_ not in self._parted or not chain.ways.is_clear_of(id_):
+                return Passing(self._engine, interval)
+        return None
 
 
 class NoState:
@@ -115,9 +128,10 @@ class Stage:
 
     __slots__ = ("cell", "context", "effects", "lineage", "process", "step")
 
-    def __init__(self, step: Step, *, run_twice: bool) -> None:
+    def __init__(self, step: Step, keeper: Interval, *, run_twice: bool) -> None:
         self.step = step
         self.effects = Effects()
+        self.effects.keeper = keeper
         self.lineage = self.effects.lineage = Lineage(step.id)
         self.context: Context[Any, Any] = context_of(step, self.effects)
         self.cell = NoState()
@@ -130,7 +144,7 @@ class Passing:
     Not shared between tasks, as the execution is not.
     """
 
-    __slots__ = ("_engine", "_interval", "_now", "_promised", "_queued", "_stages")
+    __slots__ = ("_apart", "_engine", "_interval", "_now", "_promised", "_queued", "_stages")
 
     def __init__(self, engine: Engine, interval: Interval) -> None:
         self._engine = engine
@@ -139,9 +153,15 @@ class Passing:
         self._queued: set[int] = set()
         """Steps to which something of the key goes by the queue, and is not sent yet."""
         self._promised = self._now = 0
+        self._apart = False
 
-    def begin(self, now: int) -> None:
-        """The next key's turn: what the one before has made is sent."""
+    def begin(self, now: int, *, apart: bool) -> None:
+        """The next key's turn: what the one before has made is sent.
+
+        Args:
+            apart: each piece of code runs in a task of its own.
+        """
+        self._apart = apart
         self._promised = self._interval.promised
         self._now = now
         self._queued.clear()
@@ -167,7 +187,7 @@ class Passing:
                 caused.append((cause, output))
                 continue
             interval = self._free(step, output)
-            further = None if interval is None else await self._run(step, interval, output)
+            further = None if interval is None else await self._run(step, interval, output, effects)
             if interval is None or further is None:
                 self._queued.add(step.id)
                 effects.queued.add(step.id)
@@ -185,6 +205,7 @@ class Passing:
         interval = step.interval_of(output.slot)
         if (
             not isinstance(interval, Interval)
+            or self._engine.fusion.is_parted(step)
             or output.key_text in interval.backlog
             or step.id in self._queued
         ):
@@ -199,12 +220,18 @@ class Passing:
         return interval
 
     async def _run(
-        self, step: Step, interval: Interval, output: Delivery[Any]
+        self, step: Step, interval: Interval, output: Delivery[Any], own: Effects
     ) -> list[Caused] | None:
-        """What comes of an output; None: it has to go by the queue."""
+        """What comes of an output; None: it has to go by the queue.
+
+        Args:
+            own: what the record that all comes of asks for.
+        """
         stage = self._stages.get(step.id)
         if stage is None:
-            stage = self._stages[step.id] = Stage(step, run_twice=self._engine.run_weak_twice)
+            stage = self._stages[step.id] = Stage(
+                step, self._interval, run_twice=self._engine.run_weak_twice
+            )
         effects, context, cell = stage.effects, stage.context, stage.cell
         cell.key, cell.key_text, cell.slot = output.key, output.key_text, output.slot
         stage.lineage.begin(output)
@@ -213,7 +240,8 @@ class Passing:
         context._micros = output.micros
         waiting = interval.backlog[output.key_text] = []
         try:
-            await stage.process(output, context)
+            work = stage.process(output, context)
+            await (in_own_task(work) if self._apart else work)
         except (Exception, asyncio.CancelledError) as error:
             effects.clear()
             if is_ours(error):
@@ -236,6 +264,8 @@ class Passing:
             return None
         effects.size = 0
         made, effects.caused = effects.caused, []
+        own.held += effects.held
+        effects.held.clear()
         return made
 
     def _hand_on(self, interval: Interval, output: Delivery[Any], waiting: list[Any]) -> None:

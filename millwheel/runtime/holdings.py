@@ -80,12 +80,12 @@ class Holdings:
         if not claims:
             return []
         # After the claim: nobody writes ids of these slots to any bucket behind our back now.
-        await engine.buckets.load()
+        await engine.patiently(engine.buckets.load)
         engine.stamps.restore(max((claim.stamp for claim in claims), default=0))
         inherited = frozenset(bucket.id for bucket in engine.buckets.live())
-        await engine.buckets.ensure_current()
+        await engine.patiently(engine.buckets.ensure_current)
         if any(node.named for node in engine.graph.nodes):
-            await engine.buckets.ensure_named()
+            await engine.patiently(engine.buckets.ensure_named)
         taken = [self._install(claim, inherited) for claim in claims]
         try:
             for claim, interval in zip(claims, taken, strict=True):

@@ -22,7 +22,7 @@ import msgspec
 
 from millwheel.addresses import CELL_MARK
 from millwheel.codec import decode_key
-from millwheel.context import BLOOM_MAYBES, DUPLICATES_DROPPED, TimerIdentity
+from millwheel.context import BLOOM_MAYBES, DUPLICATES_DROPPED, REPLAYS, TimerIdentity
 from millwheel.errors import InvariantBroken
 from millwheel.model import MAX_TIME, MIN_TIME, Delivery, Firing, Key, Timer
 from millwheel.runtime.ack_chain import AckChain
@@ -109,11 +109,21 @@ class Interval:
             Entry(self, step.node.replay_seconds, readers.values()) if step.node.is_tree else None
         )
         """Of a tree computation: the records from outside of the stretch that it tracks."""
+        self._events: dict[str, int] = {}
+        """What the commit on its way counts beside what its items decided: it has happened, and
+        does not happen again if the commit fails."""
+        self._events_of = 0
+        """That commit."""
+        self._uncounted: dict[str, int] = {}
+        """Of commits that have failed."""
         self.restore(claim)
 
     def restore(self, claim: Claim) -> None:
         """Start from what is stored, and from nothing else."""
         self.transition("claim")
+        if claim.n < self._events_of:
+            _add(self._uncounted, self._events)
+            self._events = {}
         self.sequencer = claim.interval.sequencer
         self.n = claim.n
         """The last commit put together."""
@@ -137,7 +147,7 @@ class Interval:
         self.stored_position = claim.position
         self.holds = Holds()
         self.release: list[int] = []
-        """Holds of timers that the next commit takes away."""
+        """Holds that the next commit takes away: of timers, and of what it gives its place in the log."""
         self.state_holds = Holds()
         """What user code holds the watermark at."""
         self.state_release: list[int] = []
@@ -479,8 +489,16 @@ class Interval:
         runs = self.settings.max_acked_runs
         return msgspec.json.encode({str(log.id): log.state(runs) for log in self.logs})
 
+    def keep_back(self, micros: int) -> None:
+        """Promise no more than this before `let_up`: user code has produced it, and goes on."""
+        self.holds.add(micros)
+
+    def let_up(self, micros: int) -> None:
+        """It stands in the log, or never was."""
+        self.holds.remove(micros)
+
     def let_go(self) -> None:
-        """Take away the holds of timers that the commit being put together takes away."""
+        """Take away the holds that the commit being put together takes away."""
         for holds, release in (
             (self.holds, self.release),
             (self.state_holds, self.state_release),
@@ -490,14 +508,18 @@ class Interval:
             release.clear()
 
     def count(self, counters: dict[str, int]) -> None:
-        """Add to the totals that go with the next commit, with what dedup counted."""
+        """Add to the totals that go with the commit that is being put together, with what dedup
+        and the trees have counted."""
+        events, self._uncounted = self._uncounted, {}
         if self.dedup is not None and self.dedup.maybes | self.dedup.dropped:
-            counters[BLOOM_MAYBES] = self.dedup.maybes
-            counters[DUPLICATES_DROPPED] = self.dedup.dropped
+            _add(events, {BLOOM_MAYBES: self.dedup.maybes, DUPLICATES_DROPPED: self.dedup.dropped})
             self.dedup.maybes = self.dedup.dropped = 0
-        if counters:
-            for name, by in counters.items():
-                self.counters[name] = self.counters.get(name, 0) + by
+        if self.entry is not None and (replayed := self.entry.take_replayed()):
+            _add(events, {REPLAYS: replayed})
+        self._events, self._events_of = events, self.n
+        if counters or events:
+            _add(self.counters, counters)
+            _add(self.counters, events)
             self.encoded_counters = msgspec.json.encode(self.counters)
 
     @property
@@ -520,3 +542,8 @@ class Interval:
     def is_finished(self, now: int) -> bool:
         """Idle at the end of time."""
         return self.durable == MAX_TIME and self.is_idle(now)
+
+
+def _add(counters: dict[str, int], more: dict[str, int]) -> None:
+    for name, by in more.items():
+        counters[name] = counters.get(name, 0) + by

@@ -24,7 +24,6 @@ from millwheel.errors import (
     Fenced,
     StatementError,
     StoreUnavailable,
-    UserCodeError,
 )
 from millwheel.model import Delivery, Firing
 from millwheel.runtime.bundle import Bundle, Item
@@ -442,11 +441,13 @@ class Lane:
         self._hands.add(hand)
         hand.add_done_callback(self._hand_ended)
 
-    async def _measured_hand(self, interval: Interval, groups: deque[Group]) -> None:
+    async def _measured_hand(
+        self, interval: Interval, groups: deque[Group], *, apart: bool = False
+    ) -> None:
         clock = self._engine.process.run_seconds
-        await Measured(self._hand(interval, groups), interval.workload, clock)
+        await Measured(self._hand(interval, groups, apart=apart), interval.workload, clock)
 
-    async def _hand(self, interval: Interval, groups: deque[Group]) -> None:
+    async def _hand(self, interval: Interval, groups: deque[Group], *, apart: bool = False) -> None:
         """Runs groups until there are none, or until one waits: then another hand takes over.
 
         User code runs inside this task as a plain await, which costs nothing when it does
@@ -460,15 +461,27 @@ class Lane:
         execution = self.execution(interval)
         now = self._engine.now()
         backlog = interval.backlog
-        while groups:
-            state, items = groups.popleft()
-            changes = await execution.run(state, items, interval.input_watermark, now)
-            self.finish(interval, state, items, execution.effects, changes)
-            while (waiting := backlog.pop(state.key_text)) is not None:
-                backlog[state.key_text] = None
-                now = self._engine.now()
-                changes = await execution.run(state, waiting, interval.input_watermark, now)
-                self.finish(interval, state, waiting, execution.effects, changes)
+        try:
+            while groups:
+                state, items = groups.popleft()
+                changes = await execution.run(
+                    state, items, interval.input_watermark, now, apart=apart
+                )
+                self.finish(interval, state, items, execution.effects, changes)
+                while (waiting := backlog.pop(state.key_text)) is not None:
+                    backlog[state.key_text] = None
+                    items = waiting
+                    now = self._engine.now()
+                    changes = await execution.run(
+                        state, items, interval.input_watermark, now, apart=apart
+                    )
+                    self.finish(interval, state, items, execution.effects, changes)
+        except asyncio.CancelledError:
+            # Not by `stop_running`, nor with all tasks of the loop: by user code, which is an error.
+            if self._runner is not None and not self._runner.cancelling():
+                again: deque[Group] = deque([(state, items)])
+                self._add_hand(self._measured_hand(interval, again, apart=True))
+            raise
 
     def execution(self, interval: Interval) -> Execution:
         engine = self._engine
@@ -489,8 +502,6 @@ class Lane:
     def _hand_ended(self, hand: asyncio.Task[None]) -> None:
         self._hands.discard(hand)
         self._engine.fail(failure_of(hand))
-        if hand.cancelled() and self._runner is not None:  # not by `stop_running`
-            self._engine.fail(UserCodeError("user code has cancelled the task that it runs in"))
         self.announce()
         self.wake.set()
 
@@ -504,7 +515,11 @@ class Lane:
     ) -> None:
         """Put what a key's items decided into the open bundle; `effects` are empty again."""
         if interval.chain is not None and not self._send_weakly(interval, items, effects, changes):
+            effects.let_up()
             return
+        if effects.held:
+            interval.release += effects.held
+            effects.held.clear()
         bundle = self._open
         work = bundle.works.get(interval)
         if work is None:
@@ -630,6 +645,8 @@ class Lane:
         work.items += bundling.members
         bundle.count += len(bundling.members)
         bundle.size += effects.size
+        interval.release += effects.held
+        effects.held.clear()
         work.effects.take(effects)
         self._commit_wanted.set()
 

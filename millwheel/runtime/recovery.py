@@ -232,7 +232,8 @@ class Recovery:
                 return
 
     async def _run_apart(self, segment: list[Suspect], watermarks: dict[Interval, int]) -> None:
-        """Run some items and commit them, with nothing else of the lane in between."""
+        """Run some items and commit them, with nothing else of the lane in between; user code has
+        tasks of its own, as this one is the lane's."""
         by_key: dict[tuple[Interval, bytes], list[Item]] = {}
         for interval, item in segment:
             by_key.setdefault((interval, item.key_text), []).append(item)
@@ -245,7 +246,7 @@ class Recovery:
                 await self._lane.load(interval, [state])
             execution = self._lane.execution(interval)
             now = self._engine.now()
-            changes = await execution.run(state, items, watermarks[interval], now)
+            changes = await execution.run(state, items, watermarks[interval], now, apart=True)
             self._lane.finish(interval, state, items, execution.effects, changes)
         await self._lane.commit_open()
 

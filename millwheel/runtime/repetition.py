@@ -55,6 +55,7 @@ class Repetition:
         self._effects = effects
         self._code = code
         self._trial = Effects()
+        self._trial.keeper = effects.keeper
         self._lineage = self._trial.lineage = Lineage(step.id)
         self._context = make_context(step, self._trial)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+import contextlib
+from collections.abc import Awaitable, Coroutine, Iterable
 from typing import Any, TypeVar
 from weakref import WeakSet
 
 from millwheel.clock import Clock
-from millwheel.errors import InvariantBroken, NotTheSameAgain, StoreError
+from millwheel.errors import InvariantBroken, NotTheSameAgain, StoreError, UserCodeError
 
 T = TypeVar("T")
 
@@ -55,6 +56,30 @@ def failure_of(task: asyncio.Task[Any]) -> BaseException | None:
 
 def _is_grave(error: BaseException) -> bool:
     return isinstance(error, (InvariantBroken, NotTheSameAgain, StoreError))
+
+
+async def in_own_task(work: Awaitable[T]) -> T:
+    """Await user code in a task of its own: no other is harmed if it cancels the task that it runs in.
+
+    Whoever is to end meanwhile ends when that task has.
+
+    Raises:
+        UserCodeError: it has cancelled its task.
+    """
+
+    async def run() -> T:
+        return await work
+
+    task = asyncio.create_task(run())
+    try:
+        await asyncio.wait((task,))
+    finally:
+        while not task.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await end((task,))
+    if task.cancelled() and task.cancelling():
+        raise UserCodeError("user code has cancelled the task that it runs in")
+    return task.result()
 
 
 async def within(clock: Clock, seconds: float, work: Coroutine[Any, Any, T]) -> T:

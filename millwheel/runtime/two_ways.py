@@ -32,7 +32,16 @@ class TwoWays:
         logs: the interval's; the last one is written to, the others are inherited.
     """
 
-    __slots__ = ("_by_queue", "_fused", "_held", "_log", "_logs", "_receivers", "_sweep_at")
+    __slots__ = (
+        "_by_queue",
+        "_fused",
+        "_held",
+        "_last_fused",
+        "_log",
+        "_logs",
+        "_receivers",
+        "_sweep_at",
+    )
 
     def __init__(self, logs: list[SentLog]) -> None:
         self._logs = logs
@@ -41,6 +50,8 @@ class TwoWays:
         """Up to which number outputs went by the queue."""
         self._fused: dict[Way, int] = {}
         """Up to which number something was made by a fused stage."""
+        self._last_fused: dict[int, int] = {}
+        """The same by computation, of all keys."""
         self._held: deque[tuple[int, Delivery[Any]]] = deque()
         """Numbered, but not sent before everything up to the number is acknowledged."""
         self._receivers: set[int] = set()
@@ -58,6 +69,10 @@ class TwoWays:
             return False
         del self._by_queue[way]
         return True
+
+    def is_clear_of(self, receiver: int) -> bool:
+        """Whether nothing is on its way that was made by a fused stage, of whatever key."""
+        return self._last_fused.get(receiver, 0) <= self._log.first and self._inherited_is_done()
 
     def in_order(
         self,
@@ -83,7 +98,7 @@ class TwoWays:
             if before > self._log.first or not self._inherited_is_done():
                 held_back[receiver] = before
         for receiver in fused:
-            self._fused[(key_text, receiver)] = end
+            self._fused[(key_text, receiver)] = self._last_fused[receiver] = end
         if len(self._fused) + len(self._by_queue) > self._sweep_at:
             self._sweep()
         if not held_back and not self._held:
