@@ -87,6 +87,9 @@ class Interval:
         self.dirty = False
         self.leaving = False
         """It is being handed over: what it has is finished, nothing more is taken."""
+        self.drained = False
+        """It is finished, and nothing more is stored either: what is acknowledged or promised from now
+        on its next owner finds out anew."""
         self.states: StateCache = None  # type: ignore[assignment]
         self.tables: SharedTables | None = None
         """What its keys share, if its computation reads anything by broadcast."""
