@@ -278,9 +278,7 @@ class Engine:
         What does not is claimed by them as it is stored, once this worker has said that it stops.
         """
         handing = [
-            asyncio.create_task(self.holdings.give_up(interval))
-            for interval in self.intervals
-            if not interval.leaving
+            asyncio.create_task(self.holdings.give_up(interval)) for interval in self.intervals
         ]
         late = asyncio.create_task(self.clock.sleep(HAND_OVER_SECONDS))
         everything = asyncio.gather(*handing, return_exceptions=True)
@@ -392,6 +390,12 @@ class Engine:
         lane = self._lane_of.get(interval)
         if lane is not None:
             await lane.let_go(interval)
+
+    def go_on(self, interval: Interval) -> None:
+        """Take work of an interval again that was to leave."""
+        lane = self._lane_of.get(interval)
+        if lane is not None:
+            lane.go_on(interval)
 
     def leave_lane(self, interval: Interval) -> None:
         """The interval is nobody's work here any more."""

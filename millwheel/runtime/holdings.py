@@ -8,13 +8,15 @@ interval at a time while the lanes run:
 2. attach state, timers and dedup; send again what its logs hold un-ACKed;
 3. give it to a lane: from then on its records run.
 
-Giving up goes the other way: take no more, let what is running finish and be committed, fold,
-release. Records that wait here are not lost: their senders have not been told. A split or a merge
-is a giving up, the cut in the store, and a taking of what came of it (`runtime/placing.py`).
+Giving up goes the other way: take no more, let what is running finish and be committed (drain: user
+code waits as long as it likes), fold, release. Until it is released an interval that drains may be
+kept after all. Records that wait here are not lost: their senders have not been told. A split or a
+merge is a giving up, the cut in the store, and a taking of what came of it (`runtime/placing.py`).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +31,7 @@ from millwheel.runtime.part_file import PartFile
 from millwheel.runtime.sent import SentLog
 from millwheel.runtime.shared import SharedTables
 from millwheel.runtime.states import KeyState, StateCache
-from millwheel.runtime.step import Step
+from millwheel.runtime.step import Destination, Step
 from millwheel.sinks import JsonLinesFiles
 from millwheel.state import StateLayout
 from millwheel.store.port import Claim
@@ -47,6 +49,8 @@ class Holdings:
         self._of: dict[int, list[Interval]] = {}
         """By computation."""
         self._by_id: dict[int, Interval] = {}
+        self._drains: dict[Interval, asyncio.Task[None]] = {}
+        """Of the intervals that are to leave, until they are released."""
 
     def of(self, computation: int) -> list[Interval]:
         """The intervals of a computation that are held here."""
@@ -60,6 +64,13 @@ class Holdings:
         """An interval that takes records here."""
         interval = self._by_id.get(interval_id)
         return None if interval is None or interval.leaving else interval
+
+    def at_hand(self, interval_id: int) -> Interval | None:
+        """An interval that takes records here, or drains."""
+        interval = self._by_id.get(interval_id)
+        if interval is None or (interval.leaving and interval not in self._drains):
+            return None
+        return interval
 
     async def take(
         self, interval_ids: list[int], sequencers: Mapping[int, int] | None = None
@@ -91,8 +102,9 @@ class Holdings:
             for claim, interval in zip(claims, taken, strict=True):
                 await self._restore(interval, claim)
         except BaseException:
-            for interval in taken:  # it is ours, and will be claimed again
-                await self.lose(interval)
+            if engine.courier is not None:  # else nobody works on, and the error is told as it is
+                for interval in taken:  # it is ours, and will be claimed again
+                    await self.lose(interval)
             raise
         engine.promises.restore()
         for interval in taken:
@@ -116,15 +128,19 @@ class Holdings:
         self._of.setdefault(step.id, []).append(interval)
         self._by_id[interval.id] = interval
         engine.observer.interval_taken(interval)
-        before = step.put(interval)
-        if isinstance(before, Remote):
-            interval.intake.extend(engine.neighbours.forget_stand_in(before))
+        self._put(interval)
         if step.node.injection is not None:
             partition = step.node.injection.source.partitions()[interval.slots[0]]
             interval.injector = Injector(engine, interval, partition)
         else:
             self._equip(interval, claim, inherited)
         return interval
+
+    def _put(self, interval: Interval) -> None:
+        """From here on records for its keys go to its queue, after those that waited elsewhere."""
+        before = interval.step.put(interval)
+        if isinstance(before, Remote):
+            interval.intake.extend(self._engine.neighbours.forget_stand_in(before))
 
     def _equip(self, interval: Interval, claim: Claim, inherited: frozenset[int]) -> None:
         """Give an interval its dedup and its part file."""
@@ -157,25 +173,58 @@ class Holdings:
 
     # -- handing over -----------------------------------------------------------------
 
+    @property
+    def draining(self) -> list[Interval]:
+        """The intervals that are to leave, and may be kept."""
+        return list(self._drains)
+
+    def is_drained(self, interval: Interval) -> bool:
+        """Whether nothing of an interval that is to leave is at work any more."""
+        return interval.drained and interval in self._drains
+
+    def drain(self, interval: Interval) -> asyncio.Task[None]:
+        """Take no more for an interval, and let what it has begun be finished and stored; that goes on
+        beside whatever else is done, as it may take for ever."""
+        drain = self._drains.get(interval)
+        if drain is None:
+            interval.leaving = True
+            self._leave(interval)
+            drain = self._engine.spawn(self._drain(interval), f"drain of {interval.name}")
+            self._drains[interval] = drain
+        return drain
+
+    async def _drain(self, interval: Interval) -> None:
+        if interval.injector is not None:
+            await interval.injector.stop()
+        await self._engine.drain(interval)
+        interval.drained = True
+
+    def keep(self, interval: Interval) -> None:
+        """Go on with an interval that drains: nobody else is to have it any more.
+
+        None of an injector: where it would have read on is known by its next owner alone.
+        """
+        assert interval.injector is None
+        self._drains.pop(interval).cancel()
+        interval.leaving = interval.drained = False
+        self._put(interval)
+        self._engine.go_on(interval)
+
     async def give_up(self, interval: Interval) -> bool:
         """Finish what an interval has begun, and let another worker have it (no lease wait).
 
         Returns:
-            Whether it is free now: False if somebody has claimed it meanwhile.
+            Whether it is free now: False if somebody has claimed it meanwhile, or it is kept.
 
         Raises:
             StoreError: it could not be finished; it is as it is stored, and nobody works on it.
         """
         engine = self._engine
-        if interval.leaving:
+        if interval.leaving and interval not in self._drains:
             return False  # somebody is at it
-        interval.leaving = True
-        if interval.injector is not None:
-            await interval.injector.stop()
-        if interval.ownership is not Ownership.HELD:
-            return False  # fenced meanwhile
-        remote = self._leave(interval)
-        await engine.drain(interval)
+        await asyncio.wait((self.drain(interval),))
+        if self._drains.pop(interval, None) is None:
+            return False  # lost or kept meanwhile, or somebody is at it
         try:
             while (
                 interval.ownership is Ownership.HELD
@@ -189,7 +238,7 @@ class Holdings:
             raise
         if interval.ownership is not Ownership.HELD:
             return False
-        self._send_on(interval, remote)
+        self._send_on(interval)
         self._forget(interval)
         released = await engine.patiently(
             lambda: engine.store.release(engine.worker, {interval.id: interval.sequencer})
@@ -197,14 +246,12 @@ class Holdings:
         interval.transition("release")
         return bool(released)
 
-    def _leave(self, interval: Interval) -> Remote:
+    def _leave(self, interval: Interval) -> None:
         """From here on records for its keys go to whoever will have it."""
-        remote = self._engine.neighbours.stand_in(interval)
-        interval.step.put(remote)
+        interval.step.put(self._engine.neighbours.stand_in(interval))
         self._engine.wake_all()  # who waited for room in its queue has it now
-        return remote
 
-    def _send_on(self, interval: Interval, remote: Remote) -> None:
+    def _send_on(self, interval: Interval) -> None:
         """Records of logs here, or of no log, that waited in it, before those that came since it
         leaves (I14); those of other workers they send again."""
         waiting = [] if interval.dedup is None else interval.dedup.start_over()
@@ -216,24 +263,27 @@ class Holdings:
         if interval.step.node.at_most_once:  # they may have had their effect, and shall not again
             self._engine.acknowledge(waiting)
             waiting = []
-        here = self._engine.logs
-        remote.insert(d for d in (*waiting, *interval.intake) if d.log in here or d.log < 0)
+        self.send_on(interval.step, [*waiting, *interval.intake])
         interval.intake.clear()
 
     def send_on(self, step: Step, deliveries: Iterable[Delivery[Any]]) -> None:
-        """Records of logs here that were taken aside and find their interval gone."""
+        """Records of logs here, or of no log, whose interval is gone: to who has their slots by now,
+        before those that are newer. Whoever has another log sends its records again."""
+        logs = self._engine.logs
+        of: dict[Destination, list[Delivery[Any]]] = {}
         for delivery in deliveries:
-            destination = step.interval_of(delivery.slot)
-            if delivery.log >= 0 and delivery.log not in self._engine.logs:
-                continue  # whoever has the log sends it again
+            if delivery.log < 0 or delivery.log in logs:
+                of.setdefault(step.interval_of(delivery.slot), []).append(delivery)
+        for destination, waiting in of.items():
             if isinstance(destination, Remote):
-                destination.insert([delivery])
+                destination.insert(waiting)
             else:
-                self._engine.send([delivery])
+                self._engine.send(waiting)
 
     def _forget(self, interval: Interval) -> None:
         """Nothing of it is here any more."""
         engine = self._engine
+        self._drains.pop(interval, None)
         for log in interval.logs:
             engine.logs.pop(log.id, None)
         engine.neighbours.forget_sent({log.id for log in interval.logs})
@@ -256,8 +306,8 @@ class Holdings:
         interval.leaving = True
         if interval.injector is not None:
             await interval.injector.stop()
-        remote = self._leave(interval)
-        self._send_on(interval, remote)
+        self._leave(interval)
+        self._send_on(interval)
         self._forget(interval)
 
     # -- starting over ----------------------------------------------------------------

@@ -90,6 +90,9 @@ class Interval:
         """It is being handed over: what it has is finished, nothing more is taken."""
         self.folding = asyncio.Lock()
         """Whoever holds it folds the interval."""
+        self.drained = False
+        """It is finished, and nothing more is stored either: what is acknowledged or promised from now
+        on its next owner finds out anew."""
         self.states: StateCache = None  # type: ignore[assignment]
         self.tables: SharedTables | None = None
         """What its keys share, if its computation reads anything by broadcast."""

@@ -138,6 +138,12 @@ class Lane:
                 self._commit_wanted.set()
             await settled.wait()
 
+    def go_on(self, interval: Interval) -> None:
+        """One of its intervals was to leave, and is kept."""
+        self.touch(interval, urgent=interval.has_news())
+        self._stragglers.watch()
+        self.wake.set()
+
     def start(self) -> None:
         """Begin to take work."""
         self._runner = self._engine.spawn(self._run(), f"lane {self.number} runner")
@@ -197,6 +203,8 @@ class Lane:
         in their way, and if the interval's last one was stored alone just before. Otherwise it is
         stored at once.
         """
+        if interval.drained:
+            return
         interval.dirty = True
         loop = asyncio.get_running_loop()
         now = loop.time()

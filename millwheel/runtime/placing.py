@@ -4,13 +4,22 @@ Nobody rules (decision 22). Each worker looks at the store every second, and soo
 was not who was thought to own an interval. Whoever holds the advisory lock also says who should own
 what, and what is to be cut; that is written down as wishes, which the owners carry out, as they do
 those of an operator (decision 25).
+
+What is to leave or to be cut drains first. User code may keep it from that for as long as it likes, and
+must not keep this worker from anything else::
+
+    look ──> take ──> drain what is wished away or cut ──> all are through ────> release, cut, take back
+      ^                   │                                or soon is over          (those that are)
+      └───────────────────┴── an interval drains on beside the next looks; once it is
+                              through it is looked for; if nobody wishes it any more, it is kept
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Set
+from functools import partial
 from typing import TYPE_CHECKING
 
 from millwheel.errors import Fenced, PlacementRefused, StoreUnavailable
@@ -18,10 +27,14 @@ from millwheel.placement import in_touch
 from millwheel.runtime.balancer import living
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.service import Service
+from millwheel.runtime.tasks import within
 from millwheel.store.port import Lapse, PlacedInterval, Placement, PlacementChange
 
 if TYPE_CHECKING:
     from millwheel.runtime.engine import Engine
+
+Act = tuple[list[Interval], Callable[[], Awaitable[None]]]
+"""What is to be done about intervals as soon as they are drained."""
 
 Decide = Callable[[Placement], list[PlacementChange]]
 """Who should own what, and what is to be cut, decided from what there is."""
@@ -40,6 +53,8 @@ class Placing(Service):
         self._decide = decide
         self._left_out = False
         """The others go on without this worker, by what all have said."""
+        self._draining: set[Interval] = set()
+        """What was wished to leave or to be cut, and may not be through yet."""
 
     async def run(self) -> None:
         """Work until cancelled; whoever asks for a look does not wait for its turn."""
@@ -63,16 +78,17 @@ class Placing(Service):
         """Look, decide, take, hand over, cut."""
         engine = self._engine
         placement = await engine.neighbours.look_around()
+        is_placed = engine.lease.left > 0
         self._notice_who_is_out_of_touch(placement)
         if await engine.store.try_lead(engine.settings.lease_seconds):
             wishes = self._decide(placement)
             if wishes and await engine.store.wish(wishes):
                 placement = await engine.neighbours.look_around()
-        if engine.stopping or engine.lease.left <= 0:
-            return
+                is_placed = engine.lease.left > 0
+        if engine.stopping or engine.lease.left <= 0 or not is_placed:
+            return  # what was not placed, though the lease is renewed by now, may have been cut
         await engine.change(self._take(placement))
-        await engine.change(self._hand_over(placement))
-        await engine.change(self._cut(placement))
+        await engine.change(self._carry_out(placement))
 
     def _notice_who_is_out_of_touch(self, placement: Placement) -> None:
         """See whether this worker reaches the others, and say so when that changes.
@@ -103,8 +119,13 @@ class Placing(Service):
         engine.out_of_touch = others if left_out or is_new else frozenset()
 
     async def _take(self, placement: Placement) -> None:
+        await self._claim(
+            {row.id: row.sequencer for row in placement.intervals if self._is_for_us(row)}
+        )
+
+    async def _claim(self, wanted: dict[int, int]) -> None:
+        """Take intervals that are as they were seen, by their sequencers."""
         engine = self._engine
-        wanted = {row.id: row.sequencer for row in placement.intervals if self._is_for_us(row)}
         if wanted:
             try:
                 taken = await engine.holdings.take(list(wanted), wanted)
@@ -122,37 +143,87 @@ class Placing(Service):
             return True
         return row.wanted_by == engine.worker and row.is_free and not engine.out_of_touch
 
-    async def _hand_over(self, placement: Placement) -> None:
+    # -- what is to leave or to be cut ----------------------------------------------------
+
+    async def _carry_out(self, placement: Placement) -> None:
+        """Hand over, split and merge what is drained, and let drain what is to be."""
+        engine, holdings = self._engine, self._engine.holdings
+        acts = self._hand_overs(placement)
+        acts += await self._cuts(placement, {i for intervals, _ in acts for i in intervals})
+        wished = {interval: None for intervals, _ in acts for interval in intervals}
+        acts += self._keep(placement, wished.keys())
+        begun = {i: holdings.drain(i) for i in wished if not i.leaving}
+        self._draining.update(wished)
+        if begun:
+            with contextlib.suppress(TimeoutError):
+                await within(engine.clock, self._period, asyncio.wait(begun.values()))
+        for interval, drain in begun.items():
+            if not drain.done():
+                engine.log.info("drains", interval=interval.name, keys=len(interval.backlog))
+                drain.add_done_callback(lambda _: engine.neighbours.look_up())
+        for intervals, act in acts:
+            if all(map(holdings.is_drained, intervals)):
+                await act()
+
+    def _hand_overs(self, placement: Placement) -> list[Act]:
         engine = self._engine
         assert engine.courier is not None
         alive = {worker.id for worker in placement.workers if worker.lease_left > 0}
-        leaving = [
-            interval
+        return [
+            ([interval], partial(self._hand_over, interval))
             for row in placement.intervals
             if row.owner == engine.worker
             and row.wanted_by not in (None, engine.worker)
             and row.wanted_by in alive
             and (self._left_out or engine.courier.reaches(row.wanted_by))
-            and (interval := engine.holdings.held(row.id)) is not None
+            and (interval := engine.holdings.at_hand(row.id)) is not None
         ]
-        for interval in leaving:
-            engine.log.info("hands_over", interval=interval.name)
-            await engine.holdings.give_up(interval)
+
+    async def _hand_over(self, interval: Interval) -> None:
+        self._engine.log.info("hands_over", interval=interval.name)
+        await self._engine.holdings.give_up(interval)
+
+    def _keep(self, placement: Placement, wished: Set[Interval]) -> list[Act]:
+        """Go on with what drains and is not wished away any more; what cannot be gone on with
+        is given up, and taken back if it is free."""
+        engine = self._engine
+        draining = [i for i in engine.holdings.draining if i in self._draining]
+        self._draining = set(draining)
+        rows = {row.id: (row.owner, row.sequencer) for row in placement.intervals}
+        acts: list[Act] = []
+        for interval in draining:
+            if interval in wished:
+                continue
+            is_ours = rows.get(interval.id) == (engine.worker, interval.sequencer)
+            if is_ours and interval.injector is None:
+                engine.log.info("keeps", interval=interval.name)
+                engine.holdings.keep(interval)
+            else:
+                acts.append(([interval], partial(self._give_up_and_take_back, interval)))
+        return acts
+
+    async def _give_up_and_take_back(self, interval: Interval) -> None:
+        await self._engine.holdings.give_up(interval)
+        await self._take_back({interval.id})
 
     # -- splits and merges --------------------------------------------------------------
 
-    async def _cut(self, placement: Placement) -> None:
-        """Split and merge what is wished to be, as it was when that was wished."""
-        engine = self._engine
+    async def _cuts(self, placement: Placement, leaving: Set[Interval]) -> list[Act]:
+        """What is wished to be split and merged, of intervals that are as they were when that was
+        wished, and do not leave."""
+        acts: list[Act] = []
         rows = {row.id: row for row in placement.intervals}
         for row in placement.intervals:
-            interval = engine.holdings.held(row.id)
-            if interval is None or interval.sequencer != row.sequencer:
+            interval = self._engine.holdings.at_hand(row.id)
+            if interval is None or interval in leaving or interval.sequencer != row.sequencer:
                 continue
             if row.split_at is not None:
-                await self._split(interval, row.split_at)
+                acts.append(([interval], partial(self._split, interval, row.split_at)))
             elif row.merge_with is not None:
-                await self._merge(interval, rows.get(row.merge_with))
+                upper = await self._to_merge_with(interval, rows.get(row.merge_with))
+                if upper is not None and upper not in leaving:
+                    acts.append(([interval, upper], partial(self._merge, interval, upper)))
+        return acts
 
     async def _split(self, interval: Interval, at: int) -> None:
         engine = self._engine
@@ -169,17 +240,19 @@ class Placing(Service):
                 engine.log.warning("not_split", interval=interval.name, error=str(error))
         await self._take_back(concerned)
 
-    async def _merge(self, lower: Interval, row: PlacedInterval | None) -> None:
-        """Merge an interval with its neighbour, as soon as that is here too."""
+    async def _to_merge_with(self, lower: Interval, row: PlacedInterval | None) -> Interval | None:
+        """The neighbour that an interval is to be merged with; None: it is on its way here, or
+        will never be."""
         engine = self._engine
         if row is None or engine.worker not in (row.owner, row.wanted_by):
             reason = "its neighbour is another's, or was cut meanwhile"
             engine.log.warning("not_merged", interval=lower.name, error=reason)
             await engine.store.wish([Lapse(lower.id, lower.sequencer, reason)])
-            return
-        upper = engine.holdings.held(row.id)
-        if upper is None:
-            return  # it is on its way here
+            return None
+        return engine.holdings.at_hand(row.id)
+
+    async def _merge(self, lower: Interval, upper: Interval) -> None:
+        engine = self._engine
         engine.log.info("merges", lower=lower.name, upper=upper.name)
         concerned = {lower.id, upper.id}
         done = await asyncio.gather(*map(engine.holdings.give_up, (lower, upper)))
@@ -202,13 +275,15 @@ class Placing(Service):
         placement = await engine.neighbours.look_around()
         if engine.stopping or engine.lease.left <= 0:
             return
-        free = {
-            row.id: row.sequencer
-            for row in placement.intervals
-            if row.id in concerned and row.owner is None and row.wanted_by in (None, engine.worker)
-        }
-        if free:
-            await engine.holdings.take(list(free), free)
+        await self._claim(
+            {
+                row.id: row.sequencer
+                for row in placement.intervals
+                if row.id in concerned
+                and row.owner is None
+                and row.wanted_by in (None, engine.worker)
+            }
+        )
 
 
 class Pauses(Service):
