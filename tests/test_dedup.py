@@ -310,6 +310,28 @@ async def test_a_bucket_of_rows_that_was_read_while_another_was_waited_for_is_no
     assert found == [(0, rows), (rows, 2 * rows)]
 
 
+@pytest.mark.parametrize("slow", ["view_buckets", "open_bucket"])
+async def test_a_bucket_that_is_over_when_it_is_known_is_followed_by_another(slow: str) -> None:
+    """Whoever waited for one commits next, and finds one for his stamp."""
+    clock = VirtualClock()
+    store = MemoryStore(clock=clock)
+    limits = Settings(bucket_seconds=3.0)
+    buckets = Buckets(store, limits, stamps := Stamps(clock), shared=True)
+    await buckets.load()
+    await buckets.ensure_current()
+
+    async def take_long(name: str) -> None:
+        if name == slow:
+            store.faults.before_call = None
+            clock.advance(8.0)
+
+    clock.advance(2.6)
+    store.faults.before_call = take_long
+    await buckets.ensure_current()
+    assert store.faults.before_call is None
+    assert buckets.of_stamp(stamps.next()) == (await store.live_buckets())[-1]
+
+
 async def test_records_older_than_the_gc_watermark_are_remnants() -> None:
     _, stamps, buckets, dedup = await make()
     old, new = delivery(0, stamps.next()), delivery(1, stamps.next() + 10)

@@ -105,21 +105,33 @@ class Buckets:
             self._source_floors[log] = max(lows[0], self.source_floor(log))
 
     async def ensure_current(self) -> None:
-        """Have a time bucket for stamps given from now on, opened ahead of need."""
+        """Have a time bucket for stamps given from now on, opened ahead of need: one that took so long
+        to open that it is over, or soon will be, is followed by another."""
         async with self._opening:
-            lead = int(self._settings.bucket_seconds * 500_000)
-            now = max(self._stamps.now(), self._stamps.last)
-            if self._shared and now + EARLY_CLOSE_MICROS // 2 > self._final_until:
-                await self._look()
-            if self._time and self._time[-1].high > now + lead:
-                if self.rows < self._settings.bucket_rows or self._time[-1].low > now:
-                    return
-                await self._close_early(now)
-            low = self._time[-1].high if self._time else 0
-            high = max(low, now) + int(self._settings.bucket_seconds * 1e6)
-            bucket = await self._store.open_bucket("time", 0, low, high)
-            self._add_time(bucket)
-            self.rows = 0
+            while not await self._is_open_ahead():
+                now = self._newest_stamp()
+                low = self._time[-1].high if self._time else 0
+                high = max(low, now) + int(self._settings.bucket_seconds * 1e6)
+                bucket = await self._store.open_bucket("time", 0, low, high)
+                self._add_time(bucket)
+                self.rows = 0
+
+    async def _is_open_ahead(self) -> bool:
+        """Whether the last bucket goes on for a while; if it is large enough, it is ended."""
+        lead = int(self._settings.bucket_seconds * 500_000)
+        if self._shared and self._newest_stamp() + EARLY_CLOSE_MICROS // 2 > self._final_until:
+            await self._look()
+        now = self._newest_stamp()
+        if not self._time or self._time[-1].high <= now + lead:
+            return False
+        if self.rows < self._settings.bucket_rows or self._time[-1].low > now:
+            return True
+        await self._close_early(now)
+        return False
+
+    def _newest_stamp(self) -> int:
+        """No stamp is given any more that is older."""
+        return max(self._stamps.now(), self._stamps.last)
 
     async def _close_early(self, now: int) -> None:
         """End the current bucket a little ahead of every stamp given: it is large enough.
