@@ -502,7 +502,13 @@ async def test_a_hot_key_in_two_phases_is_split_and_its_panes_stay_the_same() ->
         await cluster.leave(engine)
 
 
-async def test_part_files_go_by_interval_and_no_line_is_lost_or_doubled(tmp_path: Path) -> None:
+async def test_part_files_go_by_interval_and_no_line_is_lost_or_doubled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def at_once(work: Callable[..., object], *arguments: object) -> object:
+        return work(*arguments)
+
+    monkeypatch.setattr(asyncio, "to_thread", at_once)  # virtual time waits while files are written
     values = many(1200, keys=20)
     made = Pipeline("filing", settings=replace(SHARED, lease_seconds=60.0))
     made.inject(ITEMS, script(ITEMS, values), timestamp=time_of)
