@@ -11,6 +11,7 @@ import gc
 import itertools
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -43,6 +44,10 @@ settings.load_profile("patient")
 
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 # Spark's short lives here end before the JVM's better compilers would pay.
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A script runs these in its background: what is started here would inherit it, and is interrupted.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _programs(version: int) -> Path | None:
