@@ -60,7 +60,7 @@ POOL_BACKENDS = 16
 
 BUCKET_LOCK_TIMEOUT = "1s"
 """Whoever makes a bucket waits for an ANALYZE of the pipeline's tables (a share update exclusive
-lock), and all who look at the buckets wait for him; so would the heartbeat, until the lease is over."""
+lock), and all who look at the buckets wait for him, commits among them."""
 
 LIVELINESS = {
     "keepalives_idle": "5",

@@ -17,6 +17,7 @@ from millwheel.runtime.engine import Engine
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.placing import Placing
 from millwheel.runtime.tasks import end
+from millwheel.services.operating import Operator
 from millwheel.store.port import (
     Commit,
     Lapse,
@@ -81,12 +82,17 @@ class Held(Cluster):
         pipeline.sink(AGAIN, Table("out", Counted, numbered=True))
         super().__init__(pipeline, weather)
 
-    async def stuck(self) -> tuple[Engine, Engine, Interval]:
-        """Two workers; the first has the interval in which the key waits, and nobody decides
-        anything."""
+    async def pair(self) -> tuple[Engine, Engine]:
+        """Two workers, that decide nothing."""
         first, second = await self.join(), await self.join()
         for engine in (first, second):
             await self.obey(engine)
+        return first, second
+
+    async def stuck(self) -> tuple[Engine, Engine, Interval]:
+        """Two workers; the first has the interval in which the key waits, and nobody decides
+        anything."""
+        first, second = await self.pair()
         await self.go(lambda: self.gate.reached and len(second.intervals) >= 2)
         (interval,) = (i for e in self.alive for i in e.intervals if b'"key 3"' in i.backlog)
         if interval in second.intervals:
@@ -254,8 +260,9 @@ async def test_what_nobody_wishes_away_any_more_goes_on_but_for_the_key_that_wai
     await cluster.live(1.0)
     if why == "died":
         await cluster.crash(second)
-    elif why == "thought again":
-        await cluster.wish(interval, first)
+    elif why == "thought again":  # as `millwheel intervals move` does
+        operator = Operator(cluster.store, cluster.clock, print)
+        await operator.move(interval.id, first.worker, None)
     else:
         lower, _ = await cluster.parts("waiting")
         lapse = Lapse(lower.id, lower.sequencer, "a test thinks again")
@@ -430,9 +437,7 @@ async def at_rest() -> tuple[Held, Engine, Engine, Interval]:
     cluster = Held(many(400), keys=set())
     gate = cluster.gate
     cluster.pipeline.add(Rest(gate), TALLY.by(lambda counted: counted.key))
-    first, second = await cluster.join(), await cluster.join()
-    for engine in (first, second):
-        await cluster.obey(engine)
+    first, second = await cluster.pair()
     await cluster.go(lambda: gate.reached)
     (interval,) = (i for e in cluster.alive for i in e.intervals if b'"key 3"' in i.backlog)
     if interval in second.intervals:
@@ -519,9 +524,7 @@ async def test_what_is_removed_as_its_cut_is_taken_back_ends_nobody() -> None:
 async def test_nothing_is_stored_of_an_interval_between_its_drain_and_its_release() -> None:
     """A record that it sent is acknowledged while it is folded: its split would be refused."""
     cluster = Held(many(400), keys=set())
-    first, second = await cluster.join(), await cluster.join()
-    for engine in (first, second):
-        await cluster.obey(engine)
+    first, _ = await cluster.pair()
     await cluster.go(lambda: first.processed > 60)
     interval = next(i for i in first.intervals if i.step.name == "waiting")
     folds = Gate()
@@ -553,9 +556,7 @@ async def test_nothing_is_stored_of_an_interval_between_its_drain_and_its_releas
 async def test_who_has_not_placed_what_was_cut_takes_nothing_of_it() -> None:
     """The lease is as good as over at the look, and is renewed just after that."""
     cluster = Held(many(2000), keys=set())
-    first, second = await cluster.join(), await cluster.join()
-    for engine in (first, second):
-        await cluster.obey(engine)
+    first, second = await cluster.pair()
     await cluster.go(lambda: min(first.processed, second.processed) > 60)
     for task in [t for t in first._tasks if t.get_name() in ("placing", "lease guard")]:
         await end([task])
@@ -594,9 +595,7 @@ async def give_up(engine: Engine, interval: Interval) -> None:
 async def test_an_injector_that_is_not_wished_away_any_more_is_given_up_and_taken_back() -> None:
     """Where it would have read on is known by who claims it."""
     cluster = Held(many(800), keys=set())
-    first, second = await cluster.join(), await cluster.join()
-    for engine in (first, second):
-        await cluster.obey(engine)
+    first, second = await cluster.pair()
     await cluster.go(lambda: min(first.processed, second.processed) > 60)
     interval = next(i for i in first.intervals if i.injector is not None)
     commits = Gate()

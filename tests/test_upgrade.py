@@ -920,16 +920,19 @@ async def remove(site: Site, *names: str) -> None:
         await asyncio.to_thread(remove_computations, site.schema.url, site.schema.name, list(names))
 
 
+FOUR: dict[str, Any] = {
+    "lines": {"kind": "injector", "writes": ["words"]},
+    "count": {"inputs": [["words", "key"]], "writes": ["totals"]},
+    "others": {"inputs": [["words", "key"]], "writes": []},
+    "pages": {"kind": "injector", "writes": ["words"]},
+}
+"""Nodes, two of which can go."""
+OF_FOUR = {"nodes": FOUR, "streams": ["totals", "words"]}
+
+
 async def test_what_is_removed_counts_for_nothing_and_its_rows_are_deleted(site: Site) -> None:
-    nodes = {
-        "lines": {"kind": "injector", "writes": ["words"]},
-        "count": {"inputs": [["words", "key"]], "writes": ["totals"]},
-        "others": {"inputs": [["words", "key"]], "writes": []},
-        "pages": {"kind": "injector", "writes": ["words"]},
-    }
-    graph = {"nodes": nodes, "streams": ["totals", "words"]}
     owner = await Owner.take(
-        site.store, await deploy(site.store, graph=graph, more=(OTHERS, PAGES), tables=())
+        site.store, await deploy(site.store, graph=OF_FOUR, more=(OTHERS, PAGES), tables=())
     )
     first = owner.intervals[0]
     await owner.write(owner.fill(owner.commit(), 50))
@@ -966,11 +969,11 @@ async def test_what_is_removed_counts_for_nothing_and_its_rows_are_deleted(site:
     with pytest.raises(Fenced):
         await owner.claim(first)
     with pytest.raises(DeployRefused, match=r"this code: 'count', 'pages'\. .* needs another name"):
-        await deploy(site.store, graph=graph, more=(OTHERS, PAGES), shared=True)
+        await deploy(site.store, graph=OF_FOUR, more=(OTHERS, PAGES), shared=True)
     if isinstance(site, PostgresSite):
         query = "SELECT upstream FROM {c} WHERE name = 'others'"
         assert await site.query(query, c="computation") == [([],)]
-    left = {"nodes": {name: nodes[name] for name in ("lines", "others")}, "streams": ["words"]}
+    left = {"nodes": {name: FOUR[name] for name in ("lines", "others")}, "streams": ["words"]}
     deployment = await site.store.deploy(
         left, [LINES, OTHERS], [WORDS], [], stamp=START, bucket_high=BUCKET_HIGH
     )
@@ -983,15 +986,8 @@ async def test_whose_records_are_in_a_bundle_that_is_begun_is_not_removed(
     site: Site, *, delivered: bool
 ) -> None:
     """Unless it has been delivered since, or goes as well."""
-    nodes = {
-        "lines": {"kind": "injector", "writes": ["words"]},
-        "count": {"inputs": [["words", "key"]], "writes": ["totals"]},
-        "others": {"inputs": [["words", "key"]], "writes": []},
-        "pages": {"kind": "injector", "writes": ["words"]},
-    }
-    graph = {"nodes": nodes, "streams": ["totals", "words"]}
     owner = await Owner.take(
-        site.store, await deploy(site.store, graph=graph, more=(OTHERS, PAGES), tables=())
+        site.store, await deploy(site.store, graph=OF_FOUR, more=(OTHERS, PAGES), tables=())
     )
     logs = {
         log.source: log.id for claim in owner.claims.values() for log in claim.logs if log.source

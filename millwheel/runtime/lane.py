@@ -324,9 +324,8 @@ class Lane:
                 continue
             work = self._open.works.get(interval)
             decided = 0 if work is None else len(work.effects.productions)
-            if bundling is not None and bundling.lacks_members:
-                pass  # those that are stored with it have taken credits themselves
-            elif not interval.may_send(decided):
+            # Those that are stored with a bundle have taken credits themselves: it is not to wait for them.
+            if not interval.may_send(decided) and not (bundling and bundling.lacks_members):
                 continue
             if has_due:
                 firings = interval.due_timers(now, settings.chunk_records)
