@@ -18,7 +18,7 @@ from typing import Any
 import psycopg
 
 from bench import quiet
-from bench.parts import DEFAULT, PARTS
+from bench.parts import DEFAULT, GROUPS, PARTS
 from bench.report.writing import write
 from bench.server import server
 from millwheel.services import loop
@@ -73,7 +73,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
         "parts", nargs="*", metavar="part",
-        help=f"of {', '.join(PARTS)}, report; without any: {', '.join(DEFAULT)}",
+        help=f"of {', '.join((*PARTS, *GROUPS))}, report; without any: {', '.join(DEFAULT)}",
     )  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="a tenth of the work, for a look")
     parser.add_argument(
@@ -87,10 +87,11 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
         help="of report: what to tell of (all in bench/out; of a part the newest counts)",
     )  # fmt: skip
     options = parser.parse_args(arguments)
-    unknown = set(options.parts) - set(PARTS) - {"report"}
+    unknown = set(options.parts) - {*PARTS, *GROUPS, "report"}
     if unknown:
-        known = ", ".join((*PARTS, "report"))
+        known = ", ".join((*PARTS, *GROUPS, "report"))
         parser.error(f"there is no part {', '.join(sorted(unknown))}; there are {known}")
+    options.parts = [part for name in options.parts for part in GROUPS.get(name, [name])]
     if "report" in options.parts and len(options.parts) > 1:
         parser.error("report stands alone: every run ends with one of its own figures")
     return options

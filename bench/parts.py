@@ -117,8 +117,11 @@ async def _takeover(url: str, directory: Path, options: Options) -> Any:
     )
 
 
-async def _growth(url: str, directory: Path, options: Options) -> Any:
-    return await growth.measure(url, directory, quick=options.quick)
+def _growth(name: str) -> Part:
+    async def part(url: str, directory: Path, options: Options) -> Any:
+        return await growth.measure(url, directory, name=name, quick=options.quick)
+
+    return part
 
 
 async def _nexmark(url: str, directory: Path, options: Options) -> Any:
@@ -147,8 +150,12 @@ PARTS: dict[str, Part] = {
     "takeover": _takeover,
     "trees": _trees,
     "nexmark": _nexmark,
-    "growth": _growth,
+    **{f"growth-{name}": _growth(name) for name in growth.CURVES},
     "peers": _peers,
 }
-DEFAULT = tuple(name for name in PARTS if name not in ("before", "nexmark", "growth", "peers"))
+GROUPS = {"growth": [f"growth-{name}" for name in growth.CURVES]}
+"""Parts that are asked for by one name."""
+DEFAULT = tuple(
+    name for name in PARTS if name not in ("before", "nexmark", *GROUPS["growth"], "peers")
+)
 """What is measured if nothing is said: hours, gigabytes and packages of others only when asked for."""

@@ -4,7 +4,8 @@ The ceiling writes the very rows that the engine writes for the workload (seen i
 change, production, and a commit record a bundle) through the very statements, from rows
 that lie ready: no reading, decoding, dedup, user code or encoding of values, and no folds.
 What the layout is worth is seen beside the one that comes to mind first (`bench.plain_rows`), and what
-a stage costs by a pipeline of three.
+a stage costs by a pipeline of three. Each of them is measured in a process of its own: one in which others
+were before, with what they left of its memory, is slower by a tenth and more.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 import msgspec
 
 from bench import plain_rows
+from bench.apart import apart
 from bench.meter import Cost, metered
 from bench.server import fresh_store
 from bench.workload import BALANCES, Account, Balance, payments, payments_file, pipeline
@@ -126,20 +128,20 @@ async def measure(url: str, directory: Path, *, pairs: int, records: int) -> dic
     engine, and the engine with three stages."""
     small: dict[int, Any] = {}
     for bundle, count in ((1, 4_000), (50, 40_000), (500, 100_000)):
-        best, rates = await best_of(partial(ceiling, url, bundle, count))
+        best, rates = await best_of(partial(apart, ceiling, url, bundle, count))
         small[bundle] = {"rates": rates, "connections": best, "rate": rates[best]}
         print(
             f"raw SQL, bundles of {bundle:3}: {rates[best]:9,.0f} records/s on {best} connections"
         )
     best = small[500]["connections"]
-    plain_best, _ = await best_of(partial(plain_rows.rate, url, 500, 50_000))
+    plain_best, _ = await best_of(partial(apart, plain_rows.rate, url, 500, 50_000))
     found = []
     for number in range(pairs):
         costs = {
-            "raw": await ceiling(url, 500, records, best),
-            "plain": await plain_rows.rate(url, 500, records // 3, plain_best),
-            "engine": await engine_rate(url, directory, records),
-            "three stages": await engine_rate(url, directory, records // 3, stages=3),
+            "raw": await apart(ceiling, url, 500, records, best),
+            "plain": await apart(plain_rows.rate, url, 500, records // 3, plain_best),
+            "engine": await apart(engine_rate, url, directory, records),
+            "three stages": await apart(engine_rate, url, directory, records // 3, 3),
         }
         found.append(costs)
         print(f"  pair {number + 1}:")

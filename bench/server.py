@@ -45,6 +45,16 @@ def drop(url: str, schema: str) -> None:
         connection.execute("CHECKPOINT")
 
 
+def settle(url: str, schema: str, *tables: str) -> None:
+    """Leave tables that were filled at once as they are after a while: with statistics, without pages
+    that their first reader has to write."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        for table in tables:
+            name = sql.Identifier(schema, table)
+            connection.execute(sql.SQL("VACUUM (FREEZE, ANALYZE) {}").format(name))
+        connection.execute("CHECKPOINT")
+
+
 async def fresh_store(url: str, schema: str) -> PostgresStore:
     """An empty store."""
     drop(url, schema)

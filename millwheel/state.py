@@ -408,12 +408,14 @@ class StateLayout(Generic[S]):
     def _encode_plain(self, state: Any) -> bytes:
         return self.codec.encode(self.codec.value_type(*self._plain_values(state)))
 
-    def decode(self, encoded: bytes | None, cells: Cells) -> Any:
-        """A state object from its stored plain part (None: no history), bound to `cells`."""
+    def decode(self, encoded: bytes | None, cells: Cells | None = None) -> Any:
+        """A state object from its stored plain part (None: no history), its collections bound to
+        `cells`."""
         if self.stateless:
             return None
         if not self.collections:
             return self.new() if encoded is None else self.codec.decode(encoded)
+        assert cells is not None
         state = self.new()
         if encoded is not None:
             plain = self.codec.decode(encoded)

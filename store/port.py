@@ -599,9 +599,9 @@ class Store(Protocol):
     async def retire_logs(self, logs: list[int]) -> None: ...
 
     async def look_up_seen(
-        self, bucket: int, computation: int, ids: list[tuple[int, bytes]]
+        self, buckets: Sequence[int], computation: int, ids: list[tuple[int, bytes]]
     ) -> set[bytes]:
-        """Which of these (slot, id) are in the bucket.
+        """Which of these (slot, id) are in any of the buckets.
 
         Of a weak production the name in the id counts (`millwheel.model.name_of`), and the answer
         has the id as it is stored, whose digest may be another one.

@@ -517,19 +517,21 @@ class PostgresStore:
         await self._run("retire_logs", {"logs": logs})
 
     async def look_up_seen(
-        self, bucket: int, computation: int, ids: list[tuple[int, bytes]]
+        self, buckets: Sequence[int], computation: int, ids: list[tuple[int, bytes]]
     ) -> set[bytes]:
-        rows = await self._rows(
-            "look_up_seen",
-            {
-                "slot": [slot for slot, _ in ids],
-                "low": [UUID(bytes=name_of(id_).ljust(16, b"\0")) for _, id_ in ids],
-                "high": [UUID(bytes=name_of(id_).ljust(16, b"\xff")) for _, id_ in ids],
-                "computation": computation,
-            },
-            table=bucket_table("seen_record", bucket),
+        statement = "\nUNION ALL\n".join(
+            self.statements.get("look_up_seen", table=bucket_table("seen_record", bucket))
+            for bucket in buckets
         )
-        return {id_.bytes for (id_,) in rows}
+        parameters = {
+            "slot": [slot for slot, _ in ids],
+            "low": [UUID(bytes=name_of(id_).ljust(16, b"\0")) for _, id_ in ids],
+            "high": [UUID(bytes=name_of(id_).ljust(16, b"\xff")) for _, id_ in ids],
+            "computation": computation,
+        }
+        async with self._connection() as connection:
+            cursor = await connection.execute(statement, parameters, prepare=True)
+            return {id_.bytes for (id_,) in await cursor.fetchall()}
 
     async def newest_seen(self, bucket: int, computation: int) -> dict[int, int]:
         rows = await self._rows(

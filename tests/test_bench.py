@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bench import __main__ as command
-from bench.growth import bars, keys
+from bench.growth import BARS, keys
 from bench.parts import PARTS
 from bench.peers import answers, side_by_side
 from bench.peers.catalogue import MILLWHEEL, PEERS
@@ -57,11 +57,13 @@ def measured(tmp_path: Path) -> Path:
         for n, way in product((1_000, 10_000, 1_000_000), ("zipf", "uniform"))
     ]  # fmt: skip
     curve = {"rate": 50_000.0, "peak_megabytes": 80.0}
-    growth: dict[str, Any] = {
+    points[-2]["beside"] = points[-1]["beside"] = 60_000.0
+    growth: dict[str, list[dict[str, Any]]] = {
         "keys": points,
         "sizes": [{"bytes": n, "megabytes_per_second": 1.0, **curve} for n in (10, 1_000)],
         "history": [
-            {"ids": n, "maybes": 0.0, "filters_seconds": 1.0, **curve} for n in (0, 1_000_000)
+            {"ids": n, "maybes": 0.0, "filters_seconds": 1.0, "beside": 60_000.0, **curve}
+            for n in (0, 1_000_000)
         ],
         "timers": [{"timers": n, "start_seconds": 0.1, **curve} for n in (0, 10_000)],
         "depth": [{"stages": n, "hops": 50_000.0, **curve} for n in (1, 10)],
@@ -69,7 +71,10 @@ def measured(tmp_path: Path) -> Path:
             {"workers": n, "python_cores": 1.0, "postgres_cores": 0.5, **curve} for n in (1, 2)
         ],
     }
-    growth["bars"] = bars(growth)
+    curves = {
+        f"growth-{name}": {"points": found, "bars": BARS[name](found) if name in BARS else []}
+        for name, found in growth.items()
+    }
     path = tmp_path / "20240101-000000.json"
     path.write_text(
         json.dumps(
@@ -77,7 +82,7 @@ def measured(tmp_path: Path) -> Path:
                 "command": "python -m bench rate growth peers",
                 "machine": MACHINE,
                 "rate": RATE,
-                "growth": growth,
+                **curves,
                 "peers": {
                     "rates": [
                         peer_line(),

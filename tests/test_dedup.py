@@ -15,7 +15,7 @@ from millwheel.codec import named_id
 from millwheel.errors import InvariantBroken, NotTheSameAgain
 from millwheel.model import MAX_TIME, NAME_BYTES, Delivery, record_id
 from millwheel.runtime.buckets import Buckets, Stamps
-from millwheel.runtime.dedup import ERROR_RATE, Dedup, IdFilter, Seen
+from millwheel.runtime.dedup import ERROR_RATE, NAMED, ROOM, Dedup, IdFilter, Seen
 from millwheel.runtime.sent import SentLog
 from millwheel.settings import Settings
 from millwheel.store.memory import MemoryStore
@@ -393,6 +393,100 @@ async def test_user_ids_go_to_a_bucket_that_has_not_ended() -> None:
         clock.advance(4.9)
         assert ends[buckets.named()[-1]] > clock.now()
     assert len(ends) <= 52
+
+
+def named(number: int) -> Delivery[int]:
+    made = delivery(number, 0)
+    made.id, made.named = named_id("words", f'"{number}"'), True
+    return made
+
+
+async def remember(dedup: Dedup, buckets: Buckets, store: MemoryStore, number: int) -> None:
+    """A record with a user-supplied id, from its arrival to its commit."""
+    made = named(number)
+    dedup.sort([made])
+    store._seen(made.bucket).add((made.slot, 1, made.id))
+    dedup.landed([made.id])
+
+
+async def test_user_ids_are_known_in_all_buckets_and_asked_of_few_filters() -> None:
+    """In a day of buckets as in one: each filter costs every record that comes."""
+    limits = Settings(id_bucket_seconds=3600.0, id_retention_seconds=86_400.0)
+    clock, _, buckets, dedup = await make(limits)
+    store = dedup._store
+    assert isinstance(store, MemoryStore)
+    filters: set[int] = set()
+    for hour in range(60):
+        await buckets.ensure_named()
+        for number in range(10):
+            await remember(dedup, buckets, store, 10 * hour + number)
+        await buckets.collect()
+        filters.add(len(dedup._names().older) + 1)
+        clock.advance(3600.0)
+    assert len(buckets.named()) > 24
+    assert max(filters) <= 3 >= len(dedup._spans)
+    known = {n for n in range(600) if any(named(n).id in {i for *_, i in store._seen(b)}
+                                          for b in buckets.named())}  # fmt: skip
+    assert len(known) >= 240
+    copies = [named(number) for number in sorted(known)]
+    candidates, maybe, seen = dedup.sort(copies)
+    assert (candidates, maybe, seen) == (copies, {NAMED: copies}, [])
+    assert await dedup.look_up(maybe) == {copy.id for copy in copies}
+    _, maybe, _ = dedup.sort([named(number) for number in range(10_000, 20_000)])
+    assert len(maybe.get(NAMED, [])) <= 10
+
+
+async def test_user_ids_of_a_bucket_that_is_dropped_meanwhile_are_forgotten() -> None:
+    """By another worker; those of the other buckets are not."""
+    limits = Settings(id_bucket_seconds=10.0, id_retention_seconds=30.0)
+    clock, _, buckets, dedup = await make(limits)
+    store = dedup._store
+    assert isinstance(store, MemoryStore)
+    for number in range(3):
+        await buckets.ensure_named()
+        await remember(dedup, buckets, store, number)
+        clock.advance(10.0)
+    first = buckets.named()[0]
+    _, maybe, _ = dedup.sort([named(number) for number in range(3)])
+    del store.tables.buckets[first]
+    assert await dedup.look_up(maybe) == {named(1).id, named(2).id}
+    assert first not in buckets.named()
+
+
+async def test_until_a_bucket_is_read_all_user_ids_may_be_in_it() -> None:
+    limits = Settings(id_bucket_seconds=10.0, id_retention_seconds=30.0)
+    clock, _, buckets, dedup = await make(limits)
+    store = dedup._store
+    assert isinstance(store, MemoryStore)
+    for number in range(3):
+        await buckets.ensure_named()
+        await remember(dedup, buckets, store, number)
+        clock.advance(10.0)
+    inherited = frozenset(buckets.named())
+    heir = Dedup(store, buckets, 1, (0, 65536), capacity=100, inherited=inherited)
+    strangers = iter([named(number) for number in range(100, 110)])
+
+    async def pause() -> None:
+        """Nothing to do meanwhile."""
+
+    for bucket in sorted(inherited):
+        stranger = next(strangers)
+        assert heir.sort([stranger]) == ([stranger], {NAMED: [stranger]}, [])
+        await heir.rebuild(bucket, pause)
+    _, maybe, _ = heir.sort(list(strangers))
+    assert maybe == {}
+    copies = [named(number) for number in range(3)]
+    assert heir.sort(copies) == (copies, {NAMED: copies}, [])
+    assert await heir.look_up({NAMED: copies}) == {copy.id for copy in copies}
+
+
+def test_a_filter_with_room_is_seldom_wrong() -> None:
+    filter_ = Seen(10_000, ready=True, room=ROOM)
+    for id_ in ids("named", 0, 10_000):
+        filter_.add(id_)
+    assert len(filter_._filters) == 1
+    strangers = ids("named", 10_000_000, 200_000)
+    assert sum(filter_.may_hold(id_) for id_ in strangers) <= 2 * len(strangers) / 20_000
 
 
 def test_stamps_only_grow() -> None:

@@ -15,7 +15,7 @@ from millwheel.clock import VirtualClock
 from millwheel.computations import IntervalJoin, TemporalJoin, WindowJoin
 from millwheel.errors import GraphError
 from millwheel.model import to_micros
-from millwheel.runtime import states
+from millwheel.runtime import entries
 from millwheel.runtime.engine import Engine
 from millwheel.store.port import Commit
 from millwheel.testing import Harness, inject
@@ -459,7 +459,7 @@ async def test_a_join_on_postgres_goes_on_after_a_restart_and_shows_what_it_hold
     postgres: PostgresSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With so little kept in memory that each range is read from the table."""
-    monkeypatch.setattr(states, "READ_AHEAD", 3)
+    monkeypatch.setattr(entries, "READ_AHEAD", 3)
     left, right = Script("left"), Script("right")
     limits = replace(QUICK, eager_entries=2, fold_seconds=0.0, cache_bytes=0)
     pipeline = Pipeline("joined", settings=limits)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from millwheel import Context, MapState, Record
 from millwheel.errors import UserCodeError
-from millwheel.runtime import states
+from millwheel.runtime import entries
 from millwheel.testing import inject
 from tests.test_runtime_world import ITEMS, QUICK, Item, Kept, World, doing, script
 from tests.test_state import run_and_fold
@@ -94,7 +94,7 @@ async def test_a_range_fetches_itself_and_little_else() -> None:
                 marks.put(name(number), number)
         else:
             first = record.value.number
-            seen.append((await read(marks, first, first + 3), len(ctx._cell.cells)))  # type: ignore[attr-defined]
+            seen.append((await read(marks, first, first + 3), len(ctx._cell._entries.cells)))  # type: ignore[attr-defined]
 
     source = script(ITEMS, [Item("a", 0)])
     world = World(doing(source, do, settings=replace(QUICK, eager_entries=3)))
@@ -106,7 +106,7 @@ async def test_a_range_fetches_itself_and_little_else() -> None:
     assert [list(found.values()) for found, _ in seen] == [
         [n, n + 1, n + 2] for n in (500, 502, 504, 490, 10)
     ]
-    assert seen[0][1] == seen[2][1] <= states.READ_AHEAD + 4
+    assert seen[0][1] == seen[2][1] <= entries.READ_AHEAD + 4
     assert len(calls) == 3, "the second and third ranges were in memory"
     assert calls[1][1] == 'marks/"500', "only what is missing is fetched"
 
@@ -250,8 +250,8 @@ def test_a_range_gives_what_a_dictionary_would(
         }
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(states, "READ_AHEAD", ahead)
-        patch.setattr(states, "TRIM_CELLS", trim)
+        patch.setattr(entries, "READ_AHEAD", ahead)
+        patch.setattr(entries, "TRIM_CELLS", trim)
         asyncio.run(go())
 
 
@@ -267,7 +267,7 @@ async def test_a_queue_is_not_read_past_what_it_held_before() -> None:
         marks.put(name(number), number)
         if number == 50:
             marks.put(name(20), 20)  # what was removed can come back
-        looked.append(len(ctx._cell._order["marks/"]))  # type: ignore[attr-defined]
+        looked.append(len(ctx._cell._entries._order["marks/"]))  # type: ignore[attr-defined]
 
     limits = replace(QUICK, chunk_records=1, bundle_records=1, fold_seconds=1000.0)
     source = script(ITEMS, [Item("a", number) for number in range(100)])

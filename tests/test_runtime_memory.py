@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import msgspec
 import pytest
 
 from millwheel import Computation, Context, ListState, MapState, Pipeline, Record, Stream, Table
+from millwheel.codec import encode_key
 from millwheel.errors import CommitUnknown
-from millwheel.runtime.states import KeyState
+from millwheel.runtime.entries import CELL_BYTES, Entries
+from millwheel.runtime.states import StateCache
+from millwheel.state import StateLayout
 from millwheel.store.port import Commit
 from millwheel.testing import inject
 from tests.test_runtime_world import (
@@ -211,8 +216,86 @@ async def test_the_cache_stays_within_its_bytes_once_folded() -> None:
     assert cache.size == sum(state.size for state in cache._keys.values())
     assert all(state.size >= 0 for state in cache._keys.values())
     assert max(sizes) < 60_000 + 300_000, "the bound and what was not folded yet"
-    assert sizes[-1] <= 60_000 + 100_000
+    assert sizes[-1] <= 60_000 + 200_000
     await engine.kill()
+
+
+class Total(msgspec.Struct):
+    """State without collections."""
+
+    count: int = 0
+
+
+def a_cache(state_type: Any) -> StateCache:
+    async def nothing(*_: Any) -> Any:
+        raise AssertionError("all is in memory")
+
+    layout: StateLayout[Any] = StateLayout(state_type, owner="a test", limit=1 << 20)
+    return StateCache(
+        layout, what="a test", version=1, migrations={}, fetch_entry=nothing, scan_entries=nothing
+    )
+
+
+def fill(cache: StateCache, numbers: Iterable[int], entries: int = 0) -> None:
+    """Keys as they are once their records have run, and have been folded."""
+    for number in numbers:
+        state = cache.get(number, *encode_key(number))
+        if not state.loaded:
+            plain = b'{"count":1000,"numbers":[]}'
+            rows = [(f'marks/"{number} {mark}"', b"%d" % number, 1) for mark in range(entries)]
+            state.fill([("", plain, 1), *rows], complete=True)
+        state.open_state()
+        state.capture(1)
+    cache.folded = 1
+
+
+@pytest.mark.parametrize(
+    ("state_type", "entries"), [(Total, 0), (Kept, 0), (Kept, 1), (Kept, 10), (Kept, 100)]
+)
+def test_the_cache_occupies_about_what_it_says(state_type: Any, entries: int) -> None:
+    cache = a_cache(state_type)
+    tracemalloc.start()
+    try:
+        fill(cache, range(1000, 3000), entries)
+        occupied = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert 0.8 < occupied / cache.size < 1.25
+
+
+def test_an_eviction_looks_at_no_more_than_what_has_come() -> None:
+    """Else each commit would wait for it, the longer the more there is in memory."""
+    cache = a_cache(Total)
+    fill(cache, range(20_000))
+    looked = 0
+
+    def keep(_: bytes) -> bool:
+        nonlocal looked
+        looked += 1
+        return True
+
+    cache.evict(0, keep)
+    looked = 0
+    for number in range(100):
+        fill(cache, [20_000 + number])
+        cache.evict(0, keep)
+    assert 100 < looked < 100 * 100
+
+
+def test_a_full_cache_stays_full_of_the_frequent_keys() -> None:
+    cache, limit = a_cache(Total), 1000 * 500
+    chance = Random(1)
+    missed = 0
+    for number in range(1, 60_001):
+        key = int(10_001 ** chance.random())  # the k-th comes about 1/k as often as the first
+        before = len(cache)
+        fill(cache, [key])
+        missed += len(cache) > before
+        if number % 200 == 0:
+            cache.evict(limit, lambda _: False)
+            assert cache.size <= 1.1 * limit
+    assert cache.size >= 0.8 * limit
+    assert missed / 60_000 < 0.35, "a cache that knew all would miss a quarter"
 
 
 async def test_failures_do_not_make_the_cache_count_wrong() -> None:
@@ -230,8 +313,9 @@ async def test_failures_do_not_make_the_cache_count_wrong() -> None:
     await world.until(engine.done.is_set)
     cache = world.interval("do").states
     (state,) = cache._keys.values()
-    entries = sum(len(cell.encoded or b"") + 200 for cell in state.cells.values())
-    assert state.size <= entries + 2_000
+    assert state._entries is not None
+    cells = state._entries.cells.values()
+    assert state.size <= sum(len(cell.encoded or b"") + CELL_BYTES for cell in cells) + 2_000
     await engine.stop()
 
 
@@ -372,17 +456,17 @@ async def test_many_unfolded_entries_of_one_key_do_not_slow_each_record_down() -
 def count_calls(world: World) -> Callable[[], int]:
     """How often the entries of a key were gone through for something to drop."""
     calls = 0
-    original = KeyState._trim
+    original = Entries._trim
 
     def trim(self: Any) -> None:
         nonlocal calls
         calls += 1
         original(self)
 
-    KeyState._trim = trim  # type: ignore[method-assign]
+    Entries._trim = trim  # type: ignore[method-assign]
 
     def result() -> int:
-        KeyState._trim = original  # type: ignore[method-assign]
+        Entries._trim = original  # type: ignore[method-assign]
         return calls
 
     return result

@@ -14,7 +14,7 @@ import pytest
 
 from millwheel import Context, Record, Timer
 from millwheel.errors import StoreUnavailable, UserCodeError
-from millwheel.runtime import states
+from millwheel.runtime import entries
 from millwheel.store.port import Commit
 from millwheel.testing import Harness, advance, inject
 from tests.test_runtime_world import (
@@ -492,7 +492,7 @@ async def test_what_was_captured_before_its_key_waited_is_not_taken_for_folded(
 ) -> None:
     """Run one by one, since one has failed, each record's entries are captured at once; a commit of
     others that goes before the next one is through, and is folded, is not theirs."""
-    monkeypatch.setattr(states, "TRIM_CELLS", 2)
+    monkeypatch.setattr(entries, "TRIM_CELLS", 2)
     work, wire = Gate(), Gate()
     seen: list[int | None] = []
 

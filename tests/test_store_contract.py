@@ -849,12 +849,12 @@ async def test_a_weak_production_is_found_by_its_name_whatever_it_says(site: Sit
     commit.seen = {commit.bucket: [*stored, owner.seen(1, slot=5)]}
     await owner.write(commit)
     asked = [(5, name + b"now!") for name in names]
-    found = await site.store.look_up_seen(commit.bucket, owner.computation, asked)
+    found = await site.store.look_up_seen([commit.bucket], owner.computation, asked)
     assert found == {id_ for _, _, id_ in stored}
     asked = [(6, name + b"then") for name in names]
-    assert not await site.store.look_up_seen(commit.bucket, owner.computation, asked)
+    assert not await site.store.look_up_seen([commit.bucket], owner.computation, asked)
     strong = [(5, owner.seen(1)[2][:12] + b"now!")]
-    assert not await site.store.look_up_seen(commit.bucket, owner.computation, strong)
+    assert not await site.store.look_up_seen([commit.bucket], owner.computation, strong)
 
 
 async def test_seen_ids_are_looked_up_by_slot_computation_and_bucket(site: Site) -> None:
@@ -864,13 +864,18 @@ async def test_seen_ids_are_looked_up_by_slot_computation_and_bucket(site: Site)
     commit.seen = {commit.bucket: [owner.seen(n) for n in range(50)], other.id: [owner.seen(77)]}
     await owner.write(commit)
     asked = [(slot, id_) for slot, _, id_ in map(owner.seen, range(40, 80))]
-    found = await site.store.look_up_seen(commit.bucket, owner.computation, asked)
+    found = await site.store.look_up_seen([commit.bucket], owner.computation, asked)
     assert found == {owner.seen(n)[2] for n in range(40, 50)}
-    found = await site.store.look_up_seen(other.id, owner.computation, asked)
+    found = await site.store.look_up_seen([other.id], owner.computation, asked)
     assert found == {owner.seen(77)[2]}
-    assert not await site.store.look_up_seen(commit.bucket, owner.computation + 1, asked)
+    both = [commit.bucket, other.id]
+    found = await site.store.look_up_seen(both, owner.computation, asked)
+    assert found == {owner.seen(n)[2] for n in (*range(40, 50), 77)}
+    with pytest.raises(StoreError):
+        await site.store.look_up_seen([*both, 4711], owner.computation, asked)
+    assert not await site.store.look_up_seen([commit.bucket], owner.computation + 1, asked)
     elsewhere = [(slot + 1, id_) for slot, _, id_ in map(owner.seen, range(50))]
-    assert not await site.store.look_up_seen(commit.bucket, owner.computation, elsewhere)
+    assert not await site.store.look_up_seen([commit.bucket], owner.computation, elsewhere)
 
 
 async def test_seen_ids_are_scanned_in_slices(site: Site) -> None:
@@ -909,7 +914,7 @@ async def test_of_each_log_the_newest_seen_id_is_found(site: Site) -> None:
 async def test_a_bucket_that_is_gone_is_an_error_not_an_empty_one(site: Site) -> None:
     owner = await Owner.take(site.store)
     with pytest.raises(StoreError):
-        await site.store.look_up_seen(4711, owner.computation, [(1, bytes(16))])
+        await site.store.look_up_seen([4711], owner.computation, [(1, bytes(16))])
     with pytest.raises(StoreError):
         await site.store.scan_seen(4711, owner.computation, (0, SLOTS), (bytes(16), -1), 10)
     with pytest.raises(StoreError):
@@ -1236,7 +1241,7 @@ async def test_a_bucket_that_nothing_needs_is_dropped_with_its_rows(site: Site) 
     assert (await site.states(), await site.timers()) == before
     assert [p.seq async for p in site.store.read_productions(owner.log(), 0)] == [3, 4, 5]
     with pytest.raises(StoreError):
-        await site.store.look_up_seen(old.id, owner.computation, [(1, bytes(16))])
+        await site.store.look_up_seen([old.id], owner.computation, [(1, bytes(16))])
     assert await site.store.drop_bucket(old)  # gone is gone, whoever asks again
     await owner.write(owner.fill(owner.commit(), 3, first=20))
 

@@ -2,6 +2,9 @@
 
 Every point is a run in a process of its own, on a fresh schema that is dropped afterwards. What a point
 needs to be there is written straight into the store's tables, as a pipeline would have left it.
+
+A rate is compared with one that was measured just before and just after it (`beside`): the machine is not
+the same an hour later.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ from typing import Any
 
 from bench.growth import depth, history, keys, sizes, timers, workers
 
-Curve = Callable[[str, Path, bool], Awaitable[list[dict[str, Any]]]]
+Points = list[dict[str, Any]]
+Curve = Callable[[str, Path, bool], Awaitable[Points]]
 
 CURVES: dict[str, Curve] = {
     "keys": keys.measure,
@@ -45,63 +49,76 @@ def check_disk(directory: Path, *, quick: bool) -> None:
         raise DiskTooSmall(f"{directory} has {free:.0f} GB free; the curves need {needed:.0f} GB")
 
 
-async def measure(url: str, directory: Path, *, quick: bool) -> dict[str, Any]:
-    """All curves, each with its bar."""
+async def measure(url: str, directory: Path, *, name: str, quick: bool) -> dict[str, Any]:
+    """One curve, with its bars."""
     check_disk(directory, quick=quick)
-    found: dict[str, Any] = {}
-    for name, curve in CURVES.items():
-        print(f"growth by {name}")
-        found[name] = await curve(url, directory, quick)
-    found["bars"] = bars(found)
-    for bar in found["bars"]:
+    print(f"growth by {name}")
+    points = await CURVES[name](url, directory, quick)
+    made = BARS[name](points) if name in BARS else []
+    for bar in made:
         print(f"{bar['what']}: {bar['found']:.2f}, asked for: {bar['asked']}")
-    return found
+    return {"points": points, "bars": made}
 
 
-def bars(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """What is asked of the curves, and what they show."""
-    made = []
-    for way in ("zipf", "uniform"):
-        points = {p["keys"]: p["rate"] for p in found["keys"] if p["way"] == way}
-        base = points.get(10_000, points[min(points)])
-        made.append(
-            {
-                "what": f"rate with {max(points):,} keys ({way}) / with 10,000",
-                "found": points[max(points)] / base,
-                "asked": "at least 0.6" if way == "zipf" else "beside raw SQL",
-            }
+def _bar(what: str, found: float, asked: str) -> dict[str, Any]:
+    return {"what": what, "found": found, "asked": asked}
+
+
+def _keys(points: Points) -> Points:
+    most = [point for point in points if "beside" in point]
+    made = [
+        _bar(
+            f"rate with {point['keys']:,} keys ({point['way']}), a tenth of them in memory / with "
+            f"{keys.BASE:,}, all in memory",
+            point["rate"] / point["beside"],
+            "at least 0.6" if point["way"] == "zipf" else "beside raw SQL",
         )
-    seen = {p["ids"]: p["rate"] for p in found["history"]}
-    made.append(
-        {
-            "what": f"rate with {max(seen):,} seen ids / with none",
-            "found": seen[max(seen)] / seen[0],
-            "asked": "at least 0.8",
-        }
-    )
-    return [*made, *_memory_bars(found)]
-
-
-def _memory_bars(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Whether memory follows the configuration, not what there is."""
-    few, *_, many = [p for p in found["keys"] if p["way"] == "uniform"]
-    ids, timers = found["history"], found["timers"]
-    more_ids = (ids[-1]["peak_megabytes"] - ids[0]["peak_megabytes"]) * 1e6 / ids[-1]["ids"]
-    return [
-        {
-            "what": f"memory with {many['keys']:,} keys less that with {few['keys']:,}, in times the "
-            "size of the cache",
-            "found": (many["peak_megabytes"] - few["peak_megabytes"]) / many["cache_megabytes"],
-            "asked": "bounded by configuration",
-        },
-        {
-            "what": f"memory with {timers[-1]['timers']:,} timers / with {timers[-2]['timers']:,}",
-            "found": timers[-1]["peak_megabytes"] / timers[-2]["peak_megabytes"],
-            "asked": "bounded by configuration",
-        },
-        {
-            "what": f"bytes of memory for each of {ids[-1]['ids']:,} seen ids",
-            "found": more_ids,
-            "asked": "grows with what is remembered: Bloom filters of 1.8 bytes an id and more",
-        },
+        for point in most
     ]
+    few = next(point for point in points if point["way"] == most[-1]["way"])
+    many = most[-1]
+    made.append(
+        _bar(
+            f"memory with {many['keys']:,} keys less that with {few['keys']:,}, in times the size of "
+            "the cache",
+            (many["peak_megabytes"] - few["peak_megabytes"]) / many["cache_megabytes"],
+            "bounded by configuration",
+        )
+    )
+    return made
+
+
+def _history(points: Points) -> Points:
+    none, most = points[0], points[-1]
+    more = (most["peak_megabytes"] - none["peak_megabytes"]) * 1e6 / most["ids"]
+    return [
+        _bar(
+            f"rate with {most['ids']:,} seen ids / with none",
+            most["rate"] / most["beside"],
+            "at least 0.8",
+        ),
+        _bar(
+            f"bytes of memory for each of {most['ids']:,} seen ids",
+            more,
+            "grows with what is remembered: Bloom filters of 1.8 bytes an id and more",
+        ),
+    ]
+
+
+def _timers(points: Points) -> Points:
+    fewer, most = points[-2:]
+    return [
+        _bar(
+            f"memory with {most['timers']:,} timers / with {fewer['timers']:,}",
+            most["peak_megabytes"] / fewer["peak_megabytes"],
+            "bounded by configuration",
+        )
+    ]
+
+
+BARS: dict[str, Callable[[Points], Points]] = {
+    "keys": _keys,
+    "history": _history,
+    "timers": _timers,
+}
+"""What is asked of a curve, and what it shows."""

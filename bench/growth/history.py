@@ -17,8 +17,8 @@ import psycopg
 from psycopg import sql
 
 from bench.apart import apart
-from bench.growth.running import through
-from bench.server import drop, fresh_store
+from bench.growth.running import WARM, through
+from bench.server import drop, fresh_store, settle
 from bench.workload import BALANCES, PAYMENTS, KeepBalance, payments_file
 from millwheel import Discard, JsonLines, Pipeline
 from millwheel.runtime.engine import Engine
@@ -82,7 +82,7 @@ def fill(url: str, computation: int, buckets: list[int], ids: int) -> None:
             table = sql.Identifier(SCHEMA, f"seen_record_{bucket}")
             first = place * share
             connection.execute(sql.SQL(FILL).format(table), (computation, first, first + share - 1))
-            connection.execute(sql.SQL("ANALYZE {}").format(table))
+    settle(url, SCHEMA, *(f"seen_record_{bucket}" for bucket in buckets))
 
 
 async def point(url: str, path: Path, rows: Path, count: int) -> dict[str, Any]:
@@ -99,7 +99,7 @@ async def point(url: str, path: Path, rows: Path, count: int) -> dict[str, Any]:
     ready = time.perf_counter() - before
     path.write_bytes(rows.read_bytes())
     engine.read_on()
-    found = await through(engine, count)
+    found = await through(engine, count, int(count * WARM))
     maybes = sum(keeper.maybes for keeper in keepers)
     await engine.stop()
     await store.close()
@@ -107,12 +107,12 @@ async def point(url: str, path: Path, rows: Path, count: int) -> dict[str, Any]:
 
 
 async def measure(url: str, directory: Path, quick: bool) -> list[dict[str, Any]]:
-    """From no history to the longest."""
+    """From no history to the longest, which stands between two that are empty."""
     count = 20_000 if quick else 300_000
     payments_file(directory, count)
     rows = directory / f"payments-{count}.jsonl"
-    found = []
-    for ids in (0, 10**5, 10**6) if quick else (0, 10**6, 10**7, 3 * 10**7, 10**8):
+
+    async def one(ids: int) -> dict[str, Any]:
         path = directory / "history.jsonl"
         path.write_bytes(b"")
         computation = await lay_out(url, path)
@@ -124,11 +124,14 @@ async def measure(url: str, directory: Path, quick: bool) -> list[dict[str, Any]
             fill(url, computation, buckets, ids)
         filled = time.perf_counter() - before
         line = await apart(point, url, path, rows, count)
-        found.append({"ids": ids, "fill_seconds": filled, **line})
         print(
             f"  {ids:11,} ids: {line['rate']:9,.0f} records/s, at most "
             f"{line['peak_megabytes']:.0f} MB; filters after {line['filters_seconds']:.1f} s; "
             f"{line['maybes']:.4f} look-ups a record"
         )
+        return {"ids": ids, "fill_seconds": filled, **line}
+
+    found = [await one(ids) for ids in ((0, 10**5) if quick else (0, 10**6, 10**7, 3 * 10**7))]
+    before, line, after = await one(0), await one(10**6 if quick else 10**8), await one(0)
     drop(url, SCHEMA)
-    return found
+    return [*found, {**line, "beside": (before["rate"] + after["rate"]) / 2}]

@@ -13,7 +13,7 @@ from millwheel.runtime.engine import Engine
 from millwheel.store.port import Store
 
 WARM = 0.1
-"""Part of the rows after which counting begins."""
+"""Part of the rows after which counting begins, unless told."""
 
 
 def peak_megabytes() -> float:
@@ -25,22 +25,26 @@ def peak_megabytes() -> float:
 
 
 async def run(
-    pipeline: Pipeline, store: Store, rows: int, *, close_at_end: bool = True
+    pipeline: Pipeline,
+    store: Store,
+    rows: int,
+    *,
+    warm: int | None = None,
+    close_at_end: bool = True,
 ) -> dict[str, Any]:
     """Start an engine on what is there, and let it go through the source's rows."""
     engine = Engine(pipeline, store, close_at_end=close_at_end)
     before = time.perf_counter()
     await engine.start()
     started = time.perf_counter() - before
-    found = await through(engine, rows)
+    found = await through(engine, rows, int(rows * WARM) if warm is None else warm)
     await engine.stop()
     return {**found, "start_seconds": started}
 
 
-async def through(engine: Engine, rows: int) -> dict[str, Any]:
+async def through(engine: Engine, rows: int, warm: int) -> dict[str, Any]:
     """Rows a second from the end of the warm-up to the end of the source."""
     running = asyncio.create_task(engine.run())
-    warm = int(rows * WARM)
     (injector,) = engine.injectors
     while injector.log.first < warm and not running.done():
         await asyncio.sleep(0.005)

@@ -10,7 +10,7 @@ from psycopg import sql
 
 from bench.apart import apart
 from bench.growth.running import run
-from bench.server import drop, fresh_store
+from bench.server import drop, fresh_store, settle
 from bench.timers import SCHEMA, pipeline
 from bench.workload import KEYS, START, payments_file
 from millwheel import JsonLines
@@ -55,7 +55,7 @@ def fill(url: str, computation: int, timers: int) -> None:
                 "each": max(1, timers // KEYS),
             },
         )
-        connection.execute(sql.SQL("ANALYZE {}").format(table))
+    settle(url, SCHEMA, "timer")
 
 
 async def point(url: str, path: Path, rows: int) -> dict[str, Any]:

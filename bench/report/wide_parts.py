@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from bench.report.model import Chart, Line, Ratio, Section, Table
@@ -10,10 +11,21 @@ Found = Any
 RATE, MEGABYTES = "records/s", "at most, MB"
 
 
-def growth(found: Found) -> Section:
-    """All curves."""
-    ratios = [Ratio(bar["what"], bar["found"], bar["asked"]) for bar in found["bars"]]
-    tables, charts = [], []
+def _growth(name: str, x: str, heads: tuple[str, ...]) -> Callable[[Found], Section]:
+    def section(found: Found) -> Section:
+        points = found["points"]
+        return Section(
+            f"Growth: rate and memory by {TITLES.get(x, x)}",
+            [Ratio(bar["what"], bar["found"], bar["asked"]) for bar in found["bars"]],
+            [Table([TITLES.get(h, h) for h in heads], [[p[h] for h in heads] for p in points])],
+            _curves(name, x, points),
+        )
+
+    return section
+
+
+GROWTH = {
+    f"growth-{name}": _growth(name, x, heads)
     for name, x, heads in (
         ("keys", "keys", ("way", "keys", "rate", "raw_reads", "peak_megabytes", "cache_megabytes")),
         ("sizes", "bytes", ("bytes", "rate", "megabytes_per_second", "peak_megabytes")),
@@ -22,13 +34,9 @@ def growth(found: Found) -> Section:
         ("depth", "stages", ("stages", "rate", "hops", "peak_megabytes")),
         ("workers", "workers", ("workers", "rate", "python_cores", "postgres_cores",
                                 "peak_megabytes")),
-    ):  # fmt: skip
-        points = found[name]
-        tables.append(
-            Table([TITLES.get(h, h) for h in heads], [[p[h] for h in heads] for p in points])
-        )
-        charts += _curves(name, x, points)
-    return Section("Growth: rate and memory against what there is", ratios, tables, charts)
+    )
+}  # fmt: skip
+"""A section for each curve."""
 
 
 TITLES = {

@@ -27,7 +27,7 @@ SECTIONS: dict[str, Callable[[Any], Section]] = {
     "takeover": engine_parts.takeover,
     "trees": engine_parts.trees,
     "nexmark": wide_parts.nexmark,
-    "growth": wide_parts.growth,
+    **wide_parts.GROWTH,
     "peers": wide_parts.peers,
 }
 NO_CHARTS = "No charts: matplotlib is not installed (`pip install 'millwheel[bench]'`)."

@@ -237,6 +237,21 @@ class Buckets:
         """All buckets of user-supplied ids, the current one last."""
         return [bucket.id for bucket in self._named]
 
+    def named_span(self, bucket: int) -> int | None:
+        """The span of time in which a bucket of user-supplied ids begins, each as long as they are
+        remembered; None: it is none of these."""
+        for named in self._named:
+            if named.id == bucket:
+                return self._span_of(named)
+        return None
+
+    def named_spans(self) -> list[int]:
+        """All such spans, the current one last."""
+        return sorted({self._span_of(bucket) for bucket in self._named})
+
+    def _span_of(self, bucket: Bucket) -> int:
+        return int(bucket.low / 1e6 // max(self._settings.id_retention_seconds, 1.0))
+
     async def is_gone(self, bucket: int) -> bool:
         """Whether a bucket was dropped, by the store's own word."""
         return all(live.id != bucket for live in await self._store.live_buckets())

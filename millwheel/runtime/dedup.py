@@ -6,7 +6,8 @@
 * Rows of a source and strong productions come in the order of their logs' numbers (I14): one that is
   newer than the newest seen of its log is new, and that is final (decision 36).
 * Ids that come in no order, of weak productions and of users, are in a Bloom filter: "not in it" is
-  final.
+  final. Those of users are looked for in all buckets that are remembered, so that buckets of one span
+  of time share a filter: a record asks two or three, not one for each hour of a day.
 * "Maybe" asks the table, one look-up for all of a bundle. What is not rebuilt yet answers "maybe" to
   everything.
 
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 from pybloom_live import BloomFilter
 from xxhash import xxh3_128_digest
@@ -39,6 +40,13 @@ ERROR_RATE = 0.001
 
 GROWTH = 4
 
+ROOM = 1.5
+"""A filter that many buckets share is given room for so many times the ids that it takes: an id that
+it is wrong about is looked up in all of them. That is one of 20,000."""
+
+NAMED = 0
+"""In place of a bucket: all those of user-supplied ids."""
+
 FIRST_ID = (bytes(16), -1)
 """Before all ids, with their slots."""
 
@@ -54,30 +62,13 @@ class IdFilter(BloomFilter):  # type: ignore[misc]
 
     The library hashes the text of an id with up to SHA-384 and draws a number per slice from
     it: 2.5 us an id here. This takes the four words of one xxh3-128 and the six sums of two of
-    them, written out (in `add` once more) since a loop or a call costs as much again: 0.9 us. The share of false
+    them, written out since a loop or a call costs as much again: 0.9 us. The share of false
     positives stays within the error rate; a test measures it.
     """
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity, ERROR_RATE)
-        assert self.num_slices == 10, "as many numbers as `places` gives"
-
-    def _places(self, id_: bytes) -> tuple[int, ...]:
-        """The bit of an id in each of the ten slices."""
-        a, b, c, d = _words(_digest(id_))
-        s = self.bits_per_slice
-        return (
-            a % s,
-            s + b % s,
-            2 * s + c % s,
-            3 * s + d % s,
-            4 * s + (a + b) % s,
-            5 * s + (a + c) % s,
-            6 * s + (a + d) % s,
-            7 * s + (b + c) % s,
-            8 * s + (b + d) % s,
-            9 * s + (c + d) % s,
-        )
+        assert self.num_slices == 10, "as many as are written out"
 
     def add(self, id_: bytes, skip_check: bool = False) -> bool:
         """Remember an id; True means that it may have been there before."""
@@ -101,21 +92,26 @@ class IdFilter(BloomFilter):  # type: ignore[misc]
         return False
 
     def __contains__(self, id_: bytes) -> bool:
-        bits = self.bitarray
-        for place in self._places(id_):  # noqa: SIM110 - a generator would cost as much again
-            if not bits[place]:
-                return False
-        return True
+        a, b, c, d = _words(_digest(id_))
+        n = self.bits_per_slice
+        x = self.bitarray
+        return bool(
+            x[a % n] and x[n + b % n] and x[2 * n + c % n] and x[3 * n + d % n]
+            and x[4 * n + (a + b) % n] and x[5 * n + (a + c) % n] and x[6 * n + (a + d) % n]
+            and x[7 * n + (b + c) % n] and x[8 * n + (b + d) % n] and x[9 * n + (c + d) % n]
+        )  # fmt: skip
 
 
 class Seen:
     """The ids of one bucket seen by one interval: the newest number of each log, and Bloom filters
     that grow with what comes in no order."""
 
-    __slots__ = ("_capacity", "_filters", "newest", "ready")
+    __slots__ = ("_capacity", "_filters", "_room", "newest", "ready")
 
-    def __init__(self, capacity: int, *, ready: bool) -> None:
+    def __init__(self, capacity: int, *, ready: bool, room: float = 1.0) -> None:
         self._capacity = capacity
+        self._room = room
+        """Ids that a filter could hold, for each that it is given."""
         self._filters: list[IdFilter] = []
         self.newest: dict[int, int] = {}
         """By log."""
@@ -132,14 +128,21 @@ class Seen:
     def add(self, id_: bytes) -> bool:
         """Remember an id that comes in no order; True means that it may have been there before."""
         filters = self._filters
-        if len(filters) == 1 and filters[0].count < filters[0].capacity:
+        if len(filters) == 1 and not self._is_full(filters[0]):
             return filters[0].add(id_) or not self.ready
         if any(id_ in part for part in filters):
             return True  # what is known takes no room again
-        if not filters or filters[-1].count >= filters[-1].capacity:
-            filters.append(IdFilter(filters[-1].capacity * GROWTH if filters else self._capacity))
+        if not filters or self._is_full(filters[-1]):
+            capacity = (
+                filters[-1].capacity * GROWTH if filters else int(self._capacity * self._room)
+            )
+            filters.append(IdFilter(capacity))
         filters[-1].add(id_)
         return not self.ready
+
+    def _is_full(self, part: IdFilter) -> bool:
+        full: bool = part.count * self._room >= part.capacity
+        return full
 
     def may_hold(self, id_: bytes) -> bool:
         """Whether the id may be there."""
@@ -148,6 +151,21 @@ class Seen:
     def __len__(self) -> int:
         """How many ids the filters hold."""
         return sum(part.count for part in self._filters)
+
+
+class Names(NamedTuple):
+    """Where user-supplied ids are remembered, at a moment."""
+
+    bucket: int
+    """That of those that come now."""
+    current: Seen
+    older: list[Seen]
+    ready: bool
+
+    def add(self, id_: bytes) -> bool:
+        """Remember an id; True means that it may have been there before."""
+        known = self.current.add(id_)
+        return known or not self.ready or any(part.may_hold(id_) for part in self.older)
 
 
 class Dedup:
@@ -176,6 +194,8 @@ class Dedup:
         self._capacity = capacity
         self._seen: dict[int, Seen] = {}
         """By bucket."""
+        self._spans: dict[int, Seen] = {}
+        """User-supplied ids, by the span of time in which their buckets begin."""
         self.in_flight: dict[bytes, Delivery[Any]] = {}
         """Ids received and not durable yet, each with the first copy."""
         self._derived: dict[bytes, Delivery[Any]] = {}
@@ -200,7 +220,7 @@ class Dedup:
         self, deliveries: Iterable[Delivery[Any]]
     ) -> tuple[list[Delivery[Any]], dict[int, list[Delivery[Any]]], list[Delivery[Any]]]:
         """Sort what arrived: candidates to run, in order; those of them that may have been
-        seen, per bucket to ask; and what is surely an old copy.
+        seen, per bucket to ask (or `NAMED`); and what is surely an old copy.
 
         Candidates are in flight from here on; copies of ids in flight join them and appear
         nowhere.
@@ -218,6 +238,7 @@ class Dedup:
         last = -1
         bucket = low = high = floor = 0
         known = Seen(0, ready=False)
+        names: Names | None = None
         for delivery in deliveries:
             id_ = name = delivery.id
             first = in_flight.get(id_)
@@ -228,12 +249,13 @@ class Dedup:
                 self._join(first, delivery)
                 continue
             if delivery.named:
-                asked = self._ask_named(id_)
-                delivery.bucket = self._buckets.named()[-1]
+                if names is None:
+                    names = self._names()
+                delivery.bucket = names.bucket
                 in_flight[id_] = delivery
                 candidates.append(delivery)
-                for number in asked:
-                    maybe.setdefault(number, []).append(delivery)
+                if names.add(id_):
+                    maybe.setdefault(NAMED, []).append(delivery)
                 continue
             source, place = delivery.origin, delivery.stamp
             if source != last:
@@ -343,13 +365,22 @@ class Dedup:
         self._joined.clear()
         return copies
 
-    def _ask_named(self, id_: bytes) -> list[int]:
-        """Buckets of user-supplied ids that may hold this one; remembers it in the current."""
-        *older, newest = self._buckets.named()
-        asked = [number for number in older if self.seen_in(number).may_hold(id_)]
-        if self.seen_in(newest).add(id_):
-            asked.append(newest)
-        return asked
+    def _names(self) -> Names:
+        buckets = self._buckets.named()
+        spans = self._buckets.named_spans()
+        for gone in self._spans.keys() - spans:
+            del self._spans[gone]
+        *older, current = [self._span(span) for span in spans]
+        return Names(buckets[-1], current, older, all(self.seen_in(b).ready for b in buckets))
+
+    def _span(self, span: int) -> Seen:
+        """What is remembered of user-supplied ids whose buckets begin in a span of time."""
+        found = self._spans.get(span)
+        if found is None:
+            size = max((len(f) for f in self._spans.values()), default=0)
+            capacity = max(self._capacity, int(size * 1.2))
+            found = self._spans[span] = Seen(capacity, ready=True, room=ROOM)
+        return found
 
     async def look_up(self, maybe: dict[int, list[Delivery[Any]]]) -> set[bytes]:
         """Which of the maybes are in the table; they are counted.
@@ -360,17 +391,14 @@ class Dedup:
         found: set[bytes] = set()
         for bucket, deliveries in maybe.items():
             try:
-                known = await self._store.look_up_seen(
-                    bucket, self._computation, [(d.slot, d.id) for d in deliveries]
-                )
+                known = await self._known(bucket, deliveries)
             except StoreUnavailable:
                 raise
             except StoreError:
                 if not await self._buckets.is_gone(bucket):
                     raise
-                # Everything in it was acknowledged: copies of that are remnants. What user
-                # ids it held is forgotten.
-                found.update(d.id for d in deliveries if not d.named)
+                # Everything in it was acknowledged: copies of that are remnants.
+                found.update(d.id for d in deliveries)
             else:
                 names = {name_of(id_) for id_ in known if is_derived(id_)}
                 for delivery in deliveries:
@@ -381,6 +409,22 @@ class Dedup:
         self.dropped += len(found)
         return found
 
+    async def _known(self, bucket: int, deliveries: list[Delivery[Any]]) -> set[bytes]:
+        """Which ids a bucket's table has, or those of all user-supplied ids."""
+        ids = [(delivery.slot, delivery.id) for delivery in deliveries]
+        if bucket != NAMED:
+            return await self._store.look_up_seen([bucket], self._computation, ids)
+        while True:
+            asked = self._buckets.named()
+            try:
+                return await self._store.look_up_seen(asked, self._computation, ids)
+            except StoreUnavailable:
+                raise
+            except StoreError:  # one was dropped meanwhile: what it held is forgotten
+                await self._buckets.load()
+                if self._buckets.named() == asked:
+                    raise
+
     def forget_buckets(self, buckets: Iterable[int]) -> None:
         """Forget what is remembered of dropped buckets."""
         for bucket in buckets:
@@ -390,9 +434,11 @@ class Dedup:
         """Learn from its table what others have seen of an inherited bucket: of ids in order the
         newest of each log, whatever its slot, and slice by slice those in no order."""
         found = self.seen_in(bucket)
-        after = FIRST_ID
-        if bucket not in self._buckets.named():
-            after = FIRST_DERIVED
+        span = self._buckets.named_span(bucket)
+        if span is not None:
+            after, filters = FIRST_ID, self._span(span)
+        else:
+            after, filters = FIRST_DERIVED, found
             newest = await self._store.newest_seen(bucket, self._computation)
             for log, number in newest.items():
                 found.advance(log, number)
@@ -401,7 +447,7 @@ class Dedup:
                 bucket, self._computation, self._slots, after, REBUILD_ROWS
             )
             for id_, _ in rows:
-                found.add(name_of(id_))
+                filters.add(name_of(id_))
             if len(rows) < REBUILD_ROWS:
                 found.ready = True
                 return

@@ -21,11 +21,12 @@ from millwheel.context import DEAD_LETTERS, Context, Effects, TimerIdentity
 from millwheel.errors import UserCodeError
 from millwheel.model import Delivery, Firing, Record, Timer
 from millwheel.runtime.bundle import Item
+from millwheel.runtime.entries import Change
 from millwheel.runtime.fusion import Passing
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.lineage import Lineage
 from millwheel.runtime.shared import Table
-from millwheel.runtime.states import Change, KeyState
+from millwheel.runtime.states import KeyState
 from millwheel.runtime.tasks import in_own_task, is_ours
 from millwheel.runtime.user_code import Process, context_of, process_of
 from millwheel.store.port import DeadLetter

@@ -30,11 +30,12 @@ from millwheel.runtime.bundle import Bundle, Item
 from millwheel.runtime.bundle_execution import run_bundle
 from millwheel.runtime.bundling import Bundling
 from millwheel.runtime.commits import put_together
+from millwheel.runtime.entries import Change
 from millwheel.runtime.execution import Execution
 from millwheel.runtime.interval import Interval, Ownership
 from millwheel.runtime.load import Measured
 from millwheel.runtime.recovery import Recovery
-from millwheel.runtime.states import Change, KeyState
+from millwheel.runtime.states import KeyState
 from millwheel.runtime.stragglers import Stragglers
 from millwheel.runtime.stretches import may_pass_on
 from millwheel.runtime.tasks import end, failure_of

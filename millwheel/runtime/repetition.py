@@ -97,13 +97,13 @@ class Repetition:
         self, record: Delivery[Any], context: Context[Any, Any], cell: KeyState
     ) -> list[Said]:
         """On a key that nothing is kept of."""
-        bare = KeyState(cell._cache, cell.key, cell.key_text, cell.slot)
+        bare = KeyState(cell.cache, cell.key, cell.key_text, cell.slot)
         size = bare.size
         bare.fill([], complete=True)
         try:
             return await self._try(record, context, bare)
         finally:
-            cell._cache.size -= bare.size - size
+            cell.cache.size -= bare.size - size
 
     async def _try(
         self, record: Delivery[Any], context: Context[Any, Any], cell: Any

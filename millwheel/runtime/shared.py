@@ -40,11 +40,11 @@ class Table(KeyState):
         """The table as it was captured last, to be read by records of the cell's keys."""
         stored, version = self.captured
         if self._snapshot is UNKNOWN or self._decoded_from is not stored:
-            layout = self._cache.layout
+            layout = self.cache.layout
             current = stored
-            if stored is not None and version != self._cache.version:
-                current = self._cache.current(stored, version)
-            self._snapshot = layout.decode(current, self)
+            if stored is not None and version != self.cache.version:
+                current = self.cache.current(stored, version)
+            self._snapshot = layout.decode(current)
             self._decoded_from = stored
             if self._guarded:
                 self._spelled = layout.encode(self._snapshot)
@@ -58,7 +58,7 @@ class Table(KeyState):
         """
         if not self._guarded or self._snapshot is UNKNOWN:
             return
-        layout, snapshot = self._cache.layout, self._snapshot
+        layout, snapshot = self.cache.layout, self._snapshot
         self._snapshot = UNKNOWN  # whatever comes now: nobody else sees a changed one
         if layout.encode(snapshot) != self._spelled:
             raise UserCodeError(

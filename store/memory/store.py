@@ -277,10 +277,10 @@ class MemoryStore:
                 self.tables.logs[log].retired = True
 
     async def look_up_seen(
-        self, bucket: int, computation: int, ids: list[tuple[int, bytes]]
+        self, buckets: Sequence[int], computation: int, ids: list[tuple[int, bytes]]
     ) -> set[bytes]:
         await self._called("look_up_seen")
-        known = self._seen(bucket)
+        known = set().union(*map(self._seen, buckets))
         names = {(slot, name_of(id_)) for slot, id_ in ids}
         return {
             id_ for slot, of, id_ in known if of == computation and (slot, name_of(id_)) in names
