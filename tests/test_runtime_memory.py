@@ -298,6 +298,35 @@ def test_a_full_cache_stays_full_of_the_frequent_keys() -> None:
     assert missed / 60_000 < 0.35, "a cache that knew all would miss a quarter"
 
 
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 30])
+async def test_states_of_records_behind_are_loaded_with_the_missing_ones(cache_bytes: int) -> None:
+    """So that not every chunk waits for the store; also if they are forgotten while they are loaded."""
+    values = [Item(f"key {n % 500}", n) for n in range(2000)]
+    limits = replace(QUICK, cache_bytes=cache_bytes, chunk_records=10, bundle_records=50,
+                     max_unacked_records=1000, fold_seconds=0.05, housekeeping_seconds=0.05)  # fmt: skip
+    source = script(ITEMS, values[:1000])
+    world = World(doing(source, remember, settings=limits))
+    await world.run()
+    loads = 0
+
+    async def slow(name: str) -> None:
+        nonlocal loads
+        if name == "load_keys":
+            loads += 1
+            await world.clock.sleep(0.02)
+
+    world.store.faults.before_call = slow
+    for value in values[1000:]:
+        source.append(inject(ITEMS, value))
+    engine = await world.run(tick=0.005)
+    assert world.tallied() == tally_of(values)
+    cache = world.interval("do").states
+    assert cache.size == sum(state.size for state in cache._keys.values())
+    assert loads <= 100, "one a chunk at the most"
+    assert cache_bytes == 0 or loads < 15
+    await engine.kill()
+
+
 async def test_failures_do_not_make_the_cache_count_wrong() -> None:
     """Its bytes are those of its entries, also after entries came and went in vain."""
 

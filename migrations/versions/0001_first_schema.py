@@ -331,6 +331,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("slot", "computation", "key", "entry"),
         comment="Current state as of the last fold; the view states adds what came after",
         schema=schema,
+        postgresql_with={"fillfactor": 80},
     )
     op.create_table(
         "state_change",

@@ -83,6 +83,8 @@ class Interval:
         self.ownership = Ownership.FREE
         self.settings = settings
         self.intake: deque[Delivery[Any]] = deque()
+        self.looked_ahead = 0
+        """Of so many at its head the states are here, or have been asked for, as far as is known."""
         self.backlog: dict[bytes, list[Item] | None] = {}
         """Keys that are running, or waiting in user code, with what came for them meanwhile."""
         self.dirty = False

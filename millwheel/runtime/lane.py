@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Container, Coroutine, Sequence
+from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,9 @@ Group = tuple[KeyState, list[Item]]
 
 JOINING_RECORDS = 1000
 """A commit of so many waits for no more: its own cost is a few per cent of theirs."""
+
+LOADED_AHEAD = 1000
+"""Records in the queue whose states are loaded with those that are missing now."""
 
 FAIR_TURN = 8
 """Every so many times the next interval in turn is asked for work first."""
@@ -337,6 +341,7 @@ class Lane:
             intake = interval.intake
             queued = len(intake)
             count = min(queued, settings.chunk_records)
+            interval.looked_ahead = max(0, interval.looked_ahead - count)
             if queued - count < settings.max_unacked_records <= queued:
                 self._engine.made_room(interval.step)
             return interval, [intake.popleft() for _ in range(count)]
@@ -424,15 +429,31 @@ class Lane:
         self.touch(interval, urgent=False)
 
     async def load(self, interval: Interval, states: list[KeyState]) -> None:
+        """Have these states; and those of records behind, so that not every chunk waits for the store."""
         limit = self._settings.eager_entries
+        ahead = self._ahead(interval, {state.key_text for state in states})
+        wanted = [*states, *ahead]
         self._looked.set()
         rows = await self._engine.patiently(
             lambda: self._engine.store.load_keys(
-                interval.step.id, [(s.slot, s.key_text) for s in states], limit
+                interval.step.id, [(s.slot, s.key_text) for s in wanted], limit
             )
         )
-        for state, entries in zip(states, rows, strict=True):
-            state.fill(entries, complete=len(entries) < limit)
+        for place, (state, entries) in enumerate(zip(wanted, rows, strict=True)):
+            if place < len(states) or (not state.loaded and interval.states.has(state)):
+                state.fill(entries, complete=len(entries) < limit)
+
+    def _ahead(self, interval: Interval, known: set[bytes]) -> list[KeyState]:
+        """States that the next records in the queue will ask for, and nobody has asked for yet."""
+        found: list[KeyState] = []
+        for item in islice(interval.intake, interval.looked_ahead, LOADED_AHEAD):
+            if item.key_text not in known:
+                known.add(item.key_text)
+                state = interval.state_of(item.key, item.key_text, item.slot)
+                if not state.loaded:
+                    found.append(state)
+        interval.looked_ahead = min(len(interval.intake), LOADED_AHEAD)
+        return found
 
     async def _run_groups(self, interval: Interval, groups: deque[Group]) -> None:
         """Run all groups; one that waits for something goes on by itself, out of the way."""

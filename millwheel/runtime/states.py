@@ -233,6 +233,10 @@ class StateCache:
             found.loaded = found.complete = self.layout.stateless
         return found
 
+    def has(self, state: KeyState) -> bool:
+        """Whether the key has this state, and not been forgotten since."""
+        return self._keys.get(state.key_text) is state
+
     def evict(self, limit: int, keep: Callable[[bytes], bool]) -> None:
         """Drop keys that were not used lately, until at most `limit` bytes are left.
 
