@@ -28,7 +28,7 @@ COMPOSE = (DEPLOY / "compose.yaml").read_text()
 def commands() -> list[list[str]]:
     """Every command line of millwheel's in the files there."""
     found = re.findall(r"^ExecStart=\S+/millwheel (.*)$", UNIT.read_text(), re.MULTILINE)
-    found += re.findall(r"^    command: (.*)$", COMPOSE, re.MULTILINE)
+    found += re.findall(r"^    command: (?!postgres )(.*)$", COMPOSE, re.MULTILINE)
     found += re.findall(r"--rm migrate (status .*)$", COMPOSE, re.MULTILINE)
     found += re.findall(r"^[#$] millwheel (.*?)(?: +#.*)?$", README, re.MULTILINE)
     found += re.findall(r"`millwheel (\w[^`]*)`", README)
