@@ -217,9 +217,8 @@ state = Table(
     Column("version", SmallInteger, nullable=False, comment="of the state's type when written"),
     PrimaryKeyConstraint("slot", "computation", "key", "entry"),
     comment="Current state as of the last fold; the view states adds what came after",
-    postgresql_with={
-        "fillfactor": 80
-    },  # a new version has room beside the old, and no index changes
+    # A new version of a row has room beside the old one, and no index changes.
+    postgresql_with={"fillfactor": 80},
 )
 
 timer = Table(

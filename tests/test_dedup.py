@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from millwheel.clock import VirtualClock
 from millwheel.codec import named_id
-from millwheel.errors import InvariantBroken, NotTheSameAgain
+from millwheel.errors import InvariantBroken, NotTheSameAgain, StoreError
 from millwheel.model import MAX_TIME, NAME_BYTES, Delivery, record_id
 from millwheel.runtime.buckets import Buckets, Stamps
 from millwheel.runtime.dedup import ERROR_RATE, NAMED, ROOM, Dedup, IdFilter, Seen
@@ -409,6 +409,20 @@ async def remember(dedup: Dedup, buckets: Buckets, store: MemoryStore, number: i
     dedup.landed([made.id])
 
 
+async def three_named() -> tuple[Buckets, Dedup, MemoryStore]:
+    """A user-supplied id in each of three buckets."""
+    clock, _, buckets, dedup = await make(
+        Settings(id_bucket_seconds=10.0, id_retention_seconds=30.0)
+    )
+    store = dedup._store
+    assert isinstance(store, MemoryStore)
+    for number in range(3):
+        await buckets.ensure_named()
+        await remember(dedup, buckets, store, number)
+        clock.advance(10.0)
+    return buckets, dedup, store
+
+
 async def test_user_ids_are_known_in_all_buckets_and_asked_of_few_filters() -> None:
     """In a day of buckets as in one: each filter costs every record that comes."""
     limits = Settings(id_bucket_seconds=3600.0, id_retention_seconds=86_400.0)
@@ -438,14 +452,7 @@ async def test_user_ids_are_known_in_all_buckets_and_asked_of_few_filters() -> N
 
 async def test_user_ids_of_a_bucket_that_is_dropped_meanwhile_are_forgotten() -> None:
     """By another worker; those of the other buckets are not."""
-    limits = Settings(id_bucket_seconds=10.0, id_retention_seconds=30.0)
-    clock, _, buckets, dedup = await make(limits)
-    store = dedup._store
-    assert isinstance(store, MemoryStore)
-    for number in range(3):
-        await buckets.ensure_named()
-        await remember(dedup, buckets, store, number)
-        clock.advance(10.0)
+    buckets, dedup, store = await three_named()
     first = buckets.named()[0]
     _, maybe, _ = dedup.sort([named(number) for number in range(3)])
     del store.tables.buckets[first]
@@ -453,15 +460,22 @@ async def test_user_ids_of_a_bucket_that_is_dropped_meanwhile_are_forgotten() ->
     assert first not in buckets.named()
 
 
+async def test_user_ids_that_could_not_be_looked_up_are_not_taken_for_seen() -> None:
+    """An error of the store while nothing was dropped is one: the records are not lost."""
+    _, dedup, store = await three_named()
+    _, maybe, _ = dedup.sort([named(number) for number in range(3)])
+
+    async def fail(name: str) -> None:
+        if name == "look_up_seen":
+            raise StoreError("something is wrong")
+
+    store.faults.before_call = fail
+    with pytest.raises(StoreError, match="something is wrong"):
+        await dedup.look_up(maybe)
+
+
 async def test_until_a_bucket_is_read_all_user_ids_may_be_in_it() -> None:
-    limits = Settings(id_bucket_seconds=10.0, id_retention_seconds=30.0)
-    clock, _, buckets, dedup = await make(limits)
-    store = dedup._store
-    assert isinstance(store, MemoryStore)
-    for number in range(3):
-        await buckets.ensure_named()
-        await remember(dedup, buckets, store, number)
-        clock.advance(10.0)
+    buckets, _, store = await three_named()
     inherited = frozenset(buckets.named())
     heir = Dedup(store, buckets, 1, (0, 65536), capacity=100, inherited=inherited)
     strangers = iter([named(number) for number in range(100, 110)])

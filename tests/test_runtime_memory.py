@@ -16,6 +16,7 @@ from millwheel import Computation, Context, ListState, MapState, Pipeline, Recor
 from millwheel.codec import encode_key
 from millwheel.errors import CommitUnknown
 from millwheel.runtime.entries import CELL_BYTES, Entries
+from millwheel.runtime.lane import AHEAD_SHARE
 from millwheel.runtime.states import StateCache
 from millwheel.state import StateLayout
 from millwheel.store.port import Commit
@@ -324,6 +325,37 @@ async def test_states_of_records_behind_are_loaded_with_the_missing_ones(cache_b
     assert cache.size == sum(state.size for state in cache._keys.values())
     assert loads <= 100, "one a chunk at the most"
     assert cache_bytes == 0 or loads < 15
+    await engine.kill()
+
+
+async def test_large_states_are_loaded_ahead_in_part_only() -> None:
+    """A thousand of them would be more than all that the cache may hold."""
+    limits = replace(QUICK, cache_bytes=1_000_000, chunk_records=10, bundle_records=50,
+                     max_unacked_records=1000, fold_seconds=0.05, housekeeping_seconds=0.05)  # fmt: skip
+
+    async def grow(record: Record[Item], ctx: Context[Kept]) -> None:
+        ctx.state.count += 1
+        ctx.state.numbers = [10_000_000 + record.value.number] * 1000
+        produce(ctx, record.value.number, ctx.state.count)
+
+    values = [Item(f"key {n % 200}", n) for n in range(400)]
+    source = script(ITEMS, values[:200])
+    world = World(doing(source, grow, settings=limits))
+    await world.run()
+    asked: list[int] = []
+    load_keys = world.store.load_keys
+
+    async def count(computation: int, keys: list[Any], limit: int) -> Any:
+        asked.append(len(keys))
+        return await load_keys(computation, keys, limit)
+
+    world.store.load_keys = count  # type: ignore[method-assign]
+    for value in values[200:]:
+        source.append(inject(ITEMS, value))
+    engine = await world.run(tick=0.005)
+    assert world.tallied() == tally_of(values)
+    assert sum(asked) >= 200
+    assert max(asked) <= 10 + 1_000_000 // AHEAD_SHARE // 8000
     await engine.kill()
 
 

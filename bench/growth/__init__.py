@@ -100,7 +100,7 @@ def _history(points: Points) -> Points:
         _bar(
             f"bytes of memory for each of {most['ids']:,} seen ids",
             more,
-            "grows with what is remembered: Bloom filters of 1.8 bytes an id and more",
+            "grows with what is remembered: Bloom filters of 2.7 bytes an id and more",
         ),
     ]
 

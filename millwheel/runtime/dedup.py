@@ -66,8 +66,10 @@ class IdFilter(BloomFilter):  # type: ignore[misc]
     positives stays within the error rate; a test measures it.
     """
 
-    def __init__(self, capacity: int) -> None:
-        super().__init__(capacity, ERROR_RATE)
+    def __init__(self, limit: int, room: float = 1.0) -> None:
+        super().__init__(int(limit * room), ERROR_RATE)
+        self.limit = limit
+        """Ids that it is to take."""
         assert self.num_slices == 10, "as many as are written out"
 
     def add(self, id_: bytes, skip_check: bool = False) -> bool:
@@ -103,8 +105,8 @@ class IdFilter(BloomFilter):  # type: ignore[misc]
 
 
 class Seen:
-    """The ids of one bucket seen by one interval: the newest number of each log, and Bloom filters
-    that grow with what comes in no order."""
+    """The ids of a bucket, or of a span of them, seen by one interval: the newest number of each log, and
+    Bloom filters that grow with what comes in no order."""
 
     __slots__ = ("_capacity", "_filters", "_room", "newest", "ready")
 
@@ -128,21 +130,15 @@ class Seen:
     def add(self, id_: bytes) -> bool:
         """Remember an id that comes in no order; True means that it may have been there before."""
         filters = self._filters
-        if len(filters) == 1 and not self._is_full(filters[0]):
+        if len(filters) == 1 and filters[0].count < filters[0].limit:
             return filters[0].add(id_) or not self.ready
         if any(id_ in part for part in filters):
             return True  # what is known takes no room again
-        if not filters or self._is_full(filters[-1]):
-            capacity = (
-                filters[-1].capacity * GROWTH if filters else int(self._capacity * self._room)
-            )
-            filters.append(IdFilter(capacity))
+        if not filters or filters[-1].count >= filters[-1].limit:
+            limit = filters[-1].limit * GROWTH if filters else self._capacity
+            filters.append(IdFilter(limit, self._room))
         filters[-1].add(id_)
         return not self.ready
-
-    def _is_full(self, part: IdFilter) -> bool:
-        full: bool = part.count * self._room >= part.capacity
-        return full
 
     def may_hold(self, id_: bytes) -> bool:
         """Whether the id may be there."""
@@ -390,37 +386,41 @@ class Dedup:
         """
         found: set[bytes] = set()
         for bucket, deliveries in maybe.items():
-            try:
-                known = await self._known(bucket, deliveries)
-            except StoreUnavailable:
-                raise
-            except StoreError:
-                if not await self._buckets.is_gone(bucket):
-                    raise
-                # Everything in it was acknowledged: copies of that are remnants.
-                found.update(d.id for d in deliveries)
-            else:
-                names = {name_of(id_) for id_ in known if is_derived(id_)}
-                for delivery in deliveries:
-                    if delivery.id not in known and names and name_of(delivery.id) in names:
-                        raise another_value(delivery)
-                found |= known
+            ids = [(delivery.slot, delivery.id) for delivery in deliveries]
+            known = await (
+                self._known_names(ids) if bucket == NAMED else self._known_in(bucket, ids)
+            )
+            names = {name_of(id_) for id_ in known if is_derived(id_)}
+            for delivery in deliveries:
+                if delivery.id not in known and names and name_of(delivery.id) in names:
+                    raise another_value(delivery)
+            found |= known
         self.maybes += sum(map(len, maybe.values()))
         self.dropped += len(found)
         return found
 
-    async def _known(self, bucket: int, deliveries: list[Delivery[Any]]) -> set[bytes]:
-        """Which ids a bucket's table has, or those of all user-supplied ids."""
-        ids = [(delivery.slot, delivery.id) for delivery in deliveries]
-        if bucket != NAMED:
+    async def _known_in(self, bucket: int, ids: list[tuple[int, bytes]]) -> set[bytes]:
+        """Which of these a bucket has. If it was dropped, everything in it was acknowledged: what comes of
+        it again is a remnant."""
+        try:
             return await self._store.look_up_seen([bucket], self._computation, ids)
+        except StoreUnavailable:
+            raise
+        except StoreError:
+            if not await self._buckets.is_gone(bucket):
+                raise
+            return {id_ for _, id_ in ids}
+
+    async def _known_names(self, ids: list[tuple[int, bytes]]) -> set[bytes]:
+        """Which of these the buckets of user-supplied ids have. What one held that was dropped is
+        forgotten."""
         while True:
             asked = self._buckets.named()
             try:
                 return await self._store.look_up_seen(asked, self._computation, ids)
             except StoreUnavailable:
                 raise
-            except StoreError:  # one was dropped meanwhile: what it held is forgotten
+            except StoreError:
                 await self._buckets.load()
                 if self._buckets.named() == asked:
                     raise

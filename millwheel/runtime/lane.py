@@ -56,7 +56,10 @@ JOINING_RECORDS = 1000
 """A commit of so many waits for no more: its own cost is a few per cent of theirs."""
 
 LOADED_AHEAD = 1000
-"""Records in the queue whose states are loaded with those that are missing now."""
+"""Records in the queue whose states are loaded with those that are missing now, at the most."""
+
+AHEAD_SHARE = 16
+"""And no more of them than fill such a part of the cache, by the size of those that came last."""
 
 FAIR_TURN = 8
 """Every so many times the next interval in turn is asked for work first."""
@@ -442,17 +445,22 @@ class Lane:
         for place, (state, entries) in enumerate(zip(wanted, rows, strict=True)):
             if place < len(states) or (not state.loaded and interval.states.has(state)):
                 state.fill(entries, complete=len(entries) < limit)
+        interval.states.loaded_bytes = sum(state.size for state in wanted) // len(wanted)
 
     def _ahead(self, interval: Interval, known: set[bytes]) -> list[KeyState]:
         """States that the next records in the queue will ask for, and nobody has asked for yet."""
+        size = interval.states.loaded_bytes
+        if not size:
+            return []
+        most = min(LOADED_AHEAD, self._settings.cache_bytes // AHEAD_SHARE // size)
         found: list[KeyState] = []
-        for item in islice(interval.intake, interval.looked_ahead, LOADED_AHEAD):
+        for item in islice(interval.intake, interval.looked_ahead, most):
             if item.key_text not in known:
                 known.add(item.key_text)
                 state = interval.state_of(item.key, item.key_text, item.slot)
                 if not state.loaded:
                     found.append(state)
-        interval.looked_ahead = min(len(interval.intake), LOADED_AHEAD)
+        interval.looked_ahead = max(interval.looked_ahead, min(len(interval.intake), most))
         return found
 
     async def _run_groups(self, interval: Interval, groups: deque[Group]) -> None:

@@ -216,6 +216,8 @@ class StateCache:
         """The same; who is looked at next comes first."""
         self._left = 0
         """The size that the last eviction left."""
+        self.loaded_bytes = 0
+        """What a key takes, of those that were loaded last; 0: none was."""
 
     def current(self, encoded: bytes, version: int) -> bytes:
         """Stored JSON, brought up to this code's version."""
