@@ -95,7 +95,7 @@ def test_what_did_not_hold_is_told_by_the_exit_code(
 def test_when_the_time_is_over_it_says_that_more_is_to_do(
     tmp_path: Path, instead: list[str]
 ) -> None:
-    assert command.main(arguments(tmp_path, "--hours", "0.0000001")) == command.NOT_REACHED
+    assert command.main(arguments(tmp_path, "--hours", "0")) == command.NOT_REACHED
     assert not instead
 
 

@@ -51,7 +51,7 @@ class Campaign:
         self._sum = summed(known)
         self._done = {result.name for result in self._sum.results}
         self._broken = 0
-        self._until = time.monotonic() + options.hours * 3600 if options.hours else None
+        self._until = time.monotonic() + options.hours * 3600 if options.hours is not None else None
         self._now = ""
 
     @property
@@ -62,7 +62,7 @@ class Campaign:
     async def carry_out(self) -> int:
         """All that is asked for; gives the exit code."""
         for run in self._runs():
-            if self._until is not None and time.monotonic() > self._until:
+            if self._until is not None and time.monotonic() >= self._until:
                 break
             await self._one(run)
         self._line("")
