@@ -29,9 +29,9 @@ def server() -> Iterator[tuple[str, Path]]:
             return
         store = directory / "store"
         try:
-            url = embedded.start(store).url
-            tune(url)
-            yield url, directory
+            tune(embedded.start(store).url)
+            embedded.stop(store)
+            yield embedded.start(store).url, directory
         finally:
             embedded.remove(store)
     finally:
@@ -39,10 +39,11 @@ def server() -> Iterator[tuple[str, Path]]:
 
 
 def tune(url: str) -> None:
-    """Have fewer checkpoints, as docs/deploy says: after each, whole pages go to the log of writes."""
+    """Settings as docs/deploy has them, from the server's next start on: few checkpoints, as after each whole
+    pages go to the log of writes, and room for the indices that rows are added to."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("ALTER SYSTEM SET max_wal_size = '8GB'")
-        connection.execute("SELECT pg_reload_conf()")
+        connection.execute("ALTER SYSTEM SET shared_buffers = '2GB'")
 
 
 def drop(url: str, schema: str) -> None:

@@ -180,11 +180,16 @@ class PostgresStore:
             raise translate(error) from error
 
     async def _rows(
-        self, name: str, params: dict[str, Any] | None = None, **tables: str
+        self,
+        name: str,
+        params: dict[str, Any] | None = None,
+        *,
+        binary: bool = False,
+        **tables: str,
     ) -> list[Any]:
         async with self._connection() as connection:
             cursor = await connection.execute(
-                self.statements.get(name, **tables), params or {}, prepare=True
+                self.statements.get(name, **tables), params or {}, prepare=True, binary=binary
             )
             return await cursor.fetchall()
 
@@ -549,7 +554,7 @@ class PostgresStore:
         after: tuple[bytes, int],
         limit: int,
     ) -> list[tuple[bytes, int]]:
-        rows = await self._rows(
+        return await self._rows(
             "scan_seen",
             {
                 "computation": computation,
@@ -559,9 +564,9 @@ class PostgresStore:
                 "slot": after[1],
                 "limit": limit,
             },
+            binary=True,
             table=bucket_table("seen_record", bucket),
         )
-        return [(id_.bytes, slot) for id_, slot in rows]
 
     # -- state ----------------------------------------------------------------------
 

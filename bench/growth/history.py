@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -51,23 +52,19 @@ def pipeline(path: Path) -> Pipeline:
 
 
 async def lay_out(url: str, path: Path) -> int:
-    """The tables, with a bucket for each of the last hours; gives whose ids are remembered."""
+    """The tables, with a bucket for each of the last hours, the one that ids come to now among them;
+    gives whose ids are remembered."""
     store = await fresh_store(url, SCHEMA)
+    now = time.time_ns() // 1000
+    begins = [now - hour * HOUR for hour in reversed(range(HOURS))]
+    for low, high in pairwise([*begins, now + 2 * HOUR]):  # none is to be opened while this runs
+        await store.open_bucket("named", 0, low, high)
     engine = Engine(pipeline(path), store, close_at_end=False)
     await engine.start()
     await engine.run()
     await engine.stop()
-    newest = next(b for b in await store.live_buckets() if b.family == "named")
-    begin = newest.high - HOUR
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(
-            sql.SQL("UPDATE {} SET low = %s WHERE id = %s").format(
-                sql.Identifier(SCHEMA, "bucket")
-            ),
-            (begin, newest.id),
-        )
-    for hour in range(1, HOURS):
-        await store.open_bucket("named", 0, begin - hour * HOUR, begin - (hour - 1) * HOUR)
+    found = [bucket for bucket in await store.live_buckets() if bucket.family == "named"]
+    assert len(found) == HOURS, f"{len(found)} buckets instead of {HOURS}"
     await store.close()
     return next(id_ for id_, step in engine.steps.items() if step.node.named)
 

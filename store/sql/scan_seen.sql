@@ -1,5 +1,5 @@
--- One slice of a bucket's ids, in key order, to rebuild a filter.
-SELECT id, slot FROM {table}
+-- One slice of a bucket's ids, in key order, to rebuild a filter; as bytes, which cost who reads them least.
+SELECT uuid_send(id), slot FROM {table}
 WHERE computation = %(computation)s
   AND (id, slot) > (%(id)s::uuid, %(slot)s)
   AND slot >= %(slot_from)s AND slot < %(slot_to)s
