@@ -364,7 +364,7 @@ class Graph:
                 )
             for stream in node.writes:
                 lines += [
-                    f"    table {sink_name(use)} gets {stream.name}, in the same commit"
+                    f"    {_sink_text(use)} gets {stream.name}, in the same commit"
                     for use in node.sinks.get(stream.name, [])
                 ]
                 if self.readers(stream.name) or not node.sinks.get(stream.name):
@@ -413,6 +413,13 @@ def _table_text(table: Table[Any]) -> str:
 def json_text(value: Any) -> str:
     """Compact JSON for people."""
     return msgspec.json.encode(value).decode()
+
+
+def _sink_text(use: SinkUse) -> str:
+    """What a sink is, as the terminal shows it."""
+    if isinstance(use.sink, JsonLinesFiles):
+        return f"a part file in {use.sink.directory}"
+    return f"table {use.sink.name}" if isinstance(use.sink, Table) else sink_name(use)
 
 
 def sink_name(use: SinkUse) -> str:

@@ -36,7 +36,7 @@ from millwheel.graph import (
 )
 from millwheel.model import Key
 from millwheel.settings import Settings
-from millwheel.sinks import Discard, Sink, SinkUse, Table
+from millwheel.sinks import Console, Discard, JsonLinesFiles, Sink, SinkUse, Table
 from millwheel.sources import Source
 from millwheel.state import StateLayout
 from millwheel.streams import Broadcast, Input, Stream, check_name
@@ -437,10 +437,12 @@ class Pipeline:
             node.kind == "injector" and any(s.name == stream.name for s in node.writes)
             for node in nodes.values()
         )
-        rides_along = isinstance(use.sink, Discard) or (
-            isinstance(use.sink, Table) and use.sink.in_producers_commit
-        )
-        if rides_along and writers and not injected and not use.apart:
+        if (
+            all(rides_along(writer, use) for writer in writers)
+            and writers
+            and not injected
+            and not use.apart
+        ):
             for writer in writers:
                 check_repeatable(writer, use)
                 check_sink_of_bundles(writer, use)
@@ -451,6 +453,30 @@ class Pipeline:
         assert node.computation is not None
         node.layout = self._layout(node.computation.state_type, node.name)
         nodes[node.name] = node
+
+
+def rides_along(writer: Node, use: SinkUse) -> bool:
+    """Whether a computation can write a sink in its own commits."""
+    match use.sink:
+        case Table():
+            return use.sink.in_producers_commit
+        case JsonLinesFiles():
+            writes_files = any(
+                isinstance(other.sink, JsonLinesFiles)
+                for uses in writer.sinks.values()
+                for other in uses
+            )
+            return (
+                use.sink.by is None
+                and not writes_files
+                and not writer.is_weak
+                and writer.exactly_once
+                and writer.bundles is None
+            )
+        case Console():
+            return False
+        case Discard():
+            return True
 
 
 def _without_sinks(node: Node) -> Node:

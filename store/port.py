@@ -613,6 +613,10 @@ class Store(Protocol):
         whatever slots."""
         ...
 
+    async def count_seen(self, bucket: int, computation: int, slots: tuple[int, int]) -> int:
+        """How many ids `scan_seen` gives, all slices together."""
+        ...
+
     async def scan_seen(
         self,
         bucket: int,

@@ -546,6 +546,14 @@ class PostgresStore:
         )
         return dict(log_and_number(id_.bytes) for (id_,) in rows)
 
+    async def count_seen(self, bucket: int, computation: int, slots: tuple[int, int]) -> int:
+        ((found,),) = await self._rows(
+            "count_seen",
+            {"computation": computation, "slot_from": slots[0], "slot_to": slots[1]},
+            table=bucket_table("seen_record", bucket),
+        )
+        return int(found)
+
     async def scan_seen(
         self,
         bucket: int,

@@ -62,6 +62,32 @@ def test_filters_that_grow_have_no_false_negatives(kind: str) -> None:
     assert false <= 1.5 * len(filter_._filters) * len(known) * ERROR_RATE
 
 
+def test_what_is_expected_gets_one_filter() -> None:
+    """However many are told of, a part at a time; what comes besides has room too."""
+    filter_ = Seen(100, ready=True)
+    early, known = ids("named", 0, 100), ids("named", 100, 5_000)
+    for id_ in early:
+        filter_.add(id_)
+    for _ in range(5):
+        filter_.expect(1_000)
+    for id_ in known:
+        filter_.add(id_)
+    assert [part.limit for part in filter_._filters] == [100, 6_000]
+    assert all(filter_.may_hold(id_) for id_ in early + known)
+    for id_ in ids("named", 10_000, 2_000):
+        filter_.add(id_)
+    limits = [part.limit for part in filter_._filters]
+    assert limits == [100, 6_000, 24_000], "what was expected has come"
+
+
+def test_a_filter_more_is_never_huge(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millwheel.runtime.dedup.LARGEST", 1_000)
+    filter_ = Seen(100, ready=True)
+    for id_ in ids("named", 0, 4_000):
+        filter_.add(id_)
+    assert [part.limit for part in filter_._filters] == [100, 400, 1_000, 1_000, 1_000, 1_000]
+
+
 def test_a_filter_does_not_grow_by_what_it_knows() -> None:
     """A resend of everything must not cost the memory of new records."""
     filter_ = Seen(100, ready=True)
@@ -70,6 +96,10 @@ def test_a_filter_does_not_grow_by_what_it_knows() -> None:
         for id_ in known:
             filter_.add(id_)
     assert len(filter_) <= len(known)
+    full = Seen(100, ready=True)
+    for id_ in known[:100] * 2:
+        full.add(id_)
+    assert (len(full), len(full._filters)) == (100, 1)
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)
@@ -158,7 +188,7 @@ def test_nothing_that_was_seen_is_surely_new(
         stamp, seen = stamps.next(), set(before)
         for number, (log, seq) in enumerate(arrivals):
             if number == rebuilt_at:
-                await dedup.rebuild(bucket, asyncio.sleep)
+                await dedup.rebuild(bucket)
             came = delivery(seq, stamp, log)
             candidates, maybe, old = dedup.sort([came])
             assert (candidates, old) == ([came], [])
@@ -480,13 +510,10 @@ async def test_until_a_bucket_is_read_all_user_ids_may_be_in_it() -> None:
     heir = Dedup(store, buckets, 1, (0, 65536), capacity=100, inherited=inherited)
     strangers = iter([named(number) for number in range(100, 110)])
 
-    async def pause() -> None:
-        """Nothing to do meanwhile."""
-
     for bucket in sorted(inherited):
         stranger = next(strangers)
         assert heir.sort([stranger]) == ([stranger], {NAMED: [stranger]}, [])
-        await heir.rebuild(bucket, pause)
+        await heir.rebuild(bucket)
     _, maybe, _ = heir.sort(list(strangers))
     assert maybe == {}
     copies = [named(number) for number in range(3)]

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
@@ -403,13 +404,14 @@ async def test_two_claims_at_once_never_hold_the_same_sequencer() -> None:
         assert first.interval.sequencer != second.interval.sequencer
 
 
-async def test_a_zombies_lines_do_not_stay_in_the_file(tmp_path: Any) -> None:
+@pytest.mark.parametrize("by", [None, lambda _: 0], ids=["in its own commit", "by a step"])
+async def test_a_zombies_lines_do_not_stay_in_the_file(tmp_path: Any, by: Any) -> None:
     """It appends before its commit is fenced; by then the file belongs to the new owner."""
     values = items(*range(12))
     pipeline = Pipeline("files", settings=SMALL)
     pipeline.inject(ITEMS, script(ITEMS, values), timestamp=time_of)
     pipeline.add(Tally(), ITEMS.by(key_of))
-    pipeline.sink(TALLY, JsonLinesFiles(tmp_path))
+    pipeline.sink(TALLY, JsonLinesFiles(tmp_path, by=by))
     world = World(pipeline)
     gate = Gate()
     first = await world.start()
@@ -532,6 +534,20 @@ async def test_a_refused_statement_costs_its_own_record_alone(
     assert sorted(params[0] for _, params in world.store.statements) == [v.number for v in good]
     assert sorted(msgspec.json.decode(v)["number"] for v, _ in world.letters()) == sorted(poison)
     assert world.counter("do", "dead_letters") == len(poison)
+
+
+@pytest.mark.parametrize("poison", [(0,), (3, 4, 20)])
+async def test_a_refused_statement_leaves_no_line_behind(
+    poison: tuple[int, ...], tmp_path: Path
+) -> None:
+    """Lines are appended before the commit that is refused."""
+    values = [Item("ab"[n % 2], n) for n in range(30)]
+    pipeline = doing(values, write, settings=QUICK, on_error="dead_letter")
+    pipeline.sink(TALLY, JsonLinesFiles(tmp_path))
+    world = World(pipeline)
+    refuse(world, *poison)
+    await world.run()
+    assert sorted(written_numbers(tmp_path)) == [n for n in range(30) if n not in poison]
 
 
 async def test_bisecting_many_records_with_an_injector_in_the_lane() -> None:
@@ -849,6 +865,28 @@ async def test_the_buckets_of_all_rows_of_a_chunk_are_there() -> None:
     world = World(tally_pipeline(script(ITEMS, values), limits))
     await world.run()
     assert world.tallied() == tally_of(values)
+
+
+async def test_user_ids_of_before_are_in_one_filter_after_a_restart() -> None:
+    """Each filter more is one that every record is to ask."""
+    values = items(*range(200))
+    limits = replace(QUICK, filter_capacity=10)
+    pipeline = Pipeline("named", settings=limits)
+    source = script(ITEMS, values)
+    pipeline.inject(ITEMS, source, timestamp=time_of, id=lambda item: item.number)
+    pipeline.add(Tally(), ITEMS.by(key_of))
+    pipeline.sink(TALLY, Table("out", Counted, numbered=True))
+    world = World(pipeline)
+    await world.run()
+    engine = await world.start()
+    (names,) = (i.dedup for i in engine.intervals if i.step.node.named)
+    await world.until(lambda: all(names.seen_in(b).ready for b in names.inherited))
+    (span,) = names._spans.values()
+    assert [part.limit for part in span._filters] == [240]
+    source.steps += script(ITEMS, items(*range(150, 210))).steps
+    engine.read_on()
+    await world.finish(engine)
+    assert sorted(world.numbers()) == list(range(210))
 
 
 async def test_a_bucket_may_go_between_the_filters_maybe_and_the_look_up() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from millwheel import (
+    Bundles,
     Computation,
     Console,
     Context,
@@ -257,11 +258,63 @@ def test_reserved_letters_do_not_let_two_nodes_clash() -> None:
     """Two relays for one table sink of one stream; a computation called like a relay."""
     pipeline = injected()
     pipeline.add(Tally(), ITEMS.by(key_of), name="tally_to_files")
-    pipeline.sink(TALLY, JsonLinesFiles("/nowhere"))
-    pipeline.sink(TALLY, JsonLinesFiles("/elsewhere"))
+    pipeline.sink(TALLY, JsonLinesFiles("/nowhere", by=lambda counted: counted.key))
+    pipeline.sink(TALLY, JsonLinesFiles("/elsewhere", by=lambda counted: counted.key))
     pipeline.sink(TALLY, Console())
     names = [node.name for node in pipeline.graph().nodes]
     assert len(names) == len(set(names)) == 5
+
+
+class Numbered(Computation[Item, None]):
+    """Reads in numbered bundles."""
+
+    writes = (TALLY,)
+    bundles = Bundles(records=10)
+
+    async def process_bundle(self, records: Sequence[Record[Any]], ctx: Context[None]) -> None: ...
+
+
+def steps_of(pipeline: Pipeline) -> list[str]:
+    return [node.name for node in pipeline.graph().nodes if node.kind != "injector"]
+
+
+def test_files_are_written_in_the_producers_commit_where_that_can_be() -> None:
+    """Elsewhere a step of their own writes them: what it reads is stored, and comes once."""
+    own = injected()
+    own.add(Tally(), ITEMS.by(key_of))
+    own.sink(TALLY, JsonLinesFiles("/here"))
+    assert steps_of(own) == ["tally"]
+    assert "a part file in /here gets tally, in the same commit" in own.graph().text()
+    own.sink(TALLY, JsonLinesFiles("/there"))
+    assert steps_of(own) == ["tally", "tally_to_files"]
+    rows = injected()
+    rows.sink(ITEMS, JsonLinesFiles("/here"))
+    assert steps_of(rows) == ["items_to_files"]
+    weak = injected(WORDS)
+    weak.add(FlatMap(str.split, to=MORE), WORDS.by(str), productions="weak")
+    weak.sink(MORE, JsonLinesFiles("/here"))
+    assert steps_of(weak) == ["make_more", "more_to_files"]
+    careless = injected()
+    careless.add(Tally(), ITEMS.by(key_of), exactly_once=False)
+    careless.sink(TALLY, JsonLinesFiles("/here"))
+    assert steps_of(careless) == ["tally", "tally_to_files"]
+    numbered = injected()
+    numbered.add(Numbered(), ITEMS.by(key_of))
+    numbered.sink(TALLY, JsonLinesFiles("/here"))
+    assert steps_of(numbered) == ["numbered", "tally_to_files"]
+
+
+async def test_a_value_of_another_type_gets_into_no_file(tmp_path: Path) -> None:
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        ctx.produce(TALLY, Counted("a", "seven", 1))  # type: ignore[arg-type]
+
+    pipeline = doing([Item("a", 1)], do, settings=QUICK, on_error="dead_letter")
+    pipeline.sink(TALLY, JsonLinesFiles(tmp_path))
+    world = World(pipeline)
+    await world.run()
+    ((_, error),) = world.letters()
+    assert "is not a value of type Counted" in error
+    assert written_numbers(tmp_path) == []
 
 
 # -- deploys -------------------------------------------------------------------------------------

@@ -894,6 +894,19 @@ async def test_seen_ids_are_scanned_in_slices(site: Site) -> None:
     assert found == [(id_, slot) for slot, _, id_ in mine if 3 <= slot < 12]
 
 
+async def test_seen_ids_are_counted_as_they_are_scanned(site: Site) -> None:
+    owner = await Owner.take(site.store)
+    commit = owner.commit()
+    mine = [owner.seen(n, slot=n // 7) for n in range(100)]
+    others = [(slot, owner.computation + 1, id_) for slot, _, id_ in mine]
+    commit.seen[commit.bucket] = [*mine, *others]
+    await owner.write(commit)
+    count = site.store.count_seen
+    assert await count(commit.bucket, owner.computation, (0, SLOTS)) == 100
+    assert await count(commit.bucket, owner.computation, (3, 12)) == 63
+    assert await count(commit.bucket, owner.computation + 2, (0, SLOTS)) == 0
+
+
 async def test_of_each_log_the_newest_seen_id_is_found(site: Site) -> None:
     """Not those of others, and no ids that come in no order."""
     owner = await Owner.take(site.store)
@@ -919,6 +932,8 @@ async def test_a_bucket_that_is_gone_is_an_error_not_an_empty_one(site: Site) ->
         await site.store.scan_seen(4711, owner.computation, (0, SLOTS), (bytes(16), -1), 10)
     with pytest.raises(StoreError):
         await site.store.newest_seen(4711, owner.computation)
+    with pytest.raises(StoreError):
+        await site.store.count_seen(4711, owner.computation, (0, SLOTS))
 
 
 async def test_folded_entries_are_loaded_by_key_entry_and_range(site: Site) -> None:

@@ -19,6 +19,7 @@ A computation added with ``exactly_once=False`` knows the ids in flight, and no 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import Any, NamedTuple
@@ -39,6 +40,13 @@ ERROR_RATE = 0.001
 """Share of new records that are looked up in the table although they are new."""
 
 GROWTH = 4
+"""A filter that is full is followed by one for so many times as many ids: each is one more to ask."""
+
+LARGEST = 32_000_000
+"""But for no more ids than this, which are 60 MB or, with `ROOM`, 90: so much may be in vain."""
+
+SPARE = 1.2
+"""A filter for what is there, or for as much as there was, has room for a little more."""
 
 ROOM = 1.5
 """A filter that many buckets share is given room for so many times the ids that it takes: an id that
@@ -108,13 +116,16 @@ class Seen:
     """The ids of a bucket, or of a span of them, seen by one interval: the newest number of each log, and
     Bloom filters that grow with what comes in no order."""
 
-    __slots__ = ("_capacity", "_filters", "_room", "newest", "ready")
+    __slots__ = ("_capacity", "_expected", "_filters", "_full", "_room", "newest", "ready")
 
     def __init__(self, capacity: int, *, ready: bool, room: float = 1.0) -> None:
         self._capacity = capacity
         self._room = room
         """Ids that a filter could hold, for each that it is given."""
         self._filters: list[IdFilter] = []
+        self._full: list[IdFilter] = []
+        """All but the last."""
+        self._expected = 0
         self.newest: dict[int, int] = {}
         """By log."""
         self.ready = ready
@@ -129,16 +140,26 @@ class Seen:
 
     def add(self, id_: bytes) -> bool:
         """Remember an id that comes in no order; True means that it may have been there before."""
+        full = self._full
+        if full and any(id_ in part for part in full):
+            return True
         filters = self._filters
-        if len(filters) == 1 and filters[0].count < filters[0].limit:
-            return filters[0].add(id_) or not self.ready
-        if any(id_ in part for part in filters):
-            return True  # what is known takes no room again
         if not filters or filters[-1].count >= filters[-1].limit:
-            limit = filters[-1].limit * GROWTH if filters else self._capacity
-            filters.append(IdFilter(limit, self._room))
-        filters[-1].add(id_)
-        return not self.ready
+            if filters and id_ in filters[-1]:
+                return True  # what is known takes no room again
+            self._grow()
+        return filters[-1].add(id_) or not self.ready
+
+    def expect(self, ids: int) -> None:
+        """So many more are about to be added: the next filter is to have room for them."""
+        self._expected += ids
+
+    def _grow(self) -> None:
+        filters = self._filters
+        limit = min(filters[-1].limit * GROWTH, LARGEST) if filters else self._capacity
+        filters.append(IdFilter(max(limit, int(self._expected * SPARE)), self._room))
+        self._full = filters[:-1]
+        self._expected = 0
 
     def may_hold(self, id_: bytes) -> bool:
         """Whether the id may be there."""
@@ -207,7 +228,7 @@ class Dedup:
         if found is None:
             size = max((len(f) for f in self._seen.values()), default=0)
             found = self._seen[bucket] = Seen(
-                max(self._capacity, int(size * 1.2)),
+                max(self._capacity, int(size * SPARE)),
                 ready=bucket not in self.inherited,
             )
         return found
@@ -374,7 +395,7 @@ class Dedup:
         found = self._spans.get(span)
         if found is None:
             size = max((len(f) for f in self._spans.values()), default=0)
-            capacity = max(self._capacity, int(size * 1.2))
+            capacity = max(self._capacity, int(size * SPARE))
             found = self._spans[span] = Seen(capacity, ready=True, room=ROOM)
         return found
 
@@ -430,7 +451,20 @@ class Dedup:
         for bucket in buckets:
             self._seen.pop(bucket, None)
 
-    async def rebuild(self, bucket: int, pause: Any) -> None:
+    def inherited_by_kind(self) -> tuple[list[int], list[int]]:
+        """Inherited buckets: those with filters of their own, and those that share some."""
+        inherited = sorted(self.inherited)
+        sharing = [id_ for id_ in inherited if self._buckets.named_span(id_) is not None]
+        return [id_ for id_ in inherited if id_ not in sharing], sharing
+
+    async def expect(self, bucket: int) -> None:
+        """Have room for the user-supplied ids that others have seen of an inherited bucket."""
+        span = self._buckets.named_span(bucket)
+        if span is not None:
+            found = await self._store.count_seen(bucket, self._computation, self._slots)
+            self._span(span).expect(found)
+
+    async def rebuild(self, bucket: int) -> None:
         """Learn from its table what others have seen of an inherited bucket: of ids in order the
         newest of each log, whatever its slot, and slice by slice those in no order."""
         found = self.seen_in(bucket)
@@ -452,7 +486,7 @@ class Dedup:
                 found.ready = True
                 return
             after = rows[-1]
-            await pause()
+            await asyncio.sleep(0)
 
 
 def another_value(delivery: Delivery[Any]) -> NotTheSameAgain:

@@ -108,7 +108,8 @@ class Holdings:
             raise
         engine.promises.restore()
         for interval in taken:
-            self._rebuild_filters(interval)
+            if interval.dedup is not None:
+                engine.spawn(engine.housekeeping.rebuild(interval), f"filters of {interval.name}")
             engine.assign_lane(interval)
             engine.touch(interval, urgent=interval.has_news())
             engine.wake(interval)
@@ -160,16 +161,6 @@ class Holdings:
                     path = use.sink.path / f"part-{interval.id:05d}.jsonl"
                     length = (claim.position or {}).get("length", 0)
                     interval.part_file = PartFile(path, length)
-
-    def _rebuild_filters(self, interval: Interval) -> None:
-        """Filters of the buckets that may hold ids of others before us, beside the lanes."""
-        engine = self._engine
-        if interval.dedup is not None:
-            for bucket in interval.dedup.inherited:
-                engine.spawn(
-                    engine.housekeeping.rebuild(interval, bucket),
-                    f"filter {bucket} of {interval.name}",
-                )
 
     # -- handing over -----------------------------------------------------------------
 

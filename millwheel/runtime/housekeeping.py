@@ -7,12 +7,12 @@ nothing (`millwheel.runtime.heartbeat`).
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from millwheel.errors import StoreError
 from millwheel.runtime.bundling import Bundling
-from millwheel.runtime.interval import Interval
+from millwheel.runtime.interval import Interval, Ownership
 from millwheel.runtime.service import Service
 
 if TYPE_CHECKING:
@@ -32,14 +32,28 @@ class Housekeeping(Service):
         """Open bundles whose members have not all come again, and since when; those that were told
         of, since the end of time."""
 
-    async def rebuild(self, interval: Interval, bucket: int) -> None:
-        """Fill the filter of an inherited bucket, beside the lanes."""
+    async def rebuild(self, interval: Interval) -> None:
+        """Learn what others have seen of its keys, beside the lanes.
 
-        async def pause() -> None:
-            await asyncio.sleep(0)
+        Buckets that share a filter come last, and it is made for all that they hold: one that has to grow
+        is several, which every record is to ask.
+        """
+        dedup = interval.dedup
+        alone, sharing = dedup.inherited_by_kind()
+        for bucket in alone:
+            await self._learn(interval, bucket, dedup.rebuild)
+        for bucket in sharing:
+            await self._learn(interval, bucket, dedup.expect)
+        for bucket in sharing:
+            await self._learn(interval, bucket, dedup.rebuild)
 
+    async def _learn(
+        self, interval: Interval, bucket: int, learn: Callable[[int], Awaitable[None]]
+    ) -> None:
+        if interval.ownership is not Ownership.HELD:
+            return
         try:
-            await self._engine.patiently(lambda: interval.dedup.rebuild(bucket, pause))
+            await self._engine.patiently(lambda: learn(bucket))
         except StoreError:
             # Dropped meanwhile, with everything in it acknowledged: there is nothing to read.
             if not await self._engine.buckets.is_gone(bucket):

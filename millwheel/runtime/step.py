@@ -290,7 +290,11 @@ class StreamRoute:
 
     def _write_line(self, effects: Effects, value: Any) -> None:
         for row in self.rows:
-            line = msgspec.json.encode(row(value) if row else value)
+            if row is None:
+                line = self.codec.encode(value)
+                self.codec.check(line, value)
+            else:
+                line = msgspec.json.encode(row(value))
             if self.to_file:
                 effects.lines.append(line)
                 effects.size += len(line)

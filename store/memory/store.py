@@ -291,6 +291,12 @@ class MemoryStore:
         found = [id_ for _, of, id_ in self._seen(bucket) if of == computation]
         return dict(log_and_number(id_) for id_ in sorted(found) if not is_derived(id_))
 
+    async def count_seen(self, bucket: int, computation: int, slots: tuple[int, int]) -> int:
+        await self._called("count_seen")
+        return sum(
+            of == computation and slots[0] <= slot < slots[1] for slot, of, _ in self._seen(bucket)
+        )
+
     async def scan_seen(
         self,
         bucket: int,
