@@ -97,7 +97,7 @@ async def many(options, url, *, queued):
     DBOS.launch()
     if queued:
         queue = await DBOS.register_queue_async(
-            "payments", worker_concurrency=AT_A_TIME, polling_interval_sec=0.01
+            "payments", worker_concurrency=AT_A_TIME, polling_interval_sec=0.1
         )
     room = asyncio.Semaphore(AT_A_TIME)
 
