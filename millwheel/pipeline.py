@@ -437,12 +437,8 @@ class Pipeline:
             node.kind == "injector" and any(s.name == stream.name for s in node.writes)
             for node in nodes.values()
         )
-        if (
-            all(rides_along(writer, use) for writer in writers)
-            and writers
-            and not injected
-            and not use.apart
-        ):
+        alone = not writers or injected or use.apart
+        if not alone and all(_rides_along(writer, use) for writer in writers):
             for writer in writers:
                 check_repeatable(writer, use)
                 check_sink_of_bundles(writer, use)
@@ -455,7 +451,7 @@ class Pipeline:
         nodes[node.name] = node
 
 
-def rides_along(writer: Node, use: SinkUse) -> bool:
+def _rides_along(writer: Node, use: SinkUse) -> bool:
     """Whether a computation can write a sink in its own commits."""
     match use.sink:
         case Table():

@@ -214,8 +214,8 @@ class JsonLinesFiles:
         by: the key that spreads values over part files, which a step of their own writes: a
             constant for one file, in the order in which values arrive. Without it each interval of
             the computation that produces the values has a file, written in its own commit. Where
-            that cannot be (rows of a source, weak productions, numbered bundles, a second set
-            of files) one file is written, as by a constant.
+            that cannot be (rows of a source, weak productions, ``exactly_once=False``, numbered
+            bundles, a second set of files) one file is written, as by a constant.
     """
 
     directory: Path | str

@@ -878,13 +878,19 @@ async def test_seen_ids_are_looked_up_by_slot_computation_and_bucket(site: Site)
     assert not await site.store.look_up_seen([commit.bucket], owner.computation, elsewhere)
 
 
-async def test_seen_ids_are_scanned_in_slices(site: Site) -> None:
+async def a_hundred_seen(site: Site) -> tuple[Owner, Commit, list[tuple[int, int, bytes]]]:
+    """Ids of an owner, seven of each slot, which another computation has as well."""
     owner = await Owner.take(site.store)
     commit = owner.commit()
     mine = [owner.seen(n, slot=n // 7) for n in range(100)]
     others = [(slot, owner.computation + 1, id_) for slot, _, id_ in mine]
     commit.seen[commit.bucket] = [*mine, *others]
     await owner.write(commit)
+    return owner, commit, mine
+
+
+async def test_seen_ids_are_scanned_in_slices(site: Site) -> None:
+    owner, commit, mine = await a_hundred_seen(site)
     after, found = mine[9][2], []
     place = (after, mine[9][0])
     while page := await site.store.scan_seen(commit.bucket, owner.computation, (3, 12), place, 10):
@@ -895,12 +901,7 @@ async def test_seen_ids_are_scanned_in_slices(site: Site) -> None:
 
 
 async def test_seen_ids_are_counted_as_they_are_scanned(site: Site) -> None:
-    owner = await Owner.take(site.store)
-    commit = owner.commit()
-    mine = [owner.seen(n, slot=n // 7) for n in range(100)]
-    others = [(slot, owner.computation + 1, id_) for slot, _, id_ in mine]
-    commit.seen[commit.bucket] = [*mine, *others]
-    await owner.write(commit)
+    owner, commit, _ = await a_hundred_seen(site)
     count = site.store.count_seen
     assert await count(commit.bucket, owner.computation, (0, SLOTS)) == 100
     assert await count(commit.bucket, owner.computation, (3, 12)) == 63
