@@ -18,7 +18,7 @@ import psycopg
 from psycopg import sql
 
 from bench.apart import apart
-from bench.growth.running import WARM, through
+from bench.growth.running import through
 from bench.server import drop, fresh_store, settle
 from bench.workload import BALANCES, PAYMENTS, KeepBalance, payments_file
 from millwheel import Discard, JsonLines, Pipeline
@@ -28,6 +28,9 @@ from millwheel.store.postgres import PostgresStore
 SCHEMA = "bench_history"
 HOURS = 24
 HOUR = 3_600_000_000
+WARM = 0.4
+"""Part of the rows after which counting begins: a worker has just scanned gigabytes, and the present
+hour's index must be in memory again."""
 FILL = """
 INSERT INTO {} (slot, computation, id)
 SELECT (hashint8(number) & 65535), %s, ('0' || substr(md5(number::text), 2))::uuid
@@ -105,7 +108,7 @@ async def point(url: str, path: Path, rows: Path, count: int) -> dict[str, Any]:
 
 async def measure(url: str, directory: Path, quick: bool) -> list[dict[str, Any]]:
     """From no history to the longest, which stands between two that are empty."""
-    count = 20_000 if quick else 300_000
+    count = 20_000 if quick else 1_000_000
     payments_file(directory, count)
     rows = directory / f"payments-{count}.jsonl"
 
