@@ -24,9 +24,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millwheel import files
 from millwheel.errors import InputError, UsageError
-from millwheel.files import Csv, JsonLines
+from millwheel.files import Csv, JsonLines, packed
+from millwheel.files import reader as reading
+from millwheel.files.csv_rows import CsvReader
+from millwheel.files.reader import BOM, MARK_ROWS, TEXT_CHARACTERS
 from millwheel.sources import Partition, Reader, Row, Source
 
 
@@ -123,7 +125,9 @@ def place() -> Iterator[Path]:
 def tuned(**constants: int) -> Iterator[None]:
     with ExitStack() as stack:
         for name, value in constants.items():
-            stack.enter_context(mock.patch.object(files, name, value))
+            for module in (packed, reading):
+                if hasattr(module, name):
+                    stack.enter_context(mock.patch.object(module, name, value))
         yield
 
 
@@ -148,7 +152,7 @@ blank_lines = st.sampled_from([b"", b" ", b"\t", b"\r", b" \r"])
 @st.composite
 def json_files(draw: st.DrawFn) -> tuple[bytes, list[tuple[int, int, Any]]]:
     """A JSON Lines file and its rows: (offset, line, value)."""
-    data = draw(st.sampled_from([b"", files.BOM]))
+    data = draw(st.sampled_from([b"", BOM]))
     rows: list[tuple[int, int, Any]] = []
     parts = draw(st.lists(st.one_of(json_values, blank_lines), max_size=20))
     for line, part in enumerate(parts, 1):
@@ -168,7 +172,7 @@ def json_files(draw: st.DrawFn) -> tuple[bytes, list[tuple[int, int, Any]]]:
 def csv_files(draw: st.DrawFn) -> tuple[bytes, list[tuple[int, int, Any]]]:
     """A CSV file of two columns and its rows."""
     lines = draw(st.integers(0, 2))
-    data = draw(st.sampled_from([b"", files.BOM])) + b"\n" * lines + b"x,y\n"
+    data = draw(st.sampled_from([b"", BOM])) + b"\n" * lines + b"x,y\n"
     line = lines + 2
     rows: list[tuple[int, int, Any]] = []
     cell = st.text(alphabet='ab",é \n', max_size=5)
@@ -315,7 +319,7 @@ def test_any_csv_is_cut_like_the_csv_module_cuts_it_whatever_the_chunks(
     rows, error = outcome(source, dict[str, str], 1000)
     with tuned(**tuning):
         assert outcome(source, dict[str, str], limit) == (rows, error)
-    with mock.patch.object(files._CsvReader, "_decode_together", return_value=None):
+    with mock.patch.object(CsvReader, "_decode_together", return_value=None):
         assert outcome(source, dict[str, str], limit) == (rows, error)
     if max_row_bytes == 1000 and "\r" not in text.replace("\r\n", "\n") and not error:
         # the csv module gives up a bad row at its bad place: only good rows compare
@@ -511,7 +515,7 @@ def test_an_empty_file_has_no_rows(tmp_path: Path) -> None:
         assert reader.progress() == 1.0
         position = reader.position(0)
         reader.close()
-        path.write_bytes(packing(files.BOM + b"1\n"))
+        path.write_bytes(packing(BOM + b"1\n"))
         reader = open_file(JsonLines(path), Any, position)
         assert [(row.offset, row.line, row.value) for row in drain(reader)] == [(0, 1, 1)]
         reader.close()
@@ -550,7 +554,7 @@ def test_bad_rows_of_json_lines(tmp_path: Path) -> None:
     assert rows[3].text == '{"a": 1, "b": "\\xff"}'
     assert "is not UTF-8" in wrong(rows[4])
     assert "the row has 100,000 bytes, more than the limit of 200" in wrong(rows[6])
-    assert rows[6].text == "[" * files.TEXT_CHARACTERS
+    assert rows[6].text == "[" * TEXT_CHARACTERS
     assert rows[7].text == '{"a": \\x00}'
 
 
@@ -594,9 +598,9 @@ def test_error_and_text_of_a_bad_row_fit_into_a_dead_letter(tmp_path: Path) -> N
     value = "x\0" + "é😀" * 10_000
     path.write_bytes(msgspec.json.encode({"pick": value}) + b"\n")
     (row,) = read_all(JsonLines(path), Choice)
-    assert len(wrong(row)) < files.TEXT_CHARACTERS + 200
+    assert len(wrong(row)) < TEXT_CHARACTERS + 200
     assert "\0" not in wrong(row)
-    assert len(row.text) == files.TEXT_CHARACTERS
+    assert len(row.text) == TEXT_CHARACTERS
     path.write_bytes(b"pick\n" + value.encode() + b"\n")
     (row,) = read_all(Csv(path), Choice)
     assert "\0" not in wrong(row) + row.text
@@ -621,7 +625,7 @@ def test_a_row_that_is_too_long_is_never_kept_whole(tmp_path: Path) -> None:
         assert peak < 4 << 20
         *_, long, last = rows
         assert "line 2: the row has 33,554,434 bytes, more than the limit of 10,000" in wrong(long)
-        assert long.text == '"' + "y" * (files.TEXT_CHARACTERS - 1)
+        assert long.text == '"' + "y" * (TEXT_CHARACTERS - 1)
         assert last.value in ("z", {"x": "z"})
         assert last.line == 3
 
@@ -978,11 +982,11 @@ def test_a_file_that_may_not_be_read_or_breaks_off(
                 raise OSError(5, "Input/output error")
             return super().read(2 if self.tell() else 4) or b""
 
-    monkeypatch.setattr(files, "FileIO", Forbidden)
+    monkeypatch.setattr(packed, "FileIO", Forbidden)
     assert refusal(JsonLines(path)) == f"{path}: cannot be opened: Permission denied"
-    monkeypatch.setattr(files, "FileIO", Unreadable)
+    monkeypatch.setattr(packed, "FileIO", Unreadable)
     assert refusal(JsonLines(path)) == f"{path}: cannot be read: Input/output error"
-    monkeypatch.setattr(files, "FileIO", Broken)
+    monkeypatch.setattr(packed, "FileIO", Broken)
     reader = open_file(JsonLines(path))
     assert [row.value for row in reader.read(10)] == [1, 2]
     for _ in range(2):
@@ -990,7 +994,7 @@ def test_a_file_that_may_not_be_read_or_breaks_off(
             reader.read(10)
     position = reader.position(1)
     reader.close()
-    monkeypatch.setattr(files, "FileIO", io.FileIO)
+    monkeypatch.setattr(packed, "FileIO", io.FileIO)
     reader = open_file(JsonLines(path), Any, position)
     assert [row.value for row in drain(reader)] == [2, 3, 4]
     reader.close()
@@ -1207,7 +1211,7 @@ def test_marks_lie_dense_in_one_large_read(tmp_path: Path) -> None:
     assert len(reader.read(10_000)) == 10_000
     for acknowledged in (0, 999, 1_000, 5_500, 10_000):
         mark = reader.position(acknowledged)["mark_row"]
-        assert acknowledged - files.MARK_ROWS < mark <= acknowledged
+        assert acknowledged - MARK_ROWS < mark <= acknowledged
     with pytest.raises(AssertionError):
         reader.position(5_000)
     with pytest.raises(AssertionError):
