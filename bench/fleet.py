@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,8 @@ from millwheel.store.migrate import migrate
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_SECONDS = 300.0
+QUIET = timedelta(seconds=2)
+"""So long nothing was decided about places: several looks of the balancer."""
 
 
 class Stretch(NamedTuple):
@@ -102,13 +105,17 @@ class Fleet:
         self.wait_until(lambda: self._is_placed(len(self.processes)), "all have their places")
 
     def _is_placed(self, number: int) -> bool:
-        """Whether everything is owned by who should own it, and everybody has something."""
+        """Whether everything is owned by who should own it, everybody has something, and nothing is
+        decided any more."""
         rows = self.ask(
             "SELECT count(DISTINCT owner), count(*) FILTER (WHERE owner IS NULL OR "
             "owner IS DISTINCT FROM wanted_by OR split_at IS NOT NULL) FROM {}",
             "key_interval",
         )
-        return bool(rows[0] == (number, 0))
+        quiet = self.ask(
+            "SELECT max(at) < clock_timestamp() - %s FROM {}", "placement_event", QUIET
+        )
+        return bool(rows[0] == (number, 0) and quiet[0][0])
 
     def rows_done(self) -> int:
         """Rows of the sources that are acknowledged."""

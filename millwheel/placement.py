@@ -31,7 +31,8 @@ squares per worker. So no assignment comes twice while the load stays as it is. 
 that is still hot is narrower than what was split, what is merged is too cold to be split, and
 nothing is merged below twice the number of workers, at which nothing is split for being few.
 Against figures that tremble there are thresholds, and intervals that were moved, split or merged
-of late (`recent`) are left alone.
+of late (`recent`) are left alone. But step 3 asks for no figures: what was just split may go to a worker
+that has two less of the computation, so that one that joined need not wait for its share.
 """
 
 from __future__ import annotations
@@ -202,6 +203,7 @@ def plan(
     intervals: Iterable[IntervalLoad],
     settings: Settings,
     recent: Collection[int] = frozenset(),
+    cut: Collection[int] = frozenset(),
 ) -> list[Decision]:
     """What should change now.
 
@@ -214,13 +216,14 @@ def plan(
         intervals: all of the pipeline.
         recent: ids of intervals that were moved, split (both parts) or merged less than
             `settings.placement_cooldown_seconds` ago.
+        cut: those of them that were cut, and not moved since.
     """
     workers = list(workers)
     alive = in_touch(workers)
     if not alive:
         return []
     left_out = {worker.id for worker in workers} - {worker.id for worker in alive}
-    planner = _Planner(alive, left_out, sorted(intervals, key=_place), settings, recent)
+    planner = _Planner(alive, left_out, sorted(intervals, key=_place), settings, recent, cut)
     planner.assign_orphans()
     if planner.decisions:
         return planner.decisions
@@ -245,6 +248,7 @@ class _Planner:
         intervals: list[IntervalLoad],
         settings: Settings,
         recent: Collection[int],
+        cut: Collection[int],
     ) -> None:
         self.decisions: list[Decision] = []
         self._workers = {worker.id: worker for worker in workers}
@@ -258,6 +262,8 @@ class _Planner:
         self._number: Counter[tuple[str, str]] = Counter()
         self._fixed: set[int] = set(recent)
         """Intervals that nothing more is decided about, orphans aside."""
+        self._cut: set[int] = set(cut)
+        """Those of them that may be moved, though only for the number of their computation."""
         self._budget = settings.placement_moves
         for interval in intervals:
             home = self._home_of(interval)
@@ -272,6 +278,7 @@ class _Planner:
             pinned = interval.pinned and interval.wanted_by == home
             if under_way or pinned or interval.to_be is not None:
                 self._fixed.add(interval.id)
+                self._cut.discard(interval.id)
         self._fair = sum(interval.cpu for interval in intervals) / len(workers)
         """Load of a worker, if all had the same."""
         self._hot = max(settings.placement_quiet_load, self._fair) * (
@@ -316,11 +323,12 @@ class _Planner:
         self._budget -= 1
         self._fixed.update(interval.id for interval in intervals)
 
-    def _movable(self, home: str) -> list[IntervalLoad]:
+    def _movable(self, home: str, *, with_cut: bool = False) -> list[IntervalLoad]:
+        fixed = self._fixed - self._cut if with_cut else self._fixed
         return [
             interval
             for interval in self._intervals
-            if self._home.get(interval.id) == home and interval.id not in self._fixed
+            if self._home.get(interval.id) == home and interval.id not in fixed
         ]
 
     # -- orphans --------------------------------------------------------------------------------
@@ -429,7 +437,11 @@ class _Planner:
             for giver, taker in self._unequal(
                 {worker: self._number[worker, computation] for worker in self._workers}
             ):
-                own = [i for i in self._movable(giver) if i.computation == computation]
+                own = [
+                    interval
+                    for interval in self._movable(giver, with_cut=True)
+                    if interval.computation == computation
+                ]
                 found = self._lightest(own, giver, taker)
                 if found is not None:
                     reason = (

@@ -131,7 +131,8 @@ class Settings:
 
     placement_cooldown_seconds: float = 30.0
     """How long an interval is left alone after it was moved, split or merged: its new load has to
-    be measured first."""
+    be measured first. A part of a split may go at once to a worker that has two less of the
+    computation."""
 
     placement_intervals_most: int = 64
     """Intervals of one computation up to which hot ones are split."""

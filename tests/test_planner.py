@@ -78,6 +78,8 @@ class Cluster:
     cooldown: int = 1
     """Decisions for which an interval counts as changed of late."""
     changed: dict[int, int] = field(default_factory=dict)
+    cut: set[int] = field(default_factory=set)
+    """Those of them that were cut, and not moved since."""
 
     def look(self) -> list[IntervalLoad]:
         return [self._with_load(interval) for interval in self.intervals]
@@ -99,7 +101,8 @@ class Cluster:
 
     def decide(self) -> list[Decision]:
         recent = {id for id, left in self.changed.items() if left > 0}
-        decisions = plan(self.workers, self.look(), self.settings, recent)
+        self.cut &= recent
+        decisions = plan(self.workers, self.look(), self.settings, recent, self.cut)
         self.check(decisions)
         return decisions
 
@@ -116,7 +119,8 @@ class Cluster:
                 interval = by_id[id]
                 fixed = interval.pinned and interval.wanted_by in alive
                 assert not fixed, "an operator's wish was overruled"
-                if not isinstance(decision, Assign):
+                may_go = isinstance(decision, Assign | Move) and id in self.cut
+                if not (isinstance(decision, Assign) or may_go):
                     assert not self.changed.get(id), "not left alone"
             if isinstance(decision, Assign | Move):
                 assert decision.worker in alive
@@ -146,9 +150,13 @@ class Cluster:
             self.settle()
         self.changed = {id: left - 1 for id, left in self.changed.items() if left > 1}
         for decision in decisions:
+            before = {interval.id for interval in self.intervals}
             self._apply_one(decision)
             if not isinstance(decision, Assign) and self.cooldown:
                 self.changed.update(dict.fromkeys(ids_of(decision), self.cooldown))
+                self.cut.difference_update(ids_of(decision))
+            if isinstance(decision, Split | Merge):
+                self.cut |= {i.id for i in self.intervals} - before | set(ids_of(decision))
         if not self.delay:
             self.settle()
 
@@ -435,6 +443,29 @@ def test_orphans_are_spread_by_computation_before_load() -> None:
     ]
     (decision,) = plan(workers("ann", "bob"), state, SETTINGS)
     assert decision == Assign(2, "bob", "nobody owns it")
+
+
+def test_who_joins_gets_a_part_of_what_was_split_for_it_at_once() -> None:
+    cluster = Cluster(workers("ann", "new"), intervals(["ann"], cpu=0.8), cooldown=99)
+    (split,) = cluster.decide()
+    assert isinstance(split, Split)
+    cluster.apply([split])
+    (move,) = cluster.decide()
+    assert isinstance(move, Move)
+    assert move.worker == "new"
+    assert "ann has 2 intervals of count and new has 0" in move.reason
+    cluster.apply([move])
+    assert cluster.decide() == []
+
+
+def test_what_was_cut_is_moved_for_no_other_reason() -> None:
+    state = intervals(["ann"] * 3 + ["bob"] * 2, cpu=[0.6] * 3 + [0.0] * 2)
+    recent = {1, 2, 3}
+    assert plan(workers("ann", "bob"), state, SETTINGS, recent, recent) == []
+    moves = plan(workers("ann", "bob"), state, SETTINGS)
+    assert [type(move) for move in moves] == [Move]
+    state = [replace(interval, wanted_by="ann", pinned=True) for interval in state[:2]]
+    assert plan(workers("ann", "bob"), state, SETTINGS, recent, recent) == []
 
 
 def test_what_waits_for_its_claim_is_no_orphan() -> None:

@@ -37,6 +37,8 @@ class Balancer:
         self._recent: dict[int, float] = {}
         """Intervals that something was decided about, or that were cut, and when, by the
         monotonic clock."""
+        self._cut: set[int] = set()
+        """Those of them that were cut, and about which nothing was decided since."""
         self._slots: dict[int, tuple[int, int]] = {}
         """As they were at the last look."""
         self._told = 0
@@ -53,6 +55,7 @@ class Balancer:
             [self._interval(row, loads) for row in placement.intervals],
             self._engine.settings,
             self._recent.keys(),
+            self._cut,
         )
         self._tell_of_orphans(placement)
         sequencers = {row.id: row.sequencer for row in placement.intervals}
@@ -66,11 +69,14 @@ class Balancer:
         cooldown = self._engine.settings.placement_cooldown_seconds
         self._recent = {id_: at for id_, at in self._recent.items() if now - at < cooldown}
         slots = {row.id: (row.slot_from, row.slot_to) for row in placement.intervals}
+        self._cut &= self._recent.keys()
         if self._slots:
-            self._recent |= {id_: now for id_ in slots if slots[id_] != self._slots.get(id_)}
+            cut = {id_ for id_ in slots if slots[id_] != self._slots.get(id_)}
+            self._recent |= dict.fromkeys(cut, now)
+            self._cut |= cut
         self._slots = slots
         uppers = {row.merge_with for row in placement.intervals}
-        self._recent |= {id_: now for id_ in slots if id_ in uppers}
+        self._leave_alone(now, *(slots.keys() & uppers))
 
     def _tell_of_orphans(self, placement: Placement) -> None:
         """Say once that intervals are nobody's since all who are alive run older code."""
@@ -116,14 +122,18 @@ class Balancer:
             case Assign(id_, worker, reason):
                 return Wish(id_, sequencers[id_], worker, reason)
             case Move(id_, worker, reason):
-                self._recent[id_] = now
+                self._leave_alone(now, id_)
                 return Wish(id_, sequencers[id_], worker, reason)
             case Split(id_, at, reason):
-                self._recent[id_] = now
+                self._leave_alone(now, id_)
                 return SplitWish(id_, sequencers[id_], at, reason)
             case Merge(lower, upper, reason):
-                self._recent |= {lower: now, upper: now}
+                self._leave_alone(now, lower, upper)
                 return MergeWish(lower, sequencers[lower], upper, reason)
+
+    def _leave_alone(self, now: float, *ids: int) -> None:
+        self._recent |= dict.fromkeys(ids, now)
+        self._cut.difference_update(ids)
 
 
 def living(placement: Placement) -> list[WorkerLoad]:
