@@ -68,6 +68,7 @@ def configuration(options):
         "execution.checkpointing.dir": (options.out / "checkpoints").as_uri(),
         "python.fn-execution.bundle.size": str(options.batch),
         "python.fn-execution.bundle.time": "10",
+        "python.state.cache-size": "100000",  # 1,000 by default: a call for the state of most keys
         "python.execution-mode": "thread" if options.setting == "thread" else "process",
     }.items():
         made.set_string(name, value)
