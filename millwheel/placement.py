@@ -17,22 +17,23 @@ have stays where it is, or an orphan.
 1. Orphans get a home at once, all of them: where fewest intervals of the same computation are at
    home, then where there is least load. A decision that does so does nothing else: nobody who is
    well is disturbed because another died.
-2. By load: the hottest worker gives the interval that fits best to the coolest one.
-3. By number: of each computation, and of all, no worker has two more than another, as far as load
+2. While a computation has fewer intervals than there are workers, its hottest ones are split.
+3. By load: the hottest worker gives the interval that fits best to the coolest one.
+4. By number: of each computation, and of all, no worker has two more than another, as far as load
    allows. So a worker that joined gets its share.
-4. An interval hotter than a worker's fair share is split, and one of a computation that has fewer
-   intervals than there are workers.
-5. Cold neighbours of one home are merged while a computation has more intervals than it needs.
+5. An interval hotter than a worker's fair share is split.
+6. Cold neighbours of one home are merged while a computation has more intervals than it needs.
 
-**Why it comes to rest.** Let e(w) be a worker's load above `placement_quiet_load`. Step 2 lowers
-the sum of e², by a gain that is not small. Step 3 never raises it, and lowers the sum of squares
+**Why it comes to rest.** Let e(w) be a worker's load above `placement_quiet_load`. Step 3 lowers
+the sum of e², by a gain that is not small. Step 4 never raises it, and lowers the sum of squares
 of the numbers of intervals per computation and worker, or leaves that one and lowers the sum of
 squares per worker. So no assignment comes twice while the load stays as it is. A part of a split
 that is still hot is narrower than what was split, what is merged is too cold to be split, and
 nothing is merged below twice the number of workers, at which nothing is split for being few.
 Against figures that tremble there are thresholds, and intervals that were moved, split or merged
-of late (`recent`) are left alone. But step 3 asks for no figures: what was just split may go to a worker
-that has two less of the computation, so that one that joined need not wait for its share.
+of late (`recent`) are left alone. But steps 2 and 4 ask for no figures: what was just split may be split
+again, or go to a worker that has two less of the computation, so that those who join need not wait
+for their share.
 """
 
 from __future__ import annotations
@@ -216,7 +217,7 @@ def plan(
         intervals: all of the pipeline.
         recent: ids of intervals that were moved, split (both parts) or merged less than
             `settings.placement_cooldown_seconds` ago.
-        cut: those of them that were cut, and not moved since.
+        cut: those of them that are parts of a split, and about which nothing was decided since.
     """
     workers = list(workers)
     alive = in_touch(workers)
@@ -227,9 +228,10 @@ def plan(
     planner.assign_orphans()
     if planner.decisions:
         return planner.decisions
+    planner.split_few()
     planner.move_by_load()
     planner.move_by_number()
-    planner.split()
+    planner.split_hot()
     planner.merge()
     return planner.decisions
 
@@ -263,7 +265,7 @@ class _Planner:
         self._fixed: set[int] = set(recent)
         """Intervals that nothing more is decided about, orphans aside."""
         self._cut: set[int] = set(cut)
-        """Those of them that may be moved, though only for the number of their computation."""
+        """Those of them that may be split or moved for the number of their computation alone."""
         self._budget = settings.placement_moves
         for interval in intervals:
             home = self._home_of(interval)
@@ -321,7 +323,9 @@ class _Planner:
 
     def _spend(self, *intervals: IntervalLoad) -> None:
         self._budget -= 1
-        self._fixed.update(interval.id for interval in intervals)
+        ids = {interval.id for interval in intervals}
+        self._fixed |= ids
+        self._cut -= ids
 
     def _movable(self, home: str, *, with_cut: bool = False) -> list[IntervalLoad]:
         fixed = self._fixed - self._cut if with_cut else self._fixed
@@ -515,29 +519,43 @@ class _Planner:
 
     # -- splits and merges ----------------------------------------------------------------------
 
-    def split(self) -> None:
-        """What is too hot for any worker, and computations that cannot be everywhere."""
+    def split_few(self) -> None:
+        """Computations that cannot be everywhere."""
         numbers = self._numbers()
-        most = self._settings.placement_intervals_most
-        by_heat = sorted(self._intervals, key=lambda i: (-i.cpu, i.slot_from - i.slot_to, i.id))
-        for interval in by_heat:
+        for interval in self._by_heat():
             number = numbers[interval.computation]
-            if self._budget <= 0:
-                return
-            if interval.kind == "injector" or interval.id in self._fixed or number >= most:
-                continue
-            at = split_at(interval)
-            if at is None:
-                continue
-            if len(self._workers) > 1 and interval.cpu > self._hot:
-                reason = f"it takes {interval.cpu:.2f} of CPU, a fair share is {self._fair:.2f}"
-            elif number < len(self._workers):
+            if number < len(self._workers) and interval.id not in self._fixed - self._cut:
                 reason = f"{number} intervals are too few for {len(self._workers)} workers"
-            else:
-                continue
-            numbers[interval.computation] += 1
-            self._spend(interval)
-            self.decisions.append(Split(interval.id, at, reason))
+                self._split(interval, numbers, reason)
+
+    def split_hot(self) -> None:
+        """What is too hot for any worker."""
+        numbers = self._numbers()
+        for interval in self._by_heat():
+            if (
+                len(self._workers) > 1
+                and interval.cpu > self._hot
+                and interval.id not in self._fixed
+            ):
+                reason = f"it takes {interval.cpu:.2f} of CPU, a fair share is {self._fair:.2f}"
+                self._split(interval, numbers, reason)
+
+    def _by_heat(self) -> list[IntervalLoad]:
+        """Those that may be split, the hottest first, then the widest."""
+        found = [interval for interval in self._intervals if interval.kind != "injector"]
+        return sorted(found, key=lambda i: (-i.cpu, i.slot_from - i.slot_to, i.id))
+
+    def _split(self, interval: IntervalLoad, numbers: Counter[str], reason: str) -> None:
+        """Split it, if there is a place to do so, and if there may be one more."""
+        most = self._settings.placement_intervals_most
+        if self._budget <= 0 or numbers[interval.computation] >= most:
+            return
+        at = split_at(interval)
+        if at is None:
+            return
+        numbers[interval.computation] += 1
+        self._spend(interval)
+        self.decisions.append(Split(interval.id, at, reason))
 
     def _numbers(self) -> Counter[str]:
         """Intervals per computation, once what is under way is done."""

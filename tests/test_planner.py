@@ -79,7 +79,7 @@ class Cluster:
     """Decisions for which an interval counts as changed of late."""
     changed: dict[int, int] = field(default_factory=dict)
     cut: set[int] = field(default_factory=set)
-    """Those of them that were cut, and not moved since."""
+    """Those of them that are parts of a split, and not moved since."""
 
     def look(self) -> list[IntervalLoad]:
         return [self._with_load(interval) for interval in self.intervals]
@@ -119,8 +119,8 @@ class Cluster:
                 interval = by_id[id]
                 fixed = interval.pinned and interval.wanted_by in alive
                 assert not fixed, "an operator's wish was overruled"
-                may_go = isinstance(decision, Assign | Move) and id in self.cut
-                if not (isinstance(decision, Assign) or may_go):
+                for_number = id in self.cut and not isinstance(decision, Merge)
+                if not (isinstance(decision, Assign) or for_number):
                     assert not self.changed.get(id), "not left alone"
             if isinstance(decision, Assign | Move):
                 assert decision.worker in alive
@@ -155,8 +155,8 @@ class Cluster:
             if not isinstance(decision, Assign) and self.cooldown:
                 self.changed.update(dict.fromkeys(ids_of(decision), self.cooldown))
                 self.cut.difference_update(ids_of(decision))
-            if isinstance(decision, Split | Merge):
-                self.cut |= {i.id for i in self.intervals} - before | set(ids_of(decision))
+            if isinstance(decision, Split):
+                self.cut |= {i.id for i in self.intervals} - before | {decision.interval}
         if not self.delay:
             self.settle()
 
@@ -456,6 +456,22 @@ def test_who_joins_gets_a_part_of_what_was_split_for_it_at_once() -> None:
     assert "ann has 2 intervals of count and new has 0" in move.reason
     cluster.apply([move])
     assert cluster.decide() == []
+
+
+def test_all_who_join_together_have_a_part_at_once() -> None:
+    names = ("ann", "bob", "cid", "dan")
+    cluster = Cluster(workers(*names), intervals(["ann"], cpu=0.8), cooldown=99)
+    for _ in range(3):
+        cluster.apply(cluster.decide())
+    assert sorted(i.owner or "" for i in cluster.intervals) == [*names]
+    assert {i.slot_to - i.slot_from for i in cluster.intervals} == {SLOTS // 4}
+    assert cluster.decide() == []
+
+
+def test_what_was_cut_is_cut_again_for_no_other_reason() -> None:
+    state = intervals(["ann", "bob"], cpu=[5.0, 0.1])
+    assert [type(decision) for decision in plan(workers("ann", "bob"), state, SETTINGS)] == [Split]
+    assert plan(workers("ann", "bob"), state, SETTINGS, {1, 2}, {1, 2}) == []
 
 
 def test_what_was_cut_is_moved_for_no_other_reason() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from millwheel.placement import (
     Assign,
@@ -29,6 +29,21 @@ if TYPE_CHECKING:
     from millwheel.runtime.engine import Engine
 
 
+class _Range(NamedTuple):
+    """The slots of an interval."""
+
+    computation: int
+    low: int
+    high: int
+
+    def is_part_of(self, other: _Range) -> bool:
+        return (
+            self.computation == other.computation
+            and other.low <= self.low
+            and self.high <= other.high
+        )
+
+
 class Balancer:
     """Who should own what, and what is to be cut, as long as this worker is the one to say so."""
 
@@ -38,9 +53,9 @@ class Balancer:
         """Intervals that something was decided about, or that were cut, and when, by the
         monotonic clock."""
         self._cut: set[int] = set()
-        """Those of them that were cut, and about which nothing was decided since."""
-        self._slots: dict[int, tuple[int, int]] = {}
-        """As they were at the last look."""
+        """Parts of what was split among them, about which nothing was decided since."""
+        self._ranges: dict[int, _Range] = {}
+        """All intervals as they were at the last look."""
         self._told = 0
         """The newest generation that intervals were found to wait for."""
 
@@ -68,15 +83,19 @@ class Balancer:
         """
         cooldown = self._engine.settings.placement_cooldown_seconds
         self._recent = {id_: at for id_, at in self._recent.items() if now - at < cooldown}
-        slots = {row.id: (row.slot_from, row.slot_to) for row in placement.intervals}
         self._cut &= self._recent.keys()
-        if self._slots:
-            cut = {id_ for id_ in slots if slots[id_] != self._slots.get(id_)}
-            self._recent |= dict.fromkeys(cut, now)
-            self._cut |= cut
-        self._slots = slots
+        ranges = {
+            row.id: _Range(row.computation, row.slot_from, row.slot_to)
+            for row in placement.intervals
+        }
+        before, self._ranges = self._ranges, ranges
+        for id_, found in ranges.items():
+            if before and found != before.get(id_):
+                self._recent[id_] = now
+                if any(found.is_part_of(other) for other in before.values()):
+                    self._cut.add(id_)
         uppers = {row.merge_with for row in placement.intervals}
-        self._leave_alone(now, *(slots.keys() & uppers))
+        self._leave_alone(now, *(ranges.keys() & uppers))
 
     def _tell_of_orphans(self, placement: Placement) -> None:
         """Say once that intervals are nobody's since all who are alive run older code."""
