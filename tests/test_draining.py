@@ -641,6 +641,42 @@ async def test_why_a_lone_worker_could_not_take_an_interval_is_told_as_it_is() -
     assert sorted(world.numbers()) == list(range(20))
 
 
+@pytest.mark.parametrize("then", ["stops", "takes it", "lets go of all"])
+async def test_who_stops_while_he_takes_over_leaves_it_to_others(then: str) -> None:
+    """What he has claimed he gives up before he has read what is to be sent again."""
+    cluster = Held(many(400), set())
+    first, second = await cluster.pair()
+    await cluster.commit(40)
+    gate = Gate()
+
+    async def read_late(name: str) -> None:
+        if name == "read_productions":
+            await gate.wait()
+
+    cluster.store.faults.before_call = read_late
+    await cluster.crash(first)
+    await cluster.go(lambda: gate.reached)
+    claimed = len(second.intervals)
+    cluster.alive.remove(second)
+    stopping = asyncio.ensure_future(second.stop())
+    await cluster.go(lambda: len(second.intervals) < claimed)
+    if then == "takes it":
+        gate.open()
+    if then == "lets go of all":
+        await cluster.pass_time(second.let_go_of_all())
+    await cluster.go(stopping.done)
+    await stopping
+    assert second.failure is None
+    assert not any(lane.intervals for lane in second.lanes)
+    assert second.intervals == []
+    assert second.logs == {}
+    gate.open()
+    await cluster.join()
+    await cluster.go(cluster.finished)
+    check(cluster, cluster.values)
+    await cluster.end()
+
+
 def time_unless_bad(item: Item) -> datetime:
     if item.key == "bad":
         raise Broken("no time")

@@ -100,12 +100,16 @@ class Holdings:
         taken = [self._install(claim, inherited) for claim in claims]
         try:
             for claim, interval in zip(claims, taken, strict=True):
-                await self._restore(interval, claim)
+                if self._is_in_hand(interval):
+                    await self._restore(interval, claim)
         except BaseException:
             if engine.courier is not None:  # else nobody works on, and the error is told as it is
                 for interval in taken:  # it is ours, and will be claimed again
-                    await self.lose(interval)
+                    if self._is_in_hand(interval):
+                        await self.lose(interval)
             raise
+        # Who stops meanwhile gives up what he has not begun to work on.
+        taken = [i for i in taken if self._is_in_hand(i) and not i.leaving]
         engine.promises.restore()
         for interval in taken:
             if interval.dedup is not None:

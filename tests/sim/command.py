@@ -38,6 +38,8 @@ FIXED_SEEDS = 200
 
 USUAL_SECONDS = 60.0
 SHRINK_SECONDS = 30.0
+LOGGED_SEEDS = 500
+"""Between two lines of progress in a log."""
 COLLECT_RUNS = 20
 """Runs between two collections of garbage: each leaves some megabytes in cycles."""
 
@@ -159,7 +161,9 @@ def run_many(options: argparse.Namespace) -> int:
 
 
 def _show(tried: int, seed: int, began: float) -> None:
-    """A line that goes on, where somebody looks at it."""
-    if sys.stderr.isatty() and tried % 5 == 0:
-        rate = tried / (time.monotonic() - began)
-        print(f"\r{tried} seeds, now {seed}, {rate:.1f} a second", end="", file=sys.stderr)
+    """A line that goes on, where somebody looks at it; else one now and then."""
+    looked_at = sys.stderr.isatty()
+    if tried % (5 if looked_at else LOGGED_SEEDS) == 0:
+        told = f"{tried} seeds, now {seed}, {tried / (time.monotonic() - began):.1f} a second"
+        begin, end = ("\r", "") if looked_at else ("", "\n")
+        print(begin + told, end=end, file=sys.stderr, flush=True)
