@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
+from uuid import UUID
 
 import pytest
 
@@ -639,6 +640,29 @@ async def test_why_a_lone_worker_could_not_take_an_interval_is_told_as_it_is() -
     world.store.faults.before_call = None
     await world.run()
     assert sorted(world.numbers()) == list(range(20))
+
+
+async def test_who_has_missed_that_others_had_an_interval_takes_it_again() -> None:
+    """It had nothing to store meanwhile, so that no commit of it was refused."""
+    cluster = Held(many(40))
+    _, second, _ = await cluster.stuck()
+    await cluster.live(2.0)
+    interval = next(i for i in second.intervals if i.injector is None)
+    other = str(UUID(int=7))
+    (claim,) = await cluster.store.claim(other, [interval.id])
+    sequencer = claim.interval.sequencer
+    await cluster.store.wish([Wish(interval.id, sequencer, second.worker, "a test wants it")])
+    assert await cluster.store.release(other, {interval.id: sequencer})
+
+    def is_his_again() -> bool:
+        held = second.holdings.held(interval.id)
+        return held is not None and held.sequencer > sequencer
+
+    await cluster.go(is_his_again, turns=2_000)
+    cluster.gate.open()
+    await cluster.go(cluster.finished)
+    check(cluster, cluster.values)
+    await cluster.end()
 
 
 @pytest.mark.parametrize("then", ["stops", "takes it", "lets go of all"])

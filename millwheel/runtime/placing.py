@@ -87,6 +87,7 @@ class Placing(Service):
                 is_placed = engine.lease.left > 0
         if engine.stopping or engine.lease.left <= 0 or not is_placed:
             return  # what was not placed, though the lease is renewed by now, may have been cut
+        self._let_commits_tell(placement)
         await engine.change(self._take(placement))
         await engine.change(self._carry_out(placement))
 
@@ -117,6 +118,20 @@ class Placing(Service):
         self._left_out = left_out
         is_new = not engine.intervals and not any(map(engine.courier.reaches, others))
         engine.out_of_touch = others if left_out or is_new else frozenset()
+
+    def _let_commits_tell(self, placement: Placement) -> None:
+        """Have intervals commit that others have had meanwhile: that is refused, and ends work on them.
+
+        One that has nothing to store would else be kept, and be nobody's if it is wished back here.
+        """
+        engine = self._engine
+        rows = {row.id: row for row in placement.intervals}
+        for interval in engine.intervals:
+            row = rows.get(interval.id)
+            if row is not None and row.owner == engine.worker:
+                continue  # a higher sequencer is of a claim of our own
+            if row is None or row.sequencer > interval.sequencer:
+                engine.touch(interval, urgent=True)
 
     async def _take(self, placement: Placement) -> None:
         await self._claim(
