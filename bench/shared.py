@@ -30,7 +30,7 @@ SETTINGS = replace(
     Settings(),
     lease_seconds=float(os.environ.get("BENCH_LEASE", "15")),
     placement_seconds=0.2,
-    placement_cooldown_seconds=1.0,
+    placement_cooldown_seconds=1.0,  # they find their places before anything is measured
 )
 PARTS = 4
 TICKS = 8

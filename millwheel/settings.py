@@ -131,8 +131,8 @@ class Settings:
 
     placement_cooldown_seconds: float = 30.0
     """How long an interval is left alone after it was moved, split or merged: its new load has to
-    be measured first. A part of a split may go at once to a worker that has two less of the
-    computation."""
+    be measured first. Parts of a split are handed out, and split again, at once while there are
+    workers without one."""
 
     placement_intervals_most: int = 64
     """Intervals of one computation up to which hot ones are split."""

@@ -665,6 +665,27 @@ async def test_who_has_missed_that_others_had_an_interval_takes_it_again() -> No
     await cluster.end()
 
 
+async def test_who_has_missed_that_an_interval_was_merged_lets_go_of_it() -> None:
+    cluster = Held(many(40))
+    _, second, _ = await cluster.stuck()
+    await cluster.live(2.0)
+    interval = next(i for i in second.intervals if i.step.name == "recount")
+    lower, upper = await cluster.parts("recount")
+    other = str(UUID(int=7))
+    claims = await cluster.store.claim(other, [lower.id, upper.id])
+    sequencers = {claim.interval.id: claim.interval.sequencer for claim in claims}
+    for claim in claims:
+        sequencer = claim.interval.sequencer
+        await cluster.store.fold(claim.interval.id, sequencer, claim.folded, claim.n)
+    assert await cluster.store.release(other, sequencers)
+    await cluster.store.merge(lower.id, upper.id, sequencers)
+    await cluster.go(lambda: interval not in second.intervals, turns=2_000)
+    cluster.gate.open()
+    await cluster.go(cluster.finished)
+    check(cluster, cluster.values)
+    await cluster.end()
+
+
 @pytest.mark.parametrize("then", ["stops", "takes it", "lets go of all"])
 async def test_who_stops_while_he_takes_over_leaves_it_to_others(then: str) -> None:
     """What he has claimed he gives up before he has read what is to be sent again."""
