@@ -55,6 +55,9 @@ from millwheel.store.statements import BUCKETED, READ_COMMITTED, Statements
 SEQUENCE = "sequence_number"
 PAGE_ROWS = 2000
 
+RECONNECT_SECONDS = 1.0
+"""A pool tries to connect twice, so long apart, and again for as long as somebody waits."""
+
 POOL_BACKENDS = 16
 """The newest connections of the pool, with some that it has replaced since."""
 
@@ -70,6 +73,12 @@ LIVELINESS = {
 }
 """A line that is cut between here and Postgres tells nobody: libpq would wait for hours. After these 20 s
 it fails as any other does; an address may say otherwise."""
+
+
+async def _try_on(pool: AsyncConnectionPool[AsyncConnection[Any]]) -> None:
+    """A pool that has given up connects when it is asked anew, not for those who asked before."""
+    if pool.get_stats().get("requests_waiting"):
+        await pool.check()
 
 
 def bucket_table(parent: str, bucket: int) -> str:
@@ -110,7 +119,8 @@ class PostgresStore:
             max_size=4,
             open=False,
             timeout=10,
-            reconnect_timeout=1,
+            reconnect_timeout=RECONNECT_SECONDS,
+            reconnect_failed=_try_on,
             configure=self._note_backend,
             kwargs=options,
         )
@@ -120,11 +130,12 @@ class PostgresStore:
             max_size=1,
             open=False,
             timeout=2,
-            reconnect_timeout=1,
+            reconnect_timeout=RECONNECT_SECONDS,
+            reconnect_failed=_try_on,
             kwargs=options,
         )
         """For heartbeats alone: the lease does not wait until `_pool` has a connection left. Whoever
-        waits here is told soon that there is none, since only to be asked anew lets a pool try anew."""
+        waits here is told soon that there is none."""
         self._placement = PostgresPlacement(
             self.statements, self._sequence, self._pool.connection, self.end_backends
         )

@@ -118,7 +118,7 @@ def test_runs_have_what_their_faults_need_and_all_faults_are_in_some() -> None:
         assert all(not ledger.missing(run) for run in runs)
         assert len({run.name for run in runs}) == len(runs)
     named = {name for run in one_round(0) for name in run.faults}
-    assert set(FAULTS) - named <= {"kill in split or merge"}
+    assert set(FAULTS) == named
     assert all(fault.what for fault in FAULTS.values())
 
 

@@ -39,7 +39,7 @@ from millwheel.sinks import Table
 from millwheel.store import inspection
 from millwheel.store.lane import PostgresLane, translate
 from millwheel.store.port import Bucket, Commit, OtherWorker
-from millwheel.store.postgres import PostgresStore, process_identity
+from millwheel.store.postgres import RECONNECT_SECONDS, PostgresStore, process_identity
 from millwheel.store.rows import ARRAY_ROWS
 from millwheel.store.statements import Statements
 from tests.store_contract import (
@@ -345,15 +345,23 @@ class Wire:
         return make_conninfo(self._upstream, host=str(self._directory), port=5432)
 
     async def __aenter__(self) -> Wire:
-        path = self._directory / ".s.PGSQL.5432"
-        self._server = await asyncio.start_unix_server(self._connected, path)
+        await self.come_back()
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self.go_away()
+        shutil.rmtree(self._directory)
+
+    async def go_away(self) -> None:
+        """As a server that ends: its connections break, and it takes no others."""
         self._server.close()
         self._end.set()
         await asyncio.gather(*self._connections)
-        shutil.rmtree(self._directory)
+
+    async def come_back(self) -> None:
+        self._end.clear()
+        path = self._directory / ".s.PGSQL.5432"
+        self._server = await asyncio.start_unix_server(self._connected, path)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -450,6 +458,22 @@ async def test_the_store_works_on_after_its_idle_connections_died(postgres: Post
         return False
 
     await until(answers)
+
+
+async def test_who_waits_for_a_server_that_was_away_is_served_when_it_is_back(
+    schema: Schema,
+) -> None:
+    async with (
+        Wire(schema.url) as wire,
+        contextlib.aclosing(await PostgresSite.open(replace(schema, url=wire.url))) as site,
+    ):
+        await wire.go_away()
+        with pytest.raises(StoreUnavailable):
+            await site.store.live_buckets()  # the connection that was there
+        waiting = asyncio.create_task(site.store.live_buckets())
+        await asyncio.sleep(3 * RECONNECT_SECONDS)  # the pool has given up meanwhile
+        await wire.come_back()
+        assert await waiting == []
 
 
 async def test_a_heartbeat_does_not_wait_for_a_connection_of_the_pool(

@@ -16,7 +16,9 @@ import signal
 import sys
 import sysconfig
 import threading
+import time
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -27,6 +29,9 @@ import typer
 from millwheel.errors import InvariantBroken, MillwheelError
 
 P = ParamSpec("P")
+
+REPEAT_SECONDS = 5.0
+"""Between two warnings of a library that differ in their values alone."""
 
 
 def command(function: Callable[P, None]) -> Callable[P, None]:
@@ -118,13 +123,30 @@ class _Stderr:
             sys.stderr.flush()
 
 
-class _ToStructlog(logging.Handler):
-    """Libraries' warnings go where ours go."""
+class ToStructlog(logging.Handler):
+    """Libraries' warnings go where ours go. What one says again and again is told once in a while, with how
+    many were left `untold` since: who waits for Postgres tries to connect several times a second."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._told: dict[tuple[str, str], float] = {}
+        """When each was told last, by logger and message without its values."""
+        self._again: Counter[tuple[str, str]] = Counter()
+        """How often it was said since."""
 
     def emit(self, record: logging.LogRecord) -> None:
         import structlog
 
-        structlog.get_logger(record.name).log(record.levelno, record.getMessage())
+        what, now = (record.name, str(record.msg)), self._clock()
+        told = self._told.get(what)
+        if told is not None and now - told < REPEAT_SECONDS and record.levelno < logging.ERROR:
+            self._again[what] += 1
+            return
+        self._told[what] = now
+        again = self._again.pop(what, 0)
+        log = structlog.get_logger(record.name)
+        log.log(record.levelno, record.getMessage(), **({"untold": again} if again else {}))
 
 
 def configure_log() -> None:
@@ -147,4 +169,4 @@ def configure_log() -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(file=_Stderr()),  # type: ignore[arg-type]
     )
-    logging.basicConfig(level=logging.WARNING, handlers=[_ToStructlog()])
+    logging.basicConfig(level=logging.WARNING, handlers=[ToStructlog()])

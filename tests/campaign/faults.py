@@ -172,10 +172,18 @@ async def kill_all(scene: Scene) -> Outcome:
     return Outcome(killed > 0, f"{killed} workers", times=max(killed, 1))
 
 
-async def _killed_at(scene: Scene, hand: Hand, point: str) -> Outcome:
+async def killed_at(
+    scene: Scene, hand: Hand, point: str, lead: Callable[[], Awaitable[Outcome]] | None = None
+) -> Outcome:
+    """A worker that kills itself when it comes to a point, to which it is led if it would not go there
+    of itself; without effect if that was not done."""
     owned, since = scene.owned(hand), time.time()
     hand.expected.add(-signal.SIGKILL)
     hand.control.arm(point)
+    led = None if lead is None else await lead()
+    if led is not None and not led.effective and hand.alive:
+        hand.control.arm("")
+        return led
     died = await until(lambda: not hand.alive, 12.0)
     if not died:
         hand.control.arm("")
@@ -187,14 +195,17 @@ async def _killed_at(scene: Scene, hand: Hand, point: str) -> Outcome:
 
 def _at(point: str) -> Strike:
     async def strike(scene: Scene, hand: Hand) -> Outcome:
-        return await _killed_at(scene, hand, point)
+        return await killed_at(scene, hand, point)
 
     strike.__doc__ = f"SIGKILL to a worker by itself: {point}."
     return on_one(strike)
 
 
+ELSEWHERE = "in split or merge"
+"""A point that a worker has to be led to (`faults_placement`)."""
+
 for _point in POINTS[1:]:
-    if "takeover" not in _point:
+    if "takeover" not in _point and _point != ELSEWHERE:
         fault(f"kill {_point}", counts_as="kill")(_at(_point))
 
 

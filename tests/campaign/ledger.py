@@ -15,7 +15,12 @@ from typing import Any
 import psycopg
 
 from millwheel.store.migrate import migrate
-from tests.campaign import faults_network, faults_store, stuck  # noqa: F401 (they are in the list)
+from tests.campaign import (
+    faults_network,  # noqa: F401 (they are in the list)
+    faults_placement,  # noqa: F401
+    faults_store,  # noqa: F401
+    stuck,
+)
 from tests.campaign.cgroup import memory_group
 from tests.campaign.checks import Watcher, final
 from tests.campaign.crew import Crew

@@ -130,6 +130,9 @@ def one_round(number: int) -> list[Run]:
                     faults={"disk full": 3, "kill": 1}))  # fmt: skip
     runs.append(run("volume", workers=2, seconds=360.0, rest=8.0, at_once=1,
                     faults={"kill": 3, "postgres": 1, "suspend": 1}))  # fmt: skip
+    runs.append(run("placement", workers=4, rest=0.8, lease_seconds=1.5,
+                    faults={"move": 3, "split": 3, "merge": 3, "kill in split or merge": 3, "kill": 1,
+                            "suspend": 1, "postgres": 0.5}))  # fmt: skip
     return runs
 
 

@@ -7,7 +7,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tests.campaign import faults_network, faults_store  # noqa: F401 (they are in the list)
+from tests.campaign import (  # noqa: F401 (they are in the list)
+    faults_network,
+    faults_placement,
+    faults_store,
+)
 from tests.campaign.checks import ANOMALIES
 from tests.campaign.faults import FAULTS
 from tests.campaign.plan import (

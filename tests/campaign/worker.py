@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from millwheel.cli import reporting
 from millwheel.cli import worker as command
 from millwheel.clock import SystemClock
 from millwheel.runtime.engine import Engine
@@ -164,6 +165,7 @@ def main() -> None:
     """Be such a worker."""
     signal.signal(signal.SIGUSR1, tell)
     end_with_parent()
+    setattr(reporting, "REPEAT_SECONDS", 0.0)  # noqa: B010 (which connections break is asked for)
     if network := os.environ.get(NETWORK):
         enter_network(Path(network))
     if bug := os.environ.get(PLANT):
