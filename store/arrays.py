@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from struct import Struct
 from typing import Any, ClassVar
 
@@ -17,6 +17,9 @@ from psycopg.pq import Format
 _header = Struct("!iiiii").pack
 _length = Struct("!i").pack
 _NULL = _length(-1)
+
+KEPT_HEADS = 4096
+"""Sizes of elements whose heads are kept."""
 
 
 class Packed:
@@ -87,12 +90,16 @@ def bigints(values: Sequence[int]) -> Packed:
 
 
 def _numbers(code: str, values: Sequence[int]) -> bytes:
+    """Numbers of one size; many columns have the same in all rows."""
+    count = len(values)
+    if count > 1 and values[0] == values[-1] and values.count(values[0]) == count:
+        return count * _numbers(code, values[:1])
     numbers = array(code, values)
     if sys.byteorder == "little":
         numbers.byteswap()
     size = numbers.itemsize
     plain = numbers.tobytes()
-    found = bytearray((_length(size) + bytes(size)) * len(values))
+    found = bytearray((_length(size) + bytes(size)) * count)
     for place in range(size):  # by columns of bytes: each is one copy
         found[4 + place :: 4 + size] = plain[place::size]
     return bytes(found)
@@ -105,22 +112,37 @@ def uuids(values: Sequence[bytes]) -> Packed:
 
 def texts(values: Sequence[bytes]) -> Packed:
     """``text[]``, of UTF-8."""
-    parts: list[bytes] = []
-    for value in values:
-        parts += (_length(len(value)), value)
-    return _Texts(len(values), b"".join(parts))
+    return _Texts(len(values), _headed(_text_heads, values))
 
 
 def jsonbs(values: Sequence[bytes | None]) -> Packed:
     """``jsonb[]``, of JSON texts; None is no value, which JSON's null is not."""
-    return _Jsonbs(len(values), b"".join(_jsonb_parts(values)), nulls=None in values)
+    there = [value for value in values if value is not None]
+    if len(there) == len(values):
+        return _Jsonbs(len(values), _headed(_jsonb_heads, there))
+    parts = (_NULL if v is None else _jsonb_heads[len(v)] + v for v in values)
+    return _Jsonbs(len(values), b"".join(parts), nulls=True)
 
 
-def _jsonb_parts(values: Iterable[bytes | None]) -> list[bytes]:
-    parts: list[bytes] = []
-    for value in values:
-        if value is None:
-            parts.append(_NULL)
-        else:
-            parts += (_length(len(value) + 1), b"\x01", value)
-    return parts
+class _Heads(dict[int, bytes]):
+    """What stands before an element, by its size: that of all of it, and `more`."""
+
+    def __init__(self, more: bytes = b"") -> None:
+        super().__init__()
+        self._more = more
+
+    def __missing__(self, size: int) -> bytes:
+        head = _length(size + len(self._more)) + self._more
+        if size < KEPT_HEADS:
+            self[size] = head
+        return head
+
+
+_text_heads, _jsonb_heads = _Heads(), _Heads(b"\x01")
+
+
+def _headed(heads: _Heads, values: Sequence[bytes]) -> bytes:
+    parts = [b""] * (2 * len(values))
+    parts[::2] = map(heads.__getitem__, map(len, values))
+    parts[1::2] = values
+    return b"".join(parts)

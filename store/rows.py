@@ -45,7 +45,7 @@ def state_arrays(states: Iterable[StateRow]) -> Params:
         "computation": smallints(computations),
         "slot": integers(slots),
         "key": texts(keys),
-        "entry": texts([entry.encode() for entry in entries]),
+        "entry": texts(list(map(str.encode, entries))),
         "value": jsonbs(values),
         "version": smallints(versions),
     }
@@ -55,16 +55,16 @@ def production_arrays(
     found: Sequence[Delivery[Any]], streams: Mapping[str, tuple[int, int]]
 ) -> Params:
     """Parameters of ``insert_many_productions.sql``; `streams` gives each stream's id and version."""
-    kinds = [streams[d.stream] for d in found]
+    kinds, versions = zip(*[streams[d.stream] for d in found], strict=True)
     return {
         "log": bigints([d.log for d in found]),
         "seq": bigints([d.seq for d in found]),
-        "stream": smallints([stream for stream, _ in kinds]),
+        "stream": smallints(kinds),
         "receiver": smallints([d.receiver for d in found]),
         "slot": integers([d.slot for d in found]),
         "key": texts([d.key_text for d in found]),
         "value": texts([d.encoded for d in found]),
-        "version": smallints([version for _, version in kinds]),
+        "version": smallints(versions),
         "ts": bigints([d.micros for d in found]),
         "hold": bigints([d.hold for d in found]),
         "stamp": bigints([d.stamp for d in found]),
