@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.fleet import Stretch, fleet
+from bench.probe import probed
 from bench.shared import write_payments, write_starts
 
 LOAD = 200.0
@@ -26,15 +27,19 @@ def stretch(url: str, directory: Path, pipeline: str, workers: int, records: int
         return made.over(done + (records - done) // 10, done + (records - done) * 9 // 10)
 
 
-def latency(url: str, directory: Path, workers: int, seconds: float) -> list[float]:
-    """Milliseconds of each record of a steady load, from being made to being processed."""
+def latency(
+    url: str, directory: Path, workers: int, seconds: float
+) -> tuple[list[float], list[float]]:
+    """Milliseconds of each record of a steady load, from being made to being processed; and of bare
+    commits beside it."""
     with fleet(url, directory, "ticking", BENCH_RATE=str(LOAD)) as made:
         made.start(workers)
         time.sleep(2)
         ((before,),) = made.ask("SELECT coalesce(max(number), 0) FROM {}", "latency")
-        time.sleep(seconds)
+        with probed(url) as commits:
+            time.sleep(seconds)
         rows = made.ask("SELECT milliseconds FROM {} WHERE number > %s", "latency", before)
-        return [milliseconds for (milliseconds,) in rows]
+        return [milliseconds for (milliseconds,) in rows], commits
 
 
 def measure(url: str, directory: Path, *, records: int, seconds: float) -> dict[str, Any]:
@@ -54,13 +59,24 @@ def measure(url: str, directory: Path, *, records: int, seconds: float) -> dict[
         found["hot"][pipeline] = hot._asdict()
         print(f"  a hot key, {pipeline}, 2 workers: {hot.per_second:9,.0f} records/s")
     for workers in (1, 2, 3, 4):
-        ages = latency(url, directory, workers, seconds)
-        p50, p99 = statistics.median(ages), statistics.quantiles(ages, n=100)[98]
-        found["latency"][workers] = {"p50": p50, "p99": p99, "records": len(ages)}
-        print(f"  {workers} workers, {LOAD:.0f} records/s: p50 {p50:.1f} ms, p99 {p99:.1f} ms")
+        ages, commits = latency(url, directory, workers, seconds)
+        p50, p99 = _percentiles(ages)
+        bare50, bare99 = _percentiles(commits)
+        found["latency"][workers] = {
+            "p50": p50, "p99": p99, "bare_p50": bare50, "bare_p99": bare99, "records": len(ages),
+        }  # fmt: skip
+        print(
+            f"  {workers} workers, {LOAD:.0f} records/s: p50 {p50:.1f} ms, p99 {p99:.1f} ms; bare "
+            f"commits beside them {bare50:.1f} and {bare99:.1f} ms"
+        )
     rate = found["rate"][2]["per_second"] / found["rate"][1]["per_second"]
     two = found["hot"]["two_phase"]["per_second"] / found["hot"]["plain"]["per_second"]
     flat = found["latency"][4]["p50"] / found["latency"][1]["p50"]
     print(f"two workers / one = {rate:.2f}; a hot key in two workers: two phases / one = {two:.2f}")
     print(f"median latency, four workers / one = {flat:.2f}")
     return {**found, "ratio": rate, "hot_ratio": two, "latency_ratio": flat}
+
+
+def _percentiles(found: list[float]) -> tuple[float, float]:
+    """The median and the 99th percentile."""
+    return statistics.median(found), statistics.quantiles(found, n=100)[98]

@@ -255,8 +255,11 @@ def workers(found: Found) -> Section:
                 ],
             ),
             Table(
-                ("workers", "p50, ms", "p99, ms"),
-                [(n, one["p50"], one["p99"]) for n, one in found["latency"].items()],
+                ("workers", "p50, ms", "p99, ms", "bare commits beside, p50", "p99"),
+                [
+                    (n, *(one[name] for name in ("p50", "p99", "bare_p50", "bare_p99")))
+                    for n, one in found["latency"].items()
+                ],
             ),
         ],
     )
