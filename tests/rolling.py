@@ -37,7 +37,7 @@ from tests.fleet import (
     unless_it_stands_still,
 )
 
-ROWS_PER_SECOND = 2000
+ROWS_PER_SECOND = 3500
 PAUSE = 0.5
 """Seconds that every tenth visit takes, so that there is work for as long as is wanted."""
 
