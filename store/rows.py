@@ -55,11 +55,11 @@ def production_arrays(
     found: Sequence[Delivery[Any]], streams: Mapping[str, tuple[int, int]]
 ) -> Params:
     """Parameters of ``insert_many_productions.sql``; `streams` gives each stream's id and version."""
-    kinds, versions = zip(*[streams[d.stream] for d in found], strict=True)
+    ids, versions = zip(*[streams[d.stream] for d in found], strict=True)
     return {
         "log": bigints([d.log for d in found]),
         "seq": bigints([d.seq for d in found]),
-        "stream": smallints(kinds),
+        "stream": smallints(ids),
         "receiver": smallints([d.receiver for d in found]),
         "slot": integers([d.slot for d in found]),
         "key": texts([d.key_text for d in found]),

@@ -39,6 +39,11 @@ def test_what_is_packed_arrives(schema: Schema, pack: Any, type_: str, lists: An
             row = connection.execute(f"SELECT %s::{type_}[]".encode(), [pack(values)]).fetchone()
             assert row is not None
             assert row[0] == [_plain(type_, value) for value in values]
+            nulls = connection.execute(
+                f"SELECT count(*) FROM unnest(%s::{type_}[]) AS x WHERE x IS NULL".encode(),
+                [pack(values)],
+            ).fetchone()
+            assert nulls == (list(values).count(None),), "JSON's null is a value"
 
 
 def _plain(type_: str, value: Any) -> Any:

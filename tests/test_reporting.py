@@ -9,7 +9,7 @@ import pytest
 import structlog
 from structlog.testing import LogCapture
 
-from millwheel.cli.reporting import REPEAT_SECONDS, ToStructlog
+from millwheel.cli.reporting import REPEAT_SECONDS, REPETITIVE, ToStructlog
 
 
 @pytest.fixture
@@ -20,9 +20,9 @@ def told() -> Iterator[LogCapture]:
     structlog.reset_defaults()
 
 
-def test_what_a_library_repeats_is_told_once_in_a_while_and_counted(told: LogCapture) -> None:
+def test_what_a_pool_repeats_is_told_once_in_a_while_and_counted(told: LogCapture) -> None:
     now = 0.0
-    logger = logging.Logger("a library")
+    logger = logging.Logger(REPETITIVE)
     logger.addHandler(ToStructlog(lambda: now))
     for number in range(3):
         logger.warning("attempt %d failed", number)
@@ -39,9 +39,12 @@ def test_what_a_library_repeats_is_told_once_in_a_while_and_counted(told: LogCap
     ]
 
 
-def test_each_error_of_a_library_is_told(told: LogCapture) -> None:
-    logger = logging.Logger("a library")
+@pytest.mark.parametrize(
+    ("name", "level"), [(REPETITIVE, logging.ERROR), ("another library", logging.WARNING)]
+)
+def test_all_else_is_told_each_time(told: LogCapture, name: str, level: int) -> None:
+    logger = logging.Logger(name)
     logger.addHandler(ToStructlog(lambda: 0.0))
-    for _ in range(2):
-        logger.error("broken")
-    assert [entry["event"] for entry in told.entries] == ["broken", "broken"]
+    for number in range(2):
+        logger.log(level, "%d is broken", number)
+    assert [entry["event"] for entry in told.entries] == ["0 is broken", "1 is broken"]

@@ -461,8 +461,11 @@ async def test_the_store_works_on_after_its_idle_connections_died(postgres: Post
 
 
 async def test_who_waits_for_a_server_that_was_away_is_served_when_it_is_back(
-    schema: Schema,
+    schema: Schema, caplog: pytest.LogCaptureFixture
 ) -> None:
+    async def has_given_up() -> bool:
+        return f"failed after {RECONNECT_SECONDS} sec" in caplog.text
+
     async with (
         Wire(schema.url) as wire,
         contextlib.aclosing(await PostgresSite.open(replace(schema, url=wire.url))) as site,
@@ -470,8 +473,10 @@ async def test_who_waits_for_a_server_that_was_away_is_served_when_it_is_back(
         await wire.go_away()
         with pytest.raises(StoreUnavailable):
             await site.store.live_buckets()  # the connection that was there
+        await until(has_given_up)
+        caplog.clear()
         waiting = asyncio.create_task(site.store.live_buckets())
-        await asyncio.sleep(3 * RECONNECT_SECONDS)  # the pool has given up meanwhile
+        await until(has_given_up)
         await wire.come_back()
         assert await waiting == []
 

@@ -30,8 +30,10 @@ from millwheel.errors import InvariantBroken, MillwheelError
 
 P = ParamSpec("P")
 
+REPETITIVE = "psycopg.pool"
+"""Whose warnings come in great numbers; there are few kinds of them."""
 REPEAT_SECONDS = 5.0
-"""Between two warnings of a library that differ in their values alone."""
+"""Between two of a kind that are told."""
 
 
 def command(function: Callable[P, None]) -> Callable[P, None]:
@@ -124,29 +126,34 @@ class _Stderr:
 
 
 class ToStructlog(logging.Handler):
-    """Libraries' warnings go where ours go. What one says again and again is told once in a while, with how
-    many were left `untold` since: who waits for Postgres tries to connect several times a second."""
+    """Libraries' warnings go where ours go.
+
+    Those of `REPETITIVE` are told once in a while, with how many like it were left `untold` since: a pool
+    that waits for Postgres tries to connect several times a second. What differs in its values alone is alike.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
-        self._told: dict[tuple[str, str], float] = {}
-        """When each was told last, by logger and message without its values."""
-        self._again: Counter[tuple[str, str]] = Counter()
-        """How often it was said since."""
+        self._told: dict[str, float] = {}
+        """When each was told last, by its text without values."""
+        self._untold: Counter[str] = Counter()
 
     def emit(self, record: logging.LogRecord) -> None:
         import structlog
 
-        what, now = (record.name, str(record.msg)), self._clock()
-        told = self._told.get(what)
-        if told is not None and now - told < REPEAT_SECONDS and record.levelno < logging.ERROR:
-            self._again[what] += 1
+        log, level, text = structlog.get_logger(record.name), record.levelno, record.getMessage()
+        if record.name != REPETITIVE or level >= logging.ERROR:
+            log.log(level, text)
             return
-        self._told[what] = now
-        again = self._again.pop(what, 0)
-        log = structlog.get_logger(record.name)
-        log.log(record.levelno, record.getMessage(), **({"untold": again} if again else {}))
+        alike, now = str(record.msg), self._clock()
+        told = self._told.get(alike)
+        if told is not None and now - told < REPEAT_SECONDS:
+            self._untold[alike] += 1
+            return
+        self._told[alike] = now
+        untold = self._untold.pop(alike, 0)
+        log.log(level, text, **({"untold": untold} if untold else {}))
 
 
 def configure_log() -> None:

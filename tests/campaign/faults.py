@@ -201,11 +201,11 @@ def _at(point: str) -> Strike:
     return on_one(strike)
 
 
-ELSEWHERE = "in split or merge"
+IN_CUT = "in split or merge"
 """A point that a worker has to be led to (`faults_placement`)."""
 
 for _point in POINTS[1:]:
-    if "takeover" not in _point and _point != ELSEWHERE:
+    if "takeover" not in _point and _point != IN_CUT:
         fault(f"kill {_point}", counts_as="kill")(_at(_point))
 
 

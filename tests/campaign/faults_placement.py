@@ -15,7 +15,7 @@ from millwheel.services.operating import Operator
 from millwheel.store.port import PlacedInterval
 from millwheel.store.postgres import PostgresStore
 from tests.campaign.crew import Hand
-from tests.campaign.faults import ELSEWHERE, NOBODY, Outcome, Scene, fault, killed_at, on_one
+from tests.campaign.faults import IN_CUT, Outcome, Scene, fault, killed_at, on_one
 from tests.campaign.workload import NAME
 
 DONE_SECONDS = 8.0
@@ -38,7 +38,7 @@ async def _operate(scene: Scene, work: Work) -> Outcome:
         placed = (await store.read_placement()).intervals
         rows = [row for row in placed if row.kind == "computation" and row.owner is not None]
         met = await work(Operator(store, SystemClock(), lambda _: None), rows)
-        return Outcome(True, intervals=met) if met else NOBODY
+        return Outcome(bool(met), "" if met else "nothing to ask for", met)
     except MillwheelError as error:
         return Outcome(False, str(error), ())
     finally:
@@ -138,4 +138,4 @@ async def kill_in_split_or_merge(scene: Scene, hand: Hand) -> Outcome:
     async def asked() -> Outcome:
         return await _operate(scene, ask)
 
-    return await killed_at(scene, hand, ELSEWHERE, asked)
+    return await killed_at(scene, hand, IN_CUT, asked)
