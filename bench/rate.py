@@ -22,7 +22,7 @@ import msgspec
 from bench import plain_rows
 from bench.apart import apart
 from bench.meter import Cost, metered
-from bench.server import fresh_store
+from bench.server import drop, fresh_store
 from bench.workload import BALANCES, Account, Balance, payments, payments_file, pipeline
 from millwheel.codec import encode_key
 from millwheel.model import MIN_TIME, Delivery, record_id
@@ -36,11 +36,13 @@ from millwheel.store.port import (
 )
 
 CONNECTIONS = (1, 2, 3, 4)
+CEILING, ENGINE = "bench_ceiling", "bench_rate"
+"""Schemas, gone once they were measured: nobody cleans them up while the next one is."""
 
 
 async def ceiling(url: str, bundle: int, records: int, connections: int) -> Cost:
     """What raw commits of `bundle` records over some connections cost."""
-    store = await fresh_store(url, "bench_ceiling")
+    store = await fresh_store(url, CEILING)
     slots = [(number, number + 1) for number in range(connections)]
     deployment = await store.deploy(
         {},
@@ -67,6 +69,7 @@ async def ceiling(url: str, bundle: int, records: int, connections: int) -> Cost
     with metered(url, share * connections) as cost:
         await asyncio.gather(*(run(number) for number in range(connections)))
     await store.close()
+    drop(url, CEILING)
     return cost
 
 
@@ -106,14 +109,15 @@ def _production(
 
 async def engine_rate(url: str, directory: Path, records: int, stages: int = 1) -> Cost:
     """What the engine costs, from the first row read to the last ACK stored."""
-    store = await fresh_store(url, "bench_rate")
+    store = await fresh_store(url, ENGINE)
     source = payments_file(directory, records)
-    engine = Engine(pipeline("bench_rate", source, stages=stages), store)
+    engine = Engine(pipeline(ENGINE, source, stages=stages), store)
     await engine.start()
     with metered(url, records) as cost:
         await engine.run()
     await engine.stop()
     await store.close()
+    drop(url, ENGINE)
     return cost
 
 

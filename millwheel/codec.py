@@ -258,19 +258,22 @@ class Codec(Generic[T]):
         self.decode: Callable[[bytes], T] = facts.decode
         self.fingerprint = facts.fingerprint
         fields = facts.floats
-        self._floats_anywhere = fields is None
         self._floats = [name for name, optional in (fields or {}).items() if not optional]
         self._optional_floats = [name for name, optional in (fields or {}).items() if optional]
-        self._few_floats = bool(fields)
-        self.mutable = facts.mutable
-        """Whether user code can change a value in place: it then gets a copy of its own."""
-
-    def encode(self, value: T) -> bytes:
-        """JSON bytes of `value`.
+        self.encode: Callable[[T], bytes] = self._encode
+        """JSON bytes of a value.
 
         Raises:
             UserCodeError: it cannot be JSON, is too large, or holds NUL, NaN or infinity.
         """
+        if fields is None:
+            self.encode = self._encode_floats_anywhere
+        elif fields:
+            self.encode = self._encode_few_floats
+        self.mutable = facts.mutable
+        """Whether user code can change a value in place: it then gets a copy of its own."""
+
+    def _encode(self, value: T) -> bytes:
         try:
             encoded = _encode_json(value)
         except _REFUSALS as error:
@@ -279,20 +282,26 @@ class Codec(Generic[T]):
             ) from error
         if len(encoded) > self.limit or _BACKSLASH in encoded:
             self._check_text(encoded, value)
-        if self._floats_anywhere:
-            if encoded.find(b"null") >= 0:
-                self._check_floats(encoded, value)
-        elif self._few_floats:
-            try:
-                for name in self._floats:
-                    if not isfinite(getattr(value, name, nan)):
-                        self._check_floats(encoded, value)
-                for name in self._optional_floats:
-                    number = getattr(value, name, nan)
-                    if number is not None and not isfinite(number):
-                        self._check_floats(encoded, value)
-            except (TypeError, OverflowError):  # it is no number, or one beyond every float
-                self._check_floats(encoded, value)
+        return encoded
+
+    def _encode_floats_anywhere(self, value: T) -> bytes:
+        encoded = self._encode(value)
+        if encoded.find(b"null") >= 0:
+            self._check_floats(encoded, value)
+        return encoded
+
+    def _encode_few_floats(self, value: T) -> bytes:
+        encoded = self._encode(value)
+        try:
+            for name in self._floats:
+                if not isfinite(getattr(value, name, nan)):
+                    self._check_floats(encoded, value)
+            for name in self._optional_floats:
+                number = getattr(value, name, nan)
+                if number is not None and not isfinite(number):
+                    self._check_floats(encoded, value)
+        except (TypeError, OverflowError):  # it is no number, or one beyond every float
+            self._check_floats(encoded, value)
         return encoded
 
     def _check_text(self, encoded: bytes, value: T) -> None:

@@ -22,8 +22,10 @@ class Settings:
     bundle_bytes: int = 8 * MEBIBYTE
     """Encoded effects in one commit at the most."""
 
-    chunk_records: int = 256
-    """Records run between two looks at the event loop: about 3 ms of Python."""
+    chunk_records: int = 1000
+    """Records run between two looks at the event loop at the most; fewer where they take more than
+    10 ms. With 256 a record costs 8 % more, as reading, running and storing drive each other out of the
+    processor's caches."""
 
     max_unacked_records: int = 8000
     """Records a sender may have on their way to receivers: the credits of one log."""

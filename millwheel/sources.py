@@ -7,14 +7,14 @@ done already is dropped (design: injectors). Files are such sources; see `millwh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+import msgspec
 
 from millwheel.errors import InputError
 
 
-@dataclass(slots=True)
-class Row:
+class Row(msgspec.Struct, gc=False):
     """One row of a partition: `offset` counts rows from 0; either `value` or `error` is set."""
 
     offset: int

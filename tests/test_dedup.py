@@ -585,6 +585,36 @@ def test_a_log_knows_what_is_acknowledged(
     assert {s for s in range(count) if restored.is_acknowledged(s)} == done
 
 
+@settings(max_examples=500, deadline=None, derandomize=True)
+@given(
+    st.integers(0, 3),
+    st.lists(
+        st.one_of(
+            st.integers(1, 6),
+            st.lists(st.integers(0, 5), min_size=1, max_size=5),
+        ),
+        max_size=12,
+    ),
+)
+def test_acks_come_in_groups(first: int, steps: list[int | list[int]]) -> None:
+    """All that comes next at once, or with gaps, old ones, and some that were not sent yet.
+
+    Args:
+        steps: send so many, or acknowledge these.
+    """
+    log, done, end = SentLog(1, Holds(), first=first), set(range(first)), first
+    for step in steps:
+        if isinstance(step, int):
+            end += step
+            log.sent(end, 0, step)
+        else:
+            done.update(seq for seq in step if seq < end)
+            log.acknowledge(step)
+        assert log.first == min({*range(end + 1)} - done)
+        assert log.unacked == end - len(done)
+        assert all(log.is_acknowledged(seq) == (seq in done) for seq in range(30))
+
+
 def test_the_floor_is_the_oldest_stamp_that_may_be_sent_again() -> None:
     """Of a weak production that is stored its own, which is older than that of its commit."""
     log = SentLog(5, Holds())

@@ -16,6 +16,8 @@ from millwheel.model import SLOTS
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.load import (
     BARS,
+    CHUNK_SECONDS,
+    FIRST_CHUNK,
     HALF_LIFE_SECONDS,
     SAMPLED,
     Measured,
@@ -225,6 +227,60 @@ def test_a_process_knows_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _no_such_file(path: Any) -> bytes:
     raise FileNotFoundError(path)
+
+
+# -- how long a chunk runs ------------------------------------------------------------------
+
+
+def test_a_chunk_is_as_long_as_the_last_one_would_have_taken_ten_milliseconds() -> None:
+    work = Workload((0, 1))
+    assert work.chunk(1000) == FIRST_CHUNK, "nothing has run yet"
+    assert work.chunk(3) == 3
+
+    def run(records: int, seconds: float) -> None:
+        before = work.run_seconds
+        work.run_seconds += seconds
+        work.chunk_ran(records, before)
+
+    run(FIRST_CHUNK, 0.0)
+    assert work.chunk(1000) == 1000
+    run(1000, CHUNK_SECONDS)
+    assert work.chunk(1000) == 1000
+    run(1000, 100 * CHUNK_SECONDS)
+    assert work.chunk(1000) == 10
+    assert work.chunk(3) == 3
+    work.forget(1.0)
+    assert work.chunk(1000) == 10, "a heartbeat does not make code faster"
+    run(10, 1000 * CHUNK_SECONDS)
+    assert work.chunk(1000) == 1, "it always goes on"
+    before = work.run_seconds
+    work.forget(1.0)
+    work.run_seconds += CHUNK_SECONDS
+    work.chunk_ran(1, before)
+    assert work.chunk(1000) == 1, "of a chunk that a heartbeat met nothing is known"
+    run(1, CHUNK_SECONDS / 1000)
+    assert work.chunk(1000) == 1000
+
+
+async def test_slow_code_leaves_the_event_loop_its_turns() -> None:
+    costs = Costs()
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        costs.work(0.001)
+
+    values = many(3000)
+    world = World(doing(values, do, settings=replace(QUICK, chunk_records=1000)))
+    engine = await world.start(process=costs.process)
+    looked_at, longest = costs.run.at, []
+    while engine.processed < len(values):
+        await asyncio.sleep(0)
+        longest.append(costs.run.at - looked_at)
+        looked_at = costs.run.at
+    first, *others = [seconds for seconds in longest if seconds]
+    assert first == pytest.approx(FIRST_CHUNK * 0.001)
+    assert max(others) == pytest.approx(CHUNK_SECONDS)
+    assert sum(longest) == pytest.approx(len(values) * 0.001)
+    await engine.stop()
 
 
 # -- what a heartbeat tells -----------------------------------------------------------------

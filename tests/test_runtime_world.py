@@ -32,6 +32,7 @@ from millwheel.codec import encode_key
 from millwheel.errors import CommitUnknown
 from millwheel.model import Key
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.load import FREE_OF_CHARGE
 from millwheel.store.memory import MemoryStore
 from millwheel.store.port import Commit
 from millwheel.testing import inject
@@ -206,6 +207,7 @@ class World:
     async def start(self, pipeline: Pipeline | None = None, **options: Any) -> Engine:
         """A new engine that takes over whatever another one held."""
         options.setdefault("close_at_end", False)
+        options.setdefault("process", FREE_OF_CHARGE)
         engine = Engine(
             pipeline or self.pipeline, self.store, clock=self.clock, take_over=True, **options
         )

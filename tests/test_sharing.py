@@ -20,7 +20,7 @@ from millwheel.runtime.balancer import Balancer
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.greeting import Identity
 from millwheel.runtime.links import Links
-from millwheel.runtime.load import Process
+from millwheel.runtime.load import FREE_OF_CHARGE
 from millwheel.runtime.placing import LeaseGuard, Placing
 from millwheel.store.port import MergeWish, PlacedInterval, SplitWish, Wish
 from millwheel.testing.ether import Ether, Weather
@@ -50,8 +50,6 @@ SHARED = replace(
     lease_seconds=3.0,
 )
 AGAIN = Stream("again", Counted)
-FREE_OF_CHARGE = Process(cpu_seconds=lambda: 0.0, run_seconds=lambda: 0.0)
-"""What a test costs the machine must not move intervals."""
 
 
 class Cluster(World):

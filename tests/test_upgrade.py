@@ -26,6 +26,7 @@ from millwheel.runtime.engine import Engine
 from millwheel.runtime.frames import Frame, Gap
 from millwheel.runtime.greeting import Identity
 from millwheel.runtime.links import Links
+from millwheel.runtime.load import FREE_OF_CHARGE
 from millwheel.runtime.placing import Decide, LeaseGuard, Placing
 from millwheel.services.worker import Worker
 from millwheel.store.administration import remove_computations
@@ -68,7 +69,6 @@ from tests.test_runtime_world import (
 )
 from tests.test_sharing import (
     AGAIN,
-    FREE_OF_CHARGE,
     SHARED,
     Cluster,
     Recount,

@@ -276,7 +276,9 @@ class Lane:
             finally:
                 self._sorted, self.sorting = None, ()
             if groups:
+                before = interval.workload.run_seconds
                 await self._run_groups(interval, groups)
+                interval.workload.chunk_ran(len(items), before)
             elif interval.leaving:
                 self.announce()
             self._looked.set()
@@ -335,15 +337,16 @@ class Lane:
             # Those that are stored with a bundle have taken credits themselves: it is not to wait for them.
             if not interval.may_send(decided) and not (bundling and bundling.lacks_members):
                 continue
+            chunk = interval.workload.chunk(settings.chunk_records)
             if has_due:
-                firings = interval.due_timers(now, settings.chunk_records)
+                firings = interval.due_timers(now, chunk)
                 if firings:
                     return interval, list(firings)
                 self.wake.set()  # far ones have come due since: they are read before records run
                 continue
             intake = interval.intake
             queued = len(intake)
-            count = min(queued, settings.chunk_records)
+            count = min(queued, chunk)
             interval.looked_ahead = max(0, interval.looked_ahead - count)
             if queued - count < settings.max_unacked_records <= queued:
                 self._engine.made_room(interval.step)

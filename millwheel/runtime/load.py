@@ -33,6 +33,13 @@ SAMPLED = 17
 
 HALF_LIFE_SECONDS = 10.0
 
+CHUNK_SECONDS = 0.01
+"""For so long user code runs over a chunk of records before others have their turn, the heartbeat among
+them."""
+
+FIRST_CHUNK = 32
+"""Records in the chunk that shows how slow the code is."""
+
 
 def resident_bytes() -> int:
     """The memory of this process; where the system does not tell, the most it ever was."""
@@ -54,6 +61,10 @@ class Process:
     rss_bytes: Callable[[], int] = resident_bytes
 
 
+FREE_OF_CHARGE = Process(cpu_seconds=lambda: 0.0, run_seconds=lambda: 0.0)
+"""Where time is virtual: what something costs the machine moves no interval and cuts no chunk short."""
+
+
 class Slotted(Protocol):
     """A record, or a timer that is due."""
 
@@ -64,7 +75,7 @@ class Slotted(Protocol):
 class Workload:
     """What was done for one interval since its figures were last taken, and at which slots."""
 
-    __slots__ = ("_bars", "_first", "_skip", "_width", "records", "run_seconds")
+    __slots__ = ("_bars", "_first", "_record_seconds", "_skip", "_width", "records", "run_seconds")
 
     def __init__(self, slots: tuple[int, int]) -> None:
         first, end = slots
@@ -76,6 +87,8 @@ class Workload:
         self._bars = [0.0] * -(-(end - first) // self._width)
         self._skip = 0
         """Records up to the next that is looked at."""
+        self._record_seconds = CHUNK_SECONDS / FIRST_CHUNK
+        """What a record took, in the chunk that ran last."""
 
     def sample(self, items: Sequence[Slotted]) -> None:
         """Look at some of a chunk: every so many-th over all chunks, however long they are."""
@@ -84,6 +97,18 @@ class Workload:
             self._bars[(items[place].slot - self._first) // self._width] += 1.0
             place += SAMPLED
         self._skip = place - count
+
+    def chunk(self, most: int) -> int:
+        """How many records to run as the next chunk: `most`, or as many as the last one did in
+        `CHUNK_SECONDS`."""
+        if most * self._record_seconds <= CHUNK_SECONDS:
+            return most
+        return max(1, int(CHUNK_SECONDS / self._record_seconds))
+
+    def chunk_ran(self, records: int, before: float) -> None:
+        """A chunk of so many records has run; `before` it, `run_seconds` was that."""
+        if self.run_seconds >= before:  # else what was counted has been forgotten meanwhile
+            self._record_seconds = (self.run_seconds - before) / records
 
     def forget(self, seconds: float) -> None:
         """So much time has passed: begin to count anew, and let the histogram fade."""

@@ -12,6 +12,7 @@ from millwheel.clock import VirtualClock
 from millwheel.errors import Fenced
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.load import FREE_OF_CHARGE
 from millwheel.settings import Settings
 from millwheel.store.memory import MemoryStore
 from millwheel.streams import Stream
@@ -219,6 +220,7 @@ class Trial:
             guard_shared=True,
             run_weak_twice=True,
             take_over=take_over,
+            process=FREE_OF_CHARGE,
         )
 
     async def count_commits(self) -> int:

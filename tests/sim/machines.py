@@ -12,7 +12,7 @@ from millwheel.runtime.balancer import Balancer
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.greeting import Identity
 from millwheel.runtime.links import Links
-from millwheel.runtime.load import Process
+from millwheel.runtime.load import FREE_OF_CHARGE
 from millwheel.runtime.placing import LeaseGuard, Placing
 from millwheel.services.hosting import unless
 from millwheel.store.port import Store
@@ -22,8 +22,6 @@ from tests.sim.network import Spot
 from tests.sim.scenario import Member
 
 EPOCH_MICROS = 1_700_000_000_000_000
-FREE_OF_CHARGE = Process(cpu_seconds=lambda: 0.0, run_seconds=lambda: 0.0)
-"""What a simulation costs the machine it runs on must not move intervals."""
 
 
 class LoopClock:
