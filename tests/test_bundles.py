@@ -761,6 +761,29 @@ async def test_a_source_that_may_have_less_on_its_way_reads_on_up_to_the_members
     await second.stop()
 
 
+async def test_records_are_gathered_by_the_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However little is known of how long user code takes: it is not what gathers them."""
+    taken: list[int] = []
+    offer = Bundling.offer
+
+    def counted(self: Bundling, deliveries: Any, now: int) -> None:
+        taken.append(len(deliveries))
+        offer(self, deliveries, now)
+
+    monkeypatch.setattr(Bundling, "offer", counted)
+    outside = Outside()
+    source = script(ITEMS, [Item("a", n) for n in range(300)])
+    made = Pipeline("gathered", settings=replace(QUICK, chunk_records=300))
+    made.inject(ITEMS, source, timestamp=time_of)
+    made.add(ToOutside(outside, Bundles(records=300)), ITEMS.by(key_of), name="to_outside")
+    made.sink(DONE, Table("out", Counted, numbered=True))
+    world = World(made)
+    engine = await world.start()
+    await world.until(lambda: len(outside.rows) == 300, tick=0.01)
+    assert taken == [300]
+    await engine.stop()
+
+
 async def test_what_waits_for_the_sink_holds_its_senders_and_the_watermark() -> None:
     outside = Outside()
     values = [Item("a", n, n) for n in range(100)]

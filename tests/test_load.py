@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from millwheel import Context, Pipeline, Record, Table
+from millwheel import Computation, Context, Pipeline, Record, Table
 from millwheel.codec import encode_key
 from millwheel.model import SLOTS
 from millwheel.runtime.engine import Engine
@@ -25,6 +25,7 @@ from millwheel.runtime.load import (
     Workload,
     resident_bytes,
 )
+from millwheel.store.port import Commit
 from millwheel.testing import inject
 from tests.test_runtime_world import (
     ITEMS,
@@ -42,8 +43,12 @@ from tests.test_runtime_world import (
     key_of,
     script,
     tally_pipeline,
+    time_of,
 )
 from tests.test_sharing import Cluster, counting, many
+
+MUCH = 1 << 30
+"""Bytes."""
 
 
 @dataclass
@@ -234,32 +239,71 @@ def _no_such_file(path: Any) -> bytes:
 
 def test_a_chunk_is_as_long_as_the_last_one_would_have_taken_ten_milliseconds() -> None:
     work = Workload((0, 1))
-    assert work.chunk(1000) == FIRST_CHUNK, "nothing has run yet"
-    assert work.chunk(3) == 3
-
-    def run(records: int, seconds: float) -> None:
-        before = work.run_seconds
-        work.run_seconds += seconds
-        work.chunk_ran(records, before)
-
-    run(FIRST_CHUNK, 0.0)
-    assert work.chunk(1000) == 1000
-    run(1000, CHUNK_SECONDS)
-    assert work.chunk(1000) == 1000
-    run(1000, 100 * CHUNK_SECONDS)
-    assert work.chunk(1000) == 10
-    assert work.chunk(3) == 3
+    assert work.chunk(1000, MUCH) == FIRST_CHUNK, "nothing has run yet"
+    assert work.chunk(3, MUCH) == 3
+    work.chunk_ran(FIRST_CHUNK, 0.0, 0)
+    assert work.chunk(1000, MUCH) == 1000
+    work.chunk_ran(1000, CHUNK_SECONDS, 0)
+    assert work.chunk(1000, MUCH) == 1000
+    work.chunk_ran(1000, 100 * CHUNK_SECONDS, 0)
+    assert work.chunk(1000, MUCH) == 10
+    assert work.chunk(3, MUCH) == 3
     work.forget(1.0)
-    assert work.chunk(1000) == 10, "a heartbeat does not make code faster"
-    run(10, 1000 * CHUNK_SECONDS)
-    assert work.chunk(1000) == 1, "it always goes on"
-    before = work.run_seconds
-    work.forget(1.0)
-    work.run_seconds += CHUNK_SECONDS
-    work.chunk_ran(1, before)
-    assert work.chunk(1000) == 1, "of a chunk that a heartbeat met nothing is known"
-    run(1, CHUNK_SECONDS / 1000)
-    assert work.chunk(1000) == 1000
+    assert work.chunk(1000, MUCH) == 10, "a heartbeat does not make code faster"
+    work.chunk_ran(10, 1000 * CHUNK_SECONDS, 0)
+    assert work.chunk(1000, MUCH) == 1, "it always goes on"
+    work.chunk_ran(1, -1.0, 0)
+    assert work.chunk(1000, MUCH) == 1, "of a chunk that a heartbeat met nothing is known"
+    work.chunk_ran(1, CHUNK_SECONDS / 1000, 0)
+    assert work.chunk(1000, MUCH) == 1000
+
+
+def test_a_chunk_has_no_more_effects_than_fit_into_a_commit() -> None:
+    work = Workload((0, 1))
+    work.chunk_ran(FIRST_CHUNK, 0.0, FIRST_CHUNK * 50)
+    assert work.chunk(1000, 50_000) == 1000
+    assert work.chunk(1000, 49_999) == 999
+    assert work.chunk(1000, 10) == 1, "it always goes on"
+    work.chunk_ran(10, CHUNK_SECONDS, 5000)
+    assert (work.chunk(1000, 2500), work.chunk(1000, MUCH)) == (5, 10)
+
+
+class Enlarge(Computation[Item, None]):
+    """Makes a kilobyte of a few bytes."""
+
+    writes = (TALLY,)
+
+    async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
+        ctx.produce(TALLY, Counted("x" * 1000, record.value.number, 0))
+
+
+class Forget(Computation[Counted, None]):
+    async def process_record(self, record: Record[Counted], ctx: Context[None]) -> None:
+        pass
+
+
+@pytest.mark.parametrize("productions", ["strong", "weak"])
+async def test_large_effects_make_small_chunks(productions: Any) -> None:
+    """One is begun while the bundle has room, and the log credits: it must not be far too much."""
+    limits = replace(
+        QUICK, chunk_records=1000, bundle_bytes=50_000, max_unacked_bytes=50_000, fuse=False
+    )
+    made = Pipeline("large", settings=limits)
+    made.inject(ITEMS, script(ITEMS, many(2000)), timestamp=time_of)
+    made.add(Enlarge(), ITEMS.by(key_of), name="enlarge", productions=productions)
+    made.add(Forget(), TALLY.by(lambda found: found.number))
+    world = World(made)
+    sizes: list[int] = []
+
+    def look(commit: Commit) -> None:
+        sizes.append(sum(log.unacked_bytes for log in world.interval("enlarge").logs))
+        sizes.append(sum(production.size for production in commit.productions))
+
+    world.on_try = look
+    engine = await world.start()
+    await world.until(lambda: engine.processed == 4000, tick=0.01)
+    assert 50_000 < max(sizes) < 150_000
+    await engine.stop()
 
 
 async def test_slow_code_leaves_the_event_loop_its_turns() -> None:

@@ -81,6 +81,8 @@ class Lane:
         """There may be something to run: records, due timers, credits, room in the bundle."""
         self._commit_wanted = asyncio.Event()
         self._open = Bundle()
+        self._decided_bytes = 0
+        """Of effects that went into bundles or, of weak code, on their way, since the lane began."""
         self._alone: deque[Bundle] = deque()
         """What was refused in company: each in a commit of its own."""
         self._committing = False
@@ -276,9 +278,7 @@ class Lane:
             finally:
                 self._sorted, self.sorting = None, ()
             if groups:
-                before = interval.workload.run_seconds
-                await self._run_groups(interval, groups)
-                interval.workload.chunk_ran(len(items), before)
+                await self._run_chunk(interval, groups, len(items))
             elif interval.leaving:
                 self.announce()
             self._looked.set()
@@ -337,7 +337,9 @@ class Lane:
             # Those that are stored with a bundle have taken credits themselves: it is not to wait for them.
             if not interval.may_send(decided) and not (bundling and bundling.lacks_members):
                 continue
-            chunk = interval.workload.chunk(settings.chunk_records)
+            chunk = settings.chunk_records
+            if bundling is None:  # else nothing but gathering is done with them here
+                chunk = interval.workload.chunk(chunk, settings.bundle_bytes)
             if has_due:
                 firings = interval.due_timers(now, chunk)
                 if firings:
@@ -466,6 +468,13 @@ class Lane:
         interval.looked_ahead = max(interval.looked_ahead, min(len(interval.intake), most))
         return found
 
+    async def _run_chunk(self, interval: Interval, groups: deque[Group], records: int) -> None:
+        """Run all groups, and note what a record takes."""
+        workload = interval.workload
+        seconds, bytes_ = workload.run_seconds, self._decided_bytes
+        await self._run_groups(interval, groups)
+        workload.chunk_ran(records, workload.run_seconds - seconds, self._decided_bytes - bytes_)
+
     async def _run_groups(self, interval: Interval, groups: deque[Group]) -> None:
         """Run all groups; one that waits for something goes on by itself, out of the way."""
         self._ran.clear()
@@ -587,6 +596,7 @@ class Lane:
         work.effects.take(effects)
         bundle.count += len(items)
         bundle.size += size
+        self._decided_bytes += size
         self._commit_wanted.set()
 
     # -- weak productions -------------------------------------------------------------
@@ -604,6 +614,7 @@ class Lane:
         caused, effects.caused = effects.caused, []
         fused, effects.fused = effects.fused, []
         queued, effects.queued = effects.queued, set()
+        self._decided_bytes += sum(output.size for _, output in caused)
         noted = bool(changes or interval.firings) or effects.are_stored()
         inputs = [item for item in items if type(item) is Delivery]
         if interval.entry is not None:

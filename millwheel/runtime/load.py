@@ -38,7 +38,7 @@ CHUNK_SECONDS = 0.01
 them."""
 
 FIRST_CHUNK = 32
-"""Records in the chunk that shows how slow the code is."""
+"""Records in the chunk that shows what a record takes."""
 
 
 def resident_bytes() -> int:
@@ -75,7 +75,8 @@ class Slotted(Protocol):
 class Workload:
     """What was done for one interval since its figures were last taken, and at which slots."""
 
-    __slots__ = ("_bars", "_first", "_record_seconds", "_skip", "_width", "records", "run_seconds")
+    __slots__ = ("_bars", "_first", "_record_bytes", "_record_seconds", "_skip", "_width", "records",
+                 "run_seconds")  # fmt: skip
 
     def __init__(self, slots: tuple[int, int]) -> None:
         first, end = slots
@@ -89,6 +90,8 @@ class Workload:
         """Records up to the next that is looked at."""
         self._record_seconds = CHUNK_SECONDS / FIRST_CHUNK
         """What a record took, in the chunk that ran last."""
+        self._record_bytes = 0.0
+        """And how much of effects it had."""
 
     def sample(self, items: Sequence[Slotted]) -> None:
         """Look at some of a chunk: every so many-th over all chunks, however long they are."""
@@ -98,17 +101,20 @@ class Workload:
             place += SAMPLED
         self._skip = place - count
 
-    def chunk(self, most: int) -> int:
-        """How many records to run as the next chunk: `most`, or as many as the last one did in
-        `CHUNK_SECONDS`."""
-        if most * self._record_seconds <= CHUNK_SECONDS:
-            return most
-        return max(1, int(CHUNK_SECONDS / self._record_seconds))
+    def chunk(self, most: int, most_bytes: int) -> int:
+        """How many records to run as the next chunk, by the last one: as many as take `CHUNK_SECONDS`, and
+        have effects of `most_bytes`; `most` at the most."""
+        if most * self._record_seconds > CHUNK_SECONDS:
+            most = max(1, int(CHUNK_SECONDS / self._record_seconds))
+        if most * self._record_bytes > most_bytes:
+            most = max(1, int(most_bytes / self._record_bytes))
+        return most
 
-    def chunk_ran(self, records: int, before: float) -> None:
-        """A chunk of so many records has run; `before` it, `run_seconds` was that."""
-        if self.run_seconds >= before:  # else what was counted has been forgotten meanwhile
-            self._record_seconds = (self.run_seconds - before) / records
+    def chunk_ran(self, records: int, seconds: float, bytes_: int) -> None:
+        """A chunk of so many records has run for so long, and has effects of so many bytes."""
+        if seconds >= 0:  # else the time was forgotten meanwhile
+            self._record_seconds = seconds / records
+        self._record_bytes = bytes_ / records
 
     def forget(self, seconds: float) -> None:
         """So much time has passed: begin to count anew, and let the histogram fade."""
