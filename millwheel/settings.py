@@ -22,9 +22,10 @@ class Settings:
     bundle_bytes: int = 8 * MEBIBYTE
     """Encoded effects in one commit at the most."""
 
-    chunk_records: int = 1000
+    chunk_records: int = 700
     """Records run between two looks at the event loop at the most; fewer where they take more than
-    10 ms, or have effects of more than `bundle_bytes`. With 256 a record costs 8 % more."""
+    10 ms, or have effects of more than `bundle_bytes`. With 256 a record costs 7 % more; with 1,000 no
+    less, and under full load a watermark waits twice as long for the records before it."""
 
     max_unacked_records: int = 8000
     """Records a sender may have on their way to receivers: the credits of one log."""
