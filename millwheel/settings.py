@@ -24,8 +24,8 @@ class Settings:
 
     chunk_records: int = 700
     """Records run between two looks at the event loop at the most; fewer where they take more than
-    10 ms, or have effects of more than `bundle_bytes`. With 256 a record costs 7 % more; with 1,000 no
-    less, and under full load a watermark waits twice as long for the records before it."""
+    10 ms, or have effects of more than `bundle_bytes`. With fewer a record costs more, with more a
+    watermark waits longer under full load (decision 37). It is also how many rows are read at a time."""
 
     max_unacked_records: int = 8000
     """Records a sender may have on their way to receivers: the credits of one log."""
@@ -64,7 +64,7 @@ class Settings:
     What comes of it is the same; False: for measuring, and for tests."""
 
     waiting_keys: int = 1000
-    """Keys of one lane whose user code may wait (for a network call, say) at a time."""
+    """Keys of one lane whose user code may wait (for a network call, say) before another chunk is begun."""
 
     filter_capacity: int = 125_000
     """Ids the first Bloom filter of a bucket holds; the next are four times as large."""

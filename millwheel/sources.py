@@ -14,7 +14,7 @@ import msgspec
 from millwheel.errors import InputError
 
 
-class Row(msgspec.Struct, gc=False):
+class Row(msgspec.Struct):
     """One row of a partition: `offset` counts rows from 0; either `value` or `error` is set."""
 
     offset: int

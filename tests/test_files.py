@@ -137,6 +137,7 @@ tunings = st.fixed_dictionaries(
         "MARK_ROWS": st.sampled_from([1, 3, 1000]),
         "MAX_MARKS": st.sampled_from([2, 5, 4096]),
         "KEEP_BYTES": st.sampled_from([0, 10, 4096]),
+        "READ_BYTES": st.sampled_from([1, 10, 4096]),
         "GZIP_STEP_BYTES": st.sampled_from([1, 5, 4096]),
     }
 )
@@ -1202,6 +1203,21 @@ def test_marks_are_few_when_acknowledgements_lag(tmp_path: Path) -> None:
             reader.read(1)
             assert reader.position(row)["mark_row"] == row
         reader.close()
+
+
+def test_no_more_is_read_at_a_time_than_memory_is_meant_for(tmp_path: Path) -> None:
+    """However many rows are asked for; and the file does not end there."""
+    path = tmp_path / "large.jsonl"
+    path.write_bytes(b"\n" * 100 + (b'"' + b"x" * 998 + b'"\n') * 100)
+    with tuned(READ_BYTES=5_000, CHUNK_BYTES=2_000):
+        reader = open_file(JsonLines(path))
+        sizes = []
+        while rows := reader.read(1_000):
+            sizes.append(len(rows))
+        reader.close()
+    assert sum(sizes) == 100
+    assert max(sizes) <= 8, "5,000 bytes, and a buffer"
+    assert min(sizes[1:-1]) >= 4, "and not much less"
 
 
 def test_marks_lie_dense_in_one_large_read(tmp_path: Path) -> None:

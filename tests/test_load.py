@@ -316,10 +316,14 @@ async def test_slow_code_leaves_the_event_loop_its_turns() -> None:
     world = World(doing(values, do, settings=replace(QUICK, chunk_records=1000)))
     engine = await world.start(process=costs.process)
     looked_at, longest = costs.run.at, []
-    while engine.processed < len(values):
-        await asyncio.sleep(0)
+
+    def look() -> bool:
+        nonlocal looked_at
         longest.append(costs.run.at - looked_at)
         looked_at = costs.run.at
+        return engine.processed == len(values)
+
+    await world.until(look)
     first, *others = [seconds for seconds in longest if seconds]
     assert first == pytest.approx(FIRST_CHUNK * 0.001)
     assert max(others) == pytest.approx(CHUNK_SECONDS)

@@ -21,6 +21,8 @@ MARK_ROWS = 1_000
 """Rows between two marks at most (while there are fewer than `MAX_MARKS`)."""
 MAX_MARKS = 4_096
 """Marks kept per reader; beyond it every second one is dropped."""
+READ_BYTES = 8 << 20
+"""Handed out at a time, and what the buffer holds besides: rows may be large, and hundreds are asked for."""
 KEEP_BYTES = 16 << 20
 """Bytes between mark and digest kept while a prefix is checked, so as not to unpack twice."""
 TEXT_CHARACTERS = 2_000
@@ -96,7 +98,8 @@ class FileReader(ABC):
     # -- the Reader protocol
 
     def read(self, limit: int) -> list[Row]:
-        """Up to `limit` further rows; an empty list at the end of what is there now.
+        """Up to `limit` further rows, fewer if they are large; an empty list at the end of what is there
+        now.
 
         Raises:
             InputError: the file is damaged here, was cut, or grew within its last row.
@@ -105,7 +108,8 @@ class FileReader(ABC):
         if self._failure is not None:
             raise self._failure
         rows: list[Row] = []
-        while len(rows) < limit:
+        enough = self._byte + READ_BYTES
+        while len(rows) < limit and (self._byte < enough or not rows):
             if self._next == len(self._raws):
                 try:
                     self._at_end = not self._fill(rows)
