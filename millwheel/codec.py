@@ -324,8 +324,9 @@ class Codec(Generic[T]):
 
     def check(self, encoded: bytes, value: T) -> T:
         """Decode what was just encoded, blaming `value` when that fails."""
+        decode = self.decode
         try:
-            return self.decode(encoded)
+            return decode(encoded)
         except msgspec.MsgspecError as error:
             raise UserCodeError(
                 f"{self.what}: {shown(value)} is not a value of type "

@@ -266,11 +266,15 @@ class Context(Generic[S, T]):
     ) -> None:
         """The next key, and what is frozen for it: times, and what it shares with others."""
         self._cell = cell
-        self._table = table
-        self._shared = None
         self._watermark = watermark
         self._promised = promised
         self._now = now
+        self._share(table)
+
+    def _share(self, table: SharedTable | None) -> None:
+        """What the next key shares with others."""
+        self._table = table
+        self._shared = None
 
     @property
     def key(self) -> Key:

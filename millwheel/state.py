@@ -335,14 +335,15 @@ class StateLayout(Generic[S]):
         self.empty: bytes = b"null"
         if self.stateless:
             self.fingerprint: dict[str, Any] = {}
+            self.encode: Callable[[Any], bytes] = lambda _: self.empty
+            """The plain part of a state object as JSON."""
             return
         self._find_collections(limit)
         plain_type: Any = self.state_type
         if self.collections:
             plain_type = _plain_type(self.state_type, frozenset(self.collections))
         self.codec: Codec[Any] = Codec(plain_type, what=f"state of {owner}", limit=limit)
-        self.encode: Callable[[Any], bytes] = self.codec.encode
-        """The plain part of a state object as JSON."""
+        self.encode = self.codec.encode
         if self.collections:
             self._plain_values = _fields_of(plain_type.__struct_fields__)
             self.bound: Callable[[Any], Any] = attrgetter(*self.collections)

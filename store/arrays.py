@@ -5,11 +5,10 @@ An array is a header and its elements, each with its length before it, all of it
 
 from __future__ import annotations
 
-import sys
-from array import array
+import struct
 from collections.abc import Sequence
 from struct import Struct
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from psycopg.adapt import AdaptersMap, Buffer, Dumper
 from psycopg.pq import Format
@@ -90,19 +89,29 @@ def bigints(values: Sequence[int]) -> Packed:
 
 
 def _numbers(code: str, values: Sequence[int]) -> bytes:
-    """Numbers of one size; many columns have the same in all rows."""
+    """Numbers of one size.
+
+    Raises:
+        OverflowError: one of them needs more than that.
+    """
     count = len(values)
-    if count > 1 and values[0] == values[-1] and values.count(values[0]) == count:
+    if _are_alike(values):
         return count * _numbers(code, values[:1])
-    numbers = array(code, values)
-    if sys.byteorder == "little":
-        numbers.byteswap()
-    size = numbers.itemsize
-    plain = numbers.tobytes()
+    try:
+        plain = struct.pack(f"!{count}{code}", *values)
+    except struct.error as error:
+        raise OverflowError(str(error)) from error
+    size = struct.calcsize(f"!{code}")
     found = bytearray((_length(size) + bytes(size)) * count)
     for place in range(size):  # by columns of bytes: each is one copy
         found[4 + place :: 4 + size] = plain[place::size]
     return bytes(found)
+
+
+def _are_alike(values: Sequence[Any]) -> bool:
+    """Whether all rows have the same, as in many columns; of others this is found at once."""
+    count = len(values)
+    return count > 1 and values[0] == values[-1] and values.count(values[0]) == count
 
 
 def uuids(values: Sequence[bytes]) -> Packed:
@@ -117,9 +126,8 @@ def texts(values: Sequence[bytes]) -> Packed:
 
 def jsonbs(values: Sequence[bytes | None]) -> Packed:
     """``jsonb[]``, of JSON texts; None is no value, which JSON's null is not."""
-    there = [value for value in values if value is not None]
-    if len(there) == len(values):
-        return _Jsonbs(len(values), _headed(_jsonb_heads, there))
+    if None not in values:
+        return _Jsonbs(len(values), _headed(_jsonb_heads, cast("Sequence[bytes]", values)))
     parts = (_NULL if v is None else _jsonb_heads[len(v)] + v for v in values)
     return _Jsonbs(len(values), b"".join(parts), nulls=True)
 
@@ -142,6 +150,8 @@ _text_heads, _jsonb_heads = _Heads(), _Heads(b"\x01")
 
 
 def _headed(heads: _Heads, values: Sequence[bytes]) -> bytes:
+    if _are_alike(values):
+        return len(values) * (heads[len(values[0])] + values[0])
     parts = [b""] * (2 * len(values))
     parts[::2] = map(heads.__getitem__, map(len, values))
     parts[1::2] = values

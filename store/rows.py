@@ -45,10 +45,15 @@ def state_arrays(states: Iterable[StateRow]) -> Params:
         "computation": smallints(computations),
         "slot": integers(slots),
         "key": texts(keys),
-        "entry": texts(list(map(str.encode, entries))),
+        "entry": texts(_names(entries)),
         "value": jsonbs(values),
         "version": smallints(versions),
     }
+
+
+def _names(entries: Sequence[str]) -> Sequence[bytes]:
+    """Names of entries; the plain part of a state, which is all of it mostly, has none."""
+    return list(map(str.encode, entries)) if any(entries) else [b""] * len(entries)
 
 
 def production_arrays(

@@ -5,13 +5,13 @@ What makes it safe to read again is told in `millwheel.files`.
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import msgspec
+import xxhash
 
 from millwheel.errors import InputError
 from millwheel.files.packed import CHUNK_BYTES, READ_ANEW, RESTORE, Bytes
@@ -85,7 +85,7 @@ class FileReader(ABC):
         self._rows = 0
         self._byte = 0
         self._line = 1
-        self._hash = hashlib.blake2b(digest_size=16)
+        self._hash = xxhash.xxh3_128()
         self._hashed = 0
         self._unterminated = False
         self._at_end = False
@@ -337,7 +337,7 @@ class FileReader(ABC):
             )
         source = self._source
         source.seek(0)
-        self._hash = hashlib.blake2b(digest_size=16)
+        self._hash = xxhash.xxh3_128()
         self._hash_prefix(self._hash, position.mark_byte, position)
         whole = self._hash.copy()
         between = position.read_byte - position.mark_byte
@@ -369,7 +369,7 @@ class FileReader(ABC):
 
     def _hash_prefix(
         self,
-        digest: hashlib.blake2b,
+        digest: xxhash.xxh3_128,
         count: int,
         position: _Position,
         kept: list[bytes] | None = None,

@@ -45,14 +45,22 @@ class IntervalWork:
 class Bundle:
     """Finished work of one lane that waits for its commit."""
 
-    __slots__ = ("count", "fleeting", "size", "works")
+    __slots__ = ("fleeting", "works")
 
     def __init__(self) -> None:
         self.works: dict[Interval, IntervalWork] = {}
         self.fleeting: list[Delivery[Any]] = []
         """Productions that are sent once, when it is durable, and stored nowhere."""
-        self.count = 0
-        self.size = 0
+
+    @property
+    def count(self) -> int:
+        """How many items it holds."""
+        return sum(len(work.items) for work in self.works.values())
+
+    @property
+    def size(self) -> int:
+        """How many bytes of effects, about."""
+        return sum(work.effects.size for work in self.works.values())
 
     def work(self, interval: Interval) -> IntervalWork:
         """The part of one interval."""

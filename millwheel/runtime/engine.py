@@ -24,6 +24,7 @@ from millwheel.runtime.ack_chain import AckChain
 from millwheel.runtime.buckets import Buckets, Stamps
 from millwheel.runtime.courier import Courier
 from millwheel.runtime.deploying import deploy
+from millwheel.runtime.execution import Group
 from millwheel.runtime.folding import Folding
 from millwheel.runtime.fusion import Fusion
 from millwheel.runtime.heartbeat import Heartbeat
@@ -31,7 +32,7 @@ from millwheel.runtime.holdings import Holdings
 from millwheel.runtime.housekeeping import Housekeeping
 from millwheel.runtime.injector import Injector
 from millwheel.runtime.interval import Interval, Ownership
-from millwheel.runtime.lane import Group, Lane
+from millwheel.runtime.lane import Lane
 from millwheel.runtime.lease import Lease
 from millwheel.runtime.load import Meter, Process
 from millwheel.runtime.neighbours import Neighbours

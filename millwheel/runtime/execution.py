@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Awaitable
+from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -31,6 +32,12 @@ from millwheel.runtime.tasks import in_own_task, is_ours
 from millwheel.runtime.user_code import Process, context_of, process_of
 from millwheel.store.port import DeadLetter
 
+Group = tuple[KeyState, list[Item]]
+"""One key's items, to be run in order."""
+
+Finish = Callable[[Interval, KeyState, list[Item], Effects, list[Change]], None]
+"""Takes what a key's items have decided; the effects are empty again then."""
+
 SOONER_TIMERS = 256
 """Timers set by timers that fire at once, between two due ones of a key."""
 
@@ -42,6 +49,7 @@ class Execution:
 
     Args:
         passing: what runs behind the interval's code; None: nothing.
+        apart: each item runs in a task of its own, so that it can cancel no other.
         run_twice: weak code is run twice, and must say the same (tests).
     """
 
@@ -57,10 +65,16 @@ class Execution:
         "_run_twice",
         "_table",
         "effects",
+        "group",
     )
 
     def __init__(
-        self, interval: Interval, passing: Passing | None = None, *, run_twice: bool = False
+        self,
+        interval: Interval,
+        passing: Passing | None = None,
+        *,
+        apart: bool = False,
+        run_twice: bool = False,
     ) -> None:
         node = interval.step.node
         assert node.computation is not None
@@ -75,9 +89,11 @@ class Execution:
         self._passing = passing
         self._run_twice = run_twice
         assert node.layout is not None
-        self._alone = run_twice and node.is_weak and not node.layout.stateless
-        """Its items run one by one: the state before each has to be at hand."""
-        self._apart = False
+        self._apart = apart
+        self._alone = apart or (run_twice and node.is_weak and not node.layout.stateless)
+        """Its items run one by one, so that the state before each is at hand."""
+        self.group: Group
+        """What is running, or ran last."""
         self._process = self._process_of_records()
         self._context = context_of(interval.step, self.effects)
 
@@ -105,46 +121,86 @@ class Execution:
 
         return weakly_and_on
 
-    async def run(
-        self, state: KeyState, items: list[Item], watermark: int, now: int, *, apart: bool = False
-    ) -> list[Change]:
-        """Run one key's items in order; what they ask for is in `effects`.
+    async def run_all(self, groups: deque[Group], finish: Finish, clock: Callable[[], int]) -> None:
+        """Run the items of key after key, and what has come for a key meanwhile.
+
+        Each key sees the input watermark as it is when its turn comes: what is promised may have
+        moved since its records were taken, and what user code takes for open must not be closed
+        downstream already.
+
+        The loop is here so that a key costs no coroutine of its own: most have one record.
 
         Args:
-            apart: each in a task of its own, so that it can cancel no other.
+            groups: those that are left; others may take from it while user code waits.
+            clock: tells the wall time, in microseconds.
 
         Raises:
             UserCodeError: an item failed for good and its computation says ``on_error="fail"``.
             CancelledError: the task is to end, be it that user code has cancelled it; nothing has
-                come of any item.
+                come of any item of `group`.
         """
-        self._apart = apart
-        interval = self._interval
-        context = self._context
-        if interval.tables is not None:
-            self._share(state)
-        if self._passing is not None:
-            self._passing.begin(now, apart=apart)
-        if self._alone or apart:
-            return await self._run_carefully(state, items, watermark, now)
-        context._open(state, watermark, interval.promised, now, self._table)
-        try:
-            for item in items:
-                if type(item) is Delivery:
-                    context._micros = item.micros
-                    await self._process(item, context)
-                else:
-                    await self._fire_sooner(item)  # type: ignore[arg-type]
-                    await self._fire(item)  # type: ignore[arg-type]
-            if self._table is not None:
-                self._table.check_unchanged()
-            return state.capture(interval.n + 1)
-        except (Exception, asyncio.CancelledError) as error:
-            state.revert()
-            self.effects.clear()
-            if is_ours(error):
-                raise
+        interval, context, effects = self._interval, self._context, self.effects
+        backlog, alone = interval.backlog, self._alone
+        plain = interval.tables is None and self._passing is None
+        now = clock()
+        while groups:
+            group: Group | None = groups.popleft()
+            while group is not None:
+                self.group = state, items = group
+                watermark = interval.input_watermark
+                if not plain:
+                    self._begin(state, now)
+                changes: list[Change] | None = None
+                if not alone:
+                    # `Context._open`, written out; the rest of it is the same for all keys.
+                    context._cell, context._now = state, now
+                    context._watermark, context._promised = watermark, interval.promised
+                    process = self._process
+                    try:
+                        for item in items:
+                            if type(item) is Delivery:
+                                context._micros = item.micros
+                                await process(item, context)
+                            else:
+                                await self._fire_sooner(item)  # type: ignore[arg-type]
+                                await self._fire(item)  # type: ignore[arg-type]
+                        if self._table is not None:
+                            self._table.check_unchanged()
+                        changes = state.capture(interval.n + 1)
+                    except (Exception, asyncio.CancelledError) as error:
+                        state.revert()
+                        effects.clear()
+                        if is_ours(error):
+                            raise
+                if changes is None:
+                    changes = await self._run_carefully(state, items, watermark, now)
+                finish(interval, state, items, effects, changes)
+                group = None
+                waiting = backlog.pop(state.key_text)
+                if waiting is not None:
+                    backlog[state.key_text] = None
+                    group = state, waiting
+                    now = clock()
+
+    async def run(
+        self, state: KeyState, items: list[Item], watermark: int, now: int
+    ) -> list[Change]:
+        """Run one key's items, one by one; what they ask for is in `effects`.
+
+        Raises:
+            UserCodeError, CancelledError: as from `run_all`.
+        """
+        self.group = state, items
+        self._begin(state, now)
         return await self._run_carefully(state, items, watermark, now)
+
+    def _begin(self, state: KeyState, now: int) -> None:
+        """It is a key's turn: what it shares, or what runs behind it, is made ready."""
+        if self._interval.tables is not None:
+            self._share(state)
+        self._context._share(self._table)
+        if self._passing is not None:
+            self._passing.begin(now, apart=self._apart)
 
     def _share(self, state: KeyState) -> None:
         """Have the table of the cell at hand; or change it, if the key is the cell's own."""

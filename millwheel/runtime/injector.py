@@ -303,7 +303,7 @@ class Injector:
         reader = self._only_reader
         seen, lateness, promised = self._seen, self._lateness, self._interval.promised
         timestamp, seen_of, word_of = self._injection.timestamp, self._seen_of, self._word_of
-        mutable = route.codec.mutable
+        encode, mutable = route.codec.encode, route.codec.mutable
         receiver = reader.step.id if reader is not None else NOBODY
         least = MAX_TIME
         size = 0
@@ -333,7 +333,9 @@ class Injector:
                 if known and log.is_acknowledged(offset):
                     seen = max(seen, moment)
                     continue
-                hold = max(micros, promised, seen - lateness)
+                hold = micros if micros > promised else promised
+                if hold < seen - lateness:
+                    hold = seen - lateness
                 if disorder is not None:
                     disorder.see(micros)
                     holds.append(hold)
@@ -345,7 +347,7 @@ class Injector:
                     destination = reader.step.interval_of(slot)
                     encoded = b""
                     if mutable or not destination.is_here:
-                        encoded = route.codec.encode(value)
+                        encoded = encode(value)
                     bytes_ = len(encoded) or ASSUMED_ROW_BYTES
                     destination.intake.append(
                         Delivery(

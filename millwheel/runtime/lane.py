@@ -32,7 +32,7 @@ from millwheel.runtime.bundle_execution import run_bundle
 from millwheel.runtime.bundling import Bundling
 from millwheel.runtime.commits import put_together
 from millwheel.runtime.entries import Change
-from millwheel.runtime.execution import Execution
+from millwheel.runtime.execution import Execution, Group
 from millwheel.runtime.interval import Interval, Ownership
 from millwheel.runtime.load import Measured
 from millwheel.runtime.recovery import Recovery
@@ -48,9 +48,6 @@ from millwheel.store.port import (
 
 if TYPE_CHECKING:
     from millwheel.runtime.engine import Engine
-
-Group = tuple[KeyState, list[Item]]
-"""One key's items, to be run in order."""
 
 JOINING_RECORDS = 1000
 """A commit of so many waits for no more: its own cost is a few per cent of theirs."""
@@ -501,41 +498,22 @@ class Lane:
 
         User code runs inside this task as a plain await, which costs nothing when it does
         not suspend. If it does, the callback below finds groups left and starts a new hand.
-
-        Each key sees the input watermark as it is when the key's turn comes: what is promised
-        may have moved since its records were taken, and what user code takes for open must
-        not be closed downstream already.
         """
         asyncio.get_running_loop().call_soon(self._relieve, interval, groups)
-        execution = self.execution(interval)
-        now = self._engine.now()
-        backlog = interval.backlog
+        execution = self.execution(interval, apart=apart)
         try:
-            while groups:
-                state, items = groups.popleft()
-                changes = await execution.run(
-                    state, items, interval.input_watermark, now, apart=apart
-                )
-                self.finish(interval, state, items, execution.effects, changes)
-                while (waiting := backlog.pop(state.key_text)) is not None:
-                    backlog[state.key_text] = None
-                    items = waiting
-                    now = self._engine.now()
-                    changes = await execution.run(
-                        state, items, interval.input_watermark, now, apart=apart
-                    )
-                    self.finish(interval, state, items, execution.effects, changes)
+            await execution.run_all(groups, self.finish, self._engine.now)
         except asyncio.CancelledError:
             # Not by `stop_running`, nor with all tasks of the loop: by user code, which is an error.
             if self._runner is not None and not self._runner.cancelling():
-                again: deque[Group] = deque([(state, items)])
+                again = deque([execution.group])
                 self._add_hand(self._measured_hand(interval, again, apart=True))
             raise
 
-    def execution(self, interval: Interval) -> Execution:
+    def execution(self, interval: Interval, *, apart: bool) -> Execution:
         engine = self._engine
         passing = engine.fusion.passing(interval)
-        return Execution(interval, passing, run_twice=engine.run_weak_twice)
+        return Execution(interval, passing, apart=apart, run_twice=engine.run_weak_twice)
 
     def run_groups(self, interval: Interval, groups: deque[Group]) -> None:
         """Run items whose keys are taken for them, out of turn, unless no work is taken now."""
@@ -569,10 +547,10 @@ class Lane:
         if effects.held:
             interval.release += effects.held
             effects.held.clear()
-        bundle = self._open
-        work = bundle.works.get(interval)
+        work = self._open.works.get(interval)
         if work is None:
-            work = bundle.work(interval)
+            work = self._open.work(interval)
+            self._commit_wanted.set()
         work.items += items
         if interval.firings:
             for item in items:
@@ -593,11 +571,9 @@ class Lane:
             for entry, encoded in changes:
                 states[(key_text, entry)] = (slot, encoded)
                 size += 64 if encoded is None else 64 + len(encoded)
-        work.effects.take(effects)
-        bundle.count += len(items)
-        bundle.size += size
         self._decided_bytes += size
-        self._commit_wanted.set()
+        effects.size = size
+        work.effects.take(effects)
 
     # -- weak productions -------------------------------------------------------------
 
@@ -652,7 +628,6 @@ class Lane:
         work.items += causes
         for name, by in counted.items():
             work.effects.counters[name] = work.effects.counters.get(name, 0) + by
-        self._open.count += len(causes)
         self._commit_wanted.set()
 
     # -- numbered bundles -------------------------------------------------------------
@@ -694,8 +669,6 @@ class Lane:
         work = bundle.work(interval)
         work.delivers = True
         work.items += bundling.members
-        bundle.count += len(bundling.members)
-        bundle.size += effects.size
         interval.release += effects.held
         effects.held.clear()
         work.effects.take(effects)
@@ -721,7 +694,7 @@ class Lane:
                     await self._recovery.recover(bundle, error)
                 self._committing = False
                 self._on_the_wire = ()
-                if self._alone:
+                if self._alone or self._open.works:
                     self._commit_wanted.set()
                 self.announce()
             self._commit_wanted.clear()

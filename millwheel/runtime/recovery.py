@@ -244,9 +244,9 @@ class Recovery:
             state = interval.state_of(items[0].key, key_text, items[0].slot)
             if not state.loaded:
                 await self._lane.load(interval, [state])
-            execution = self._lane.execution(interval)
+            execution = self._lane.execution(interval, apart=True)
             now = self._engine.now()
-            changes = await execution.run(state, items, watermarks[interval], now, apart=True)
+            changes = await execution.run(state, items, watermarks[interval], now)
             self._lane.finish(interval, state, items, execution.effects, changes)
         await self._lane.commit_open()
 

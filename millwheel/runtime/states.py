@@ -143,32 +143,37 @@ class KeyState:
         Everything is encoded before anything is noted, so that a value that cannot be
         encoded leaves the key as it was.
         """
-        layout, entries = self.cache.layout, self._entries
-        before = encoded = self._encoded
-        if self._state is not UNKNOWN and not layout.stateless:
-            encoded = layout.encode(self._state)
+        cache, before = self.cache, self._encoded
+        layout, encoded = cache.layout, before
+        if self._state is not UNKNOWN:
+            encode = layout.encode
+            encoded = encode(self._state)
             if encoded == layout.empty:
                 encoded = None
             elif encoded != before:
                 layout.codec.check(encoded, self._state)
-            if (
-                entries is not None
-                and layout.collections
-                and layout.bound(self._state) != entries.bound
-            ):
-                entries.replace(self._state)  # one of them was assigned alone
-        touched = entries.encoded() if entries is not None else None
         changes: list[Change] = []
+        if self._entries is not None:
+            changes = self._capture_entries(self._entries, n)
         if encoded != before:
-            self._keep(encoded)
+            cache.size += len(encoded or b"") - len(before or b"")  # `_keep`, written out
+            self._encoded = encoded
             self._is_newer = True
             changes.append(("", encoded))
-        if touched:
-            assert entries is not None
-            changes += entries.capture(touched, n)
         if changes:
             self.n = n
         return changes
+
+    def _capture_entries(self, entries: Entries, n: int) -> list[Change]:
+        layout = self.cache.layout
+        if (
+            self._state is not UNKNOWN
+            and layout.collections
+            and layout.bound(self._state) != entries.bound
+        ):
+            entries.replace(self._state)  # one of them was assigned alone
+        touched = entries.encoded()
+        return entries.capture(touched, n) if touched else []
 
     def carry(self, changes: list[Change], n: int) -> None:
         """The changes go into commit `n`, however long user code waited since their capture."""

@@ -159,8 +159,9 @@ class KeyedReader:
 
     def address(self, value: Any, stream: str, offset: int | None = None) -> tuple[Key, bytes, int]:
         """The key the consumer takes from a value; its failure is told as such."""
+        extractor = self.extractor
         try:
-            key = self.extractor(value)
+            key = extractor(value)
         except Exception as error:
             raise UserCodeError(
                 f"the key extractor of {self.step.name!r} failed on a value of stream {stream!r}: "
@@ -238,9 +239,9 @@ class StreamRoute:
         Each consumer gets an object of its own, decoded from what is stored: what it sees
         is what it would see after a crash, and nobody's changes reach anybody else.
         """
-        readers = self.readers
+        readers, encode = self.readers, self.codec.encode
         if self.discarded:
-            encoded = self.codec.encode(value)
+            encoded = encode(value)
             size = len(encoded)
             effects.size += size
             effects.productions.append(
@@ -250,7 +251,7 @@ class StreamRoute:
                 )
             )  # fmt: skip
         if readers:
-            encoded = self.codec.encode(value)
+            encoded = encode(value)
             size = len(encoded)
             effects.size += size * len(readers)
             for reader in readers:
