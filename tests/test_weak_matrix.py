@@ -22,6 +22,7 @@ from millwheel import Computation, Context, Pipeline, Record, Stream, Table
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.execution import Execution
 from millwheel.runtime.frames import Deliver
+from millwheel.runtime.user_code import Process
 from millwheel.store.port import Commit, Wish
 from millwheel.testing.ether import Weather
 from tests.test_runtime_world import (
@@ -166,18 +167,22 @@ def prepare(cluster: Cluster, engine: Engine, place: str, event: str, when: str,
 
 
 def prepare_run(monkeypatch: pytest.MonkeyPatch, death: Death, engine: Engine, when: str) -> None:
-    run = Execution.run
+    made = Execution._process_of_records
 
-    async def dies(self: Execution, *args: Any, **options: Any) -> Any:
+    def dying_process(self: Execution) -> Process:
+        process = made(self)
         mine = self._interval in engine.intervals
-        if mine and (death.came or (when == "before" and death.comes())):
-            await asyncio.Event().wait()
-        changes = await run(self, *args, **options)
-        if mine and when == "after" and death.comes():
-            await asyncio.Event().wait()
-        return changes
 
-    monkeypatch.setattr(Execution, "run", dies)
+        async def dies(record: Record[Any], context: Context[Any, Any]) -> None:
+            if mine and (death.came or (when == "before" and death.comes())):
+                await asyncio.Event().wait()
+            await process(record, context)
+            if mine and when == "after" and death.comes():
+                await asyncio.Event().wait()
+
+        return dies
+
+    monkeypatch.setattr(Execution, "_process_of_records", dying_process)
 
 
 def passed(cluster: Cluster, until: float) -> bool:
