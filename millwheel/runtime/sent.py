@@ -150,9 +150,9 @@ class SentLog:
             for seq in seqs:
                 self._stragglers.pop(seq, None)
         first, end, beyond = self.first, self.next_seq, self._beyond
-        done = set(seqs)
+        done = sorted(set(seqs))
         self.changed = True
-        if done and not beyond and first == min(done) and max(done) == first + len(done) - 1 < end:
+        if done and not beyond and done[0] == first and done[-1] == first + len(done) - 1 < end:
             self.first += len(done)  # all that comes next, and nothing else: so it is in most cases
         else:
             beyond.update(seq for seq in done if first <= seq < end)
