@@ -13,6 +13,7 @@ from bench import (
     commits,
     growth,
     hot,
+    instructions,
     lag,
     latency,
     memory,
@@ -43,6 +44,10 @@ async def _before(url: str, directory: Path, options: Options) -> Any:
     return await before.measure(
         url, directory, pairs=1 if quick else 7, records=50_000 if quick else 300_000
     )
+
+
+async def _instructions(url: str, directory: Path, options: Options) -> Any:
+    return await instructions.measure(url, directory, records=5_000 if options.quick else 20_000)
 
 
 async def _latency(url: str, directory: Path, options: Options) -> Any:
@@ -137,6 +142,7 @@ async def _peers(url: str, directory: Path, options: Options) -> Any:
 PARTS: dict[str, Part] = {
     "rate": _rate,
     "before": _before,
+    "instructions": _instructions,
     "latency": _latency,
     "commits": _commits,
     "cells": _cells,
@@ -156,6 +162,8 @@ PARTS: dict[str, Part] = {
 GROUPS = {"growth": [f"growth-{name}" for name in growth.CURVES]}
 """Parts that are asked for by one name."""
 DEFAULT = tuple(
-    name for name in PARTS if name not in ("before", "nexmark", *GROUPS["growth"], "peers")
+    name
+    for name in PARTS
+    if name not in ("before", "instructions", "nexmark", *GROUPS["growth"], "peers")
 )
 """What is measured if nothing is said: hours, gigabytes and packages of others only when asked for."""

@@ -95,6 +95,11 @@ def payments(count: int, seed: int = 1) -> Iterator[Payment]:
 
 
 def payments_file(directory: Path, count: int) -> JsonLines:
+    """The payments as a source."""
+    return JsonLines(lines_file(directory, count))
+
+
+def lines_file(directory: Path, count: int) -> Path:
     """The payments as JSON Lines, written once."""
     path = directory / f"payments-{count}.jsonl"
     if not path.exists():
@@ -103,4 +108,4 @@ def payments_file(directory: Path, count: int) -> JsonLines:
         with part.open("wb") as file:
             file.writelines(encode(payment) + b"\n" for payment in payments(count))
         part.rename(path)
-    return JsonLines(path)
+    return path

@@ -7,6 +7,7 @@ import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ import pytest
 
 from millwheel import Context, Record, Timer
 from millwheel.errors import StoreUnavailable, UserCodeError
+from millwheel.model import to_micros
 from millwheel.runtime import entries
 from millwheel.store.port import Commit
 from millwheel.testing import Harness, advance, inject
@@ -80,6 +82,32 @@ async def test_order_per_key_is_kept_whatever_waits_how_long() -> None:
         await world.turns(3)
     await world.finish(engine)
     assert world.tallied() == tally_of(values)
+
+
+async def test_a_record_that_waited_behind_another_is_told_what_time_it_is_now() -> None:
+    gate = Gate()
+    told: list[tuple[datetime, datetime]] = []
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        told.append((ctx.now, ctx.low_watermark))
+        if record.value.number == 0:
+            await gate.wait()
+
+    source = script(ITEMS, [Item("slow", 0, 10)])
+    world = World(doing(source, do))
+    engine = await world.start()
+    await world.until(lambda: gate.reached)
+    source.append(inject(ITEMS, Item("slow", 1, 20)))
+    engine.read_on()
+    do_ = world.interval("do")
+    await world.until(
+        lambda: any(do_.backlog.values()) and do_.input_watermark == to_micros(at(10))
+    )
+    world.clock.advance(60)
+    gate.open()
+    await world.finish(engine)
+    assert told[1][0] - told[0][0] >= timedelta(minutes=1)
+    assert told[0][1] < told[1][1] == at(10)
 
 
 async def test_many_keys_may_wait_at_once_within_a_limit() -> None:

@@ -245,6 +245,21 @@ async def test_a_claim_gives_the_unfolded_state_the_last_of_each_entry(site: Sit
     assert [(s.entry, s.value, s.n) for s in claim.states] == [("m/y", b"3", 3)]
 
 
+@pytest.mark.parametrize("count", [3, 500])
+async def test_entries_are_stored_under_their_names_however_many_a_commit_has(
+    site: Site, count: int
+) -> None:
+    owner = await Owner.take(site.store)
+    row_ = owner.interval_of("a")
+    values = {"": 0} | {f"m/{number}é": number for number in range(1, count)}
+    commit = owner.commit(row_)
+    commit.states = [owner.state("a", value, entry) for entry, value in values.items()]
+    await owner.write(commit)
+    (claim,) = await owner.claim(row_)
+    stored = {state.entry: state.value for state in claim.states}
+    assert stored == {entry: b"%d" % value for entry, value in values.items()}
+
+
 async def test_a_claim_gives_all_pending_timers_of_its_own_slots(site: Site) -> None:
     owner = await Owner.take(site.store)
     keys = [f"k{n}" for n in range(8)]

@@ -54,6 +54,20 @@ def before(found: Found) -> Section:
     )
 
 
+def instructions(found: Found) -> Section:
+    """What a record takes, whatever the machine does besides."""
+    return Section(
+        "Instructions of a worker for each record",
+        [Ratio("engine / its JSON by itself", found["ratio"])],
+        [
+            Table(
+                ("what", "instructions"),
+                [(name, round(found[name])) for name in ("engine", "json")],
+            )
+        ],
+    )
+
+
 def latency(found: Found) -> Section:
     """One record alone."""
     return Section(

@@ -14,6 +14,7 @@ from bench.report.model import Section, Table
 SECTIONS: dict[str, Callable[[Any], Section]] = {
     "rate": engine_parts.rate,
     "before": engine_parts.before,
+    "instructions": engine_parts.instructions,
     "latency": engine_parts.latency,
     "commits": engine_parts.commits,
     "cells": engine_parts.cells,

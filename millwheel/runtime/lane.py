@@ -694,8 +694,6 @@ class Lane:
                     await self._recovery.recover(bundle, error)
                 self._committing = False
                 self._on_the_wire = ()
-                if self._alone or self._open.works:
-                    self._commit_wanted.set()
                 self.announce()
             self._commit_wanted.clear()
             self._quiet.set()
@@ -741,6 +739,7 @@ class Lane:
     def _close_bundle(self) -> Bundle | None:
         """The open bundle with everything else that is to be stored; None: nothing is."""
         if self._alone:
+            self._commit_wanted.set()  # for what else there is
             return self._alone.popleft()
         bundle = self._open
         for interval in self.intervals:
