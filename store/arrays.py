@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from struct import Struct
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from psycopg.adapt import AdaptersMap, Buffer, Dumper
 from psycopg.pq import Format
@@ -126,8 +126,9 @@ def texts(values: Sequence[bytes]) -> Packed:
 
 def jsonbs(values: Sequence[bytes | None]) -> Packed:
     """``jsonb[]``, of JSON texts; None is no value, which JSON's null is not."""
-    if None not in values:
-        return _Jsonbs(len(values), _headed(_jsonb_heads, cast("Sequence[bytes]", values)))
+    there = [value for value in values if value is not None]
+    if len(there) == len(values):
+        return _Jsonbs(len(values), _headed(_jsonb_heads, there))
     parts = (_NULL if v is None else _jsonb_heads[len(v)] + v for v in values)
     return _Jsonbs(len(values), b"".join(parts), nulls=True)
 

@@ -93,7 +93,7 @@ class Execution:
         self._alone = apart or (run_twice and node.is_weak and not node.layout.stateless)
         """Its items run one by one, so that the state before each is at hand."""
         self.group: Group
-        """What is running, or ran last."""
+        """What `run_all` is at, or was at last."""
         self._process = self._process_of_records()
         self._context = context_of(interval.step, self.effects)
 
@@ -190,7 +190,6 @@ class Execution:
         Raises:
             UserCodeError, CancelledError: as from `run_all`.
         """
-        self.group = state, items
         self._begin(state, now)
         return await self._run_carefully(state, items, watermark, now)
 
