@@ -43,7 +43,9 @@ TICK_SECONDS = 0.02
 IDLE_SECONDS = 0.5
 """After so long without rows an idle source goes along with the others."""
 STUCK_TURNS = 4_000
-"""Turns of the event loop after which a run counts as stuck."""
+"""Turns of the event loop in which nothing becomes durable, after which a run counts as stuck."""
+ENDLESS_TURNS = 10 * STUCK_TURNS
+"""Turns after which it does so whatever it commits; a run that works has taken up to 4,038."""
 SLOW_TURNS = 12
 """How long a slow commit is on the wire."""
 MOST_WAITS = 20
@@ -718,10 +720,15 @@ class Stage:
                 await stopping
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        for _ in range(STUCK_TURNS):
+        commits, idle = self.world.commits, 0
+        for _ in range(ENDLESS_TURNS):
             if condition() and not self._over:
                 return
+            before = len(commits)
             await self._turn()
+            idle = idle + 1 if len(commits) == before else 0
+            if idle == STUCK_TURNS:
+                break
         raise AssertionError(f"stuck\n{self.world.describe()}")
 
     async def _turn(self) -> None:
