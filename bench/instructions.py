@@ -1,7 +1,9 @@
-"""How many instructions of the processor a record takes in its worker, as Valgrind counts them.
+"""How many instructions of the processor a record takes in its worker, as Valgrind counts them, and
+how often it finds something in none of the caches that a core has for itself.
 
 Unlike time and CPU time they do not depend on what else a machine does, so that a change of half a
-per cent is seen: time follows them roughly, as part of it is waiting for memory. Postgres does not
+per cent is seen: time follows them roughly. What is not found it waits for, and how long depends on the
+machine and its neighbours; nothing is fetched ahead here, as processors do. Postgres does not
 count: commits are put together and packed, and take a while in place of being sent.
 """
 
@@ -32,7 +34,15 @@ LARGE = 300
 """Productions in a commit of full load. What is stored before is sent."""
 
 SCHEMA = "bench_instructions"
-COUNTED = re.compile(r"I\s+refs:\s+([\d,]+)")
+
+CACHES = ("--I1=32768,8,64", "--D1=49152,12,64", "--LL=2097152,16,64")
+"""Of a server's core: bytes, ways, bytes of a line."""
+
+COUNTED = {
+    "instructions": re.compile(r"I\s+refs:\s+([\d,]+)"),
+    "misses": re.compile(r"LL misses:\s+([\d,]+)"),
+}
+"""Where Valgrind says it."""
 
 
 async def measure(url: str, directory: Path, *, records: int) -> dict[str, Any]:
@@ -43,30 +53,33 @@ async def measure(url: str, directory: Path, *, records: int) -> dict[str, Any]:
     """
     if shutil.which("valgrind") is None:
         raise SystemExit("bench instructions counts with Valgrind: apt-get install valgrind")
-    found = {}
+    found: dict[str, dict[str, float]] = {}
     for work in ("engine", "json"):
         few, many = [await _count(work, url, directory, n) for n in (records, 3 * records)]
-        found[work] = (many - few) / (2 * records)
-    ratio = found["engine"] / found["json"]
+        found[work] = {what: (many[what] - few[what]) / (2 * records) for what in COUNTED}
+    ours, least = found["engine"], found["json"]
+    ratio = ours["instructions"] / least["instructions"]
     print(
-        f"a record takes {found['engine']:,.0f} instructions of its worker; its JSON by itself "
-        f"(decode the row, encode state and output) {found['json']:,.0f}: {ratio:.1f} times as many"
+        f"a record takes {ours['instructions']:,.0f} instructions of its worker; its JSON by itself "
+        f"(decode the row, encode state and output) {least['instructions']:,.0f}: {ratio:.1f} times as "
+        f"many. Not in 2 MB of cache: {ours['misses']:.0f} and {least['misses']:.0f} times"
     )
     return {**found, "ratio": ratio}
 
 
-async def _count(work: str, url: str, directory: Path, records: int) -> int:
+async def _count(work: str, url: str, directory: Path, records: int) -> dict[str, int]:
     lines_file(directory, records)  # else its making counts
     process = await asyncio.create_subprocess_exec(
-        "valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null",
+        "valgrind", "--tool=cachegrind", "--cache-sim=yes", *CACHES, "--cachegrind-out-file=/dev/null",
         sys.executable, "-m", "bench.instructions", work, url, str(directory), str(records),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     out, said = await process.communicate()
-    counted = COUNTED.search(said.decode())
-    if process.returncode or counted is None:
+    said_of = {what: where.search(said.decode()) for what, where in COUNTED.items()}
+    counted = {what: int(each[1].replace(",", "")) for what, each in said_of.items() if each}
+    if process.returncode or len(counted) < len(COUNTED):
         raise RuntimeError(f"nothing was counted: {(out + said).decode()[-2000:]}")
-    return int(counted[1].replace(",", ""))
+    return counted
 
 
 async def engine(url: str, directory: Path, records: int) -> None:

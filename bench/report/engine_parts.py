@@ -61,8 +61,11 @@ def instructions(found: Found) -> Section:
         [Ratio("engine / its JSON by itself", found["ratio"])],
         [
             Table(
-                ("what", "instructions"),
-                [(name, round(found[name])) for name in ("engine", "json")],
+                ("what", "instructions", "not in 2 MB of cache"),
+                [
+                    (name, round(found[name]["instructions"]), round(found[name]["misses"]))
+                    for name in ("engine", "json")
+                ],
             )
         ],
     )

@@ -52,7 +52,7 @@ class Campaign:
         self._done = {result.name for result in self._sum.results}
         self._broken = 0
         self._until = time.monotonic() + options.hours * 3600 if options.hours is not None else None
-        self._now = ""
+        self._now = "no run"
 
     @property
     def sum(self) -> Sum:
@@ -65,7 +65,7 @@ class Campaign:
             if self._until is not None and time.monotonic() >= self._until:
                 break
             await self._one(run)
-        self._line("")
+        self._line("was the last", lasting=True)
         if self._broken or self._sum.bad:
             return BROKEN
         if self._options.only or self._options.seeds or self._sum.reached():
@@ -155,14 +155,14 @@ class Campaign:
         where += f", {self._sum.records / 1e6:.1f}/{plan.TARGET_RECORDS / 1e6:.0f} M records"
         where += f", nexmark {sum(self._sum.nexmark().values())}"
         if sys.stderr.isatty():
-            end = "\n" if lasting or not text else ""
+            end = "\n" if lasting else ""
             print(
                 f"\r\x1b[2K[{where}] {self._now}: {text}"[:240],
                 end=end,
                 file=sys.stderr,
                 flush=True,
             )
-        elif lasting or text in ("begins", ""):
+        elif lasting or text == "begins":
             print(
                 f"{time.strftime('%H:%M:%S')} [{where}] {self._now}: {text}",
                 file=sys.stderr,
