@@ -172,7 +172,7 @@ class Site:
                 worker=worker,
                 process=FREE_OF_CHARGE,
                 network=network if workers > 1 else None,
-                close_at_end=False,
+                keep_open=True,
             )
             await engine.start()
             self.engines.append(engine)
@@ -371,8 +371,6 @@ def feed(site: Site, number: int) -> None:
     source = injection.source
     assert isinstance(source, Script)
     source.append(inject(ORDERS, Order(number)))
-    for engine in site.engines:
-        engine.read_on()
 
 
 def done(site: Site) -> int:

@@ -386,6 +386,12 @@ class Pipeline:
     def _layout(self, state_type: Any, owner: str) -> StateLayout[Any]:
         return StateLayout(state_type, owner=owner, limit=self.settings.max_state_bytes)
 
+    @property
+    def bounded(self) -> bool:
+        """Whether all its sources have an end, and event time with them."""
+        injections = [node.injection for node in self.nodes.values()]
+        return all(injection is None or injection.source.bounded for injection in injections)
+
     def graph(self) -> Graph:
         """The checked graph.
 

@@ -44,7 +44,7 @@ from millwheel.testing import inject
 from millwheel.testing.ether import FAIR, Fate, Fates, fair
 from millwheel.timers.holds import Holds
 from tests.test_exactly_once import with_ids
-from tests.test_runtime_world import ITEMS, Count, Item, Kept, at, doing, script
+from tests.test_runtime_world import ITEMS, Count, Item, Kept, at, doing, read_on, script
 from tests.test_sharing import SHARED, Cluster, check, counting, many
 from tests.test_tcp import call, hang_up, until
 
@@ -411,7 +411,7 @@ async def test_ids_are_remembered_by_the_clock_that_all_share() -> None:
     await cluster.go(lambda: cluster.rows())
     await live(cluster, 20)
     source.append(inject(ITEMS, Item("a", 1)))
-    engine.read_on()
+    read_on(engine)
     await live(cluster, 5)
     named = [b for b in await cluster.store.live_buckets() if b.family == "named"]
     assert len(named) > 5

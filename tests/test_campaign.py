@@ -218,7 +218,7 @@ def stored(
     async def run() -> None:
         store = PostgresStore(url, NAME)
         await store.open()
-        engine = Engine(build(work), store, close_at_end=True)
+        engine = Engine(build(work), store)
         await engine.start()
         await engine.run()
         await engine.stop()

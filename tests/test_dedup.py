@@ -633,9 +633,11 @@ def test_the_floor_is_the_oldest_stamp_that_may_be_sent_again() -> None:
 
 def test_nobody_waits_for_numbers_of_which_nothing_is_stored() -> None:
     log = SentLog(5, Holds(), inherited=True, first=2)
-    log.lack(4)
+    log.lack([(2, 4)])
+    log.skip(4)
     log.sent(5, 0, 0)
-    log.lack(7)
+    log.lack([(5, 7)])
+    log.skip(7)
     log.sent(8, 0, 0)
     assert log.unacked == 2
     log.acknowledge([7, 4])

@@ -50,17 +50,17 @@ class Timed(Script):
         super().__init__(name, [inject(ITEMS, value) for value in values])
         self.read_at = read_at
 
-    def open(self, value_type: Any, position: dict[str, Any] | None) -> ScriptReader:
+    async def open(self, value_type: Any, position: dict[str, Any] | None) -> ScriptReader:
         source = self
 
         class Reader(ScriptReader):
-            def read(self, limit: int) -> list[Row]:
-                rows = super().read(limit)
+            async def read(self, limit: int) -> list[Row]:
+                rows = await super().read(limit)
                 for row in rows:
                     source.read_at[row.value.number] = source.clock.monotonic()
                 return rows
 
-        return Reader(self.steps, value_type, position["row"] if position else 0)
+        return self.opened(Reader(self, value_type, position["row"] if position else 0))
 
 
 class Counter:

@@ -41,6 +41,7 @@ from tests.test_runtime_world import (
     doing,
     items,
     key_of,
+    read_on,
     script,
     tally_pipeline,
     time_of,
@@ -486,7 +487,7 @@ async def test_the_rows_that_an_injector_reads_are_its_records() -> None:
     await beats.next(engine)
     for value in items(*range(30)):
         source.append(inject(ITEMS, value))
-    engine.read_on()
+    read_on(engine)
     found = await beats.next(engine)
     told = found["intervals"][str(world.interval("items_injector").id)]
     assert told["records"] == pytest.approx(30 / PERIOD, rel=0.1)

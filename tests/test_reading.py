@@ -60,6 +60,7 @@ from tests.test_runtime_world import (
     at,
     items,
     key_of,
+    read_on,
     script,
     time_of,
     unknown_once,
@@ -650,16 +651,16 @@ async def test_a_table_is_seen_whole_or_not_at_all() -> None:
     await world.until(lambda: len(tables_of(world.store)) == CELLS)
     rules.append(inject(RULES, Rule("a", 2)))
     orders.append(inject(ITEMS, Item("slow", 50)))
-    engine.read_on()
+    read_on(engine)
     await world.until(lambda: gate.reached == CELLS and second.reached == 1)
     orders.append(inject(ITEMS, Item("b", 1)))
-    engine.read_on()
+    read_on(engine)
     await world.until(lambda: len(world.rows()) == 1)
     gate.open()
     await world.until(lambda: all(t["now"]["rest"] == 2 for t in tables_of(world.store).values()))
     second.open()
     orders.append(inject(ITEMS, Item("b", 2)))
-    engine.read_on()
+    read_on(engine)
     await world.until(lambda: len(world.rows()) == 3)
     seen = {row[1]: row[2] for row in world.rows()}
     assert seen == {
@@ -703,10 +704,10 @@ async def test_what_a_record_changes_is_never_stored() -> None:
     engine = await world.start()
     await world.until(lambda: len(tables_of(world.store)) == CELLS)
     orders.append(inject(ITEMS, Item("a", 1)))
-    engine.read_on()
+    read_on(engine)
     await world.until(lambda: world.counter("judge", "processed") == 1 + CELLS)
     rules.append(inject(RULES, Rule("fee", 2)))
-    engine.read_on()
+    read_on(engine)
     await world.until(lambda: world.counter("judge", "processed") == 1 + 2 * CELLS)
     await world.finish(engine)
     assert all(t["now"] == {"tax": 7, "fee": 2} for t in tables_of(world.store).values())
@@ -734,7 +735,7 @@ async def test_tables_stay_in_memory_when_keys_are_evicted() -> None:
 
 async def run_until(pipeline: Pipeline, store: Any, done: Callable[[], object]) -> None:
     """An engine that runs until something holds, and stops in order."""
-    engine = Engine(pipeline, store, close_at_end=False, take_over=True)
+    engine = Engine(pipeline, store, keep_open=True, take_over=True)
     await engine.start()
     async with asyncio.timeout(30):
         while not done():
@@ -833,7 +834,7 @@ async def _cut_between_cells(name: str, store: Any) -> None:
 
     async def go(records: int) -> list[Any]:
         """Run until so many records were processed; then let go of everything, folded."""
-        engine = Engine(pipeline(), store, close_at_end=False, take_over=True)
+        engine = Engine(pipeline(), store, keep_open=True, take_over=True)
         await engine.start()
         own = [i for i in engine.intervals if i.step.name == "judge"]
         async with asyncio.timeout(30):

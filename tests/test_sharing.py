@@ -34,6 +34,7 @@ from tests.test_runtime_world import (
     Item,
     Tally,
     World,
+    end_scripts,
     key_of,
     script,
     time_of,
@@ -60,6 +61,9 @@ class Cluster(World):
         self.ether = Ether(self.clock, *([weather] if weather else []))
         self.alive: list[Engine] = []
 
+    endless = False
+    """Its scripts wait for more rows when all are read; otherwise event time ends with them."""
+
     async def join(self) -> Engine:
         """One more worker."""
         return await self.admit()
@@ -83,6 +87,8 @@ class Cluster(World):
                 random=Random(seed),
             )
 
+        if not self.endless:
+            end_scripts(pipeline or self.pipeline)
         worker = str(UUID(int=Random(seed).getrandbits(128)))  # drawn, and always the same
         engine = Engine(
             pipeline or self.pipeline,

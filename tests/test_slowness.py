@@ -31,7 +31,7 @@ from millwheel.testing.ether import FAIR, Fate
 from millwheel.testing.script import Script
 from tests.drawing import examples
 from tests.test_bad_neighbours import apart, live
-from tests.test_runtime_world import ITEMS, Gate, Item, script, tally_pipeline
+from tests.test_runtime_world import ITEMS, Gate, Item, read_on, script, tally_pipeline
 from tests.test_sharing import SHARED, Cluster, many
 
 LIMITS = replace(SHARED, chunk_records=20, bundle_records=20, max_unacked_records=200)
@@ -378,7 +378,7 @@ async def trickle(cluster: Cluster, first: Engine, source: Script, values: list[
     """Items come one after the other, some a second."""
     for value in values:
         source.append(inject(ITEMS, value))
-        first.read_on()
+        read_on(first)
         await live(cluster, 0.15, tick=0.03)
 
 

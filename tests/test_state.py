@@ -34,6 +34,7 @@ from tests.test_runtime_world import (
     doing,
     key_of,
     produce,
+    read_on,
     script,
     time_of,
 )
@@ -516,7 +517,7 @@ async def test_the_empty_state_takes_no_row() -> None:
         await engine.folding.fold(interval)
     assert world.store.states() == []
     source.append(inject(ITEMS, Item("b", 7)))
-    engine.read_on()
+    read_on(engine)
     await world.finish(engine)
     assert world.state("do", "b")[""]["count"] == 7
 

@@ -65,8 +65,10 @@ class Engine:
     """Runs one pipeline on one store, in this event loop.
 
     Args:
-        close_at_end: when every source has ended, move the watermark to the end of time,
-            so that all windows close; otherwise leave it where the data put it.
+        keep_open: leave event time where the data put it when a bounded source ends. Otherwise its
+            partitions promise the end of time, and once all sources have, every window closes.
+        accept_late: process rows that come after event time has ended, as late ones; otherwise they
+            are an error.
         inject_copies: how often each source row is delivered; 2 to test deduplication.
         guard_shared: fail a record that changes `Context.shared`, which it may only read; costs an
             encoding of the table for each key in a chunk.
@@ -86,7 +88,8 @@ class Engine:
         store: Store,
         *,
         clock: Clock | None = None,
-        close_at_end: bool = True,
+        keep_open: bool = False,
+        accept_late: bool = False,
         inject_copies: int = 1,
         guard_shared: bool = False,
         run_weak_twice: bool = False,
@@ -102,7 +105,8 @@ class Engine:
         self.clock = clock or SystemClock()
         self.process = process or Process()
         self._meter = Meter(self.clock, self.process)
-        self.close_at_end = close_at_end
+        self.keep_open = keep_open
+        self.accept_late = accept_late
         self.inject_copies = inject_copies
         self.guard_shared = guard_shared
         self.run_weak_twice = run_weak_twice
@@ -125,7 +129,8 @@ class Engine:
         self.processed = 0
         """Records and timers whose effects are durable, since this start."""
         self.done = asyncio.Event()
-        """Every source has ended, and everything that came of it is stored."""
+        """No source has a row to read, now or ever, and all effects of those read are stored. Cleared
+        when a row comes."""
         self.lease = Lease(self.clock, self.settings.lease_seconds)
         self.out_of_touch: frozenset[str] = frozenset()
         """The workers that share the pipeline, if this one cannot since it does not reach them."""
@@ -307,12 +312,6 @@ class Engine:
                 interval.part_file.close()
         if self.courier is not None:
             await self.courier.close()
-
-    def read_on(self) -> None:
-        """Read what was added to the sources since they ended; `done` is awaited anew."""
-        self.done.clear()
-        for injector in self.injectors:
-            injector.read_on()
 
     def now(self) -> int:
         """Wall time in microseconds: that of the store where others share it, so that a timer or
@@ -633,17 +632,17 @@ class Engine:
                 pause = min(LONGEST_PAUSE_SECONDS, pause * 2)
 
     def check_finished(self) -> None:
-        """Set `done` when every source has ended and nothing is left to do."""
-        if self.paused or not all(injector.ended for injector in self.injectors):
+        """Set `done` when no source has a row and nothing is left to do."""
+        if self.paused or not all(injector.has_nothing for injector in self.injectors):
             return
         now = self.now()
         if self.courier is not None and not self.promises.watermarks.all_at_end():
-            return  # others have work left, or intervals that are nobody's
-        if self.close_at_end:
-            finished = all(interval.is_finished(now) for interval in self.intervals)
-        else:
-            finished = all(interval.is_idle(now) for interval in self.intervals)
-        if finished and not any(lane.busy for lane in self.lanes):
+            return  # other workers have work left, or some intervals have no owner
+        ended = not self.keep_open and all(injector.ended for injector in self.injectors)
+        through = Interval.is_finished if ended else Interval.is_idle
+        if all(through(interval, now) for interval in self.intervals) and not any(
+            lane.busy for lane in self.lanes
+        ):
             self.done.set()
 
     # -- what there is to tell --------------------------------------------------------------
@@ -657,7 +656,7 @@ class Engine:
             "low_watermark": min(sinks, default=MAX_TIME),
             "backlog": sum(len(interval.intake) for interval in self.intervals),
             "unacked": sum(log.unacked for log, _ in self.logs.values()),
-            "share": min((i.progress() for i in self.injectors), default=1.0),
+            "share": _least_share(self.injectors),
             "wall_timers": sum(i.next_wall_timer() is not None for i in self.intervals),
         }
 
@@ -669,3 +668,10 @@ class Engine:
             **self._meter.take(self.intervals),
             "unreached": unreached,
         }
+
+
+def _least_share(injectors: list[Injector]) -> float | None:
+    """How much of the input has been read, 0 to 1; None if some of it has no end."""
+    shares = [injector.progress() for injector in injectors]
+    known = [share for share in shares if share is not None]
+    return None if len(known) < len(shares) else min(known, default=1.0)

@@ -119,7 +119,7 @@ class Holdings:
             engine.wake(interval)
         for interval in taken:
             if interval.injector is not None:
-                interval.injector.start()
+                await interval.injector.start()
             if engine.courier is not None:
                 engine.courier.tell(interval)  # and so, who has it now
         return taken
@@ -370,7 +370,7 @@ class Holdings:
         restored = [interval for interval in restored if self._is_in_hand(interval)]
         for interval in restored:
             if interval.injector is not None:
-                interval.injector.start(reading=not (engine.stopping or interval.leaving))
+                await interval.injector.start(reading=not (engine.stopping or interval.leaving))
             elif interval.part_file is not None:
                 interval.part_file.restore((interval.stored_position or {}).get("length", 0))
         for interval in self.intervals:  # what turned out to be stored may concern any lane
@@ -451,7 +451,8 @@ class Holdings:
         """Productions of an inherited log that nobody has acknowledged, in their order."""
         async for row in self._engine.store.read_productions(log.id, log.next_seq):
             if row.seq > log.next_seq:
-                log.lack(row.seq)
+                log.lack([(log.next_seq, row.seq)])
+                log.skip(row.seq)
             if log.is_acknowledged(row.seq):
                 log.skip(row.seq + 1)
                 continue

@@ -1,15 +1,20 @@
 """Injectors: one partition of a source, read, timestamped and sent.
 
 A replayable source is a sender whose log is the source itself: it writes no productions.
-What is stored is the first row not acknowledged, and with it where to read on; rows past
-it are read again after a crash, with the same ids (design, injectors).
+The stored position is the first row not acknowledged; rows past it are read again after a
+crash, with the same ids (design, injectors).
+
+An injector moves between three states, and only its reader decides about the last::
+
+    READING ──nothing to read──> WAITING ──the source wakes it──> READING
+    READING ──the reader has ended──> ENDED                       (bounded sources)
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from millwheel.codec import LETTER_CHARACTERS, named_id, reason, shown, storable
@@ -30,7 +35,7 @@ from millwheel.runtime.sent import SentLog
 from millwheel.runtime.step import NOBODY, Destination
 from millwheel.runtime.step import Reader as StreamReader
 from millwheel.runtime.tasks import end
-from millwheel.sources import Partition, Reader, Row
+from millwheel.sources import Lag, Partition, Reader, Row
 from millwheel.store.port import DeadLetter
 from millwheel.timers.percentile import Disorder
 
@@ -77,18 +82,21 @@ class Injector:
         """It may be able to read on: some of what it sent was acknowledged, or it was resumed."""
         self._awaited_end = 0
         """Rows before this number may be read whatever the cap is, and the credits."""
+        self.waiting = False
+        """All rows that are there have been read; the source will wake it."""
         self.ended = False
+        """No row will ever follow: the reader of a bounded source has said so."""
         self.rows = 0
 
-    def start(self, *, reading: bool = True) -> None:
-        """Open the partition where the stored position says, and read on, unless told not to.
+    async def start(self, *, reading: bool = True) -> None:
+        """Open the partition at the stored position, and read on, unless told not to.
 
         Raises:
-            InputError: the source is missing, or what was read of it has changed.
+            InputError: the source is missing, or acknowledged rows of it have changed.
         """
         self.close()
         stored = self._interval.stored_position
-        self._reader = self._partition.open(
+        self._reader = await self._partition.open(
             self._stream.value_type, stored["reader"] if stored else None
         )
         self._route = self._interval.step.routes[self._stream.name]
@@ -105,29 +113,22 @@ class Injector:
         self._marks.clear()
         read_at = stored.get("since") if stored else None
         self._marks.append((self.log.first, self._seen, read_at or self._engine.now()))
-        self.ended = False
+        self.waiting = self.ended = False
         if reading:
-            self._read_on()
-
-    def _read_on(self) -> None:
-        self._task = self._engine.spawn(self._measured_run(), f"injector {self._interval.name}")
-
-    def read_on(self) -> None:
-        """Read what was added to the source since its end was met.
-
-        One that was stopped (its lane starts over) opens the source anew and finds it there.
-        """
-        if self.ended and self._task is not None:
-            self.ended = False
-            self._read_on()
+            self._task = self._engine.spawn(self._measured_run(), f"injector {self._interval.name}")
 
     @property
     def paused(self) -> bool:
         """Whether an operator wants it to rest."""
         return self._interval.step.id in self._engine.paused
 
+    @property
+    def has_nothing(self) -> bool:
+        """Whether there is no row to read: not now, or never again."""
+        return self.waiting or self.ended
+
     def resume(self) -> None:
-        """Read where it stopped; what came to the source meanwhile is not old news."""
+        """Read on where it stopped; rows that came in the pause are not late for being read late."""
         self._last_row_at = self._engine.clock.monotonic()
         self.credit.set()
 
@@ -179,9 +180,13 @@ class Injector:
         pace = self.pace
         return Flow(self.log.unacked, pace.cap, pace.latency_seconds, pace.target_seconds)
 
-    def progress(self) -> float:
-        """The share of the partition read, 0 to 1."""
+    def progress(self) -> float | None:
+        """The share of a bounded partition read, 0 to 1; None of one without an end."""
         return 1.0 if self.ended else (self._reader.progress() if self._reader else 0.0)
+
+    def lag(self) -> Lag:
+        """How much of the partition waits to be read."""
+        return Lag() if self._reader is None else self._reader.lag()
 
     def position(self) -> dict[str, Any]:
         """What is stored of it: where to read on, and which row holds the watermark."""
@@ -217,34 +222,74 @@ class Injector:
         await Measured(self._run(), self._interval.workload, clock)
 
     async def _run(self) -> None:
-        engine = self._engine
         assert self._reader is not None
-        limit = engine.settings.chunk_records
+        reader, limit = self._reader, self._engine.settings.chunk_records
         while True:
             while not (room := self._room(limit)):
                 self.credit.clear()
                 await self.credit.wait()
-            rows, read_at = self._reader.read(room), engine.clock.monotonic()
-            if not rows:
+            rows = await reader.read(room)
+            if rows:
+                await self._inject(rows)
+            elif reader.ended:
                 break
-            first, last = rows[0].offset, rows[-1].offset
+            else:
+                await self._wait_for_rows(reader)
+        self._end()
+
+    async def _inject(self, rows: Sequence[Row]) -> None:
+        """Send what was read, and move the source's watermark."""
+        engine, log = self._engine, self.log
+        read_at = self._last_row_at = engine.clock.monotonic()
+        engine.done.clear()
+        self._refuse_after_the_end(rows)
+        for first, last in _runs(rows):
             await engine.patiently(
-                lambda: engine.buckets.ensure_source(self.log.id, first, last)  # noqa: B023
+                lambda: engine.buckets.ensure_source(log.id, first, last)  # noqa: B023
             )
-            self._last_row_at = engine.clock.monotonic()
-            self._send(rows)
-            self.pace.read(last + 1, self.log.unacked, read_at)
-            self.rows += len(rows)
-            self._interval.workload.records += len(rows)
-            self._marks.append((rows[-1].offset + 1, self._seen, engine.now()))
-            engine.wake_all()
-            self._advance()
-            await asyncio.sleep(0)
+        self._send(rows)
+        self.pace.read(log.next_seq, log.unacked, read_at)
+        self.rows += len(rows)
+        self._interval.workload.records += len(rows)
+        self._marks.append((log.next_seq, self._seen, engine.now()))
+        engine.wake_all()
+        self._advance()
+        await asyncio.sleep(0)
+
+    async def _wait_for_rows(self, reader: Reader) -> None:
+        """Rest until the source has more."""
+        self.waiting = True
+        self._engine.check_finished()
+        await reader.wait()
+        self.waiting = False
+
+    def _end(self) -> None:
+        """Event time is over for a partition that has ended, unless it is to be kept open."""
+        engine = self._engine
         self.ended = True
-        if engine.close_at_end:
+        if not engine.keep_open:
             self._interval.hear(MAX_TIME)
         engine.touch(self._interval, urgent=self._interval.has_news())
         engine.check_finished()
+
+    def _refuse_after_the_end(self, rows: Sequence[Row]) -> None:
+        """Rows that come after event time has ended would all be late.
+
+        Raises:
+            InputError: there is such a row, and late rows were not asked for.
+        """
+        if self._interval.promised < MAX_TIME or self._engine.accept_late:
+            return
+        row = next((row for row in rows if row.watermark is None), None)
+        if row is not None and not self.log.is_acknowledged(row.offset):
+            raise InputError(
+                f"{self._partition.identity}, line {row.line}: this row came after event time had "
+                f"ended. An earlier run read the input of stream {self._stream.name!r} to its end "
+                "and closed all windows and timers; to every one of them the row is late. If the "
+                "input goes on, remove the pipeline (millwheel drop) and start it with follow=True "
+                "on the source, or with --keep-open. To process such rows as late ones, start with "
+                "--accept-late"
+            )
 
     def _room(self, limit: int) -> int:
         """How many rows may be read now; 0: none."""
@@ -269,13 +314,13 @@ class Injector:
 
     @property
     def idle(self) -> bool:
-        """Whether it has waited for rows so long that it counts for nothing in the watermark.
+        """Whether it has waited for rows so long that it does not hold the stream's watermark.
 
-        One that is paused has not waited: its rows may be there, and must not come too late.
+        A paused one does not wait: its rows may be there, and must not come too late.
         """
         return (
             self._idle_after is not None
-            and self.ended
+            and self.waiting
             and not self.paused
             and self._engine.clock.monotonic() - self._last_row_at >= self._idle_after
         )
@@ -292,7 +337,7 @@ class Injector:
         if interval.has_news():
             self._engine.touch(interval, urgent=True)
 
-    def _send(self, rows: list[Row]) -> None:
+    def _send(self, rows: Sequence[Row]) -> None:
         """Rows to every reader of the stream, as one batch; bad ones to the dead letters.
 
         What counts for the watermark is what the source had promised when a row was read: a
@@ -307,6 +352,7 @@ class Injector:
         receiver = reader.step.id if reader is not None else NOBODY
         least = MAX_TIME
         size = 0
+        number_of_last = rows[-1].offset
         known = rows[0].offset < log.known_end
         done: list[int] = []
         disorder = self._disorder if self._interval.percentiles else None
@@ -366,7 +412,9 @@ class Injector:
             if moment > seen:
                 seen = moment
         self._seen = seen
-        log.sent(rows[-1].offset + 1, max(least, promised), size, holds=holds)
+        if number_of_last - log.next_seq >= len(rows):
+            log.lack(_gaps(rows, log.next_seq))
+        log.sent(number_of_last + 1, max(least, promised), size, holds=holds)
         if done or known:
             log.acknowledge(done)
             self._engine.touch(self._interval, urgent=False)
@@ -449,3 +497,26 @@ class Injector:
                 stamp=self._engine.now(),
             ),
         )
+
+
+def _runs(rows: Sequence[Row]) -> Iterator[tuple[int, int]]:
+    """The numbers of rows as runs without gaps, each from its first to its last."""
+    first, last = rows[0].offset, rows[-1].offset
+    if last - first + 1 == len(rows):
+        yield first, last
+        return
+    end = first
+    for row in rows:
+        if row.offset != end:
+            yield first, end - 1
+            first = row.offset
+        end = row.offset + 1
+    yield first, last
+
+
+def _gaps(rows: Sequence[Row], start: int) -> Iterator[tuple[int, int]]:
+    """The numbers from `start` on that rows leave out, as runs: first, and one past the last."""
+    for row in rows:
+        if row.offset > start:
+            yield start, row.offset
+        start = row.offset + 1

@@ -411,7 +411,8 @@ class Interval:
         settings = self.settings
         most = settings.max_unacked_records - decided
         return all(
-            log.next_seq - log.first < most and log.unacked_bytes < settings.max_unacked_bytes
+            log.next_seq - log.first - log.absent < most
+            and log.unacked_bytes < settings.max_unacked_bytes
             for log in self.logs
         ) and (self.entry is None or self.entry.has_room(settings.max_unacked_records))
 

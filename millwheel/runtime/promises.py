@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millwheel.model import MAX_TIME
 from millwheel.runtime.injector import Injector
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.step import Step
@@ -125,7 +126,8 @@ class Promises:
             self.take_percentile(percentile, interval.report(kept.durable))
 
     def _least_awake(self, kept: Watermarks, percentile: float | None = None) -> int | None:
-        """The least that is stored of the partitions that are not idle, of all injectors.
+        """The least that is stored of the partitions that are not idle and have not ended, of all
+        injectors.
 
         An injector that keeps no such percentile low watermark counts with its exact one.
         """
@@ -134,4 +136,4 @@ class Promises:
             if step.node.kind == "injector":
                 keeps = percentile is None or percentile in step.node.percentiles
                 found.append((kept if keeps else self.watermarks).least_awake(step.id))
-        return min((least for least in found if least is not None), default=None)
+        return min((least for least in found if least not in (None, MAX_TIME)), default=None)

@@ -1,4 +1,4 @@
-"""``millwheel run``: a pipeline in this process until its input ends, or somebody stops it.
+"""``millwheel run``: a pipeline in this process until its input ends, or it is stopped.
 
 It has the pipeline to itself; a worker that shares it with others is `millwheel.services.worker`.
 """
@@ -44,7 +44,8 @@ class Run:
 
     Args:
         url: where the store is; its schema is at the right version.
-        close_at_end: as `Engine`'s.
+        keep_open: as `Engine`'s.
+        accept_late: as `Engine`'s.
         inject_copies: as `Engine`'s.
         beside: who is shown how far it is, and who looks after the store.
     """
@@ -54,20 +55,23 @@ class Run:
         pipeline: Pipeline,
         url: str,
         *,
-        close_at_end: bool = True,
+        keep_open: bool = False,
+        accept_late: bool = False,
         inject_copies: int = 1,
         beside: Beside | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._pipeline = pipeline
         self._url = url
-        self._close_at_end = close_at_end
+        self._keep_open = keep_open
+        self._accept_late = accept_late
         self._inject_copies = inject_copies
         self._beside = beside or Beside()
         self._clock = clock or SystemClock()
 
     async def run(self, stop: asyncio.Event | None = None) -> Summary:
-        """Work until there is nothing left to do, or `stop` is set.
+        """Work until the input has ended and everything is stored, or `stop` is set. An input
+        without an end goes on until then.
 
         Raises:
             MillwheelError: why it cannot go on; nothing that was acknowledged is lost.
@@ -80,13 +84,14 @@ class Run:
                 self._pipeline,
                 store,
                 clock=self._clock,
-                close_at_end=self._close_at_end,
+                keep_open=self._keep_open,
+                accept_late=self._accept_late,
                 inject_copies=self._inject_copies,
             )
             async with hosted(engine, self._beside.services(engine, self._clock)):
                 if await unless(stop, engine.start()):
                     before = _counters(engine)
-                    await engine.run(stop)
+                    await engine.run(stop, until_done=self._pipeline.bounded)
         found = engine.progress()
         return Summary(
             self._pipeline.name,
@@ -107,7 +112,7 @@ def _counters(engine: Engine) -> Counter[str]:
 
 
 def _outcome(engine: Engine) -> Outcome:
-    if not engine.done.is_set():
+    if not (engine.pipeline.bounded and engine.done.is_set()):
         return "stopped"
     found = engine.progress()
     return "complete" if found["processed"] or found["read"] else "nothing to do"

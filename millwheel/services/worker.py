@@ -65,8 +65,9 @@ class Worker:
         url: where the store is; its schema is at the right version.
         neighbourhood: how it is connected with the others.
         http: where probes and a scraper are answered, if at all.
-        until_done: end when everything is processed, instead of waiting for more; at the end of
-            the input the watermark moves to the end of time, so that all windows close.
+        until_done: end when all input has ended and everything is stored, instead of waiting.
+        keep_open: as `Engine`'s.
+        accept_late: as `Engine`'s.
         beside: who is shown how far it is, and who looks after the store.
     """
 
@@ -78,6 +79,8 @@ class Worker:
         *,
         http: Endpoint | None = None,
         until_done: bool = False,
+        keep_open: bool = False,
+        accept_late: bool = False,
         beside: Beside | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -86,6 +89,8 @@ class Worker:
         self._neighbourhood = neighbourhood or Neighbourhood()
         self._http = http
         self._until_done = until_done
+        self._keep_open = keep_open
+        self._accept_late = accept_late
         self._beside = beside or Beside()
         self._clock = clock or SystemClock()
 
@@ -104,7 +109,8 @@ class Worker:
                 self._pipeline,
                 store,
                 clock=self._clock,
-                close_at_end=self._until_done,
+                keep_open=self._keep_open,
+                accept_late=self._accept_late,
                 network=self._network,
             )
             if self._http is not None:

@@ -215,7 +215,6 @@ class Trial:
             self._rig.pipeline,
             self._store,
             clock=self._clock,
-            close_at_end=False,
             inject_copies=self._mode.copies,
             guard_shared=True,
             run_weak_twice=True,

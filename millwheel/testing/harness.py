@@ -54,7 +54,6 @@ class Harness:
             self._rig.pipeline,
             self.store,
             clock=self.clock,
-            close_at_end=False,
             guard_shared=True,
             run_weak_twice=True,
             process=FREE_OF_CHARGE,
@@ -70,21 +69,22 @@ class Harness:
         await self.store.close()
 
     async def _settle(self) -> None:
+        """Wait until the engine has read every row by itself, and stored what came of them."""
         if not self._engine.intervals:
             raise UsageError("a Harness works inside its block: async with Harness(...) as harness")
+        for script in self._rig.scripts.values():
+            await self._engine.run(script.caught_up, until_done=False)
         await self._engine.run()
 
     async def inject(self, stream: Stream[V], *values: V) -> None:
         """`values` come into `stream`, one after the other."""
         for value in values:
             self._rig.append(inject(stream, value))
-        self._engine.read_on()
         await self._settle()
 
     async def advance(self, stream: Stream[Any], at: datetime) -> None:
         """The source of `stream` promises: nothing on time is older than `at` any more."""
         self._rig.append(advance(stream, at))
-        self._engine.read_on()
         await self._settle()
 
     async def sleep(self, seconds: float) -> None:
@@ -94,7 +94,7 @@ class Harness:
             due = [t for i in self._engine.intervals if (t := i.next_wall_timer()) is not None]
             stop = min([until, *(t for t in due if t > self.clock.now())])
             self.clock.advance((stop - self.clock.now()) / 1e6)
-            self._engine.read_on()
+            self._engine.done.clear()
             self._engine.wake_all()
             for _ in range(5):
                 await asyncio.sleep(0)

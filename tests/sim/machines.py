@@ -54,7 +54,6 @@ class Worker:
         ether: Ether,
         *,
         copies: int,
-        close_at_end: bool,
     ) -> None:
         self.number = number
         self.name = machine.name
@@ -83,7 +82,6 @@ class Worker:
             worker=self.id,
             process=FREE_OF_CHARGE,
             inject_copies=copies,
-            close_at_end=close_at_end,
         )
 
     async def work(self) -> None:

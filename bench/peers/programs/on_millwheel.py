@@ -100,7 +100,7 @@ async def by_the_clock(options):
     lines = options.input.read_bytes().splitlines(keepends=True)[: options.records]
     growing = options.out / "payments.jsonl"
     growing.write_bytes(b"".join(lines[: options.warm]))
-    engine = Engine(pipeline(options, growing), store, close_at_end=False)
+    engine = Engine(pipeline(options, growing), store, keep_open=True)
     await engine.start()
     store.sink = next(id_ for id_, step in engine.steps.items() if has_file(step.node))
     await engine.run()
