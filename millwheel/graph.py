@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
+from functools import cached_property
 from typing import Any, Literal, TypeAlias, get_origin
 
 import msgspec
@@ -22,7 +23,7 @@ from millwheel.context import Context
 from millwheel.errors import GraphError
 from millwheel.model import SLOTS, Key, Record, to_micros
 from millwheel.sinks import Console, Discard, JsonLinesFiles, SinkUse, Table
-from millwheel.sources import Source
+from millwheel.sources import GrowingSource, Source
 from millwheel.state import StateLayout
 from millwheel.streams import Broadcast, Input, Stream
 from millwheel.windows import Pane
@@ -58,6 +59,11 @@ class Injection:
     """Rows of a partition that may be un-ACKed; None: as many as there are credits for."""
     latency_target: timedelta | None = None
     """Within which rows are to be acknowledged; None: no cap moves."""
+
+    @cached_property
+    def growing(self) -> GrowingSource | None:
+        """The source, if its partitions appear while it runs."""
+        return self.source if isinstance(self.source, GrowingSource) else None
 
 
 @dataclass

@@ -357,6 +357,19 @@ PlacementChange: TypeAlias = Wish | Unpin | SplitWish | MergeWish | Lapse
 """What may be said of an interval; each is a compare-and-set on its sequencer."""
 
 
+@dataclass(frozen=True, slots=True)
+class FoundPartition:
+    """A partition of a growing source that has an interval."""
+
+    interval_id: int
+    slot: int
+    sequencer: int
+    identity: str
+    low_watermark: int
+    """As it is stored."""
+    percentiles: dict[float, int]
+
+
 @dataclass(slots=True)
 class Deployment:
     """The ids that the stored graph gave to names."""
@@ -523,6 +536,25 @@ class Store(Protocol):
 
         Returns:
             Those given up: where the worker was still the owner.
+        """
+        ...
+
+    async def add_partitions(
+        self, discovery: int, sequencer: int, identities: Sequence[str]
+    ) -> list[FoundPartition]:
+        """Make an interval with a log for each partition that has none, in the order given.
+
+        A new one promises what the interval of the discovery has stored as its low watermark; it
+        has no owner yet.
+
+        Args:
+            discovery: the interval of the discovery, with its sequencer.
+
+        Returns:
+            All partitions of the injector, in the order in which they were found.
+
+        Raises:
+            Fenced: somebody has claimed the discovery; nothing was made.
         """
         ...
 

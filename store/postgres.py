@@ -28,7 +28,7 @@ from millwheel.sinks import Table
 from millwheel.store import deployment
 from millwheel.store.lane import PostgresLane, translate
 from millwheel.store.leadership import Leadership
-from millwheel.store.placement import PostgresPlacement
+from millwheel.store.placement import PostgresPlacement, as_percentiles
 from millwheel.store.port import (
     EARLY_CLOSE_MICROS,
     TIMER_KINDS,
@@ -37,6 +37,7 @@ from millwheel.store.port import (
     BucketView,
     Claim,
     Deployment,
+    FoundPartition,
     Heartbeat,
     IntervalRow,
     LogRow,
@@ -378,6 +379,11 @@ class PostgresStore:
     async def release(self, worker: str, sequencers: Mapping[int, int]) -> list[int]:
         return await self._placement.release(worker, sequencers)
 
+    async def add_partitions(
+        self, discovery: int, sequencer: int, identities: Sequence[str]
+    ) -> list[FoundPartition]:
+        return await self._placement.add_partitions(discovery, sequencer, identities)
+
     async def read_placement(self) -> Placement:
         return await self._placement.read()
 
@@ -451,7 +457,7 @@ class PostgresStore:
                     stamp=stamp,
                     input_watermark=input_watermark,
                     low_watermark=low_watermark,
-                    percentiles={float(p): micros for p, micros in (percentiles or {}).items()},
+                    percentiles=as_percentiles(percentiles),
                     acked={
                         int(log): (first, [(a, b) for a, b in runs])
                         for log, (first, runs) in msgspec.json.decode(acked).items()

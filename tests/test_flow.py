@@ -125,7 +125,7 @@ async def test_no_more_rows_than_the_cap_are_ever_pending(most: int) -> None:
     seen = set()
 
     def done() -> bool:
-        seen.add(max(log.unacked for log, i in engine.logs.values() if i.injector is not None))
+        seen.add(max(log.unacked for log, i in engine.logs.values() if i.source_task is not None))
         return engine.done.is_set()
 
     await counter.world.until(done, tick=0.05)

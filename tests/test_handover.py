@@ -291,7 +291,7 @@ async def test_what_is_read_while_an_interval_drains_comes_after_what_waited_in_
     for _ in range(6):  # back and forth, under load
         for engine, other in ((first, second), (second, first)):
             for interval in list(engine.intervals):
-                if interval.injector is None and not interval.leaving:
+                if interval.source_task is None and not interval.leaving:
                     await cluster.pass_time(give_up(engine, interval))
                     placement = await other.store.read_placement()
                     (row,) = [row for row in placement.intervals if row.id == interval.id]

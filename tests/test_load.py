@@ -399,7 +399,7 @@ async def test_cpu_is_shared_out_by_the_time_that_each_interval_runs() -> None:
     hot = str(next(i.id for i in engine.intervals if i.slots[0] <= slot < i.slots[1] and i.states))
     assert found["intervals"].keys() == {str(i.id) for i in engine.intervals}
     for id_, figures in found["intervals"].items():
-        reads = engine.holdings.held(int(id_)).injector is not None  # type: ignore[union-attr]
+        reads = engine.holdings.held(int(id_)).source_task is not None  # type: ignore[union-attr]
         told = {"cpu", "records", "queue", "state_bytes", "histogram"}
         assert figures.keys() == (told | {"flow"} if reads else told)
         if id_ == hot:
@@ -463,7 +463,7 @@ async def test_the_histogram_of_an_interval_shows_its_hot_keys() -> None:
     }
     assert loads["hot"] + loads["cold"] == pytest.approx(3000 / SAMPLED, abs=1)
     assert loads["cold"] == pytest.approx(300 / SAMPLED, abs=2)
-    (injector,) = [i for i in engine.intervals if i.injector is not None]
+    (injector,) = [i for i in engine.intervals if i.source_task is not None]
     told = found["intervals"][str(injector.id)]
     assert (told["histogram"], told["queue"], told["state_bytes"]) == ([], 0, 0)
     await engine.stop()

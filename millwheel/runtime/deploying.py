@@ -14,6 +14,9 @@ from millwheel.store.state_shape import state_shape
 if TYPE_CHECKING:
     from millwheel.runtime.engine import Engine
 
+DISCOVERY = "discovery of partitions"
+"""In place of a partition's identity: the interval of the task that looks for partitions."""
+
 
 async def deploy(engine: Engine) -> Deployment:
     """Hand in the graph of this code, and learn what it is called in the store.
@@ -52,6 +55,8 @@ def node_deploy(graph: Graph, node: Node, lanes: int) -> NodeDeploy:
     sources: list[str] = []
     if node.injection is not None:
         sources = [partition.identity for partition in node.injection.source.partitions()]
+        if node.injection.growing is not None:
+            sources = [DISCOVERY]
         slots = [(number, number + 1) for number in range(len(sources))]
     else:
         grain = node.grain

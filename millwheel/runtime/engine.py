@@ -42,6 +42,7 @@ from millwheel.runtime.placing import Pauses
 from millwheel.runtime.promises import Promises
 from millwheel.runtime.recovery import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
 from millwheel.runtime.sent import SentLog
+from millwheel.runtime.source_task import SourceTask
 from millwheel.runtime.step import NOBODY, Step, StreamRoute, WeakRoute, connect
 from millwheel.runtime.stretches import Stretches
 from millwheel.runtime.tasks import end
@@ -257,8 +258,8 @@ class Engine:
         self.stopping = True
         if self.courier is not None and self._failure is None:
             await self._hand_everything_over()
-        for injector in self.injectors:
-            await injector.stop()
+        for task in self.source_tasks:
+            await task.stop()
         for lane in self.lanes:
             await lane.stop_running()
         healthy = self._failure is None
@@ -304,9 +305,9 @@ class Engine:
         for lane in self.lanes:
             await lane.stop_running()
             await lane.close()
-        for injector in self.injectors:
-            await injector.stop()
-            injector.close()
+        for task in self.source_tasks:
+            await task.stop()
+            task.close()
         for interval in self.intervals:
             if interval.part_file is not None:
                 interval.part_file.close()
@@ -356,9 +357,14 @@ class Engine:
         return self.holdings.intervals
 
     @property
+    def source_tasks(self) -> list[SourceTask]:
+        """The tasks of the injectors' intervals that it holds."""
+        return [i.source_task for i in self.holdings.intervals if i.source_task is not None]
+
+    @property
     def injectors(self) -> list[Injector]:
-        """The injectors of the partitions that it holds."""
-        return [i.injector for i in self.holdings.intervals if i.injector is not None]
+        """Those of them that read a partition."""
+        return [task for task in self.source_tasks if isinstance(task, Injector)]
 
     @property
     def is_shared(self) -> bool:
@@ -384,6 +390,21 @@ class Engine:
         )
         self._lane_of[interval] = lane
         lane.add(interval)
+
+    def lane_of(self, interval: Interval) -> Lane:
+        """The lane of an interval that is held here."""
+        return self._lane_of[interval]
+
+    def partitions_appeared(self, interval_ids: list[int]) -> None:
+        """There are intervals for partitions that were found: a worker that is alone takes them;
+        otherwise they are placed like all others."""
+        if self.courier is None:
+            self.spawn(self._take_partitions(interval_ids), "new partitions")
+        else:
+            self.neighbours.look_up()
+
+    async def _take_partitions(self, interval_ids: list[int]) -> None:
+        await self.holdings.take([id_ for id_ in interval_ids if not self.holdings.knows(id_)])
 
     async def drain(self, interval: Interval) -> None:
         """Let what an interval has begun be finished and stored, if it is still here."""
@@ -441,13 +462,13 @@ class Engine:
         """
         if computations == self.paused:
             return
-        resting = [injector for injector in self.injectors if injector.paused]
+        resting = [task for task in self.source_tasks if task.paused]
         self.paused = computations
         names = [step.name for id_, step in self.steps.items() if id_ in computations]
         self.log.info("injectors_paused", injectors=names)
-        for injector in resting:
-            if not injector.paused:
-                injector.resume()
+        for task in resting:
+            if not task.paused:
+                task.resume()
         self.check_finished()
 
     # -- between this worker's intervals ----------------------------------------------------
@@ -578,8 +599,8 @@ class Engine:
         for owner in owners:
             self.touch(owner, urgent=owner.has_news())
             self.wake(owner)
-            if owner.injector is not None:
-                owner.injector.acknowledged()
+            if owner.source_task is not None:
+                owner.source_task.acknowledged()
 
     def _reader_bit(self, owner: Interval, receiver: int) -> int:
         for route in owner.step.routes.values():
@@ -633,12 +654,13 @@ class Engine:
 
     def check_finished(self) -> None:
         """Set `done` when no source has a row and nothing is left to do."""
-        if self.paused or not all(injector.has_nothing for injector in self.injectors):
+        tasks = self.source_tasks
+        if self.paused or not all(task.has_nothing for task in tasks):
             return
         now = self.now()
         if self.courier is not None and not self.promises.watermarks.all_at_end():
             return  # other workers have work left, or some intervals have no owner
-        ended = not self.keep_open and all(injector.ended for injector in self.injectors)
+        ended = not self.keep_open and all(task.ended for task in tasks)
         through = Interval.is_finished if ended else Interval.is_idle
         if all(through(interval, now) for interval in self.intervals) and not any(
             lane.busy for lane in self.lanes
@@ -656,7 +678,7 @@ class Engine:
             "low_watermark": min(sinks, default=MAX_TIME),
             "backlog": sum(len(interval.intake) for interval in self.intervals),
             "unacked": sum(log.unacked for log, _ in self.logs.values()),
-            "share": _least_share(self.injectors),
+            "share": _least_share(self.source_tasks),
             "wall_timers": sum(i.next_wall_timer() is not None for i in self.intervals),
         }
 
@@ -670,8 +692,8 @@ class Engine:
         }
 
 
-def _least_share(injectors: list[Injector]) -> float | None:
+def _least_share(tasks: list[SourceTask]) -> float | None:
     """How much of the input has been read, 0 to 1; None if some of it has no end."""
-    shares = [injector.progress() for injector in injectors]
+    shares = [task.progress() for task in tasks]
     known = [share for share in shares if share is not None]
     return None if len(known) < len(shares) else min(known, default=1.0)

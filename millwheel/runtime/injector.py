@@ -32,9 +32,9 @@ from millwheel.runtime.interval import Interval
 from millwheel.runtime.load import Measured
 from millwheel.runtime.pacing import Flow, Pace
 from millwheel.runtime.sent import SentLog
+from millwheel.runtime.source_task import SourceTask
 from millwheel.runtime.step import NOBODY, Destination
 from millwheel.runtime.step import Reader as StreamReader
-from millwheel.runtime.tasks import end
 from millwheel.sources import Lag, Partition, Reader, Row
 from millwheel.store.port import DeadLetter
 from millwheel.timers.percentile import Disorder
@@ -47,12 +47,11 @@ ASSUMED_ROW_BYTES = 256
 on this worker, and cannot change it."""
 
 
-class Injector:
+class Injector(SourceTask):
     """Reads one partition into the readers of its stream."""
 
     def __init__(self, engine: Engine, interval: Interval, partition: Partition) -> None:
-        self._engine = engine
-        self._interval = interval
+        super().__init__(engine, interval)
         self._partition = partition
         node = interval.step.node
         assert node.injection is not None
@@ -77,16 +76,12 @@ class Injector:
         self._marks: deque[tuple[int, int, int]] = deque()
         """How far in time the source was, by row: (rows before it, newest seen time, when the
         last of them was read)."""
-        self._task: asyncio.Task[None] | None = None
         self.credit = asyncio.Event()
         """It may be able to read on: some of what it sent was acknowledged, or it was resumed."""
         self._awaited_end = 0
         """Rows before this number may be read whatever the cap is, and the credits."""
         self.waiting = False
         """All rows that are there have been read; the source will wake it."""
-        self.ended = False
-        """No row will ever follow: the reader of a bounded source has said so."""
-        self.rows = 0
 
     async def start(self, *, reading: bool = True) -> None:
         """Open the partition at the stored position, and read on, unless told not to.
@@ -115,12 +110,7 @@ class Injector:
         self._marks.append((self.log.first, self._seen, read_at or self._engine.now()))
         self.waiting = self.ended = False
         if reading:
-            self._task = self._engine.spawn(self._measured_run(), f"injector {self._interval.name}")
-
-    @property
-    def paused(self) -> bool:
-        """Whether an operator wants it to rest."""
-        return self._interval.step.id in self._engine.paused
+            self._begin(self._measured_run())
 
     @property
     def has_nothing(self) -> bool:
@@ -153,12 +143,6 @@ class Injector:
             self._awaited_end = offset + 1
             self.credit.set()
 
-    async def stop(self) -> None:
-        """Read no more."""
-        task, self._task = self._task, None
-        if task is not None:
-            await end([task])
-
     def close(self) -> None:
         """Close the partition; what is committed until then still stores its position."""
         if self._reader is not None:
@@ -169,11 +153,6 @@ class Injector:
     def log(self) -> SentLog:
         """The log that the source is."""
         return self._interval.log
-
-    @property
-    def interval(self) -> Interval:
-        """The partition as an interval."""
-        return self._interval
 
     def flow(self) -> Flow:
         """How much is on its way, and for how long."""

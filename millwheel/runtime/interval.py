@@ -44,7 +44,7 @@ from millwheel.timers.queue import Pending, TimerQueue
 from millwheel.timers.watermark import Report
 
 if TYPE_CHECKING:
-    from millwheel.runtime.injector import Injector
+    from millwheel.runtime.source_task import SourceTask
 
 
 class Ownership(enum.Enum):
@@ -105,7 +105,8 @@ class Interval:
         """When it last asked, or will ask, for a commit of its watermark alone, by the event loop's
         clock."""
         self.part_file: PartFile | None = None
-        self.injector: Injector | None = None
+        self.source_task: SourceTask | None = None
+        """Of an injector: what reads its partition, or looks for partitions."""
         self.bundling: Bundling | None = None
         """Its records come in numbered bundles."""
         self.workload = Workload(self.slots)
@@ -452,7 +453,7 @@ class Interval:
 
     def report(self, watermark: int) -> Report:
         """What others are told of its low watermark."""
-        idle = self.injector is not None and self.injector.idle
+        idle = self.source_task is not None and self.source_task.idle
         return Report(self.step.id, *self.slots, self.sequencer, watermark, idle)
 
     def has_news(self) -> bool:
@@ -482,8 +483,8 @@ class Interval:
     def encoded_position(self, work: IntervalWork) -> bytes | None:
         """What else the interval's owner must know to go on from the commit that is being put
         together."""
-        if self.injector is not None:
-            return msgspec.json.encode(self.injector.position())
+        if self.source_task is not None:
+            return msgspec.json.encode(self.source_task.position())
         if self.part_file is not None:
             return msgspec.json.encode({"length": self.part_file.length_with(work.effects.lines)})
         if self.bundling is not None:

@@ -700,6 +700,10 @@ class Lane:
             self.announce()
             self._engine.check_finished()
 
+    async def settled(self) -> None:
+        """Wait until a commit, or anything else that somebody may wait for, has come to its end."""
+        await self._settled.wait()
+
     def announce(self) -> None:
         """Something has come to its end that who lets go of an interval may wait for."""
         settled, self._settled = self._settled, asyncio.Event()
@@ -785,8 +789,8 @@ class Lane:
         acknowledged: list[Delivery[Any]] = []
         for interval, work in works.items():
             interval.settled(work)
-            if work.given_up and interval.injector is not None:
-                interval.injector.acknowledged()  # no reader does that for these rows
+            if work.given_up and interval.source_task is not None:
+                interval.source_task.acknowledged()  # no reader does that for these rows
             if interval.bundling is not None:
                 self.wake.set()  # what is stored may be delivered, or the next one closed
             interval.last_bucket = commit.bucket

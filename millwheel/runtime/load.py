@@ -198,7 +198,8 @@ def _figures(interval: Interval, passed: float, cpu_per_second_run: float) -> di
         "state_bytes": 0 if interval.states is None else interval.states.size,
         "histogram": workload.histogram(),
     }
-    if interval.injector is not None:
-        figures["flow"] = interval.injector.flow()._asdict()
+    flow = None if interval.source_task is None else interval.source_task.flow()
+    if flow is not None:
+        figures["flow"] = flow._asdict()
     workload.forget(passed)
     return figures

@@ -122,8 +122,10 @@ class Recovery:
         """
         await self._lane.stop_running()
         for interval in list(self._lane.intervals):
-            if interval.injector is not None:
-                await interval.injector.stop()  # or it gives up rows now, and when it reads again
+            if interval.source_task is not None:
+                await (
+                    interval.source_task.stop()
+                )  # or it gives up rows now, and when it reads again
         self._lane.drop_open()
         apart = {id(item) for _, item in suspects} | {id(delivery) for delivery in given_up}
         engine = self._engine

@@ -104,9 +104,11 @@ class Step:
 
     @property
     def slots(self) -> int:
-        """How many slots its keys have; of an injector, how many partitions there are."""
+        """How many slots its keys have; of an injector, how many partitions there are, or may be."""
         injection = self.node.injection
-        return SLOTS if injection is None else len(injection.source.partitions())
+        if injection is None or injection.growing is not None:
+            return SLOTS
+        return len(injection.source.partitions())
 
     @property
     def name(self) -> str:

@@ -130,7 +130,8 @@ def _totals(interval: Interval) -> dict[str, int]:
 def _computation(
     step: Step, intervals: list[Interval], counters: dict[str, int]
 ) -> ComputationFigures:
-    flows = [interval.injector.flow() for interval in intervals if interval.injector is not None]
+    tasks = [interval.source_task for interval in intervals if interval.source_task is not None]
+    flows = [flow for task in tasks if (flow := task.flow()) is not None]
     return ComputationFigures(
         name=step.name,
         intervals=len(intervals),

@@ -35,6 +35,7 @@ from millwheel.store.port import (
     Claim,
     Commit,
     Deployment,
+    FoundPartition,
     Heartbeat,
     NodeDeploy,
     OtherWorker,
@@ -211,6 +212,12 @@ class MemoryStore:
     async def release(self, worker: str, sequencers: Mapping[int, int]) -> list[int]:
         await self._called("release")
         return self._placement.release(worker, sequencers)
+
+    async def add_partitions(
+        self, discovery: int, sequencer: int, identities: Sequence[str]
+    ) -> list[FoundPartition]:
+        await self._called("add_partitions")
+        return self._placement.add_partitions(discovery, sequencer, identities)
 
     async def read_placement(self) -> Placement:
         await self._called("read_placement")
