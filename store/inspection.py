@@ -146,6 +146,10 @@ class SourceFlow(msgspec.Struct, frozen=True):
     """Within which 95 of 100 of the last readings were acknowledged; None: there was none yet."""
     target: float | None
     """The `latency_target`, by which the cap moves; None: it stays as it is."""
+    lag_rows: int | None = None
+    """Rows that are there and were not read yet; None: not known."""
+    lag_bytes: int | None = None
+    """Bytes of these rows; None: not known."""
 
 
 class SourceStatus(msgspec.Struct, frozen=True):

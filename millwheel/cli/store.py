@@ -112,7 +112,12 @@ def flow_text(flow: SourceFlow) -> str:
     text = f"{flow.pending:,} of {flow.cap:,} rows pending"
     if flow.latency is not None:
         text += f", acknowledged in {flow.latency:,.2f} s"
-    return text + ("" if flow.target is None else f" (target {flow.target:,.2f} s)")
+    text += "" if flow.target is None else f" (target {flow.target:,.2f} s)"
+    if flow.lag_rows is not None:
+        text += f", {flow.lag_rows:,} rows to read"
+    if flow.lag_bytes is not None:
+        text += f", {flow.lag_bytes:,} bytes to read"
+    return text
 
 
 def unowned(status: PipelineStatus) -> list[str]:

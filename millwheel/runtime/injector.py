@@ -155,9 +155,11 @@ class Injector(SourceTask):
         return self._interval.log
 
     def flow(self) -> Flow:
-        """How much is on its way, and for how long."""
+        """How much is on its way, for how long, and how much waits to be read."""
         pace = self.pace
-        return Flow(self.log.unacked, pace.cap, pace.latency_seconds, pace.target_seconds)
+        return Flow(
+            self.log.unacked, pace.cap, pace.latency_seconds, pace.target_seconds, *self.lag()
+        )
 
     def progress(self) -> float | None:
         """The share of a bounded partition read, 0 to 1; None of one without an end."""

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 import msgspec
 
@@ -138,9 +139,17 @@ def _computation(
         counters=counters,
         backlog=sum(len(interval.intake) for interval in intervals),
         unacked=sum(log.unacked for interval in intervals for log in interval.logs),
+        lag_rows=_known_sum(flow.lag_rows for flow in flows),
+        lag_bytes=_known_sum(flow.lag_bytes for flow in flows),
         pending_cap=sum(flow.cap for flow in flows) if flows else None,
         acknowledge_seconds=max((f.latency for f in flows if f.latency is not None), default=None),
         latency_target_seconds=flows[0].target if flows else None,
         input_watermark=min((i.input_watermark for i in intervals), default=MIN_TIME),
         low_watermark=min((i.durable for i in intervals), default=MIN_TIME),
     )
+
+
+def _known_sum(parts: Iterable[int | None]) -> int | None:
+    """The sum of the parts that are known; None: none is."""
+    known = [part for part in parts if part is not None]
+    return sum(known) if known else None
