@@ -90,7 +90,8 @@ class Pipeline:
 
         Args:
             timestamp: a value's event time, an aware datetime.
-            lateness: how far behind the newest a record may come and still be on time.
+            lateness: how far behind the newest a record may come and still be on time. A later one
+                may find its window closed (``docs/guarantees.md`` says when it must).
             seen: when a record was seen, if that is not its event time.
             watermark: what a record says of time, in place of `seen` and `lateness`: nothing on
                 time comes with an older timestamp any more. None: it says nothing.
@@ -101,7 +102,7 @@ class Pipeline:
                 dropped, whichever source it comes from (remembered for
                 ``Settings.id_retention_seconds``).
             max_pending: how many rows of a partition may be read and not acknowledged by all readers
-                of the stream; at most ``Settings.max_unacked_records``, which it is by itself.
+                of the stream. It bounds how far the low watermark is behind what was read. At most ``Settings.max_unacked_records``, which it is by itself.
             latency_target: within which 95 of 100 rows are to be acknowledged, from when they are
                 read until the readers' effects are durable. How many may be pending is found by
                 itself then, from 1 up to `max_pending` (decision 31).

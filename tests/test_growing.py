@@ -202,6 +202,29 @@ async def test_a_restart_knows_the_partitions_and_doubles_nothing() -> None:
     await engine.stop()
 
 
+async def test_what_appeared_while_nobody_looked_starts_where_the_discovery_stopped() -> None:
+    """Others read on meanwhile, and the watermark waits for the discovery to look again."""
+    shelf = Shelf()
+    a = shelf.add("a", [Item("a", 0, 100)])
+    world = World(shelf_pipeline(shelf))
+    engine = await world.start()
+    tally = world.interval("tally")
+    await world.until(lambda: tally.durable == at_micros(100), tick=0.01)
+    (discovery,) = [task for task in engine.source_tasks if task not in engine.injectors]
+    await discovery.stop()
+    a.append(inject(ITEMS, Item("a", 1, 900)))
+    b = shelf.add("b", [Item("b", 2, 300)])
+    await world.until(lambda: stored(world)[a.identity] == at_micros(900), tick=0.01)
+    await discovery.start(reading=False)
+    await world.turns(50, tick=0.01)
+    await discovery.start()
+    await world.until(lambda: 2 in world.numbers(), tick=0.01)
+    await world.until(engine.done.is_set, tick=0.01)
+    assert stored(world)[b.identity] == at_micros(300), "on time: the watermark stood at 100"
+    assert tally.durable == at_micros(300)
+    await engine.stop()
+
+
 class Several(Cluster):
     """Workers that share a growing source."""
 

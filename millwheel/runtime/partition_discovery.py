@@ -15,8 +15,9 @@ promises no more than partition 3 has promised. So the new partition moves no wa
 what its rows say of time counts from its first row on.
 
 A partition starts at the low watermark that is *stored* for the discovery. While intervals are made,
-the discovery therefore hears nothing more, and all that it has heard before is stored: no commit with
-a higher promise is on its way, or to come.
+the discovery therefore stands still: it hears nothing more, and all that it has heard before is
+stored, so that no commit with a higher promise is on its way or to come. It also stands still from
+its start until it has looked once, as partitions may have appeared while nobody looked.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class PartitionDiscovery(SourceTask):
         self._discovery: Discovery | None = None
         self._known: dict[str, FoundPartition] = {}
         """The partitions found so far, by identity."""
-        self._is_adding = False
-        """Partitions are being made: nothing more is promised meanwhile."""
+        self._stands_still = True
+        """Nothing more is promised: partitions are being made, or it has not looked for any yet."""
         self._waiting = False
         node = interval.step.node
         assert node.injection is not None
@@ -65,9 +66,8 @@ class PartitionDiscovery(SourceTask):
         self.close()
         stored = self._interval.stored_position
         self._discovery = self._source.discover(stored["reader"] if stored else None)
-        self._is_adding = self._waiting = False
+        self._stands_still, self._waiting = True, False
         await self._make([])
-        self.follow()
         if reading:
             self._begin(self._run(self._discovery))
 
@@ -83,6 +83,8 @@ class PartitionDiscovery(SourceTask):
             new = [identity for identity in found if identity not in self._known]
             if new:
                 await self._add(new)
+            self._stands_still = False
+            self.follow()
             self._waiting = True
             self._engine.check_finished()
             await discovery.wait()
@@ -98,7 +100,7 @@ class PartitionDiscovery(SourceTask):
                 "that fits fewer files, or several pipelines"
             )
         engine.done.clear()
-        self._is_adding = True
+        self._stands_still = True
         while interval.has_news() or interval.promised != interval.durable:
             engine.touch(interval, urgent=True)
             await engine.lane_of(interval).settled()
@@ -108,12 +110,9 @@ class PartitionDiscovery(SourceTask):
         except Fenced:  # the next commit finds that out too, and ends work on the interval
             engine.touch(interval, urgent=True)
             return
-        finally:
-            self._is_adding = False
         for identity in self._known.keys() - before:
             engine.log.info("partition_found", injector=interval.step.name, partition=identity)
         engine.partitions_appeared([self._known[identity].interval_id for identity in identities])
-        self.follow()
 
     async def _make(self, identities: Sequence[str]) -> None:
         """Make the intervals, and take the word of the store for what all partitions promise."""
@@ -132,9 +131,9 @@ class PartitionDiscovery(SourceTask):
                 engine.promises.take_percentile(percentile, report._replace(watermark=early))
 
     def follow(self) -> None:
-        """Promise what all partitions found so far have stored."""
+        """Promise the least that the partitions found so far have stored."""
         interval, promises = self._interval, self._engine.promises
-        if self._is_adding or not self._known:
+        if self._stands_still or not self._known:
             return
         least = promises.watermarks.least_from(interval.step.id, FIRST_SLOT)
         assert least is not None, "every known partition has a report"
@@ -163,7 +162,12 @@ class PartitionDiscovery(SourceTask):
         """
         interval = self._interval
         waited = self._engine.clock.monotonic() - self._began
-        if self._known or self._is_adding or self._idle_after is None or waited < self._idle_after:
+        if (
+            self._known
+            or self._stands_still
+            or self._idle_after is None
+            or waited < self._idle_after
+        ):
             return
         interval.hear(watermark)
         for percentile in interval.percentiles:
