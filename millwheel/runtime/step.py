@@ -217,6 +217,7 @@ class StreamRoute:
     def __init__(self, stream: Stream[Any], sinks: list[SinkUse]) -> None:
         self.stream = stream.name
         self.codec = stream.codec
+        self._classes = stream.codec.classes
         self.readers: list[Reader] = []
         self.tables: list[tuple[Table[Any], Callable[[Any], Any] | None]] = []
         self.prefixes: list[str] = []
@@ -236,9 +237,14 @@ class StreamRoute:
     def send(self, effects: Effects, cell: StateCell, value: Any, micros: int, hold: int) -> None:
         """One delivery per consumer and one row per table, decided, not yet written.
 
-        Each consumer gets an object of its own, decoded from what is stored: what it sees
-        is what it would see after a crash, and nobody's changes reach anybody else.
+        Each consumer gets an object of its own, decoded from the stored JSON: it sees the same value
+        as after a crash, and no change that another consumer makes.
+
+        Raises:
+            UserCodeError: the value is not of the stream's type.
         """
+        if type(value) not in self._classes:
+            self._check(value)
         readers, encode = self.readers, self.codec.encode
         if self.discarded:
             encoded = encode(value)
@@ -265,6 +271,13 @@ class StreamRoute:
                 )  # fmt: skip
         if self.tables or self.to_file or self.prefixes:
             self._write(effects, cell, value)
+
+    def _check(self, value: Any) -> None:
+        """Refuse a value of another type, if its class alone does not prove that it is of this one."""
+        codec = self.codec
+        codec.check_class(value)
+        if not self.readers:  # else they decode what is stored
+            codec.check(codec.encode(value), value)
 
     def _write(self, effects: Effects, cell: StateCell, value: Any) -> None:
         """To the sinks that ride in the producer's commit."""
@@ -317,6 +330,8 @@ class WeakRoute(StreamRoute):
         if cause is None:
             super().send(effects, cell, value, micros, hold)
             return
+        if type(value) not in self._classes:
+            self._check(value)
         if self.readers:
             encoded = self.codec.encode(value)
             size = len(encoded)
