@@ -8,7 +8,7 @@ key within one bundle.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Generic, NoReturn, Protocol
 
@@ -229,8 +229,16 @@ _STATEMENT = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*([A-Za-z]+)", re.DOTALL)
 _ALLOWED = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE", "SELECT", "WITH"})
 
 
+ReportLateUse = Callable[[UserCodeError], None]
+"""Called with the error when a `Context` is used after its call."""
+
+
 class Context(Generic[S, T]):
-    """Handed to `process_record` and `process_timer`; valid only during that call."""
+    """Handed to `process_record` and `process_timer`; valid only during that call.
+
+    Each use after the call has ended, by a task that the call started and did not await, raises
+    `UserCodeError` and stops the worker: the record may be durable by then.
+    """
 
     __slots__ = (
         "_cell",
@@ -239,6 +247,7 @@ class Context(Generic[S, T]):
         "_name",
         "_now",
         "_promised",
+        "_report_late_use",
         "_routes",
         "_shared",
         "_table",
@@ -270,6 +279,11 @@ class Context(Generic[S, T]):
         self._promised = promised
         self._now = now
         self._share(table)
+
+    def _end(self, report_late_use: ReportLateUse) -> None:
+        """Refuse and report every use from now on: the call that it was made for has ended."""
+        self._report_late_use = report_late_use
+        self.__class__ = EndedBundleContext if isinstance(self, BundleContext) else EndedContext
 
     def _share(self, table: SharedTable | None) -> None:
         """What the next key shares with others."""
@@ -572,6 +586,44 @@ class BundleContext(SpreadContext[S, T]):
             f"{self._name} {what} in process_bundle, but the records of a bundle have many keys. "
             "Do it in a computation of its own, before this one"
         )
+
+
+class Ended:
+    """Refuses every use of a `Context` whose call has ended."""
+
+    __slots__ = ()
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("__"):  # how Python itself and debuggers look at an object
+            return object.__getattribute__(self, name)
+        raise _late_use(self, name)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise _late_use(self, name)
+
+
+class EndedContext(Ended, Context[S, T]):
+    """A context whose call has ended."""
+
+    __slots__ = ()
+
+
+class EndedBundleContext(Ended, BundleContext[S, T]):
+    """The context of a numbered bundle whose call has ended."""
+
+    __slots__ = ()
+
+
+def _late_use(context: Ended, what: str) -> UserCodeError:
+    """The error for one late use, reported."""
+    name = object.__getattribute__(context, "_name")
+    error = UserCodeError(
+        f"{name} used ctx.{what} after the call that ctx was made for had ended, so it can have no "
+        "effect. Await inside process_record (or process_timer, process_bundle) every task that it "
+        "starts and that uses ctx, for example with asyncio.TaskGroup"
+    )
+    object.__getattribute__(context, "_report_late_use")(error)
+    return error
 
 
 def _is_storable(text: object, limit: int) -> bool:

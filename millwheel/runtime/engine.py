@@ -33,6 +33,7 @@ from millwheel.runtime.housekeeping import Housekeeping
 from millwheel.runtime.injector import Injector
 from millwheel.runtime.interval import Interval, Ownership
 from millwheel.runtime.lane import Lane
+from millwheel.runtime.late_use import LateUses
 from millwheel.runtime.lease import Lease
 from millwheel.runtime.load import Meter, Process
 from millwheel.runtime.neighbours import Neighbours
@@ -139,6 +140,7 @@ class Engine:
         """Nothing new is read or run: what is finished is committed, and that is all."""
         self.letting_go = False
         """Of everything it has: no lane may begin to work on it again meanwhile."""
+        self.late_uses = LateUses(self.log, self.fail)
         self._failure: BaseException | None = None
         self._failed = asyncio.Event()
         self._clock_is_off = False
@@ -244,6 +246,7 @@ class Engine:
         finally:
             for wait in waits:
                 wait.cancel()
+        self.late_uses.check_tasks(all_is_done=self.done.is_set())
         if self._failure is not None:
             raise self._failure
 
