@@ -194,7 +194,7 @@ async def test_a_context_serves_call_after_call_if_nobody_keeps_it() -> None:
     world = World(doing([Item("a", n, n) for n in range(40)], do, ring))
     ended: list[Context[Any]] = []
     engine = await world.start()
-    engine.late_uses.end = ended.append  # type: ignore[method-assign]
+    engine.late_uses.end = ended.append  # type: ignore[method-assign, assignment]
     await world.finish(engine)
     assert ended == []
     await world.close()

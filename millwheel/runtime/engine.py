@@ -35,6 +35,7 @@ from millwheel.runtime.interval import Interval, Ownership
 from millwheel.runtime.lane import Lane
 from millwheel.runtime.late_use import LateUses
 from millwheel.runtime.lease import Lease
+from millwheel.runtime.letters import DeadLetterLog
 from millwheel.runtime.load import Meter, Process
 from millwheel.runtime.neighbours import Neighbours
 from millwheel.runtime.network import Network
@@ -141,6 +142,7 @@ class Engine:
         self.letting_go = False
         """Of everything it has: no lane may begin to work on it again meanwhile."""
         self.late_uses = LateUses(self.log, self.fail)
+        self.letters = DeadLetterLog(self.log, self.clock, self.steps)
         self._failure: BaseException | None = None
         self._failed = asyncio.Event()
         self._clock_is_off = False
@@ -298,6 +300,7 @@ class Engine:
     async def kill(self) -> None:
         """End without order, as a crash would: no commit, no farewell."""
         self.stretches.close()
+        self.letters.flush(all_of_them=True)
         await end(list(self._tasks))
         for lane in self.lanes:
             await lane.stop_running()

@@ -803,6 +803,8 @@ class Lane:
         engine.processed += bundle.count
         engine.acknowledge(acknowledged)
         engine.send(productions)
+        if commit.dead_letters:
+            engine.letters.add(commit.dead_letters)
         for interval, work in works.items():
             engine.promises.stored(interval, work.low_watermark)
             for percentile, watermark in work.percentiles.items():
