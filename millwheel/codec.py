@@ -15,7 +15,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
-from inspect import iscoroutine
+from inspect import iscoroutine, unwrap
 from math import isfinite, nan
 from types import UnionType
 from typing import (
@@ -44,6 +44,9 @@ T = TypeVar("T")
 MAX_KEY_BYTES = 1304
 """A key as JSON. With the longest entry of a map (its field's name, a slash and another key)
 it fits into a row of an index, which Postgres refuses above 2,704 bytes."""
+
+KEY_CHARACTERS = 80
+"""What messages show of a key."""
 
 LETTER_CHARACTERS = 20_000
 """What a dead letter keeps of a text that has no limit of its own."""
@@ -81,20 +84,22 @@ def encode_key(key: Key) -> tuple[bytes, int]:
     kind = type(key)
     if kind is not str and kind is not int and not _is_key_tuple(key):
         raise UserCodeError(
-            f"{shown(key)} cannot be a key: a key is a str, an int or a tuple of these "
+            f"{shown(key, KEY_CHARACTERS)} cannot be a key: a key is a str, an int or a tuple of these "
             f"(not {kind.__name__}); floats and naive times do not compare safely"
         )
     try:
         encoded = _encode_json(key)
     except _REFUSALS as error:
-        raise UserCodeError(f"{shown(key)} cannot be a key: {error}") from error
+        raise UserCodeError(f"{shown(key, KEY_CHARACTERS)} cannot be a key: {error}") from error
     if len(encoded) > MAX_KEY_BYTES:
         raise UserCodeError(
-            f"{shown(key)} cannot be a key: it takes {len(encoded):,} bytes as JSON, more than "
+            f"{shown(key, KEY_CHARACTERS)} cannot be a key: it takes {len(encoded):,} bytes as JSON, more than "
             f"the {MAX_KEY_BYTES:,} that fit into an index; use a hash of it"
         )
     if _BACKSLASH in encoded and _holds_nul(encoded):
-        raise UserCodeError(f"{shown(key)} cannot be a key: Postgres does not store NUL characters")
+        raise UserCodeError(
+            f"{shown(key, KEY_CHARACTERS)} cannot be a key: Postgres does not store NUL characters"
+        )
     return encoded, _hash(encoded) >> 48
 
 
@@ -405,10 +410,18 @@ def _ask_for_await(found: Any) -> str:
     return '. Did you forget "await"?' if confused else ""
 
 
+def place_of(function: Callable[..., Any]) -> str:
+    """A function's name as error messages show it, with its file and line if it has any."""
+    name = getattr(function, "__name__", type(function).__name__)
+    code = getattr(unwrap(function), "__code__", None)
+    return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code is not None else str(name)
+
+
 def shown(value: Any, limit: int = 200) -> str:
     """A value as error messages show it, cut off at `limit` characters."""
     try:
-        return repr(value)[:limit]
+        text = repr(value)
+        return text if len(text) <= limit else text[: limit - 1] + "…"
     except Exception:
         # Whole numbers of more than 4,300 digits have no text, and user code may be at fault.
         return f"a {type(value).__name__} without a repr"

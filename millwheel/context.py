@@ -8,6 +8,7 @@ key within one bundle.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Generic, NoReturn, Protocol
@@ -22,6 +23,7 @@ from millwheel.model import (
     Delivery,
     Key,
     Record,
+    Statement,
     TimerKind,
     from_micros,
     to_micros,
@@ -442,7 +444,7 @@ class Context(Generic[S, T]):
 
     def _whose(self) -> str:
         """Whose output it is, for errors."""
-        return f"{self._name}, key {self.key!r}"
+        return f"{self._name}, key {self.key!r:.80}"
 
     def execute(self, sql: str, params: Sequence[Any] = ()) -> None:
         """Run a statement on your own tables in the transaction that commits this record.
@@ -457,7 +459,10 @@ class Context(Generic[S, T]):
                 f"{self._name}: ctx.execute takes INSERT, UPDATE, DELETE, MERGE, SELECT or WITH, "
                 f"not {verb or sql!r:.60}; the statement runs inside the record's own commit"
             )
-        self._effects.statements.append((sql, tuple(params)))
+        caller = sys._getframe(1)
+        statement = Statement(sql)
+        statement.caller = (caller.f_code, caller.f_lasti)
+        self._effects.statements.append((statement, tuple(params)))
         self._effects.size += len(sql) + 64
 
     def count(self, name: str, by: int = 1) -> None:
@@ -479,6 +484,18 @@ class Context(Generic[S, T]):
             )
         counters = self._effects.counters
         counters[name] = counters.get(name, 0) + by
+
+
+class TimerlessContext(Context[S, T]):
+    """Of a computation without `process_timer`: no timer could ever fire."""
+
+    __slots__ = ()
+
+    def set_timer(self, at: datetime, tag: str = "", kind: TimerKind = "watermark") -> NoReturn:
+        raise UserCodeError(
+            f"{self._name} sets a timer but defines no process_timer, so nothing would happen when it "
+            "fires; define `async def process_timer(self, timer, ctx)`"
+        )
 
 
 class WeakContext(Context[S, T]):
@@ -510,6 +527,12 @@ class WeakContext(Context[S, T]):
                 'times from the record, add it with productions="strong", or, if what it produces '
                 "is the same at any time, say so in the class: order_insensitive = True"
             )
+
+
+class WeakTimerlessContext(TimerlessContext[S, T], WeakContext[S, T]):
+    """Of a computation with weak productions and without `process_timer`."""
+
+    __slots__ = ()
 
 
 class SpreadContext(Context[S, T]):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from millwheel.bundles import BundleId
-from millwheel.codec import reason
+from millwheel.codec import KEY_CHARACTERS, reason, shown
 from millwheel.context import DEAD_LETTERS, BundleContext, Effects
 from millwheel.errors import InvariantBroken, UserCodeError
 from millwheel.model import Delivery, Key
@@ -98,4 +98,4 @@ def _give_up(
 
 
 def _place(member: Delivery[Any]) -> str:
-    return f"of key {member.key!r}, log {member.log} number {member.seq}"
+    return f"of key {shown(member.key, KEY_CHARACTERS)}, log {member.log} number {member.seq}"

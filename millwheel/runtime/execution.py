@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from millwheel.codec import LETTER_CHARACTERS, reason, shown, storable
+from millwheel.codec import KEY_CHARACTERS, LETTER_CHARACTERS, reason, shown, storable
 from millwheel.context import DEAD_LETTERS, Context, Effects, TimerIdentity
 from millwheel.errors import UserCodeError
 from millwheel.model import Delivery, Firing, Record, Timer
@@ -358,7 +358,7 @@ def give_up(
     )
     if node.on_error == "fail":
         raise UserCodeError(
-            f"{node.name!r} failed on a {what}, key {key!r}, {_place(item)}: {reason(error)}\n"
+            f"{node.name!r} failed on a {what}, key {shown(key, KEY_CHARACTERS)}, {_place(item)}: {reason(error)}\n"
             "Nothing of it was committed. Fix the code and start again, or add the computation "
             'with on_error="dead_letter" to set such records aside'
         ) from error

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import msgspec
 
 from millwheel.addresses import Address, cell_address, spread_addresses
-from millwheel.codec import Codec, encode_key, reason, shown
+from millwheel.codec import Codec, encode_key, place_of, reason, shown
 from millwheel.context import Effects, StateCell
 from millwheel.errors import UserCodeError
 from millwheel.graph import Node, Reading
@@ -164,10 +164,16 @@ class KeyedReader:
             key = extractor(value)
         except Exception as error:
             raise UserCodeError(
-                f"the key extractor of {self.step.name!r} failed on a value of stream {stream!r}: "
-                f"{reason(error)}; value {shown(value, 300)}"
+                f"the key extractor of {self.step.name!r}, {place_of(extractor)}, failed on a value "
+                f"of stream {stream!r}: {reason(error)}; value {shown(value, 300)}"
             ) from error
-        key_text, slot = encode_key(key)
+        try:
+            key_text, slot = encode_key(key)
+        except UserCodeError as error:
+            raise UserCodeError(
+                f"the key extractor of {self.step.name!r}, {place_of(extractor)}, gave for a value of "
+                f"stream {stream!r} what is no key: {error}"
+            ) from error
         return key, key_text, slot
 
 
@@ -295,8 +301,8 @@ class StreamRoute:
             own = tuple(values[position] for position in table.producer_positions)
             if own != (key if isinstance(key, tuple) else (key,)):
                 raise UserCodeError(
-                    f"table {table.name!r}: the columns {table.producer_key} of the row hold {own!r}, "
-                    f"but the producing key is {key!r}; another key could write the same row. "
+                    f"table {table.name!r}: the columns {table.producer_key} of the row hold {own!r:.80}, "
+                    f"but the producing key is {key!r:.80}; another key could write the same row. "
                     "Leave producer_key out: then the rows get a step of their own"
                 )
         effects.rows.append((table, values))
