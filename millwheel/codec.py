@@ -314,6 +314,8 @@ class Codec(Generic[T]):
             self.encode = self._encode_floats_anywhere
         elif fields:
             self.encode = self._encode_few_floats
+        self.holds_floats = fields is None or bool(fields)
+        """Whether a value may hold NaN or an infinity, which no value may have that is stored as JSON."""
         self.mutable = facts.mutable
         """Whether user code can change a value in place: it then gets a copy of its own."""
         self.classes = facts.classes
@@ -336,6 +338,15 @@ class Codec(Generic[T]):
     @property
     def _type_name(self) -> str:
         return str(getattr(self.value_type, "__name__", self.value_type))
+
+    def check_finite(self, value: T) -> None:
+        """Refuse a value with NaN or an infinity that is not encoded, and so not checked, for now.
+
+        Raises:
+            UserCodeError: it holds one.
+        """
+        if self.holds_floats:
+            self.encode(value)
 
     def _encode(self, value: T) -> bytes:
         try:

@@ -7,13 +7,24 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
+from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, NewType, TypeVar
 from uuid import UUID
 
 import msgspec
 import pytest
 
-from millwheel import Computation, Console, Context, Discard, Pipeline, Record, Stream, Table
+from millwheel import (
+    Computation,
+    Console,
+    Context,
+    Discard,
+    JsonLinesFiles,
+    Pipeline,
+    Record,
+    Stream,
+    Table,
+)
 from millwheel.codec import Codec
 from millwheel.errors import UserCodeError
 from millwheel.graph import Productions
@@ -191,3 +202,70 @@ def test_the_class_of_a_value_tells_for_plain_types_only() -> None:
     assert Codec(Order | None, what="x").classes == {Order, type(None)}
     assert Codec(list[int], what="x").classes == frozenset()
     assert Codec(Annotated[int, msgspec.Meta(ge=0)], what="x").classes == frozenset()
+
+
+class Measured(msgspec.Struct):
+    word: str
+    number: float | None = None
+    more: dict[str, float] = msgspec.field(default_factory=dict)
+
+
+class Reading(msgspec.Struct):
+    word: str
+    number: float | None = None
+
+
+NAN, INFINITY = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    "way",
+    [*(way for way in WAYS if way != "nowhere"), "its own table", "its own table, keyed", "files"],
+)
+@pytest.mark.parametrize("number", [NAN, INFINITY])
+async def test_no_value_of_a_stream_is_nan_or_infinite_wherever_it_goes(
+    way: str, number: float, tmp_path: Path
+) -> None:
+    ways = {
+        **WAYS,
+        "its own table": into(Table("readings", Reading)),
+        "its own table, keyed": into(Table("readings", Reading, key=("word",))),
+        "files": into(JsonLinesFiles(tmp_path), row=as_text),
+    }
+    pipeline, out = saying(Reading, Reading("a", number))
+    ways[way](pipeline, out)
+    world = World(pipeline)
+    with pytest.raises(UserCodeError, match=f"stream 'out': JSON cannot hold {number}"):
+        await world.run()
+    await world.close()
+
+
+async def test_a_row_may_hold_nan_in_a_column_of_floats_and_nowhere_else(tmp_path: Path) -> None:
+    async def run(sink: Sink, row: Callable[[Any], Any]) -> World:
+        pipeline, out = saying(Word, Word("a"))
+        pipeline.sink(out, sink, row=row)
+        world = World(pipeline)
+        try:
+            await world.run()
+        finally:
+            await world.close()
+        return world
+
+    world = await run(Table("readings", Reading), lambda _: Reading("a", NAN))
+    ((_, number),) = world.rows("readings")
+    assert number != number
+    with pytest.raises(
+        UserCodeError, match=r"column 'more' of table 'measured': JSON cannot hold nan"
+    ):
+        await run(Table("measured", Measured), lambda _: Measured("a", None, {"x": NAN}))
+    with pytest.raises(UserCodeError, match=r"a row of stream 'out.*JSON cannot hold inf"):
+        await run(JsonLinesFiles(tmp_path), lambda _: {"x": INFINITY})
+
+
+async def test_an_absent_number_is_none() -> None:
+    pipeline, out = saying(Reading, Reading("a", None))
+    pipeline.sink(out, Table("readings", Reading))
+    world = World(pipeline)
+    await world.run()
+    assert world.rows("readings") == [("a", None)]
+    await world.close()

@@ -224,6 +224,7 @@ class StreamRoute:
         self.stream = stream.name
         self.codec = stream.codec
         self._classes = stream.codec.classes
+        self._line_codec: Codec[Any] = Codec(Any, what=f"a row of stream {stream.name!r}")
         self.readers: list[Reader] = []
         self.tables: list[tuple[Table[Any], Callable[[Any], Any] | None]] = []
         self.prefixes: list[str] = []
@@ -287,6 +288,10 @@ class StreamRoute:
 
     def _write(self, effects: Effects, cell: StateCell, value: Any) -> None:
         """To the sinks that ride in the producer's commit."""
+        if (
+            not self.readers
+        ):  # else it has been encoded: what a value may hold is the same for all sinks
+            self.codec.check_finite(value)
         for table, row in self.tables:
             self._write_row(effects, cell.key, table, row(value) if row else value)
         if self.to_file or self.prefixes:
@@ -314,7 +319,7 @@ class StreamRoute:
                 line = self.codec.encode(value)
                 self.codec.check(line, value)
             else:
-                line = msgspec.json.encode(row(value))
+                line = self._line_codec.encode(row(value))
             if self.to_file:
                 effects.lines.append(line)
                 effects.size += len(line)
