@@ -6,7 +6,6 @@ in it, and no state to go back to. It succeeds, is tried again, or is given up a
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -61,7 +60,9 @@ async def run_bundle(
         context._open(cell, interval.input_watermark, interval.promised, now)
         try:
             await in_own_task(node.computation.process_bundle(tuple(members), context))
-        except (Exception, asyncio.CancelledError) as error:
+        except GeneratorExit:
+            raise
+        except BaseException as error:
             effects.clear()
             if is_ours(error):
                 raise

@@ -9,7 +9,6 @@ that it runs in ends this run too; it runs again *apart*, each item in a task of
 
 from __future__ import annotations
 
-import asyncio
 import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -184,7 +183,9 @@ class Execution:
                         if self._table is not None:
                             self._table.check_unchanged()
                         changes = state.capture(interval.n + 1)
-                    except (Exception, asyncio.CancelledError) as error:
+                    except GeneratorExit:
+                        raise
+                    except BaseException as error:
                         state.revert()
                         effects.clear()
                         context = self._renew_context()
@@ -306,7 +307,9 @@ class Execution:
                     if changes:  # a commit may have gone without them, while user code waited
                         state.carry(list(changes.items()), n)
                     changed = state.capture(n)
-                except (Exception, asyncio.CancelledError) as error:
+                except GeneratorExit:
+                    raise
+                except BaseException as error:
                     state.revert()
                     self.effects.clear()
                     if is_ours(error):

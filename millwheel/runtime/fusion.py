@@ -18,7 +18,6 @@ them. Its key is taken (`Interval.backlog`) as its own lane would take it.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Iterable
 from sys import getrefcount
@@ -252,7 +251,9 @@ class Passing:
             await (in_own_task(work) if self._apart else work)
             if getrefcount(context) != held:
                 stage.renew_context(self._engine.late_uses)
-        except (Exception, asyncio.CancelledError) as error:
+        except GeneratorExit:
+            raise
+        except BaseException as error:
             effects.clear()
             stage.renew_context(self._engine.late_uses)
             if is_ours(error):

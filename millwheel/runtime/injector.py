@@ -357,7 +357,7 @@ class Injector:
                         )
                     )  # fmt: skip
                     size += bytes_
-            except Exception as error:
+            except BaseException as error:
                 least = min(least, promised)
                 self._give_up(row, self._blame(row, error))
                 continue
@@ -411,7 +411,7 @@ class Injector:
             self.log.wait_for_several(row.offset, everybody)
         return max((delivery.size for _, delivery in found), default=0)
 
-    def _blame(self, row: Row, error: Exception) -> InputError:
+    def _blame(self, row: Row, error: BaseException) -> InputError:
         """What is wrong with a row, and where it stands."""
         place = f"{self._partition.identity}, line {row.line}"
         if isinstance(error, MillwheelError):
@@ -427,7 +427,7 @@ class Injector:
         injection = self._injection
         try:
             event_micros(injection.timestamp(value))
-        except Exception:
+        except BaseException:
             return "timestamp", injection.timestamp
         if injection.watermark is not None:
             return "watermark", injection.watermark

@@ -12,7 +12,6 @@ What is not found out: what is the same throughout a process, such as the order 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -78,7 +77,9 @@ class Repetition:
         mark = len(self._effects.caused)
         try:
             await self._code(record, context)
-        except (Exception, asyncio.CancelledError) as error:
+        except GeneratorExit:
+            raise
+        except BaseException as error:
             if is_ours(error):
                 raise
             raise self._unlike(record, first, f"raised {reason(error)}", "again") from error

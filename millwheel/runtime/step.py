@@ -162,7 +162,7 @@ class KeyedReader:
         extractor = self.extractor
         try:
             key = extractor(value)
-        except Exception as error:
+        except BaseException as error:
             raise UserCodeError(
                 f"the key extractor of {self.step.name!r}, {place_of(extractor)}, failed on a value "
                 f"of stream {stream!r}: {reason(error)}; value {shown(value, 300)}"
