@@ -30,7 +30,7 @@ def run(
     """Run the pipeline until its input is processed; tell how it went."""
     address = StoreAddress.parse(store)
     with present(address, create=True) as presence:
-        require_version(presence.url, pipeline.name, migrate_now=address.embedded)
+        require_version(presence.url, pipeline.name, address=address, migrate_now=address.embedded)
         summary, interruption = loop.run(
             _run(pipeline, presence, close_at_end=not keep_open, inject_copies=inject_copies)
         )
@@ -68,7 +68,7 @@ def run_crew(
     """Run the pipeline in several processes until its input is processed; tell how it went."""
     address = StoreAddress.parse(store)
     with present(address, create=True) as presence:
-        require_version(presence.url, pipeline.name, migrate_now=address.embedded)
+        require_version(presence.url, pipeline.name, address=address, migrate_now=address.embedded)
         summary, interruption = loop.run(_run_crew(pipeline, target, workers, presence))
     _tell(summary, interruption, presence, keep_open=False, as_json=as_json)
 

@@ -42,7 +42,7 @@ def work(
     """Be a worker until SIGTERM or Ctrl-C, or until all is done if that is what is asked for."""
     address = StoreAddress.parse(store)
     with present(address, create=True) as presence:
-        require_version(presence.url, pipeline.name, migrate_now=address.embedded)
+        require_version(presence.url, pipeline.name, address=address, migrate_now=address.embedded)
 
         async def run() -> Interruption:
             seconds = pipeline.settings.progress_seconds if until_done else LINE_SECONDS
