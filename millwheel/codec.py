@@ -15,6 +15,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
+from inspect import iscoroutine, unwrap
 from math import isfinite, nan
 from types import UnionType
 from typing import (
@@ -43,6 +44,9 @@ T = TypeVar("T")
 MAX_KEY_BYTES = 1304
 """A key as JSON. With the longest entry of a map (its field's name, a slash and another key)
 it fits into a row of an index, which Postgres refuses above 2,704 bytes."""
+
+KEY_CHARACTERS = 80
+"""What messages show of a key."""
 
 LETTER_CHARACTERS = 20_000
 """What a dead letter keeps of a text that has no limit of its own."""
@@ -80,20 +84,22 @@ def encode_key(key: Key) -> tuple[bytes, int]:
     kind = type(key)
     if kind is not str and kind is not int and not _is_key_tuple(key):
         raise UserCodeError(
-            f"{shown(key)} cannot be a key: a key is a str, an int or a tuple of these "
+            f"{shown(key, KEY_CHARACTERS)} cannot be a key: a key is a str, an int or a tuple of these "
             f"(not {kind.__name__}); floats and naive times do not compare safely"
         )
     try:
         encoded = _encode_json(key)
     except _REFUSALS as error:
-        raise UserCodeError(f"{shown(key)} cannot be a key: {error}") from error
+        raise UserCodeError(f"{shown(key, KEY_CHARACTERS)} cannot be a key: {error}") from error
     if len(encoded) > MAX_KEY_BYTES:
         raise UserCodeError(
-            f"{shown(key)} cannot be a key: it takes {len(encoded):,} bytes as JSON, more than "
+            f"{shown(key, KEY_CHARACTERS)} cannot be a key: it takes {len(encoded):,} bytes as JSON, more than "
             f"the {MAX_KEY_BYTES:,} that fit into an index; use a hash of it"
         )
     if _BACKSLASH in encoded and _holds_nul(encoded):
-        raise UserCodeError(f"{shown(key)} cannot be a key: Postgres does not store NUL characters")
+        raise UserCodeError(
+            f"{shown(key, KEY_CHARACTERS)} cannot be a key: Postgres does not store NUL characters"
+        )
     return encoded, _hash(encoded) >> 48
 
 
@@ -196,6 +202,40 @@ def _float_fields(info: inspect.Type) -> dict[str, bool] | None:
     return found if len(found) <= FEW_FLOATS else None
 
 
+_SCALARS: dict[type[inspect.Type], tuple[type, ...]] = {
+    inspect.NoneType: (type(None),),
+    inspect.BoolType: (bool,),
+    inspect.IntType: (int,),
+    inspect.FloatType: (float, int),
+    inspect.StrType: (str,),
+    inspect.BytesType: (bytes,),
+    inspect.DateTimeType: (datetime,),
+    inspect.DateType: (date,),
+    inspect.TimeType: (time,),
+    inspect.TimeDeltaType: (timedelta,),
+    inspect.UUIDType: (UUID,),
+    inspect.DecimalType: (Decimal,),
+}
+"""The classes whose instances are values of a type that has no further limits."""
+
+
+def _classes_of(info: inspect.Type) -> frozenset[type]:
+    """The classes whose direct instances are values of a type.
+
+    Empty if the class alone does not tell: lists, dicts, ``Annotated`` with limits, `Any`. The fields
+    of a struct or dataclass are not looked at: a type checker does that.
+    """
+    if isinstance(info, inspect.UnionType):
+        parts = [_classes_of(part) for part in info.types]
+        return frozenset().union(*parts) if all(parts) else frozenset()
+    if isinstance(info, (inspect.StructType, inspect.DataclassType, inspect.EnumType)):
+        return frozenset([get_origin(info.cls) or info.cls])
+    limits = [getattr(info, name) for name in info.__struct_fields__]
+    if any(limit is not None for limit in limits):
+        return frozenset()
+    return frozenset(_SCALARS.get(type(info), ()))
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What there is to know of a type."""
@@ -205,6 +245,8 @@ class Facts:
     floats: dict[str, bool] | None
     """The fields that hold its only floats, and whether they may be None; see `_float_fields`."""
     mutable: bool
+    classes: frozenset[type]
+    """The classes whose direct instances are its values; see `_classes_of`."""
 
 
 def facts_of(value_type: Any) -> Facts:
@@ -227,11 +269,13 @@ def _known_facts(value_type: Any, _: str) -> Facts:
 
 
 def _find_facts(value_type: Any) -> Facts:
+    info = inspect.type_info(value_type)
     return Facts(
         msgspec.json.Decoder(value_type).decode,
         type_fingerprint(value_type),
-        _float_fields(inspect.type_info(value_type)),
+        _float_fields(info),
         not _is_fixed(value_type),
+        _classes_of(info),
     )
 
 
@@ -270,15 +314,46 @@ class Codec(Generic[T]):
             self.encode = self._encode_floats_anywhere
         elif fields:
             self.encode = self._encode_few_floats
+        self.holds_floats = fields is None or bool(fields)
+        """Whether a value may hold NaN or an infinity, which no value may have that is stored as JSON."""
         self.mutable = facts.mutable
         """Whether user code can change a value in place: it then gets a copy of its own."""
+        self.classes = facts.classes
+        """The classes whose direct instances are values of the type; `check_class` judges others."""
+
+    def check_class(self, value: T) -> None:
+        """Refuse a value that is an instance of none of the type's classes, if the type has any.
+
+        An instance of a subclass passes, although what is stored of it may not be of the type.
+
+        Raises:
+            UserCodeError: it is a value of another type.
+        """
+        if self.classes and not isinstance(value, tuple(self.classes)):
+            raise UserCodeError(
+                f"{self.what} takes values of type {self._type_name}, not "
+                f"{type(value).__name__}: {shown(value)}{_ask_for_await(value)}"
+            )
+
+    @property
+    def _type_name(self) -> str:
+        return str(getattr(self.value_type, "__name__", self.value_type))
+
+    def check_finite(self, value: T) -> None:
+        """Refuse a value with NaN or an infinity that is not encoded, and so not checked, for now.
+
+        Raises:
+            UserCodeError: it holds one.
+        """
+        if self.holds_floats:
+            self.encode(value)
 
     def _encode(self, value: T) -> bytes:
         try:
             encoded = _encode_json(value)
         except _REFUSALS as error:
             raise UserCodeError(
-                f"{self.what}: {shown(value)} cannot be encoded: {error}"
+                f"{self.what}: {shown(value)} cannot be encoded: {error}{_ask_for_await(error)}"
             ) from error
         if len(encoded) > self.limit or _BACKSLASH in encoded:
             self._check_text(encoded, value)
@@ -329,15 +404,35 @@ class Codec(Generic[T]):
             return decode(encoded)
         except msgspec.MsgspecError as error:
             raise UserCodeError(
-                f"{self.what}: {shown(value)} is not a value of type "
-                f"{getattr(self.value_type, '__name__', self.value_type)}: {error}"
+                f"{self.what}: {shown(value)} is not a value of type {self._type_name}: {error}"
             ) from error
+
+
+def _ask_for_await(found: Any) -> str:
+    """What to ask the author of code that has used a coroutine as a value.
+
+    Args:
+        found: such a value, or the error that came of one.
+    """
+    if iscoroutine(found):
+        found.close()  # else Python warns as well that it was never awaited
+        return f'. Did you forget "await" before {found.__qualname__}(...)?'
+    confused = isinstance(found, (TypeError, AttributeError)) and "coroutine" in str(found)
+    return '. Did you forget "await"?' if confused else ""
+
+
+def place_of(function: Callable[..., Any]) -> str:
+    """A function's name as error messages show it, with its file and line if it has any."""
+    name = getattr(function, "__name__", type(function).__name__)
+    code = getattr(unwrap(function), "__code__", None)
+    return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code is not None else str(name)
 
 
 def shown(value: Any, limit: int = 200) -> str:
     """A value as error messages show it, cut off at `limit` characters."""
     try:
-        return repr(value)[:limit]
+        text = repr(value)
+        return text if len(text) <= limit else text[: limit - 1] + "…"
     except Exception:
         # Whole numbers of more than 4,300 digits have no text, and user code may be at fault.
         return f"a {type(value).__name__} without a repr"
@@ -346,7 +441,7 @@ def shown(value: Any, limit: int = 200) -> str:
 def reason(error: BaseException) -> str:
     """An exception's kind and text; user code may be at fault in the text as well."""
     try:
-        return f"{type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {error}{_ask_for_await(error)}"
     except Exception as second:
         return f"{type(error).__name__}: without a text, since str() fails with {type(second).__name__}"
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from struct import Struct
+from types import CodeType
 from typing import Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -27,6 +28,21 @@ MIN_TIME = (datetime(1, 1, 2, tzinfo=UTC) - EPOCH) // ONE_MICROSECOND
 MAX_TIME = (datetime(9999, 12, 30, tzinfo=UTC) - EPOCH) // ONE_MICROSECOND
 
 V = TypeVar("V")
+
+
+class Statement(str):
+    """SQL of the user's, and the place in user code that asked for it."""
+
+    __slots__ = ("caller",)
+
+    caller: tuple[CodeType, int]
+    """A function's code, and the offset of the call in it: the line is looked up when it is shown."""
+
+    def __repr__(self) -> str:
+        """The first 200 characters as a literal, and file and line."""
+        code, offset = self.caller
+        lines = (line for start, end, line in code.co_lines() if start <= offset < end)
+        return f"{str(self)!r:.200} (ctx.execute at {code.co_filename}:{next(lines, None)})"
 
 
 def to_micros(moment: datetime) -> int:

@@ -12,10 +12,15 @@ from typing_extensions import TypeVar
 from millwheel.addresses import MOST_CELLS
 from millwheel.checks import (
     check_bundles,
+    check_computation,
     check_no_rows,
+    check_readings,
     check_repeatable,
+    check_sink,
     check_sink_of_bundles,
+    check_source,
     check_spread,
+    check_stream,
     check_tree,
     check_weak,
 )
@@ -108,6 +113,8 @@ class Pipeline:
                 itself then, from 1 up to `max_pending` (decision 31).
             on_error: what to do with a row that cannot be read: stop, or keep it as a dead letter.
         """
+        check_stream(stream, "inject(")
+        check_source(stream, source)
         for option, duration in (
             ("lateness", lateness),
             ("idle_after", idle_after),
@@ -240,7 +247,9 @@ class Pipeline:
         Raises:
             GraphError: an option or the inputs do not fit the computation.
         """
+        check_computation(computation)
         label = check_name(name or computation.name, "computation")
+        check_readings(label, inputs)
         if productions not in ("strong", "weak"):
             raise GraphError(f"{label!r}: productions is 'strong' or 'weak', not {productions!r}")
         if not isinstance(exactly_once, bool):
@@ -357,6 +366,8 @@ class Pipeline:
         Args:
             row: makes the sink's row from a value; without it the value is the row.
         """
+        check_stream(stream, "sink(")
+        check_sink(stream, sink)
         self.sinks.append((stream, SinkUse(sink, row)))
         self._graph = None
 

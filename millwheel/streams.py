@@ -46,7 +46,8 @@ class Stream(Generic[V]):
 
     Args:
         name: unique in a pipeline; lower case, digits, underscores.
-        value_type: a msgspec.Struct, a dataclass, or a plain JSON type.
+        value_type: a msgspec.Struct, a dataclass, or a plain JSON type. A float may be neither NaN
+            nor infinite, since JSON has no such numbers: write ``float | None`` for "not known".
         version: raised by one with every change of the type.
         migrations: for each older version, a function from its decoded JSON to the next one's; to
             go back, for each newer one, to the one before.

@@ -345,7 +345,7 @@ class Inspection:
         if version != HEAD:
             raise UsageError(
                 f"the schema of pipeline {pipeline!r} is at version {version}, and this code needs "
-                f"{HEAD}. Run: millwheel migrate {pipeline}"
+                f"{HEAD}. Run: millwheel migrate {pipeline}, with the same --store"
             )
 
 

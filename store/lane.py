@@ -243,14 +243,10 @@ class PostgresLane:
         except TypeError as error:
             raise StatementError(f"rows cannot be told apart by their keys: {error}") from error
         for table, values in by_table:
-            await self._as_user(
-                connection,
-                f"rows for table {table.name!r}",
-                write_rows(self._statements, table),
-                values,
-            )
+            statement = write_rows(self._statements, table)
+            await self._as_user(connection, statement, values, table=table)
         for statement, params in commit.statements:
-            await self._as_user(connection, f"the statement {statement!r:.200}", statement, params)
+            await self._as_user(connection, statement, params)
         self._sent_commit = True
         try:
             done = await connection.execute("COMMIT")
@@ -261,15 +257,26 @@ class PostgresLane:
         _check_committed(done.statusmessage)
 
     async def _as_user(
-        self, connection: AsyncConnection[Any], what: str, statement: str, params: Any
+        self,
+        connection: AsyncConnection[Any],
+        statement: str,
+        params: Any,
+        *,
+        table: Table[Any] | None = None,
     ) -> None:
+        """Run one of the user's statements, or write rows of `table`.
+
+        Raises:
+            StatementError: Postgres refused it.
+        """
         try:
             # Prepared: without parameters psycopg would else take the protocol that allows
             # several statements in one text, and with them a COMMIT of the user's.
             await connection.execute(statement, params or None, prepare=True)
         except psycopg.Error as error:
-            raise translate(error, user=what) from error
+            raise translate(error, user=_named(statement, table)) from error
         except (TypeError, ValueError, OverflowError) as error:
+            what = _named(statement, table)
             raise StatementError(f"{what} cannot be sent to Postgres: {error}") from error
 
     async def _roll_back(self, connection: AsyncConnection[Any]) -> None:
@@ -352,6 +359,11 @@ def _alike(column: Column, values: tuple[Any, ...]) -> list[Any]:
     if kind is None:
         return list(values)
     return [kind(v) if type(v) is int and v.bit_length() < 1024 else v for v in values]
+
+
+def _named(statement: str, table: Table[Any] | None) -> str:
+    """One of the user's statements as errors call it: with the line that asked for it."""
+    return f"rows for table {table.name!r}" if table is not None else f"the statement {statement!r}"
 
 
 def write_rows(statements: Statements, table: Table[Any]) -> str:

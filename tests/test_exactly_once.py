@@ -390,6 +390,9 @@ FAILURES: list[BaseException] = [
     asyncio.CancelledError(),
     TimeoutError(),
     UserCodeError("nested"),
+    SystemExit(3),
+    KeyboardInterrupt(),
+    BaseException("of a kind of its own"),
 ]
 
 

@@ -36,7 +36,7 @@ def run(
     """Run the pipeline until its input has ended and is processed; tell how it went."""
     address = StoreAddress.parse(store)
     with present(address, create=True) as presence:
-        require_version(presence.url, pipeline.name, migrate_now=address.embedded)
+        require_version(presence.url, pipeline.name, address=address, migrate_now=address.embedded)
         tell_of_the_end(pipeline, keep_open=keep_open)
         work = _run(
             pipeline,
@@ -86,7 +86,7 @@ def run_crew(
     """Run the pipeline in several processes until its input has ended; tell how it went."""
     address = StoreAddress.parse(store)
     with present(address, create=True) as presence:
-        require_version(presence.url, pipeline.name, migrate_now=address.embedded)
+        require_version(presence.url, pipeline.name, address=address, migrate_now=address.embedded)
         tell_of_the_end(pipeline, keep_open=False)
         options = ["--accept-late"] if accept_late else []
         summary, interruption = loop.run(_run_crew(pipeline, target, workers, presence, options))

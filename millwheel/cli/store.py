@@ -28,7 +28,7 @@ from millwheel.store.inspection import (
     inspect,
     select,
 )
-from millwheel.store.migrate import HEAD, require_version, schema_version
+from millwheel.store.migrate import HEAD, migrate_command, require_version, schema_version
 from millwheel.store.presence import present
 from millwheel.streams import check_name
 
@@ -50,7 +50,7 @@ def migrate(target: str, store: str | None) -> None:
     address = StoreAddress.parse(store)
     with present(address, create=True) as presence:
         before = schema_version(presence.url, name)
-        require_version(presence.url, name, migrate_now=True)
+        require_version(presence.url, name, address=address, migrate_now=True)
     if before == HEAD:
         typer.echo(f"schema {name} is at version {HEAD} already")
     else:
@@ -71,15 +71,15 @@ def status(pipeline: str | None, store: str | None, *, as_json: bool) -> None:
     for number, one in enumerate(found):
         if number:
             typer.echo()
-        _print_status(one)
+        _print_status(one, address)
 
 
-def _print_status(status: PipelineStatus) -> None:
+def _print_status(status: PipelineStatus, address: StoreAddress) -> None:
     typer.echo(f"pipeline {status.name}")
     if not status.schema_current:
         typer.echo(
             f"  its schema is at version {status.schema_version}, and this code needs {HEAD}. "
-            f"Run: millwheel migrate {status.name}"
+            f"Run: {migrate_command(status.name, address)}"
         )
         return
     if not status.deployed:

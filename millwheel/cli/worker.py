@@ -44,7 +44,7 @@ def work(
     """Be a worker until SIGTERM or Ctrl-C, or until all is done if that is what is asked for."""
     address = StoreAddress.parse(store)
     with present(address, create=True) as presence:
-        require_version(presence.url, pipeline.name, migrate_now=address.embedded)
+        require_version(presence.url, pipeline.name, address=address, migrate_now=address.embedded)
 
         if not until_done:  # otherwise `run` has started it, and has said so
             tell_of_the_end(pipeline, keep_open=keep_open)

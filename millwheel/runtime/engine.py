@@ -33,7 +33,9 @@ from millwheel.runtime.housekeeping import Housekeeping
 from millwheel.runtime.injector import Injector
 from millwheel.runtime.interval import Interval, Ownership
 from millwheel.runtime.lane import Lane
+from millwheel.runtime.late_use import LateUses
 from millwheel.runtime.lease import Lease
+from millwheel.runtime.letters import DeadLetterLog
 from millwheel.runtime.load import Meter, Process
 from millwheel.runtime.neighbours import Neighbours
 from millwheel.runtime.network import Network
@@ -145,6 +147,8 @@ class Engine:
         """Nothing new is read or run: what is finished is committed, and that is all."""
         self.letting_go = False
         """Of everything it has: no lane may begin to work on it again meanwhile."""
+        self.late_uses = LateUses(self.log, self.fail)
+        self.letters = DeadLetterLog(self.log, self.clock, self.steps)
         self._failure: BaseException | None = None
         self._failed = asyncio.Event()
         self._clock_is_off = False
@@ -250,6 +254,7 @@ class Engine:
         finally:
             for wait in waits:
                 wait.cancel()
+        self.late_uses.check_tasks(all_is_done=self.done.is_set())
         if self._failure is not None:
             raise self._failure
 
@@ -301,6 +306,7 @@ class Engine:
     async def kill(self) -> None:
         """End without order, as a crash would: no commit, no farewell."""
         self.stretches.close()
+        self.letters.flush(all_of_them=True)
         await end(list(self._tasks))
         for lane in self.lanes:
             await lane.stop_running()

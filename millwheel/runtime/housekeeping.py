@@ -67,6 +67,7 @@ class Housekeeping(Service):
         if engine.courier is not None:
             engine.courier.repeat()
         self._tend_waiting_bundles(engine.clock.monotonic())
+        engine.letters.flush()
         await engine.buckets.ensure_current()
         if any(node.named for node in engine.graph.nodes):
             await engine.buckets.ensure_named()

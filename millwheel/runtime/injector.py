@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from millwheel.codec import LETTER_CHARACTERS, named_id, reason, shown, storable
+from millwheel.codec import LETTER_CHARACTERS, named_id, place_of, reason, shown, storable
 from millwheel.errors import InputError, MillwheelError
 from millwheel.model import (
     MAX_TIME,
@@ -384,7 +384,7 @@ class Injector(SourceTask):
                         )
                     )  # fmt: skip
                     size += bytes_
-            except Exception as error:
+            except BaseException as error:
                 least = min(least, promised)
                 self._give_up(row, self._blame(row, error))
                 continue
@@ -440,15 +440,27 @@ class Injector(SourceTask):
             self.log.wait_for_several(row.offset, everybody)
         return max((delivery.size for _, delivery in found), default=0)
 
-    def _blame(self, row: Row, error: Exception) -> InputError:
+    def _blame(self, row: Row, error: BaseException) -> InputError:
         """What is wrong with a row, and where it stands."""
         place = f"{self._partition.identity}, line {row.line}"
         if isinstance(error, MillwheelError):
             return InputError(f"{place}: {error}")
+        option, function = self._at_fault(row.value)
         return InputError(
-            f"{place}: the timestamp of stream {self._stream.name!r} cannot be taken: "
-            f"{reason(error)}; value {shown(row.value, 300)}"
+            f"{place}: {option}= of inject({self._stream.name!r}, ...), {place_of(function)}, fails or "
+            f"gives no time: {reason(error)}; value {shown(row.value, 300)}"
         )
+
+    def _at_fault(self, value: Any) -> tuple[str, Callable[[Any], Any]]:
+        """Which of the functions given to `inject` fails on a value, or gives no time."""
+        injection = self._injection
+        try:
+            event_micros(injection.timestamp(value))
+        except BaseException:
+            return "timestamp", injection.timestamp
+        if injection.watermark is not None:
+            return "watermark", injection.watermark
+        return "seen", injection.seen or injection.timestamp
 
     def _give_up(self, row: Row, error: InputError) -> None:
         """A row that cannot be read: stop, or keep it as a dead letter and go on."""
@@ -456,7 +468,8 @@ class Injector(SourceTask):
             return
         if self._injection.on_error == "fail":
             raise InputError(
-                f"{error}. Correct the file and start again, or give inject(...) "
+                f"{error}. Correct {'that function or the row' if row.error is None else 'the file'} "
+                "and start again, or give inject(...) "
                 'on_error="dead_letter" to set such rows aside'
             ) from error
         interval = self._interval

@@ -513,7 +513,9 @@ class Lane:
     def execution(self, interval: Interval, *, apart: bool) -> Execution:
         engine = self._engine
         passing = engine.fusion.passing(interval)
-        return Execution(interval, passing, apart=apart, run_twice=engine.run_weak_twice)
+        return Execution(
+            interval, engine.late_uses, passing, apart=apart, run_twice=engine.run_weak_twice
+        )
 
     def run_groups(self, interval: Interval, groups: deque[Group]) -> None:
         """Run items whose keys are taken for them, out of turn, unless no work is taken now."""
@@ -660,7 +662,7 @@ class Lane:
                 number=bundling.number,
                 records=len(bundling.members),
             )
-        effects = await run_bundle(interval, bundling, self._engine.now())
+        effects = await run_bundle(interval, bundling, self._engine.now(), self._engine.late_uses)
         bundling.delivered()
         bundle = self._open
         if bundling.refusal is not None:
@@ -805,6 +807,8 @@ class Lane:
         engine.processed += bundle.count
         engine.acknowledge(acknowledged)
         engine.send(productions)
+        if commit.dead_letters:
+            engine.letters.add(commit.dead_letters)
         for interval, work in works.items():
             engine.promises.stored(interval, work.low_watermark)
             for percentile, watermark in work.percentiles.items():

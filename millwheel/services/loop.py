@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
 import sys
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from millwheel.errors import UserCodeError
+
 T = TypeVar("T")
+
+TERMINATED = 128 + signal.SIGTERM
+"""The code of a command that SIGTERM ends before anything else takes care of the signal."""
 
 COLLECT_AFTER = (50_000, 20, 50)
 """Objects made before the garbage collector looks: a worker holds tens of thousands of records
@@ -20,12 +26,27 @@ waits for its thread to begin and to end."""
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` to its end: on uvloop if it is there (``pip install 'millwheel[uvloop]'``)."""
+    """Run `main` to its end: on uvloop if it is there (``pip install 'millwheel[uvloop]'``).
+
+    Raises:
+        UserCodeError: a task that user code has started called `sys.exit`, which ends the loop.
+    """
     gc.set_threshold(*COLLECT_AFTER)
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
         import uvloop
     except ImportError:
-        return asyncio.run(main)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(main)
+        new_loop = None
+    else:
+        new_loop = uvloop.new_event_loop
+    try:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            return runner.run(main)
+    except SystemExit as error:
+        if error.code == TERMINATED:
+            raise
+        raise UserCodeError(
+            f"a task that user code has started ended with SystemExit: {error}, which ends the event "
+            "loop. Nothing that was committed is lost. Raise another exception, and await the task "
+            "where it is started"
+        ) from error

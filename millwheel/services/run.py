@@ -15,6 +15,7 @@ from millwheel.model import MAX_TIME
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine
 from millwheel.services.hosting import Beside, hosted, opened, unless
+from millwheel.services.observed import EngineObserved
 
 Outcome = Literal["complete", "nothing to do", "stopped"]
 
@@ -78,7 +79,6 @@ class Run:
         """
         stop = stop or asyncio.Event()
         began = self._clock.monotonic()
-        before: Counter[str] = Counter()
         async with opened(self._pipeline, self._url) as store:
             engine = Engine(
                 self._pipeline,
@@ -88,9 +88,9 @@ class Run:
                 accept_late=self._accept_late,
                 inject_copies=self._inject_copies,
             )
+            observed = EngineObserved(engine)  # now: records are counted before the start is over
             async with hosted(engine, self._beside.services(engine, self._clock)):
                 if await unless(stop, engine.start()):
-                    before = _counters(engine)
                     await engine.run(stop, until_done=self._pipeline.bounded)
         found = engine.progress()
         return Summary(
@@ -100,14 +100,14 @@ class Run:
             read=found["read"],
             seconds=self._clock.monotonic() - began,
             low_watermark=found["low_watermark"] if engine.intervals else MAX_TIME,
-            counters=dict(sorted((_counters(engine) - before).items())),
+            counters={name: by for name, by in sorted(_counters(observed).items()) if by},
         )
 
 
-def _counters(engine: Engine) -> Counter[str]:
+def _counters(observed: EngineObserved) -> Counter[str]:
     total: Counter[str] = Counter()
-    for interval in engine.intervals:
-        total.update(interval.counters)
+    for computation in observed.figures().computations:
+        total.update(computation.counters)
     return total
 
 

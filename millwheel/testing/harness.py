@@ -18,6 +18,7 @@ from millwheel.runtime.load import FREE_OF_CHARGE
 from millwheel.settings import Settings
 from millwheel.store.memory import MemoryStore
 from millwheel.streams import Stream
+from millwheel.testing.letters import in_words
 from millwheel.testing.rig import Rig, capture_table
 from millwheel.testing.script import advance, inject
 
@@ -40,11 +41,13 @@ class Harness:
             assert harness.produced(COUNTS) == [...]
 
     Each call returns when everything that came of it is done. Wall time stands still
-    until `sleep` moves it. The code of weak computations is called twice on each record, and has to
+    until `sleep` moves it. A block without another error ends with an `AssertionError` if there are dead
+    letters that the test has not read from `dead_letters`. The code of weak computations is called twice on each record, and has to
     produce the same both times: `NotTheSameAgain` shows both.
     """
 
     def __init__(self, pipeline: Pipeline, *, start: datetime | None = None) -> None:
+        self._letters_read = 0
         self.clock = VirtualClock() if start is None else VirtualClock(to_micros(start))
         self.store = MemoryStore(pipeline.name, clock=self.clock)
         graph = pipeline.graph()
@@ -64,9 +67,15 @@ class Harness:
         await self._settle()
         return self
 
-    async def __aexit__(self, *exception: object) -> None:
+    async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
         await self._engine.stop()
         await self.store.close()
+        unread = self.store.dead_letters[self._letters_read :]
+        if unread and kind is None:
+            raise AssertionError(
+                f"{in_words(unread, self._engine.steps)}\nIf the test expects them, let it read "
+                "harness.dead_letters after they have come"
+            )
 
     async def _settle(self) -> None:
         """Wait until the engine has read every row by itself, and stored what came of them."""
@@ -142,5 +151,10 @@ class Harness:
 
     @property
     def dead_letters(self) -> list[Any]:
-        """What was given up on."""
+        """The records and rows that were given up on.
+
+        To read this is to expect them: letters that come later, or that are never read, are an
+        `AssertionError` at the end of the block.
+        """
+        self._letters_read = len(self.store.dead_letters)
         return self.store.dead_letters
