@@ -11,6 +11,8 @@
     ├── UserCodeError         user code, or a value it made, failed on one record
     │   └── NotTheSameAgain   weak code was run again on a record, and produced something else
     ├── InputError            an input file is not what it was, or a row in it is bad
+    ├── OutputError           a sink's file cannot be written, or is not the sink's own
+    │   └── OutputFull        there is no room for it; tried again for a while
     ├── StoreError
     │   ├── StoreUnavailable  the store cannot be reached, or broke off; try again
     │   │   └── BucketGone    a commit notes records of so long ago that all have acknowledged them
@@ -65,6 +67,20 @@ class InputError(MillwheelError):
     """An input file cannot be read, is not what it was, or holds a bad row."""
 
     exit_code = 5
+
+
+class OutputError(MillwheelError):
+    """A sink's file cannot be opened or written, or is not the sink's own. Nothing is lost: what was
+    not written is not committed."""
+
+    exit_code = 11
+
+
+class OutputFull(OutputError):
+    """The disk or the quota under a sink's file is full; tried again for a while."""
+
+    since = 0.0
+    """When that file was first found full, by the worker's monotonic clock."""
 
 
 class UserCodeError(MillwheelError):

@@ -38,13 +38,15 @@ COMMAND = (sys.executable, "-P", "-m", "millwheel.cli.main")  # -P: not the curr
 SECONDS = 60
 
 MODULE = """
-import asyncio, os
+import asyncio, os, resource
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import msgspec
 
-from millwheel import Computation, Context, JsonLines, Pipeline, Record, Settings, Stream, Table
+from millwheel import (
+    Computation, Context, JsonLines, JsonLinesFiles, Pipeline, Record, Settings, Stream, Table
+)
 from millwheel.computations import Windowed, count
 from millwheel.windows import Pane, Tumbling
 
@@ -137,6 +139,16 @@ def needs_something(something):
 
 def fails():
     return {}["missing"]
+
+
+def to_files():
+    if limit := int(os.environ.get("FILE_BYTES", "0")):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    made = Pipeline(NAME, settings=SETTINGS)
+    made.inject(LINES, JsonLines(INPUT), timestamp=lambda line: line.at)
+    made.add(Words(), LINES.by(text))
+    made.sink(WORDS, JsonLinesFiles(os.environ["OUTPUT"]))
+    return made
 
 
 pipeline = build()
@@ -470,6 +482,43 @@ def test_a_bad_row_stops_the_run_with_its_line(shell: Shell, row: Any, message: 
     told = shell("run", "wheel:pipeline", code=5, NAME=name)
     assert message in told
     assert f"{shell.input}, line 21" in told
+
+
+def test_a_file_that_cannot_be_written_ends_the_run_and_nothing_is_lost(
+    shell: Shell, tmp_path: Path
+) -> None:
+    """As a full disk does, but for the waiting. With room the next run has each line once."""
+    rows = lines(2000)
+    shell.write(rows)
+    output = tmp_path / "words"
+    told = shell("run", "wheel:to_files", code=11, FILE_BYTES="5000", OUTPUT=str(output))
+    (part,) = output.iterdir()
+    assert f"{part} cannot be written: File too large. Mend that, and start again" in told
+    assert "bug" not in told
+    shell("run", "wheel:to_files", OUTPUT=str(output))
+    written = Counter(json.loads(line) for line in part.read_text().splitlines())
+    assert written == Counter(word for row in rows for word in row["text"].split())
+
+
+def test_output_is_not_written_through_a_symbolic_link(shell: Shell, tmp_path: Path) -> None:
+    rows = lines(20)
+    shell.write(rows)
+    output = tmp_path / "words"
+    shell("run", "wheel:to_files", OUTPUT=str(output))
+    (part,) = output.iterdir()
+    victim = tmp_path / "victim.txt"
+    part.rename(victim)
+    before = victim.read_bytes()
+    part.symlink_to(victim)
+    shell.write(lines(20, first=20), append=True)
+    told = shell("run", "wheel:to_files", code=11, OUTPUT=str(output))
+    assert f"{part} is a symbolic link to {victim}" in told
+    assert victim.read_bytes() == before
+    part.unlink()
+    victim.rename(part)
+    shell("run", "wheel:to_files", OUTPUT=str(output))
+    assert part.read_bytes().startswith(before)
+    assert len(part.read_bytes()) > len(before)
 
 
 def test_user_code_that_fails_stops_the_run_with_its_line(shell: Shell) -> None:

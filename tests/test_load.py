@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import time
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -225,14 +227,16 @@ async def test_a_cancellation_that_is_caught_goes_on() -> None:
     assert work.run_seconds == 2
 
 
-def test_a_process_knows_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("why", [errno.ENOENT, errno.EMFILE, errno.ENFILE, errno.EACCES])
+def test_a_process_knows_its_memory(monkeypatch: pytest.MonkeyPatch, why: int) -> None:
+    """A system without /proc, and a process without file descriptors, do not end the worker."""
     assert 1 << 20 < resident_bytes() < 1 << 40
-    monkeypatch.setattr("pathlib.Path.read_bytes", _no_such_file)
-    assert 1 << 10 < resident_bytes() < 1 << 40
 
+    def refused(path: Any) -> bytes:
+        raise OSError(why, os.strerror(why), str(path))
 
-def _no_such_file(path: Any) -> bytes:
-    raise FileNotFoundError(path)
+    monkeypatch.setattr("pathlib.Path.read_bytes", refused)
+    assert 1 << 20 < resident_bytes() < 1 << 40
 
 
 # -- how long a chunk runs ------------------------------------------------------------------

@@ -178,7 +178,7 @@ class Holdings:
                 if isinstance(use.sink, JsonLinesFiles):
                     path = use.sink.path / f"part-{interval.id:05d}.jsonl"
                     length = (claim.position or {}).get("length", 0)
-                    interval.part_file = PartFile(path, length)
+                    interval.part_file = PartFile(path, length, engine.clock.monotonic)
 
     # -- handing over -----------------------------------------------------------------
 

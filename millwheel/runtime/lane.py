@@ -20,12 +20,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from millwheel.context import BAD_ROWS, Effects
-from millwheel.errors import (
-    CommitUnknown,
-    Fenced,
-    StatementError,
-    StoreUnavailable,
-)
+from millwheel.errors import Fenced, StatementError
 from millwheel.model import Delivery, Firing
 from millwheel.runtime.bundle import Bundle, Item
 from millwheel.runtime.bundle_execution import run_bundle
@@ -35,7 +30,7 @@ from millwheel.runtime.entries import Change
 from millwheel.runtime.execution import Execution, Group
 from millwheel.runtime.interval import Interval, Ownership
 from millwheel.runtime.load import Measured
-from millwheel.runtime.recovery import Recovery
+from millwheel.runtime.recovery import PASSING, Recovery
 from millwheel.runtime.states import KeyState
 from millwheel.runtime.stragglers import Stragglers
 from millwheel.runtime.stretches import may_pass_on
@@ -692,7 +687,7 @@ class Lane:
                 self._on_the_wire = bundle.works
                 try:
                     await self._commit(bundle)
-                except (StatementError, StoreUnavailable, CommitUnknown, Fenced) as error:
+                except (*PASSING, StatementError, Fenced) as error:
                     await self._recovery.recover(bundle, error)
                 self._committing = False
                 self._on_the_wire = ()

@@ -14,6 +14,7 @@ A heartbeat every third of a lease (5 s) is often enough: nothing is moved again
 from __future__ import annotations
 
 import resource
+import sys
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from dataclasses import dataclass
@@ -42,11 +43,13 @@ FIRST_CHUNK = 32
 
 
 def resident_bytes() -> int:
-    """The memory of this process; where the system does not tell, the most it ever was."""
+    """The memory of this process; where the system does not say, or no file can be opened, the most it
+    ever was."""
     try:
         pages = int(Path("/proc/self/statm").read_bytes().split()[1])
-    except FileNotFoundError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    except OSError:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
     return pages * resource.getpagesize()
 
 

@@ -93,6 +93,9 @@ class EngineObserved(Observer):
                 f"it does not reach the workers {others}, who share the pipeline: it takes no "
                 "intervals. Its log says why (link_down, stranger_refused)"
             )
+        for interval in engine.intervals:
+            if interval.part_file is not None and interval.part_file.no_room is not None:
+                return f"commits wait for room: {interval.part_file.no_room}"
         return await self._why_no_store()
 
     async def _why_no_store(self) -> str | None:
