@@ -754,7 +754,11 @@ class PostgresStore:
             row = await cursor.fetchone()
             return row is not None and bool(row[0])
         if bucket.family == "named":
-            return True
+            cursor = await connection.execute(
+                self.statements.get("named_acknowledged"), {"high": bucket.high}
+            )
+            row = await cursor.fetchone()
+            return row is not None and bool(row[0])
         cursor = await connection.execute(self.statements.get("stored_floor"))
         row = await cursor.fetchone()
         if row is None or row[1] < bucket.high:

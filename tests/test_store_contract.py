@@ -1386,6 +1386,44 @@ async def test_a_bucket_of_named_ids_goes_when_the_engine_says_so(site: Site) ->
     assert [b.family for b in await site.store.live_buckets()] == ["time"]
 
 
+BY_ID = {
+    "nodes": {
+        "lines": {"writes": ["words"]},
+        "count": {"inputs": [["words", "id_of"]], "writes": ["totals"], "named": True},
+    }
+}
+"""A graph whose injector's rows have user-supplied ids."""
+
+
+async def test_a_bucket_of_named_ids_stays_while_rows_may_come_again_that_are_in_it(
+    site: Site,
+) -> None:
+    """Only the store can tell: whoever asks may know nothing of the partition."""
+    owner = await Owner.take(site.store, await deploy(site.store, graph=BY_ID))
+    buckets = [
+        await site.store.open_bucket("named", 0, START + low * SECOND, START + (low + 5) * SECOND)
+        for low in (-5, 0, 5, 10)
+    ]
+    before, first, second, third = buckets
+    assert await site.store.drop_bucket(before), "it ended before the deploy"
+    assert not await site.store.drop_bucket(first), "nothing was ever committed"
+
+    async def sent_since(seconds: int) -> None:
+        position = msgspec.json.encode({"sent_since": START + seconds * SECOND})
+        await owner.write(owner.commit(owner.injector, position=position))
+
+    await sent_since(4)
+    assert not await site.store.drop_bucket(first)
+    await sent_since(5)
+    assert await site.store.drop_bucket(first)
+    assert not await site.store.drop_bucket(second)
+    await owner.write(owner.commit(owner.intervals[0]))  # of the relay: that says nothing of rows
+    assert not await site.store.drop_bucket(second)
+    await sent_since(12)
+    assert await site.store.drop_bucket(second)
+    assert not await site.store.drop_bucket(third)
+
+
 # -- workers ----------------------------------------------------------------------------------
 
 

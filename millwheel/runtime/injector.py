@@ -77,6 +77,11 @@ class Injector:
         """It may be able to read on: some of what it sent was acknowledged, or it was resumed."""
         self._awaited_end = 0
         """Rows before this number may be read whatever the cap is, and the credits."""
+        self._sent_before = 0
+        """Rows before this number may have been sent by an owner before this claim."""
+        self._sent_since: int | None = None
+        """The first instant at which such an owner can have sent one that is not stored as
+        acknowledged; None: nobody has sent any."""
         self.ended = False
         self.rows = 0
 
@@ -105,6 +110,8 @@ class Injector:
         self._marks.clear()
         read_at = stored.get("since") if stored else None
         self._marks.append((self.log.first, self._seen, read_at or self._engine.now()))
+        self._sent_before = self._engine.buckets.source_end(self.log.id)
+        self._sent_since = self._interval.stored_since
         self.ended = False
         if reading:
             self._read_on()
@@ -202,8 +209,29 @@ class Injector:
             "seen": marks[0][1] if marks else MIN_TIME,
             "held_by": first if held else None,
             "since": self._held_since(held=held),
+            "sent_since": self._first_sent(),
             "ended": self.ended,
         }
+
+    def _first_sent(self) -> int:
+        """The first instant at which a row past the stored position can have been sent.
+
+        Buckets of user-supplied ids that end later stay: such a row comes again after a crash
+        (`named_acknowledged.sql`). What former owners sent counts from their time until it is
+        acknowledged again, or is known not to exist: a paused injector reads nothing, and so
+        cannot tell.
+        """
+        first = self.log.first
+        if self._sent_since is not None and first < self._sent_before:
+            return self._sent_since
+        for rows_before, _, read_at in self._marks:
+            if rows_before > first:
+                return read_at
+        return self._engine.now()
+
+    def _caught_up(self) -> None:
+        """The source has nothing more: no former owner can have sent a row that was not read here."""
+        self._sent_before = min(self._sent_before, self.log.next_seq)
 
     def _held_since(self, *, held: bool) -> int | None:
         """When the row that holds the watermark was read; without one, when the newest was."""
@@ -226,6 +254,7 @@ class Injector:
                 await self.credit.wait()
             rows, read_at = self._reader.read(room), engine.clock.monotonic()
             if not rows:
+                self._caught_up()
                 break
             first, last = rows[0].offset, rows[-1].offset
             await engine.patiently(

@@ -150,6 +150,9 @@ class Interval:
         self.durable_counters = msgspec.json.encode(claim.counters)
         """The same up to the last commit known to be durable, as JSON."""
         self.stored_position = claim.position
+        self.stored_since = int((claim.position or {}).get("sent_since", claim.stamp))
+        """Of an injector: the first instant at which a row past the stored position can have been
+        sent."""
         self.holds = Holds()
         self.release: list[int] = []
         """Holds that the next commit takes away: of timers, and of what it gives its place in the log."""
