@@ -22,7 +22,7 @@ import msgspec
 
 from millwheel.addresses import CELL_MARK
 from millwheel.codec import decode_key
-from millwheel.context import BLOOM_MAYBES, DUPLICATES_DROPPED, REPLAYS, TimerIdentity
+from millwheel.context import BLOOM_MAYBES, DUPLICATES_DROPPED, REPLAYS, WEAK_CHANGED, TimerIdentity
 from millwheel.errors import InvariantBroken
 from millwheel.model import MAX_TIME, MIN_TIME, Delivery, Firing, Key, Timer
 from millwheel.runtime.ack_chain import AckChain
@@ -522,6 +522,9 @@ class Interval:
         if self.dedup is not None and self.dedup.maybes | self.dedup.dropped:
             _add(events, {BLOOM_MAYBES: self.dedup.maybes, DUPLICATES_DROPPED: self.dedup.dropped})
             self.dedup.maybes = self.dedup.dropped = 0
+        if self.dedup is not None and self.dedup.changed:
+            _add(events, {WEAK_CHANGED: self.dedup.changed})
+            self.dedup.changed = 0
         if self.entry is not None and (replayed := self.entry.take_replayed()):
             _add(events, {REPLAYS: replayed})
         self._events, self._events_of = events, self.n

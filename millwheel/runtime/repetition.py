@@ -56,7 +56,7 @@ class Repetition:
         self._code = code
         self._trial = Effects()
         self._trial.keeper = effects.keeper
-        self._lineage = self._trial.lineage = Lineage(step.id)
+        self._lineage = self._trial.lineage = Lineage(step.id, step.run)
         self._context = make_context(step, self._trial)
 
     async def process(self, record: Record[Any], context: Context[Any, Any]) -> None:
