@@ -9,7 +9,8 @@
     │   ├── DeployRefused     the stored pipeline and this code do not agree
     │   └── PlacementRefused  a key interval cannot be split or merged as it stands
     ├── UserCodeError         user code, or a value it made, failed on one record
-    │   └── NotTheSameAgain   weak code was run again on a record, and produced something else
+    │   ├── NotTheSameAgain   weak code was run again on a record, and produced something else
+    │   └── MigrationFailed   a stored value could not be brought to the version of this code
     ├── InputError            an input file is not what it was, or a row in it is bad
     ├── StoreError
     │   ├── StoreUnavailable  the store cannot be reached, or broke off; try again
@@ -75,6 +76,14 @@ class UserCodeError(MillwheelError):
 
 class NotTheSameAgain(UserCodeError):
     """Weak code was run again on a record, and produced something else."""
+
+
+class MigrationFailed(UserCodeError):
+    """A migration of a state or stream failed on a stored value.
+
+    That is no fault of a record: whatever ``on_error`` says, the worker stops, and what it was
+    working on stays un-ACKed.
+    """
 
 
 class StoreError(MillwheelError):

@@ -9,7 +9,13 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from millwheel.clock import Clock
-from millwheel.errors import InvariantBroken, NotTheSameAgain, StoreError, UserCodeError
+from millwheel.errors import (
+    InvariantBroken,
+    MigrationFailed,
+    NotTheSameAgain,
+    StoreError,
+    UserCodeError,
+)
 
 T = TypeVar("T")
 
@@ -55,7 +61,7 @@ def failure_of(task: asyncio.Task[Any]) -> BaseException | None:
 
 
 def _is_grave(error: BaseException) -> bool:
-    return isinstance(error, (InvariantBroken, NotTheSameAgain, StoreError))
+    return isinstance(error, (InvariantBroken, NotTheSameAgain, MigrationFailed, StoreError))
 
 
 async def in_own_task(work: Awaitable[T]) -> T:
