@@ -1114,14 +1114,21 @@ async def test_what_lacks_a_migration_is_called_by_its_name(
         await world.start(judging(same(), rules=[Rule("tax", 7)]))
 
 
-async def test_a_migration_of_a_table_is_tried_first() -> None:
+@pytest.mark.parametrize(
+    ("migration", "says"),
+    [
+        (lambda old: {"told": old["told"], "worth": old["was"]}, "'was'"),
+        (lambda old: {"worth": 5}, "Expected `object`, got `int`"),
+    ],
+)
+async def test_a_migration_of_a_table_is_tried_first(migration: Any, says: str) -> None:
     class Wrongly(RatingAnew):
-        shared_migrations: ClassVar = {1: lambda old: {"told": old["told"], "worth": old["was"]}}
+        shared_migrations: ClassVar = {1: migration}
 
     Wrongly.__name__ = "Rating"
     world = World(judging(Rating(), rules=[Rule("tax", 7)], orders=[Item("a", 5)]))
     await world.run()
-    with pytest.raises(DeployRefused, match=r"shared table of 'judge', key .*cell(.|\n)*'was'"):
+    with pytest.raises(DeployRefused, match=rf"shared table of 'judge', key .*cell(.|\n)*{says}"):
         await world.start(judging(Wrongly(), rules=[Rule("tax", 7)]))
 
 
