@@ -23,6 +23,7 @@ from typing import (
     Any,
     Generic,
     Literal,
+    TypeAlias,
     TypeVar,
     Union,
     cast,
@@ -36,10 +37,17 @@ import msgspec
 import xxhash
 from msgspec import inspect
 
-from millwheel.errors import GraphError, UserCodeError
+from millwheel.errors import GraphError, MigrationFailed, UserCodeError
 from millwheel.model import Key
 
 T = TypeVar("T")
+
+Migration: TypeAlias = (
+    "Callable[[dict[str, Any]], Any] | Callable[[list[Any]], Any] | Callable[[str], Any] | "
+    "Callable[[int], Any] | Callable[[float], Any] | Callable[[bool], Any] | Callable[[None], Any]"
+)
+"""Makes of decoded JSON, as one version of a type wrote it, that of the next version; not of a value of
+the old type, which this code does not know any more. What it returns is encoded as JSON."""
 
 MAX_KEY_BYTES = 1304
 """A key as JSON. With the longest entry of a map (its field's name, a slash and another key)
@@ -524,19 +532,46 @@ def apply_migrations(
     encoded: bytes,
     stored: int,
     current: int,
-    migrations: Mapping[int, Callable[[Any], Any]],
+    migrations: Mapping[int, Migration],
     what: str,
+    decode: Callable[[bytes], Any],
 ) -> bytes:
     """Bring JSON written by version `stored` to `current`, up or down, one step at a time.
 
+    Args:
+        what: how to call the value in errors, with its key.
+        decode: refuses JSON that is no value of the current type.
+
     Raises:
-        UserCodeError: a step is missing.
+        MigrationFailed: a step is missing or fails, or what comes of it is no such value.
     """
     step = 1 if stored < current else -1
     value = msgspec.json.decode(encoded)
     for version in range(stored, current, step):
-        migrate = migrations.get(version)
-        if migrate is None:
-            raise UserCodeError(f"{what}: no migration from version {version} to {version + step}")
-        value = migrate(value)
-    return _encode_json(value)
+        way = f"version {version} to {version + step}"
+        if version not in migrations:
+            raise MigrationFailed(f"{what}: no migration from {way}")
+        before = value
+        try:
+            value = cast("Callable[[Any], Any]", migrations[version])(value)
+        except Exception as error:
+            raise MigrationFailed(
+                f"{what}: the migration from {way} failed on {shown(before)}: {reason(error)}\n"
+                f"{_MENDING}"
+            ) from error
+    try:
+        migrated = _encode_json(value)
+        decode(migrated)
+    except _REFUSALS as error:
+        raise MigrationFailed(
+            f"{what}: the migration from version {stored} to {current} made {shown(value)} of "
+            f"{encoded.decode()[:200]}, which is no value of the type: {reason(error)}\n{_MENDING}"
+        ) from error
+    return migrated
+
+
+_MENDING = (
+    "A migration is given decoded JSON (a dict, list, str, number, bool or None, no value of the old "
+    "type) and returns what the new type is as JSON. Correct it and start again. Nothing was given up "
+    "on: what needs the value is un-ACKed, and waits"
+)

@@ -216,11 +216,15 @@ DEAD_LETTERS = "dead_letters"
 BAD_ROWS = "bad_rows"
 BLOOM_MAYBES = "bloom_maybes"
 DUPLICATES_DROPPED = "duplicates_dropped"
+WEAK_CHANGED = "weak_changed"
 STRAGGLERS = "stragglers"
 REPLAYS = "replays"
 ENGINE_COUNTERS = frozenset(
-    [PROCESSED, DEAD_LETTERS, BAD_ROWS, BLOOM_MAYBES, DUPLICATES_DROPPED, STRAGGLERS, REPLAYS]
-)
+    [
+        PROCESSED, DEAD_LETTERS, BAD_ROWS, BLOOM_MAYBES, DUPLICATES_DROPPED, WEAK_CHANGED,
+        STRAGGLERS, REPLAYS,
+    ]
+)  # fmt: skip
 """Counters that stand beside those of user code, which may not move them."""
 
 MAX_COUNTER_NAME = 200

@@ -9,7 +9,8 @@
     │   ├── DeployRefused     the stored pipeline and this code do not agree
     │   └── PlacementRefused  a key interval cannot be split or merged as it stands
     ├── UserCodeError         user code, or a value it made, failed on one record
-    │   └── NotTheSameAgain   weak code was run again on a record, and produced something else
+    │   ├── NotTheSameAgain   weak code was run again on a record, and produced something else
+    │   └── MigrationFailed   a stored value could not be brought to the version of this code
     ├── InputError            an input file is not what it was, or a row in it is bad
     ├── OutputError           a sink's file cannot be written, or is not the sink's own
     │   └── OutputFull        there is no room for it; tried again for a while
@@ -91,6 +92,14 @@ class UserCodeError(MillwheelError):
 
 class NotTheSameAgain(UserCodeError):
     """Weak code was run again on a record, and produced something else."""
+
+
+class MigrationFailed(UserCodeError):
+    """A migration of a state or stream failed on a stored value.
+
+    That is no fault of a record: whatever ``on_error`` says, the worker stops, and what it was
+    working on stays un-ACKed.
+    """
 
 
 class StoreError(MillwheelError):

@@ -9,7 +9,7 @@ a stream like any computation).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from functools import cached_property
@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias, get_origin
 import msgspec
 
 from millwheel.bundles import Bundles
+from millwheel.codec import Migration
 from millwheel.computation import Computation
 from millwheel.context import Context
 from millwheel.errors import GraphError
@@ -125,6 +126,26 @@ class Node:
         return {i.stream.name: i.name for i in self.inputs if i.name != i.stream.name}
 
     @property
+    def state_steps(self) -> Mapping[int, Migration]:
+        """The migrations of its state, by the version that each leads away from."""
+        return {} if self.computation is None else self._steps(self.computation.migrations)
+
+    @property
+    def shared_steps(self) -> Mapping[int, Migration]:
+        """Those of its shared table."""
+        return {} if self.computation is None else self._steps(self.computation.shared_migrations)
+
+    def _steps(self, given: Mapping[int, Migration]) -> Mapping[int, Migration]:
+        """`given`; where state and shared table have one version, a type that did not change with it
+        needs none (the deploy has checked which did)."""
+        if self.shared is None:
+            return given
+        assert self.computation is not None
+        of_both = {**self.computation.migrations, **self.computation.shared_migrations}
+        unchanged = range(1, max(self.computation.version, *of_both, 1) + 1)
+        return {**dict.fromkeys(unchanged, _unchanged), **given}
+
+    @property
     def is_weak(self) -> bool:
         """Whether what it produces is sent before it is stored, if it is stored at all."""
         return self.productions == "weak"
@@ -218,6 +239,10 @@ def row_key(table: Table[Any], row: Callable[[Any], Any] | None) -> Callable[[An
 
     extract.__qualname__ = f"key of table {table.name}"
     return extract
+
+
+def _unchanged(value: Any) -> Any:
+    return value
 
 
 def _constant_key(value: Any) -> Key:

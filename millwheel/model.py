@@ -123,7 +123,10 @@ log_and_number: Callable[[bytes], tuple[int, int]] = Struct(">QQ").unpack
 """What such an id is made of."""
 
 NAME_BYTES = 12
-"""Of the id of a weak production: its name. What follows is a digest of what it says."""
+"""The id of a weak production begins with its name."""
+
+RUN_BYTES = 2
+"""Then comes a mark of the worker that made it. The rest is a digest of what it says."""
 
 
 def is_derived(id_: bytes) -> bool:
@@ -134,6 +137,16 @@ def is_derived(id_: bytes) -> bool:
 def name_of(id_: bytes) -> bytes:
     """What tells records apart: of a weak production the name in its id, else all of the id."""
     return id_[:NAME_BYTES] if id_[:1] > b"\x7f" else id_
+
+
+def run_of(id_: bytes) -> bytes:
+    """Which worker made a weak production, by its id."""
+    return id_[NAME_BYTES : NAME_BYTES + RUN_BYTES]
+
+
+def digest_of(id_: bytes) -> bytes:
+    """What a weak production says, by its id."""
+    return id_[NAME_BYTES + RUN_BYTES :]
 
 
 class Delivery(Record[V], gc=False, eq=False):

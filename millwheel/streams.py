@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from millwheel.codec import Codec
+from millwheel.codec import Codec, Migration
 from millwheel.errors import GraphError
 from millwheel.model import EPOCH, Key
 
@@ -49,8 +49,9 @@ class Stream(Generic[V]):
         value_type: a msgspec.Struct, a dataclass, or a plain JSON type. A float may be neither NaN
             nor infinite, since JSON has no such numbers: write ``float | None`` for "not known".
         version: raised by one with every change of the type.
-        migrations: for each older version, a function from its decoded JSON to the next one's; to
-            go back, for each newer one, to the one before.
+        migrations: for each older version, a function from its decoded JSON (of a struct a ``dict``)
+            to the next one's; to go back, for each newer one, to the one before. One that fails
+            stops the worker with `MigrationFailed`.
     """
 
     def __init__(
@@ -59,12 +60,12 @@ class Stream(Generic[V]):
         value_type: type[V],
         *,
         version: int = 1,
-        migrations: Mapping[int, Callable[[Any], Any]] | None = None,
+        migrations: Mapping[int, Migration] | None = None,
     ) -> None:
         self.name = check_name(name, "stream")
         self.value_type = value_type
         self.version = version
-        self.migrations = dict(migrations or {})
+        self.migrations: dict[int, Migration] = dict(migrations or {})
         self.codec: Codec[V] = Codec(value_type, what=f"stream {name!r}")
 
     def by(self, extractor: Callable[[V], Key]) -> Input[V]:

@@ -59,6 +59,7 @@ def admission_of(
         history,
         code,
         state_steps={node.name: node.migrates_from for node in nodes},
+        shared_steps={node.name: node.shared_migrates_from for node in nodes},
         stream_steps={stream.name: stream.migrates_from for stream in streams},
         removed=removed,
         least_left=least_left,

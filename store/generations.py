@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import msgspec
@@ -72,6 +73,7 @@ def admit(
     code: Code,
     *,
     state_steps: Steps,
+    shared_steps: Steps,
     stream_steps: Steps,
     removed: Collection[str] = (),
     least_left: int | None = None,
@@ -94,8 +96,8 @@ def admit(
     _refuse_removed(pipeline, removed, code)
     try:
         _refuse_other_graph(pipeline, newest.code.graph, code.graph)
-        _check_types("state of", history, code, state_steps)
-        _check_types("stream", history, code, stream_steps)
+        _check_states(history, code, state_steps, shared_steps)
+        _check_streams(history, code, stream_steps)
     except DeployRefused as refusal:
         older = [g.number for g in history[:-1] if g.code == code]
         if not older:
@@ -155,22 +157,69 @@ def _refuse_other_graph(pipeline: str, stored: Any, new: Any) -> None:
         )
 
 
-def _check_types(
-    what: str, history: Sequence[Generation], code: Code, steps: Mapping[str, Collection[int]]
+SHARED = "shared"
+"""The part of a state's fingerprint that is the type of the table its keys share."""
+
+
+def _check_states(
+    history: Sequence[Generation], code: Code, state_steps: Steps, shared_steps: Steps
 ) -> None:
-    """See to it that the code can read whatever values of its types may be stored."""
-    is_stream = what == "stream"
-    for name, new in (code.streams if is_stream else code.states).items():
-        found = [
-            kinds[name]
-            for generation in history
-            if name in (kinds := generation.code.streams if is_stream else generation.code.states)
-        ]
-        if found:
-            _check_type(f"{what} {name!r}", found, new, steps.get(name, ()))
+    """Check that the code can read all states, and all shared tables, that may be stored.
+
+    A computation with a shared table has one version for both, so each needs a migration only where
+    its own type changed.
+    """
+    for name, new in code.states.items():
+        found = [g.code.states[name] for g in history if name in g.code.states]
+        steps = state_steps.get(name, ())
+        if not any(SHARED in kind.type for kind in (*found, new)):
+            _check_type(f"state of {name!r}", "migrations", found, new, steps)
+            continue
+        own, own_new = [_own(kind) for kind in found], _own(new)
+        steps = _with_unchanged(own, own_new, steps)
+        _check_type(f"state of {name!r}", "migrations", own, own_new, steps)
+        tables, table = [_shared(kind) for kind in found], _shared(new)
+        steps = _with_unchanged(tables, table, shared_steps.get(name, ()))
+        _check_type(f"shared table of {name!r}", "shared_migrations", tables, table, steps)
 
 
-def _check_type(what: str, found: Sequence[Kind], new: Kind, steps: Collection[int]) -> None:
+def _own(kind: Kind) -> Kind:
+    return Kind(kind.version, {part: of for part, of in kind.type.items() if part != SHARED})
+
+
+def _shared(kind: Kind) -> Kind:
+    return Kind(kind.version, kind.type.get(SHARED))
+
+
+def _with_unchanged(found: Sequence[Kind], new: Kind, steps: Collection[int]) -> set[int]:
+    """`steps`, and the versions from which none is needed: the version before and the one after
+    them that were deployed have the same type."""
+    types = {kind.version: kind.type for kind in (*found, new)}
+    unneeded: set[int] = set()
+    for low, high in pairwise(sorted(types)):
+        if types[low] == types[high]:
+            unneeded.update(v for v in range(low, high) if v < new.version)
+            unneeded.update(v for v in range(low + 1, high + 1) if v > new.version)
+    return unneeded.union(steps)
+
+
+def _check_streams(history: Sequence[Generation], code: Code, steps: Steps) -> None:
+    """Check that the code can read all values of its streams that may be stored."""
+    for name, new in code.streams.items():
+        found = [g.code.streams[name] for g in history if name in g.code.streams]
+        _check_type(f"stream {name!r}", "migrations", found, new, steps.get(name, ()))
+
+
+def _check_type(
+    what: str, attribute: str, found: Sequence[Kind], new: Kind, steps: Collection[int]
+) -> None:
+    """Check one type against all that were deployed under its name, oldest first.
+
+    Args:
+        attribute: what holds its migrations.
+    """
+    if not found:
+        return
     stored = found[-1].version
     highest = max(kind.version for kind in found)
     for kind in found:
@@ -179,20 +228,20 @@ def _check_type(what: str, found: Sequence[Kind], new: Kind, steps: Collection[i
                 f"the type of the {what} changed without a new version:\n  "
                 + "\n  ".join(_differences(kind.type, new.type))
                 + f"\nStored values might be misread. Set version = {highest + 1} and give "
-                f"migrations = {{{stored}: upgrade}}, where upgrade turns the old JSON into the new"
+                f"{attribute} = {{{stored}: upgrade}}, where upgrade turns the old JSON into the new"
             )
     down = [v for v in range(highest, new.version, -1) if v not in steps]
     if down:
         entries = ", ".join(f"{v}: down" for v in down)
         raise DeployRefused(
             f"the {what} is stored as version {highest}, but this code knows only version "
-            f"{new.version}; deploy the newer code, or, to go back, give migrations = "
+            f"{new.version}; deploy the newer code, or, to go back, give {attribute} = "
             f"{{{entries}}}, where down turns the JSON of that version into that of the one before"
         )
     up = [v for v in range(stored, new.version) if v not in steps]
     if up:
         raise DeployRefused(
-            f"the {what} goes from version {stored} to {new.version}, but migrations has no "
+            f"the {what} goes from version {stored} to {new.version}, but {attribute} has no "
             f"entry for version {', '.join(map(str, up))}"
         )
 

@@ -62,6 +62,15 @@ class StateChange(NamedTuple):
     version: int
 
 
+class OldState(NamedTuple):
+    """A state, or a shared table, as an older or newer version of its type has written it."""
+
+    computation: str
+    key: bytes
+    version: int
+    value: bytes
+
+
 StateRow = tuple[int, int, int, int, bytes, str, "bytes | None", int]
 """The fields of a `StateChange`, as a plain tuple where many are made."""
 
@@ -395,6 +404,9 @@ class NodeDeploy:
     sources: list[str]
     """Identities of the injector's partitions."""
     migrates_from: list[int] = field(default_factory=list)
+    """The versions from which there is a migration of the state."""
+    shared_migrates_from: list[int] = field(default_factory=list)
+    """The same of what its keys share."""
     shape: StateShape | None = None
     """The state as columns, for the views of it; None: there are none to make."""
     shared: StateShape | None = None
@@ -673,6 +685,12 @@ class Store(Protocol):
     async def scan_entries(
         self, computation: int, slot: int, key: bytes, after: str, before: str, limit: int
     ) -> list[tuple[str, bytes, int]]: ...
+
+    async def sample_states(self, versions: Mapping[str, int], most: int) -> list[OldState]:
+        """Plain states and shared tables that were written by another version of a computation's
+        type than the code's, by name and version: at most so many of each, out of a bounded part of
+        what is stored."""
+        ...
 
     async def fold(self, interval_id: int, sequencer: int, after: int, through: int) -> bool:
         """Fold commits in (after, through]; False if somebody else owns the interval or folded.

@@ -23,7 +23,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from millwheel.errors import Fenced, StoreError, StoreUnavailable
-from millwheel.model import log_and_number, name_of
+from millwheel.model import SLOTS, log_and_number, name_of
 from millwheel.sinks import Table
 from millwheel.store import deployment
 from millwheel.store.lane import PostgresLane, translate
@@ -42,6 +42,7 @@ from millwheel.store.port import (
     IntervalRow,
     LogRow,
     NodeDeploy,
+    OldState,
     OtherWorker,
     Placement,
     PlacementChange,
@@ -65,6 +66,12 @@ POOL_BACKENDS = 16
 BUCKET_LOCK_TIMEOUT = "1s"
 """Whoever makes a bucket waits for an ANALYZE of the pipeline's tables (a share update exclusive
 lock), and all who look at the buckets wait for him, commits among them."""
+
+SAMPLED_PLACES = 4
+"""Slots, evenly apart, from which on stored states are looked at when migrations are tried."""
+
+SAMPLED_ROWS = 20_000
+"""Rows looked at from each of them: some 50 ms."""
 
 LIVELINESS = {
     "keepalives_idle": "5",
@@ -637,6 +644,22 @@ class PostgresStore:
         )
         return [(entry, value.encode(), version) for entry, value, version in rows]
 
+    async def sample_states(self, versions: Mapping[str, int], most: int) -> list[OldState]:
+        rows = await self._rows(
+            "sample_states",
+            {
+                "names": list(versions),
+                "versions": list(versions.values()),
+                "most": most,
+                "slots": list(range(0, SLOTS, SLOTS // SAMPLED_PLACES)),
+                "rows": SAMPLED_ROWS,
+            },
+        )
+        return [
+            OldState(name, key.encode(), version, value.encode())
+            for name, key, version, value in rows
+        ]
+
     # -- folds ------------------------------------------------------------------------
 
     async def fold(self, interval_id: int, sequencer: int, after: int, through: int) -> bool:
@@ -760,7 +783,11 @@ class PostgresStore:
             row = await cursor.fetchone()
             return row is not None and bool(row[0])
         if bucket.family == "named":
-            return True
+            cursor = await connection.execute(
+                self.statements.get("named_acknowledged"), {"high": bucket.high}
+            )
+            row = await cursor.fetchone()
+            return row is not None and bool(row[0])
         cursor = await connection.execute(self.statements.get("stored_floor"))
         row = await cursor.fetchone()
         if row is None or row[1] < bucket.high:

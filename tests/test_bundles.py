@@ -34,7 +34,7 @@ from millwheel.errors import (
     StoreUnavailable,
     UserCodeError,
 )
-from millwheel.model import NAME_BYTES, Delivery, from_micros, record_id
+from millwheel.model import NAME_BYTES, RUN_BYTES, Delivery, from_micros, record_id
 from millwheel.runtime.bundling import Bundling, Phase
 from millwheel.runtime.engine import Engine
 from millwheel.store.port import Commit, IntervalCommit, Wish
@@ -1405,9 +1405,15 @@ def test_a_member_that_was_made_again_with_another_value_is_an_error() -> None:
     stored = {"bundle": {"number": 7, "open": [first.id.hex()]}}
     with pytest.raises(NotTheSameAgain):
         Bundling(Bundles(), stored).offer([other], now=0)
-    again = Bundling(Bundles(), stored)
-    again.offer([first], now=0)
-    assert again.members == [first]
+    other.id = name + b"3" * RUN_BYTES + b"2" * (16 - NAME_BYTES - RUN_BYTES)
+    with pytest.raises(NotTheSameAgain):
+        Bundling(Bundles(), stored).offer([other], now=0)
+    for says in (first.id, name + b"3" * RUN_BYTES + first.id[NAME_BYTES + RUN_BYTES :]):
+        again = Bundling(Bundles(), stored)
+        same = delivery(5)
+        same.id = says
+        again.offer([same], now=0)
+        assert again.members == [same]
 
 
 def weak(number: int) -> Delivery[Item]:

@@ -1386,6 +1386,85 @@ async def test_a_bucket_of_named_ids_goes_when_the_engine_says_so(site: Site) ->
     assert [b.family for b in await site.store.live_buckets()] == ["time"]
 
 
+BY_ID = {
+    "nodes": {
+        "lines": {"writes": ["words"]},
+        "count": {"inputs": [["words", "id_of"]], "writes": ["totals"], "named": True},
+    }
+}
+"""A graph whose injector's rows have user-supplied ids."""
+
+
+async def test_a_bucket_of_named_ids_stays_while_rows_may_come_again_that_are_in_it(
+    site: Site,
+) -> None:
+    """Only the store can tell: whoever asks may know nothing of the partition."""
+    owner = await Owner.take(site.store, await deploy(site.store, graph=BY_ID))
+    buckets = [
+        await site.store.open_bucket("named", 0, START + low * SECOND, START + (low + 5) * SECOND)
+        for low in (-5, 0, 5, 10)
+    ]
+    before, first, second, third = buckets
+    assert await site.store.drop_bucket(before), "it ended before the deploy"
+    assert not await site.store.drop_bucket(first), "nothing was ever committed"
+
+    async def sent_since(seconds: int) -> None:
+        position = msgspec.json.encode({"sent_since": START + seconds * SECOND})
+        await owner.write(owner.commit(owner.injector, position=position))
+
+    await sent_since(4)
+    assert not await site.store.drop_bucket(first)
+    await sent_since(5)
+    assert await site.store.drop_bucket(first)
+    assert not await site.store.drop_bucket(second)
+    await owner.write(owner.commit(owner.intervals[0]))  # of the relay: that says nothing of rows
+    assert not await site.store.drop_bucket(second)
+    await sent_since(12)
+    assert await site.store.drop_bucket(second)
+    assert not await site.store.drop_bucket(third)
+
+
+# -- states of other versions -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folded", [False, True])
+async def test_states_of_other_versions_are_sampled(site: Site, folded: bool) -> None:
+    """Some of each version, as they are committed; entries of maps and removed states are none."""
+    owner = await Owner.take(site.store)
+    first = owner.commit()
+    first.states = [owner.state(f"key {n}", {"n": n}, version=1) for n in range(6)]
+    first.states += [owner.state("key 0", n, f"map/{n}", version=1) for n in range(3)]
+    first.states += [owner.state(f"more {n}", {"m": n}, version=3) for n in range(2)]
+    await owner.write(first)
+    if folded:
+        await _fold_all(site.store, owner)
+    second = owner.commit()
+    second.states = [owner.state("key 1", {"n": 10}), owner.state("key 2", None)]
+    await owner.write(second)
+
+    async def sampled(version: int, most: int) -> list[tuple[str, Any, int, Any]]:
+        found = await site.store.sample_states({"count": version, "lines": 7}, most)
+        return [
+            (
+                old.computation,
+                msgspec.json.decode(old.key),
+                old.version,
+                msgspec.json.decode(old.value),
+            )
+            for old in found
+        ]
+
+    found = await sampled(2, 100)
+    assert sorted(found) == sorted(
+        [("count", f"key {n}", 1, {"n": n}) for n in (0, 3, 4, 5)]
+        + [("count", f"more {n}", 3, {"m": n}) for n in range(2)]
+    )
+    assert [version for _, _, version, _ in await sampled(2, 1)] == [1, 3]
+    assert {version for _, _, version, _ in await sampled(1, 100)} == {2, 3}
+    assert await sampled(2, 0) == []
+    assert await site.store.sample_states({}, 10) == []
+
+
 # -- workers ----------------------------------------------------------------------------------
 
 

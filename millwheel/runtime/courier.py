@@ -521,8 +521,9 @@ class Courier:
         seq, name, key_text, slot, ts, hold, stamp, size, id_, named, encoded, version, origin = row
         stream = self._engine.graph.streams[name]
         if version != stream.version:
+            what = f"stream {name!r}, key {key_text.decode()}"
             encoded = apply_migrations(
-                encoded, version, stream.version, stream.migrations, f"stream {name!r}"
+                encoded, version, stream.version, stream.migrations, what, stream.codec.decode
             )
         return Delivery(
             decode_key(key_text), stream.codec.decode(encoded), ts, name, key_text, slot,

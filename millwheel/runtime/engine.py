@@ -36,6 +36,7 @@ from millwheel.runtime.lane import Lane
 from millwheel.runtime.late_use import LateUses
 from millwheel.runtime.lease import Lease
 from millwheel.runtime.letters import DeadLetterLog
+from millwheel.runtime.lineage import mark_of
 from millwheel.runtime.load import Meter, Process
 from millwheel.runtime.neighbours import Neighbours
 from millwheel.runtime.network import Network
@@ -196,7 +197,7 @@ class Engine:
             id_ = deployment.computations[node.name]
             kind = WeakRoute if node.is_weak else StreamRoute
             routes = {s.name: kind(s, node.sinks.get(s.name, [])) for s in node.writes}
-            self.steps[id_] = Step(id_, place, node, routes)
+            self.steps[id_] = Step(id_, place, node, routes, mark_of(self.worker))
         by_name = {step.name: step for step in self.steps.values()}
         for step in self.steps.values():
             connect(by_name, step.node, step.routes)

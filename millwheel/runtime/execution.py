@@ -89,7 +89,7 @@ class Execution:
         self._node = node
         self._table: Table | None = None
         """What the key that runs shares with others."""
-        self._lineage = Lineage(interval.step.id) if node.is_weak else None
+        self._lineage = Lineage(interval.step.id, interval.step.run) if node.is_weak else None
         self.effects.lineage = self._lineage
         self._passing = passing
         self._run_twice = run_twice

@@ -133,7 +133,7 @@ class Stage:
         self.step = step
         self.effects = Effects()
         self.effects.keeper = keeper
-        self.lineage = self.effects.lineage = Lineage(step.id)
+        self.lineage = self.effects.lineage = Lineage(step.id, step.run)
         self.context: Context[Any, Any] = context_of(step, self.effects)
         self.cell = NoState()
         self.process: Process = process_of(step, self.effects, run_twice=run_twice)

@@ -20,7 +20,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from millwheel.codec import apply_migrations, decode_key
+from millwheel.codec import Migration, apply_migrations, decode_key
 from millwheel.errors import Fenced, StoreError
 from millwheel.graph import Injection
 from millwheel.model import Delivery, record_id
@@ -413,7 +413,7 @@ class Holdings:
         assert node.layout is not None
         assert node.computation is not None
         what = f"state of {node.name!r}"
-        return self._cache(interval, node.layout, what, node.computation.migrations)
+        return self._cache(interval, node.layout, what, node.state_steps)
 
     def _shared_tables(self, interval: Interval) -> SharedTables | None:
         node = interval.step.node
@@ -421,7 +421,7 @@ class Holdings:
             return None
         assert node.computation is not None
         what = f"shared table of {node.name!r}"
-        cache = self._cache(interval, node.shared, what, node.computation.shared_migrations)
+        cache = self._cache(interval, node.shared, what, node.shared_steps)
         return SharedTables(cache, interval.slots, node.grain, guarded=self._engine.guard_shared)
 
     async def _load_tables(self, interval: Interval, tables: SharedTables) -> None:
@@ -434,7 +434,11 @@ class Holdings:
             table.fill(entries, complete=True)
 
     def _cache(
-        self, interval: Interval, layout: StateLayout[Any], what: str, migrations: Any
+        self,
+        interval: Interval,
+        layout: StateLayout[Any],
+        what: str,
+        steps: Mapping[int, Migration],
     ) -> StateCache:
         step = interval.step
 
@@ -456,7 +460,7 @@ class Holdings:
             layout,
             what=what,
             version=step.version,
-            migrations=migrations,
+            migrations=steps,
             fetch_entry=fetch,
             scan_entries=scan,
         )
@@ -477,8 +481,9 @@ class Holdings:
             stream = self._engine.graph.streams[row.stream]
             value = row.value
             if row.version != stream.version:
+                what = f"stream {row.stream!r}, key {row.key.decode()}"
                 value = apply_migrations(
-                    value, row.version, stream.version, stream.migrations, f"stream {row.stream!r}"
+                    value, row.version, stream.version, stream.migrations, what, stream.codec.decode
                 )
             log.sent(row.seq + 1, row.hold, len(value), row.stamp, [row.hold])
             delivery: Delivery[Any] = Delivery(

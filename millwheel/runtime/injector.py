@@ -82,6 +82,11 @@ class Injector(SourceTask):
         """Rows before this number may be read whatever the cap is, and the credits."""
         self.waiting = False
         """All rows that are there have been read; the source will wake it."""
+        self._sent_before = 0
+        """Rows before this number may have been sent by an owner before this claim."""
+        self._sent_since: int | None = None
+        """The first instant at which such an owner can have sent one that is not stored as
+        acknowledged; None: nobody has sent any."""
 
     async def start(self, *, reading: bool = True) -> None:
         """Open the partition at the stored position, and read on, unless told not to.
@@ -109,6 +114,8 @@ class Injector(SourceTask):
         read_at = stored.get("since") if stored else None
         self._marks.append((self.log.first, self._seen, read_at or self._engine.now()))
         self.waiting = self.ended = False
+        self._sent_before = self._engine.buckets.source_end(self.log.id)
+        self._sent_since = self._interval.stored_since
         if reading:
             self._begin(self._measured_run())
 
@@ -188,8 +195,29 @@ class Injector(SourceTask):
             "seen": marks[0][1] if marks else MIN_TIME,
             "held_by": first if held else None,
             "since": self._held_since(held=held),
+            "sent_since": self._first_sent(),
             "ended": self.ended,
         }
+
+    def _first_sent(self) -> int:
+        """The first instant at which a row past the stored position can have been sent.
+
+        Buckets of user-supplied ids that end later stay: such a row comes again after a crash
+        (`named_acknowledged.sql`). What former owners sent counts from their time until it is
+        acknowledged again, or is known not to exist: a paused injector reads nothing, and so
+        cannot tell.
+        """
+        first = self.log.first
+        if self._sent_since is not None and first < self._sent_before:
+            return self._sent_since
+        for rows_before, _, read_at in self._marks:
+            if rows_before > first:
+                return read_at
+        return self._engine.now()
+
+    def _caught_up(self) -> None:
+        """The source has nothing more: no former owner can have sent a row that was not read here."""
+        self._sent_before = min(self._sent_before, self.log.next_seq)
 
     def _held_since(self, *, held: bool) -> int | None:
         """When the row that holds the watermark was read; without one, when the newest was."""
@@ -212,10 +240,11 @@ class Injector(SourceTask):
             rows = await reader.read(room)
             if rows:
                 await self._inject(rows)
-            elif reader.ended:
+                continue
+            self._caught_up()
+            if reader.ended:
                 break
-            else:
-                await self._wait_for_rows(reader)
+            await self._wait_for_rows(reader)
         self._end()
 
     async def _inject(self, rows: Sequence[Row]) -> None:

@@ -22,7 +22,7 @@ import msgspec
 
 from millwheel.addresses import CELL_MARK
 from millwheel.codec import decode_key
-from millwheel.context import BLOOM_MAYBES, DUPLICATES_DROPPED, REPLAYS, TimerIdentity
+from millwheel.context import BLOOM_MAYBES, DUPLICATES_DROPPED, REPLAYS, WEAK_CHANGED, TimerIdentity
 from millwheel.errors import InvariantBroken
 from millwheel.model import MAX_TIME, MIN_TIME, Delivery, Firing, Key, Timer
 from millwheel.runtime.ack_chain import AckChain
@@ -151,6 +151,9 @@ class Interval:
         self.durable_counters = msgspec.json.encode(claim.counters)
         """The same up to the last commit known to be durable, as JSON."""
         self.stored_position = claim.position
+        self.stored_since = int((claim.position or {}).get("sent_since", claim.stamp))
+        """Of an injector: the first instant at which a row past the stored position can have been
+        sent."""
         self.holds = Holds()
         self.release: list[int] = []
         """Holds that the next commit takes away: of timers, and of what it gives its place in the log."""
@@ -521,6 +524,9 @@ class Interval:
         if self.dedup is not None and self.dedup.maybes | self.dedup.dropped:
             _add(events, {BLOOM_MAYBES: self.dedup.maybes, DUPLICATES_DROPPED: self.dedup.dropped})
             self.dedup.maybes = self.dedup.dropped = 0
+        if self.dedup is not None and self.dedup.changed:
+            _add(events, {WEAK_CHANGED: self.dedup.changed})
+            self.dedup.changed = 0
         if self.entry is not None and (replayed := self.entry.take_replayed()):
             _add(events, {REPLAYS: replayed})
         self._events, self._events_of = events, self.n

@@ -19,6 +19,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from millwheel.codec import shown
 from millwheel.context import BAD_ROWS, Effects
 from millwheel.errors import Fenced, StatementError
 from millwheel.model import Delivery, Firing
@@ -101,6 +102,8 @@ class Lane:
         self._alarm: asyncio.Task[None] | None = None
         self._alarm_at = 0
         self._recovery = Recovery(self, engine)
+        self._told_changed: set[str] = set()
+        """Computations of which it was logged that first values of weak productions were kept."""
         self._touch_timer: asyncio.Handle | None = None
         """On uvloop one that does not tell when, if that is less than half a millisecond away."""
         self._touch_due = 0.0
@@ -408,7 +411,29 @@ class Lane:
             if found:
                 self._drop(interval, dedup.landed(sorted(found)))
                 candidates = [d for d in candidates if d.id not in found]
+        if dedup.last_changed is not None:
+            self._tell_changed(interval, dedup.last_changed)
+            dedup.last_changed = None
         return candidates  # type: ignore[return-value]
+
+    def _tell_changed(self, interval: Interval, delivery: Delivery[Any]) -> None:
+        """Log, once for each computation, that the first values of weak productions were kept."""
+        computation = interval.step.name
+        if computation in self._told_changed:
+            return
+        self._told_changed.add(computation)
+        self._engine.log.warning(
+            "weak_changed",
+            computation=computation,
+            stream=delivery.stream,
+            key=delivery.key,
+            value=shown(delivery.value),
+            what_it_means="a weak production that was durable here came again with another value from "
+            "another worker process: the first one stays, this one was dropped; the counter "
+            "weak_changed says how many were",
+            what_to_do="nothing, if the code that writes the stream was changed by a deploy. Else it "
+            "does not depend on its record alone: take out what differs from run to run",
+        )
 
     async def _see_buckets(self, deliveries: list[Delivery[Any]]) -> None:
         """Know for certain to which buckets records of other workers belong (decision 24)."""

@@ -180,7 +180,14 @@ class PartitionDiscovery(SourceTask):
         """What the next owner of the discovery should know."""
         stored = self._interval.stored_position or {}
         reader = stored.get("reader") if self._discovery is None else self._discovery.position()
-        return {"reader": reader, "seen": None, "held_by": None, "since": None, "ended": False}
+        return {
+            "reader": reader,
+            "seen": None,
+            "held_by": None,
+            "since": None,
+            "ended": False,
+            "sent_since": self._engine.now(),  # it sends no row whose id would have to be kept
+        }
 
     def progress(self) -> float | None:
         """None: there is no end."""

@@ -55,7 +55,7 @@ class Repetition:
         self._code = code
         self._trial = Effects()
         self._trial.keeper = effects.keeper
-        self._lineage = self._trial.lineage = Lineage(step.id)
+        self._lineage = self._trial.lineage = Lineage(step.id, step.run)
         self._make_context = make_context
 
     async def process(self, record: Record[Any], context: Context[Any, Any]) -> None:

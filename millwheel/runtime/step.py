@@ -16,7 +16,7 @@ from millwheel.context import Effects, StateCell
 from millwheel.errors import UserCodeError
 from millwheel.graph import Node, Reading
 from millwheel.model import NAME_BYTES, SLOTS, Delivery, Key
-from millwheel.runtime.lineage import Lineage, id_at
+from millwheel.runtime.lineage import NO_RUN, Lineage, id_at
 from millwheel.sinks import Console, JsonLinesFiles, SinkUse, Table
 from millwheel.streams import Broadcast, Stream
 
@@ -57,6 +57,8 @@ class Step:
     """In the order of the graph, in which writers come before readers."""
     node: Node
     routes: dict[str, StreamRoute]
+    run: bytes = NO_RUN
+    """The mark of this worker in the ids of weak productions."""
     removed: bool = False
     """It was taken away while this worker runs code that still has it."""
     destinations: list[Destination] = field(default_factory=list)

@@ -10,7 +10,13 @@ from weakref import WeakSet
 
 from millwheel.clock import Clock
 from millwheel.codec import reason
-from millwheel.errors import InvariantBroken, NotTheSameAgain, StoreError, UserCodeError
+from millwheel.errors import (
+    InvariantBroken,
+    MigrationFailed,
+    NotTheSameAgain,
+    StoreError,
+    UserCodeError,
+)
 
 T = TypeVar("T")
 
@@ -60,7 +66,7 @@ def failure_of(task: asyncio.Task[Any]) -> BaseException | None:
 
 
 def _is_grave(error: BaseException) -> bool:
-    return isinstance(error, (InvariantBroken, NotTheSameAgain, StoreError))
+    return isinstance(error, (InvariantBroken, NotTheSameAgain, MigrationFailed, StoreError))
 
 
 async def in_own_task(work: Awaitable[T]) -> T:

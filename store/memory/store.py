@@ -38,6 +38,7 @@ from millwheel.store.port import (
     FoundPartition,
     Heartbeat,
     NodeDeploy,
+    OldState,
     OtherWorker,
     Placement,
     PlacementChange,
@@ -355,6 +356,10 @@ class MemoryStore:
         found = self.tables.state.get(key, {})
         names = sorted(name for name in found if also_first or after < name < before)
         return [(name, jsonb_text(found[name][0]), found[name][1]) for name in names[:limit]]
+
+    async def sample_states(self, versions: Mapping[str, int], most: int) -> list[OldState]:
+        await self._called("sample_states")
+        return views.old_states(self.tables, versions, most)
 
     # -- folds ------------------------------------------------------------------------
 
