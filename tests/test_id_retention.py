@@ -10,7 +10,7 @@ from millwheel.store.port import Commit
 from millwheel.testing import inject
 from millwheel.testing.script import Script
 from tests.test_exactly_once import with_ids
-from tests.test_runtime_world import ITEMS, QUICK, Gate, Item, World, script
+from tests.test_runtime_world import ITEMS, QUICK, Gate, Item, World, read_on, script
 
 LIMITS = replace(
     QUICK,
@@ -128,7 +128,7 @@ async def test_buckets_go_while_the_pipeline_is_well(resting: str) -> None:
         one.append(inject(ITEMS, Item("a", 1000 + number)))
         if not resting:
             two.append(inject(ITEMS, Item("b", 2000 + number)))
-        engine.read_on()
+        read_on(engine)
         await world.turns(20, tick=0.5)
         most = max(most, len(engine.buckets.named()))
     assert most <= 10, "seven are for the retention, one is current, one is opened ahead"
