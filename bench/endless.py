@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from bench.workload import START, Payment, payments
-from millwheel.sources import Partition, Row
+from millwheel.sources import Lag, Partition, Row
 
 ROUND = 100_000
 """Payments that come again and again, each time later."""
@@ -15,6 +15,8 @@ ROUND = 100_000
 
 class Endless:
     """The first payments of the workload, over and over, a millisecond of event time apart."""
+
+    bounded = False
 
     def partitions(self) -> list[Partition]:
         """One."""
@@ -31,7 +33,7 @@ class EndlessPayments:
 
     identity: str = "endless payments"
 
-    def open(self, value_type: Any, position: dict[str, Any] | None) -> EndlessReader:
+    async def open(self, value_type: Any, position: dict[str, Any] | None) -> EndlessReader:
         """Start at a stored row, or with the first."""
         return EndlessReader(position["row"] if position else 0)
 
@@ -39,11 +41,13 @@ class EndlessPayments:
 class EndlessReader:
     """Makes payments."""
 
+    ended = False
+
     def __init__(self, row: int) -> None:
         self._row = row
         self._amounts = [(payment.account, payment.amount) for payment in payments(ROUND)]
 
-    def read(self, limit: int) -> list[Row]:
+    async def read(self, limit: int) -> list[Row]:
         """As many as are wanted."""
         first, self._row = self._row, self._row + limit
         rows = []
@@ -57,9 +61,15 @@ class EndlessReader:
         """The first row not acknowledged."""
         return {"row": acknowledged}
 
-    def progress(self) -> float:
-        """None that could be told."""
-        return 0.0
+    async def wait(self) -> None:
+        """Return at once: there is always more."""
+
+    def progress(self) -> None:
+        """There is no end."""
+
+    def lag(self) -> Lag:
+        """Not known: there is always more."""
+        return Lag()
 
     def close(self) -> None:
-        """Nothing to let go."""
+        """Nothing is open."""

@@ -331,7 +331,7 @@ def test_the_order_of_a_group_is_the_defined_one() -> None:
     st.sampled_from([1, 30, 10_000]),
     st.sampled_from(KINDS),
 )
-def test_each_event_comes_once_and_watermarks_are_kept(
+async def test_each_event_comes_once_and_watermarks_are_kept(
     events: int, generators: int, group: int, late: float, rate: int, kind: Kind
 ) -> None:
     options = Options(events=events, generators=generators, group=group, late=late, rate=rate)
@@ -341,7 +341,7 @@ def test_each_event_comes_once_and_watermarks_are_kept(
     )  # fmt: skip
     found: Counter[Event] = Counter()
     for partition in MadeEvents(kind, options).partitions():
-        rows = partition.open(kind, None).read(10_000)
+        rows = await (await partition.open(kind, None)).read(10_000)
         assert [row.offset for row in rows] == list(range(len(rows)))
         watermark = None
         for row in rows:
@@ -359,17 +359,17 @@ def test_each_event_comes_once_and_watermarks_are_kept(
     )
 
 
-def test_a_watermark_is_the_time_of_the_oldest_event_to_come() -> None:
+async def test_a_watermark_is_the_time_of_the_oldest_event_to_come() -> None:
     options = Options(events=1000, group=100, rate=10)
-    rows = MadeEvents(Bid, options).partitions()[0].open(Bid, None).read(5000)
+    rows = await (await MadeEvents(Bid, options).partitions()[0].open(Bid, None)).read(5000)
     promised = [row.watermark for row in rows if row.watermark is not None]
     assert promised == [(BASE + 10_000 * block) * 1000 for block in range(10)]
 
 
-def test_events_are_late_if_nothing_is_allowed() -> None:
+async def test_events_are_late_if_nothing_is_allowed() -> None:
     options = Options(events=5000, rate=100, late=0.1, lateness=timedelta(0))
     watermark, late, total = 0, [], 0
-    for row in MadeEvents(Bid, options).partitions()[0].open(Bid, None).read(10_000):
+    for row in await (await MadeEvents(Bid, options).partitions()[0].open(Bid, None)).read(10_000):
         if row.watermark is not None:
             watermark = row.watermark
         else:
@@ -384,7 +384,7 @@ def test_events_are_late_if_nothing_is_allowed() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_reading_goes_on_at_any_row(data: st.DataObject) -> None:
+async def test_reading_goes_on_at_any_row(data: st.DataObject) -> None:
     options = Options(
         events=data.draw(st.integers(0, 600)),
         group=data.draw(st.sampled_from([1, 7, 100])),
@@ -393,40 +393,42 @@ def test_reading_goes_on_at_any_row(data: st.DataObject) -> None:
     )
     kind = data.draw(st.sampled_from(KINDS))
     (partition,) = MadeEvents(kind, options).partitions()
-    every = partition.open(kind, None).read(10_000)
-    reader = partition.open(kind, None)
+    every = await (await partition.open(kind, None)).read(10_000)
+    reader = await partition.open(kind, None)
     read = acknowledged = 0
     position: dict[str, Any] | None = reader.position(0)
     rows: list[Row] = []
     for _ in range(data.draw(st.integers(1, 5))):
-        rows = reader.read(data.draw(st.integers(1, 200)))
+        rows = await reader.read(data.draw(st.integers(1, 200)))
         read += len(rows)
         acknowledged = data.draw(st.integers(acknowledged, read))
         position = msgspec.json.decode(msgspec.json.encode(reader.position(acknowledged)))
         if data.draw(st.booleans()):
-            reader = partition.open(kind, position)
+            reader = await partition.open(kind, position)
             read = acknowledged
-    assert partition.open(kind, position).read(10_000) == every[acknowledged:]
-    assert 0 <= reader.progress() <= 1
+    assert await (await partition.open(kind, position)).read(10_000) == every[acknowledged:]
+    progress = reader.progress()
+    assert progress is not None
+    assert 0 <= progress <= 1
 
 
 # -------------------------------------------------------------------------------- files
 
 
-def read(path: Path, kind: Kind) -> list[Row]:
+async def read(path: Path, kind: Kind) -> list[Row]:
     """The rows of a file."""
-    reader = EventLines(path).partitions()[0].open(kind, None)
-    rows = reader.read(100_000)
+    reader = await EventLines(path).partitions()[0].open(kind, None)
+    rows = await reader.read(100_000)
     reader.close()
     return rows
 
 
-def test_files_hold_the_same_events(tmp_path: Path) -> None:
+async def test_files_hold_the_same_events(tmp_path: Path) -> None:
     options = Options(events=1000, generators=2, group=10, rate=3)
     assert write(tmp_path, options) == {Person: 20, Auction: 60, Bid: 920}
     events = list(in_order_of_emission(options))
     for kind, name in ((Person, "person"), (Auction, "auction"), (Bid, "bid")):
-        values = [row.value for row in read(tmp_path / f"{name}.jsonl", kind)]
+        values = [row.value for row in await read(tmp_path / f"{name}.jsonl", kind)]
         assert values == [event for event in events if isinstance(event, kind)]
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "auction.jsonl",
@@ -438,7 +440,7 @@ def test_files_hold_the_same_events(tmp_path: Path) -> None:
     assert isinstance(line["expires"], int)
 
 
-def test_times_of_others_may_be_text(tmp_path: Path) -> None:
+async def test_times_of_others_may_be_text(tmp_path: Path) -> None:
     path = tmp_path / "bid.jsonl"
     path.write_text(
         '{"auction":1,"bidder":2,"price":3,"date_time":"2020-01-01T01:00:00.5+01:00","url":"x"}\n'
@@ -446,7 +448,7 @@ def test_times_of_others_may_be_text(tmp_path: Path) -> None:
         '{"auction":1,"bidder":2,"price":3,"date_time":99999999999999999999}\n'
         '{"auction":1,"bidder":2,"date_time":0}\n'
     )
-    one, other, too_large, incomplete = read(path, Bid)
+    one, other, too_large, incomplete = await read(path, Bid)
     moment = datetime(2020, 1, 1, 0, 0, 0, 500_000, tzinfo=UTC)
     assert one.value == Bid(1, 2, 3, moment)
     assert other.value == Bid(1, 2, 3, moment, "e")

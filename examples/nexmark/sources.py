@@ -23,7 +23,7 @@ with a time zone; ``extra`` may be missing, other fields are left alone.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
@@ -45,7 +45,7 @@ from examples.nexmark.model import (
 from examples.nexmark.options import LONGEST_DELAY, STRIDE, Options
 from millwheel import JsonLines, Pipeline, Stream, Table
 from millwheel.errors import InputError
-from millwheel.sources import Partition, Reader, Row
+from millwheel.sources import Lag, Partition, Reader, Row
 
 PEOPLE = Stream("people", Person)
 AUCTIONS = Stream("auctions", Auction)
@@ -138,6 +138,11 @@ class MadeEvents:
     kind: Kind
     options: Options
 
+    @property
+    def bounded(self) -> bool:
+        """The number of events is known."""
+        return True
+
     def partitions(self) -> list[Partition]:
         """One for each generator."""
         return [
@@ -174,7 +179,7 @@ class GeneratorPartition:
         generators = self.options.generators
         return f"nexmark {self.kind.__name__.lower()}, generator {self.index} of {generators}"
 
-    def open(self, value_type: Any, position: dict[str, Any] | None) -> GeneratorReader:
+    async def open(self, value_type: Any, position: dict[str, Any] | None) -> GeneratorReader:
         """Start at a stored position, or at the first event.
 
         The position is one of the same events: other options are another source, and a pipeline
@@ -214,6 +219,7 @@ class GeneratorReader:
         self._made = self._make(start)
         self._waiting: list[Row] = []
         """Made and not read yet."""
+        self._ended = False
         to_skip = place.row - place.first
         while to_skip and (rows := next(self._made, None)) is not None:
             self._waiting = rows[to_skip:]
@@ -234,13 +240,22 @@ class GeneratorReader:
             row += len(rows)
             yield rows
 
-    def read(self, limit: int) -> list[Row]:
+    @property
+    def ended(self) -> bool:
+        """Whether all events were read."""
+        return self._ended
+
+    async def read(self, limit: int) -> list[Row]:
         """Up to `limit` further rows; an empty list at the end."""
         rows = self._waiting
         while len(rows) < limit and (more := next(self._made, None)) is not None:
             rows = rows + more if rows else more
         self._waiting = rows[limit:]
+        self._ended = not rows
         return rows[:limit]
+
+    async def wait(self) -> None:
+        """Return at once: events are made when they are read."""
 
     def position(self, acknowledged: int) -> dict[str, Any]:
         """The first row not acknowledged, and where its block begins."""
@@ -254,8 +269,12 @@ class GeneratorReader:
         """The share of the blocks begun."""
         return min(1.0, self._marks[-1].block / self._blocks)
 
+    def lag(self) -> Lag:
+        """Not known: how many events are of the kind shows when they are made."""
+        return Lag()
+
     def close(self) -> None:
-        """Nothing to let go."""
+        """Nothing is open."""
 
 
 # ------------------------------------------------------------------------------- read
@@ -266,6 +285,11 @@ class EventLines:
 
     def __init__(self, path: Path) -> None:
         self._lines = JsonLines(path)
+
+    @property
+    def bounded(self) -> bool:
+        """A file has an end."""
+        return self._lines.bounded
 
     def partitions(self) -> list[Partition]:
         """The file."""
@@ -287,13 +311,13 @@ class EventFile:
         """The file's own."""
         return self.file.identity
 
-    def open(self, value_type: Any, position: dict[str, Any] | None) -> EventReader:
+    async def open(self, value_type: Any, position: dict[str, Any] | None) -> EventReader:
         """Start at a stored position, or at the beginning.
 
         Raises:
-            InputError: the file is missing, or what was already read of it has changed.
+            InputError: the file is missing, or acknowledged rows of it have changed.
         """
-        return EventReader(self.file.open(_line_type(value_type), position), value_type)
+        return EventReader(await self.file.open(_line_type(value_type), position), value_type)
 
 
 def _line_type(kind: Kind) -> Any:
@@ -317,13 +341,20 @@ class EventReader:
             for number, field in enumerate(msgspec.structs.fields(kind))
             if field.type is datetime
         ]
+        self.wait = lines.wait
         self.position = lines.position
         self.progress = lines.progress
+        self.lag = lines.lag
         self.close = lines.close
 
-    def read(self, limit: int) -> list[Row]:
-        """Up to `limit` further rows; an empty list at the end of what is there now."""
-        rows = self._lines.read(limit)
+    @property
+    def ended(self) -> bool:
+        """Whether the file was read to its end."""
+        return self._lines.ended
+
+    async def read(self, limit: int) -> Sequence[Row]:
+        """Up to `limit` further rows; none at the end of the file."""
+        rows = await self._lines.read(limit)
         for row in rows:
             if row.error is None:
                 try:

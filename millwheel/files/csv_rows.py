@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import re
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -15,15 +14,13 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from millwheel.errors import InputError, UsageError
-from millwheel.files.packed import Bytes
-from millwheel.files.reader import (
+from millwheel.files.rows import (
     CLOSING,
     PLAIN,
     QUOTED,
     START,
     BadRow,
-    FileReader,
-    Mark,
+    RowFormat,
     listed,
     split_lines,
 )
@@ -114,12 +111,12 @@ def _if_null(found: msgspec.inspect.Type, required: bool) -> _NullMeaning:
     return "default"
 
 
-class CsvReader(FileReader):
-    def __init__(
-        self, name: str, source: Bytes, value_type: Any, dialect: Dialect, max_row_bytes: int
-    ) -> None:
-        super().__init__(name, source, max_row_bytes)
-        self.format = f"csv {dialect.delimiter}{dialect.quote or ''}"
+class CsvFormat(RowFormat):
+    has_header = True
+
+    def __init__(self, file: str, value_type: Any, dialect: Dialect, max_row_bytes: int) -> None:
+        super().__init__(file, max_row_bytes)
+        self.name = f"csv {dialect.delimiter}{dialect.quote or ''}"
         self._type = value_type
         self._types = GenericAlias(list, (value_type,))
         self._optional = dialect.optional
@@ -142,36 +139,20 @@ class CsvReader(FileReader):
         self._names: tuple[str, ...] = ()
         self._if_null: tuple[_NullMeaning, ...] = ()
         self._pick: Callable[[Sequence[str]], Sequence[str]] = tuple
-        self._read_header(_fields_of(value_type))
-        self._marks = deque([Mark(0, self._byte, self._line)])
+        self._wanted = _fields_of(value_type)
 
-    def _read_header(self, wanted: _Fields) -> None:
-        columns: list[str] | None = None
-        while columns is None:
-            long: list[Row] = []
-            if not self._fill(long):
-                raise InputError(f"{self._name}: is empty; a CSV file starts with a header row")
-            if long:
-                error = long[0].error
-                assert error is not None
-                raise error
-            while columns is None and self._next < len(self._raws):
-                raw = self._raws[self._next]
-                if not self._is_blank(raw):
-                    try:
-                        self._check(raw)
-                        columns = self._cells(raw)
-                    except (BadRow, UnicodeDecodeError) as error:
-                        what = self._what_is_wrong(raw, error)
-                        raise InputError(
-                            f"{self._name}, line {self._line}: the header: {what}"
-                        ) from error
-                self._pass([raw], 0, self._line + 1 + raw.count(b"\n"))
+    def read_header(self, raw: bytes, line: int) -> None:
+        try:
+            self.check(raw)
+            columns = self._cells(raw)
+        except (BadRow, UnicodeDecodeError) as error:
+            what = self.what_is_wrong(raw, error)
+            raise InputError(f"{self.file}, line {line}: the header: {what}") from error
         self._columns = tuple(columns)
-        self._choose_columns(wanted)
+        self._choose_columns(self._wanted)
 
     def _choose_columns(self, wanted: _Fields) -> None:
-        columns, name = self._columns, self._name
+        columns, name = self._columns, self.file
         type_name = getattr(self._type, "__name__", str(self._type))
         # Spreadsheets leave nameless columns at the end; nothing can ask for these.
         counted = [c for c in columns if c or wanted.fields is None]
@@ -205,13 +186,13 @@ class CsvReader(FileReader):
         self._if_null = tuple(if_null.get(c, "text") for c in self._names)
         places = [columns.index(c) for c in self._names]
         if len(places) == len(columns):
-            return
-        if len(places) > 1:
+            self._pick = tuple
+        elif len(places) > 1:
             self._pick = itemgetter(*places)
         else:
             self._pick = lambda cells: [cells[place] for place in places]
 
-    def _split(self, buffer: bytes, start: int) -> list[bytes]:
+    def split(self, buffer: bytes, start: int) -> list[bytes]:
         if not self._quoted or buffer.find(self._quoted, start) < 0:
             return split_lines(buffer, start)
         raws = []
@@ -222,7 +203,7 @@ class CsvReader(FileReader):
             start = end
         return raws
 
-    def _find_end(self, piece: bytes, state: int) -> tuple[int, int]:
+    def find_end(self, piece: bytes, state: int) -> tuple[int, int]:
         place = 0
         while place < len(piece):
             if state == QUOTED:
@@ -242,14 +223,14 @@ class CsvReader(FileReader):
                     return place, state
         return 0, state
 
-    def _is_blank(self, raw: bytes) -> bool:
+    def is_blank(self, raw: bytes) -> bool:
         return raw in (b"", b"\r")
 
-    def _is_whole(self, raw: bytes) -> bool:
+    def is_whole(self, raw: bytes) -> bool:
         return not self._quoted or self._match_all(raw) is not None
 
-    def _decode(self, raws: list[bytes], rows: list[Row]) -> int:
-        offset, line = self._rows, self._line
+    def decode(self, raws: list[bytes], rows: list[Row], number: int, line: int) -> int:
+        offset = number
         values = self._decode_together(raws)
         if values is not None:
             if b"\n" in b"".join(raws):
@@ -261,7 +242,7 @@ class CsvReader(FileReader):
             rows += map(Row, count(offset), count(line), values)
             return line + len(raws)
         for raw in raws:
-            if not self._is_blank(raw):
+            if not self.is_blank(raw):
                 rows.append(self._decode_one(raw, offset, line))
                 offset += 1
             line += 1 + raw.count(b"\n")
@@ -274,7 +255,7 @@ class CsvReader(FileReader):
         of the time of `msgspec.convert` and `csv.reader` goes into starting.
         """
         whole = b"\n".join(raws)
-        if len(whole) > self._max_row_bytes or b"" in raws:
+        if len(whole) > self.max_row_bytes or b"" in raws:
             return None
         if b"\r" in whole:
             if b"\r" in raws or whole.count(b"\r") != sum(raw.endswith(b"\r") for raw in raws):
@@ -316,13 +297,13 @@ class CsvReader(FileReader):
 
     def _decode_one(self, raw: bytes, offset: int, line: int) -> Row:
         try:
-            self._check(raw)
+            self.check(raw)
             cells = self._cells(raw)
             self._check_width(cells)
             (values,) = self._assign([cells])
             return Row(offset, line, self._convert(values))
         except Exception as error:  # a type's __post_init__ may raise anything
-            return self._bad(offset, line, raw, self._what_is_wrong(raw, error))
+            return self.bad(offset, line, raw, self.what_is_wrong(raw, error))
 
     def _check_width(self, cells: list[str]) -> None:
         if len(cells) != len(self._columns):

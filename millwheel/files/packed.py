@@ -40,6 +40,10 @@ class Bytes(Protocol):
         """The share of the file taken in so far, 0 to 1."""
         ...
 
+    def left(self) -> int:
+        """Bytes that are there, as they lie in the file, and were not taken in yet."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -76,6 +80,9 @@ class _Plain:
     def share(self) -> float:
         size = os.fstat(self._file.fileno()).st_size
         return self.taken / size if size else 1.0
+
+    def left(self) -> int:
+        return max(0, os.fstat(self._file.fileno()).st_size - self.taken)
 
     def close(self) -> None:
         self._file.close()
@@ -131,6 +138,9 @@ class _Gzip:
     def share(self) -> float:
         taken = self._file.taken
         return self._file.share() * ((taken - len(self._packed)) / taken if taken else 1.0)
+
+    def left(self) -> int:
+        return self._file.left() + len(self._packed)
 
     def close(self) -> None:
         self._file.close()
@@ -196,6 +206,9 @@ class _ZipMember:
 
     def share(self) -> float:
         return self._taken / self._info.file_size if self._info.file_size else 1.0
+
+    def left(self) -> int:
+        return round(self._info.compress_size * (1 - self.share()))
 
     def close(self) -> None:
         self._data.close()

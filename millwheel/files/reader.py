@@ -1,448 +1,426 @@
-"""A file cut into rows, whatever its format: positions, marks, digests, long and bad rows.
+"""A file cut into rows, whatever its format: what was handed out, and what of it is acknowledged.
 
-What makes it safe to read again is told in `millwheel.files`.
+::
+
+    0        acknowledged         handed out        in the buffer      end of file
+    |-------------|--------------------|------------------|................|
+    '- the proof -'---- the blocks ----'
+
+A *block* is a run of rows that was handed out together; it keeps its bytes until its rows are
+acknowledged (credits bound how many that are). The *proof* is what a stored position says of the
+bytes before it: a digest of all of them, or of some. It covers each byte when its row is acknowledged, and
+not before: rows that were only read ahead may be corrected before they are read again.
 """
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from itertools import accumulate
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import msgspec
-import xxhash
 
 from millwheel.errors import InputError
-from millwheel.files.packed import CHUNK_BYTES, READ_ANEW, RESTORE, Bytes
-from millwheel.sources import Row
+from millwheel.files.packed import CHUNK_BYTES
+from millwheel.files.rows import START, TEXT_CHARACTERS, RowFormat
+from millwheel.sources import Lag, Row
 
-MARK_ROWS = 1_000
-"""Rows between two marks at most (while there are fewer than `MAX_MARKS`)."""
-MAX_MARKS = 4_096
-"""Marks kept per reader; beyond it every second one is dropped."""
+BLOCK_ROWS = 1_000
+"""Rows decoded together at most."""
 READ_BYTES = 8 << 20
 """Handed out at a time, and what the buffer holds besides: rows may be large, and hundreds are asked for."""
-KEEP_BYTES = 16 << 20
-"""Bytes between mark and digest kept while a prefix is checked, so as not to unpack twice."""
-TEXT_CHARACTERS = 2_000
-"""Characters kept of a bad row."""
 
 BOM = b"\xef\xbb\xbf"
 UTF_16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 
-START, PLAIN, QUOTED, CLOSING = range(4)
-"""Where a row is being cut: at a cell's start, in it, in its quotes, behind a quote in them. Without
-quotes, only the first."""
+
+class Proof(Protocol):
+    """What can be said later of the bytes that came before a place."""
+
+    def update(self, data: bytes | memoryview) -> None: ...
+
+    def copy(self) -> Self: ...
 
 
-class Mark(NamedTuple):
-    """A place between two rows: the next row's number, its first byte, its line (from 1)."""
+P = TypeVar("P", bound=Proof)
+F = TypeVar("F")
+
+
+class Place(msgspec.Struct, Generic[F]):
+    """A place between two rows."""
+
+    file: F
+    byte: int = 0
+    """The first one that was not handed out."""
+    line: int = 1
+    """Of that byte, or of the row at `cut`."""
+    cut: int | None = None
+    """Where the row before this place begins, if it was taken without a newline behind it."""
+
+
+class _Block(msgspec.Struct, Generic[P, F]):
+    """Rows handed out together. Also a header, which is no row, or the begin of another file."""
 
     row: int
-    byte: int
-    line: int
+    end_row: int
+    buffer: bytes
+    """Holds the bytes of the block from `start` on, up to `stop`."""
+    start: int
+    taken: int
+    """Up to here the proof covers it."""
+    stop: int
+    ends: list[int]
+    """Where each row ends, relative to `start`; the newlines of the rows before count as none."""
+    newline: int
+    """1, or 0 if the newlines do count."""
+    end: Place[F]
+    proof: P | None = None
+    """At the end of the block, where its bytes are not kept."""
 
 
-class _Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is stored: see the picture in `millwheel.files`."""
+class _LongRow(Generic[P]):
+    """A row of more bytes than may be kept, while its end is looked for."""
 
-    format: str
-    """How the file was cut into rows; other rules would number them differently."""
-    row: int
-    mark_row: int
-    mark_byte: int
-    mark_line: int
-    read_byte: int
-    read_line: int
-    digest: str
-    """BLAKE2b-128 of the first `read_byte` unpacked bytes."""
-    unterminated: bool
-    """The bytes read end in a line without a newline."""
+    def __init__(self, proof: P, skip: int) -> None:
+        self.proof = proof
+        self.skip = skip
+        """Bytes at its begin that the proof covers already."""
+        self.text = b""
+        self.size = self.newlines = 0
+        self.state = START
 
-    def check(self) -> None:
-        if not (0 <= self.mark_byte <= self.read_byte and 0 <= self.mark_row <= self.row):
-            raise ValueError("its numbers do not fit together")
+    def add(self, part: bytes) -> None:
+        self.proof.update(part[self.skip :])
+        self.skip = max(0, self.skip - len(part))
+        self.text += part[: 4 * TEXT_CHARACTERS - len(self.text)]
+        self.size += len(part)
+        self.newlines += part.count(b"\n")
 
 
-class FileReader(ABC):
-    """A file cut into raw rows; what a row is and means is up to the two kinds below.
+class FileReader(ABC, Generic[P, F]):
+    """Cuts the bytes of files into rows. Where they come from, and what is stored, is up to two kinds.
 
-    `_buffer` holds the file's bytes from `_base` on. All before `_byte` was handed out;
-    `_raws[_next:]` are the whole rows that come after it, without their newlines.
+    `_buffer` holds the file's bytes from `_base` on. Those before `_byte` were handed out;
+    `_raws[_next:]` are the whole rows that come after it, `_lead` bytes further on.
     """
 
-    format = ""
+    def __init__(self, format_: RowFormat, proof: P, file: F) -> None:
+        self._format = format_
+        self._proof: P = proof
+        self._acknowledged = 0
+        self._place: Place[F] = Place(file)
+        """Of the first row not acknowledged."""
+        self._blocks: deque[_Block[P, F]] = deque()
+        self._failure: InputError | None = None
+        self._rows = 0
+        self._taken = 0
+        self._pieces = 0
+        self._go_to(Place(file))
 
-    def __init__(self, name: str, source: Bytes, max_row_bytes: int) -> None:
-        self._name = name
-        self._source = source
-        self._max_row_bytes = max_row_bytes
+    def _go_to(self, place: Place[F]) -> None:
+        """Read on here; the bytes come from the row that was cut off, if there is one."""
+        self._file = place.file
+        self._byte, self._line, self._cut = place.byte, place.line, place.cut
+        self._base = place.byte if place.cut is None else place.cut
         self._buffer = b""
-        self._base = 0
+        self._searched = self._lead = 0
         self._raws: list[bytes] = []
         self._next = 0
-        self._rows = 0
-        self._byte = 0
-        self._line = 1
-        self._hash = xxhash.xxh3_128()
-        self._hashed = 0
-        self._unterminated = False
-        self._at_end = False
-        self._failure: InputError | None = None
-        self._read: _Position | None = None
-        """The position last made or opened: its digest reaches furthest."""
-        self._marks = deque([Mark(0, 0, 1)])
-        self._spacing = 1
+        self._long: _LongRow[P] | None = None
+        self._header_due = self._format.has_header and place.byte == 0
 
     # -- the Reader protocol
 
-    def read(self, limit: int) -> list[Row]:
-        """Up to `limit` further rows, fewer if they are large; an empty list at the end of what is there
-        now.
+    async def read(self, limit: int) -> list[Row]:
+        """Up to `limit` further rows, fewer if they are large; none if none is there now.
+
+        It may be cancelled: rows that it has taken are never lost.
 
         Raises:
-            InputError: the file is damaged here, was cut, or grew within its last row.
-                Rows before that place are returned first; from then on each call raises.
+            InputError: the file is damaged here, or cannot be read on. Rows before that
+                place are returned first; from then on each call raises.
         """
         if self._failure is not None:
             raise self._failure
         rows: list[Row] = []
-        enough = self._byte + READ_BYTES
-        while len(rows) < limit and (self._byte < enough or not rows):
-            if self._next == len(self._raws):
-                try:
-                    self._at_end = not self._fill(rows)
-                except InputError as error:
-                    self._failure = error
-                    if rows:
-                        break
-                    raise
-                if self._at_end:
+        enough = self._taken + READ_BYTES
+        self._pieces = 0
+        try:
+            while len(rows) < limit and (self._taken < enough or not rows):
+                if self._next < len(self._raws):
+                    self._hand_out(limit - len(rows), rows)
+                elif not await self._fill(rows):
                     break
-            else:
-                stop = self._next + min(limit - len(rows), MARK_ROWS)
-                block = self._raws[self._next : stop]
-                before = len(rows)
-                line = self._decode(block, rows)
-                self._pass(block, len(rows) - before, line)
-            self._mark()
+        except InputError as error:
+            self._failure = error
+            if not rows:
+                raise
         return rows
 
     def position(self, acknowledged: int) -> dict[str, Any]:
-        """What to store so that `open` goes on with row `acknowledged`.
+        """What to store so that `open` goes on with row `acknowledged`; it covers what is before."""
+        assert self._acknowledged <= acknowledged <= self._rows, (self._acknowledged, self._rows)
+        self._acknowledged = acknowledged
+        blocks = self._blocks
+        while blocks and blocks[0].end_row <= acknowledged:
+            block = blocks.popleft()
+            self._prove(block, block.stop)
+            if block.proof is not None:
+                self._proof = block.proof
+            self._place = block.end
+        if blocks and (done := acknowledged - blocks[0].row) > 0:
+            block = blocks[0]
+            begun = block.taken
+            self._prove(block, block.start + block.ends[done - 1] + done * block.newline)
+            place = self._place
+            self._place = Place(
+                place.file,
+                place.byte + block.taken - begun,
+                place.line + block.buffer.count(b"\n", begun, block.taken),
+            )
+        return self._describe(acknowledged, self._place, self._proof)
+
+    def _prove(self, block: _Block[P, F], stop: int) -> None:
+        if block.taken < stop:
+            self._proof.update(memoryview(block.buffer)[block.taken : stop])
+            block.taken = stop
+
+    @abstractmethod
+    def lag(self) -> Lag:
+        """How many bytes are there and not handed out yet."""
+
+    # -- where bytes come from, and what is stored
+
+    @abstractmethod
+    def _describe(self, row: int, place: Place[F], proof: P) -> dict[str, Any]:
+        """The stored position of a place."""
+
+    @abstractmethod
+    def _read_piece(self, size: int) -> bytes:
+        """1 to `size` further bytes of the file; none at the end of what is there now."""
+
+    @abstractmethod
+    def _at_end(self, rows: list[Row]) -> bool:
+        """What to do at the end of what is there: whether there is more all the same."""
+
+    # -- handing out
+
+    def _hand_out(self, limit: int, rows: list[Row]) -> None:
+        """Decode the next raw rows."""
+        raws = self._raws
+        if self._next or limit < len(raws) or len(raws) > BLOCK_ROWS:
+            raws = raws[self._next : self._next + min(limit, BLOCK_ROWS)]
+        before = len(rows)
+        line = self._format.decode(raws, rows, self._rows, self._line)
+        self._next += len(raws)
+        ends = list(accumulate(map(len, raws)))
+        size = ends[-1] + len(raws)
+        count = len(rows) - before
+        if count == len(raws):
+            self._cover(count, size, line, ends, 1)
+        else:
+            is_blank = self._format.is_blank
+            numbered = enumerate(zip(ends, raws, strict=True), 1)
+            ends = [end + number for number, (end, raw) in numbered if not is_blank(raw)]
+            self._cover(count, size, line, ends, 0)
+
+    def _cover(
+        self,
+        count: int,
+        size: int,
+        line: int,
+        ends: list[int],
+        newline: int,
+        cut: int | None = None,
+    ) -> None:
+        """Account for bytes that were handed out: `count` rows in the next `size` bytes.
 
         Args:
-            acknowledged: rows fully handled, from the first on; never less than last time.
+            line: the one that comes after them.
+            ends: of each row, see `_Block`.
+            newline: whether `ends` leave the newlines out.
+            cut: where the last of the rows begins in the file, if it has no newline.
         """
-        marks = self._marks
-        assert marks[0].row <= acknowledged <= self._rows, (marks[0], acknowledged, self._rows)
-        while len(marks) > 1 and marks[1].row <= acknowledged:
-            marks.popleft()
-        if len(marks) < MAX_MARKS // 4:
-            self._spacing = 1
-        mark = marks[0]
-        read = self._read
-        if read is None or read.read_byte < self._byte:
-            self._hash_up()
-            read = _Position(
-                self.format,
-                acknowledged,
-                *mark,
-                self._byte,
-                self._line,
-                self._hash.hexdigest(),
-                self._unterminated,
-            )
-            self._read = read
-        stored = msgspec.structs.asdict(read)
-        stored["row"] = acknowledged
-        stored["mark_row"], stored["mark_byte"], stored["mark_line"] = mark
-        return stored
-
-    def progress(self) -> float:
-        """The share of the file handed out so far, 0 to 1."""
-        fetched = self._base + len(self._buffer)
-        share = self._source.share()
-        if self._at_end or not fetched:
-            return share
-        return min(1.0, share * self._byte / fetched)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._source.close()
-
-    # -- what a kind of file defines
-
-    @abstractmethod
-    def _split(self, buffer: bytes, start: int) -> list[bytes]:
-        """The whole raw rows in `buffer` from `start` on."""
-
-    @abstractmethod
-    def _find_end(self, piece: bytes, state: int) -> tuple[int, int]:
-        """Where a row ends in a piece of it (behind the newline, or 0), and the new state."""
-
-    @abstractmethod
-    def _is_blank(self, raw: bytes) -> bool:
-        """Whether a raw row is a blank line."""
-
-    @abstractmethod
-    def _decode(self, raws: list[bytes], rows: list[Row]) -> int:
-        """Append the rows that `raws` make to `rows`; returns the line that comes after."""
-
-    @abstractmethod
-    def _is_whole(self, raw: bytes) -> bool:
-        """Whether a last row without a newline is more than half a row."""
+        if lead := self._lead:
+            self._lead = 0
+            size += lead
+            ends = [end + lead for end in ends]
+        start = self._byte - self._base
+        first = self._rows
+        self._rows += count
+        self._byte += size
+        self._taken += size
+        self._line, self._cut = line, cut
+        end = Place(self._file, self._byte, line, cut)
+        self._blocks.append(
+            _Block(first, self._rows, self._buffer, start, start, start + size, ends, newline, end)
+        )
 
     # -- cutting the file into raw rows
 
-    def _fill(self, rows: list[Row]) -> bool:
-        """Get the next raw rows, or append one bad row that was too long; false at the end."""
-        self._hash_up()
-        self._buffer = self._buffer[self._byte - self._base :]
-        self._base = self._byte
+    async def _fill(self, rows: list[Row]) -> bool:
+        """Find the next raw rows, or append one row that is not decoded with others.
+
+        It waits only while `rows` is empty, and whatever it did until then is kept.
+
+        Returns:
+            False: there is no more now.
+        """
+        self._raws, self._next = [], 0
+        self._drop_what_was_handed_out()
+        pieces = 0
         while True:
-            if self._may_start():
-                start = self._byte - self._base
-                self._raws = self._split(self._buffer, start)
-                self._next = 0
-                if self._raws:
-                    return True
-                if len(self._buffer) - start > self._max_row_bytes:
-                    rows.append(self._pass_long_row(start))
-                    return True
-            # in ever larger pieces while a long row is incomplete: else it takes quadratic time
-            piece = self._source.read(max(CHUNK_BYTES, min(len(self._buffer), self._max_row_bytes)))
-            if not piece:
-                return self._take_last()
-            self._buffer += piece
-
-    def _may_start(self) -> bool:
-        """Step over what may stand before a row: the byte order mark, or a newline still owed."""
-        if self._byte == 0:
-            if self._buffer.startswith(UTF_16_BOMS):
-                raise InputError(f"{self._name}: is UTF-16; convert it to UTF-8")
-            if self._buffer.startswith(BOM):
-                self._byte = len(BOM)
-        if self._unterminated:
-            rest = self._buffer[self._byte - self._base :][:2]
-            if rest in (b"", b"\r"):
+            found, header_due = len(rows), self._header_due
+            if self._long is None:
+                self._cut_up(rows)
+            if self._long is not None:
+                self._pass_long_row(rows)
+            if self._raws or len(rows) > found or header_due > self._header_due:
+                return True
+            if pieces and rows:
                 return False
-            self._check_newline(rest, self._line - 1)
-            last = self._marks[-1]
-            step = 1 if rest[0] == 0x0A else 2
-            if last.byte == self._byte:
-                self._marks[-1] = last._replace(byte=self._byte + step)
-            self._byte += step
-            self._unterminated = False
-        return True
+            # in ever larger pieces while a long row is incomplete: else it takes quadratic time
+            size = max(CHUNK_BYTES, min(len(self._buffer), self._format.max_row_bytes))
+            piece = self._read_piece(size)
+            if not piece:
+                if not self._at_end(rows):
+                    return False
+                if len(rows) > found:
+                    return True
+            self._buffer = self._buffer + piece if self._buffer else piece
+            pieces += 1
+            self._pieces += 1
+            if self._pieces > 1 and not rows:
+                await asyncio.sleep(0)
 
-    def _check_newline(self, following: bytes, line: int) -> None:
-        if not following.startswith((b"\n", b"\r\n")) and following not in (b"", b"\r"):
-            raise InputError(
-                f"{self._name}, line {line}: the file ended within this line when it was read, "
-                "and now the line goes on, so a part of it was taken for a whole row. "
-                f"Let files grow by whole lines, newline included. {RESTORE}"
-            )
+    def _drop_what_was_handed_out(self) -> None:
+        keep = self._byte if self._cut is None else self._cut
+        if keep > self._base:
+            self._buffer = self._buffer[keep - self._base :]
+            self._searched = max(0, self._searched - (keep - self._base))
+            self._base = keep
 
-    def _take_last(self) -> bool:
-        """At the end of the file: a last line without a newline is a row, too."""
-        last = self._buffer[self._byte - self._base :]
-        if self._unterminated or self._is_blank(last):
-            return False
-        if not self._is_whole(last):
-            raise self._open_quote(self._line)
-        self._raws, self._next = [last], 0
-        self._unterminated = True
-        return True
+    def _cut_up(self, rows: list[Row]) -> None:
+        """Find the whole rows in the buffer."""
+        buffer = self._buffer
+        if self._base == 0 and self._byte == 0:
+            if buffer.startswith(UTF_16_BOMS):
+                raise InputError(f"{self._format.file}: is UTF-16; convert it to UTF-8")
+            if BOM.startswith(buffer[:3]):
+                if len(buffer) < len(BOM):
+                    return
+                self._lead = len(BOM)
+        start = (
+            self._lead
+        )  # of what is neither handed out nor passed, or of the row that was cut off
+        if buffer.find(b"\n", max(start, self._searched)) >= 0:
+            raws = self._format.split(buffer, start)
+            if raws and self._cut is not None:
+                raws = self._take_rest(raws, rows)
+            if raws and self._header_due:
+                raws = self._take_header(raws)
+            self._raws, self._next = raws, 0
+            if raws or len(rows):
+                return
+            self._drop_what_was_handed_out()
+            start = self._lead
+        self._searched = len(self._buffer)
+        if len(self._buffer) - start > self._format.max_row_bytes:
+            self._begin_long_row()
 
-    def _pass(self, raws: list[bytes], rows: int, line: int) -> None:
-        """Account for raw rows that were handed out."""
-        self._rows += rows
-        self._line = line
-        self._byte += sum(map(len, raws)) + len(raws) - self._unterminated
-        self._next += len(raws)
-
-    def _pass_long_row(self, start: int) -> Row:
-        """Read to the end of a row without keeping it."""
-        self._hash_up()
-        digest = self._hash.copy()  # a failure below must leave the position as it is
-        text = b""
-        offset, line, size, newlines, state = self._rows, self._line, 0, 0, START
-        piece = self._buffer[start:]
-        while piece:
-            end, state = self._find_end(piece, state)
-            part = piece[:end] if end else piece
-            digest.update(part)
-            text += part[: 4 * TEXT_CHARACTERS - len(text)]
-            size += len(part)
-            newlines += part.count(b"\n")
-            if end:
-                self._buffer = piece[end:]
+    def _take_header(self, raws: list[bytes]) -> list[bytes]:
+        """Pass the header, and blank lines before it; gives the raw rows behind it."""
+        for number, raw in enumerate(raws, 1):
+            if not self._format.is_blank(raw):
+                self._format.read_header(raw, self._line + number - 1)
+                self._header_due = False
                 break
-            piece = self._source.read(CHUNK_BYTES)
-        else:
-            if state == QUOTED:
-                raise self._open_quote(line)
-            self._buffer = b""
-            self._unterminated = True
-        self._hash = digest
-        self._byte += size
-        self._hashed = self._base = self._byte
-        self._line += newlines + self._unterminated
-        self._rows += 1
-        size -= not self._unterminated
-        return self._bad(offset, line, text[:size], self._too_long(size))
+        passed = raws[:number]
+        lines = sum(raw.count(b"\n") for raw in passed) + number
+        self._cover(0, sum(map(len, passed)) + number, self._line + lines, [], 0)
+        return raws[number:]
 
-    def _open_quote(self, line: int) -> InputError:
+    def _take_rest(self, raws: list[bytes], rows: list[Row]) -> list[bytes]:
+        """Pass what came behind a row that was taken without a newline; gives the raw rows behind it."""
+        assert self._cut is not None
+        raw = raws[0]
+        taken = self._byte - self._cut
+        line = self._line + raw.count(b"\n") + 1
+        if self._format.is_blank(raw[taken:]):
+            self._cover(0, len(raw) + 1 - taken, line, [], 0)
+        else:
+            self._refuse_rest(raw, rows)
+            size = len(raw) + 1 - taken
+            self._cover(1, size, line, [size], 0)
+        return raws[1:]
+
+    def _refuse_rest(self, raw: bytes, rows: list[Row]) -> None:
+        """A row that was taken as it stood at the end of the file has become longer."""
+        assert self._cut is not None
+        taken = raw[: self._byte - self._cut].decode(errors="backslashreplace")
+        what = (
+            f"the file ended within this line when it was read, and {taken:.200} was taken for the whole "
+            "row and processed. Now the line goes on. Let the line end where it ended then, and if "
+            "the longer row is to be processed too, add it as a line of its own at the end. "
+            "A file that is still being written is read with follow=True: then unfinished lines wait"
+        )
+        rows.append(self._format.bad(self._rows, self._line, raw, what))
+
+    def _begin_long_row(self) -> None:
+        proof = self._proof.copy()
+        for block in self._blocks:
+            if block.proof is not None:
+                proof = block.proof.copy()
+            else:
+                proof.update(memoryview(block.buffer)[block.taken : block.stop])
+        if self._lead:
+            proof.update(self._buffer[: self._lead])
+            self._buffer = self._buffer[self._lead :]
+        self._long = _LongRow(proof, self._byte - self._base)
+
+    def _pass_long_row(self, rows: list[Row]) -> None:
+        """Look for the end of a row without keeping it."""
+        long, piece = self._long, self._buffer
+        assert long is not None
+        end, long.state = self._format.find_end(piece, long.state)
+        long.add(piece[:end] if end else piece)
+        self._buffer = piece[end:] if end else b""
+        if end:
+            self._end_long_row(rows, ends_in_newline=True)
+
+    def _end_long_row(self, rows: list[Row], *, ends_in_newline: bool) -> None:
+        long, self._long = self._long, None
+        assert long is not None
+        size = long.size - ends_in_newline
+        what = self._format.too_long(size)
+        if self._header_due:
+            raise InputError(f"{self._format.file}, line {self._line}: the header: {what}")
+        rows.append(self._format.bad(self._rows, self._line, long.text[:size], what))
+        begin = self._byte if self._cut is None else self._cut
+        byte = begin + self._lead + long.size
+        line = self._line + (long.newlines if ends_in_newline else 0)
+        cut = None if ends_in_newline else begin
+        self._append_block(1, Place(self._file, byte, line, cut), long.proof)
+        self._taken += byte - self._byte
+        self._byte, self._line, self._cut = byte, line, cut
+        self._base = byte
+        self._searched = self._lead = 0
+
+    def _append_block(self, count: int, end: Place[F], proof: P) -> None:
+        """Account for rows whose bytes are not kept."""
+        first, self._rows = self._rows, self._rows + count
+        self._blocks.append(_Block(first, self._rows, b"", 0, 0, 0, [], 0, end, proof))
+
+    def _take_last(self, last: bytes, rows: list[Row]) -> None:
+        """Account for a last row that has no newline, and was appended to `rows`."""
+        size = len(last)
+        self._cover(1, size, self._line, [size], 0, cut=self._byte + self._lead)
+
+    def _open_quote(self) -> InputError:
         return InputError(
-            f"{self._name}, line {line}: a quote in the row that starts here is never closed, so "
-            "it cannot be told where the next row starts. Close it (rows read so far stay "
+            f"{self._format.file}, line {self._line}: a quote in the row that starts here is never "
+            "closed, so it cannot be told where the next row starts. Close it (rows read so far stay "
             "valid), or use quote=None if quotes mean nothing in this file"
         )
-
-    # -- positions
-
-    def _hash_up(self) -> None:
-        """Bring the running digest up to what was handed out."""
-        if self._hashed < self._byte:
-            start, stop = self._hashed - self._base, self._byte - self._base
-            self._hash.update(memoryview(self._buffer)[start:stop])
-            self._hashed = self._byte
-
-    def _mark(self) -> None:
-        if self._rows - self._marks[-1].row >= self._spacing:
-            self._marks.append(Mark(self._rows, self._byte, self._line))
-            if len(self._marks) > MAX_MARKS:
-                self._marks = deque(list(self._marks)[::2])
-                self._spacing *= 2
-
-    def resume(self, stored: dict[str, Any]) -> None:
-        """Check that what was read is unchanged, and go on behind it.
-
-        Raises:
-            InputError: it is not, or the position is none of this kind of file.
-        """
-        try:
-            position = msgspec.convert(stored, _Position)
-            position.check()
-        except ValueError as error:
-            raise InputError(
-                f"{self._name}: its stored position {stored!r:.300} cannot be understood: {error}"
-            ) from error
-        if position.format != self.format:
-            raise InputError(
-                f"{self._name}: was read as {position.format} before and is {self.format} now, "
-                f"which numbers the rows differently. Read it as before; or {READ_ANEW}"
-            )
-        source = self._source
-        source.seek(0)
-        self._hash = xxhash.xxh3_128()
-        self._hash_prefix(self._hash, position.mark_byte, position)
-        whole = self._hash.copy()
-        between = position.read_byte - position.mark_byte
-        kept: list[bytes] | None = [] if between <= KEEP_BYTES else None
-        self._hash_prefix(whole, between, position, kept)
-        if whole.hexdigest() != position.digest:
-            raise self._changed(position)
-        if position.unterminated:
-            following = source.read(2)
-            if len(following) == 1:
-                following += source.read(1)
-            self._check_newline(following, position.read_line - 1)
-            if kept is not None:
-                kept.append(following)
-        if kept is None:
-            source.seek(position.mark_byte)
-            kept = []
-        self._buffer = b"".join(kept)
-        self._base = self._byte = self._hashed = position.mark_byte
-        self._rows, self._line = position.mark_row, position.mark_line
-        self._unterminated = position.unterminated and not between
-        self._raws, self._next = [], 0
-        self._read = position
-        self._marks = deque([Mark(self._rows, self._byte, self._line)])
-        while self._rows < position.row:
-            if not self.read(min(MARK_ROWS, position.row - self._rows)):
-                raise self._changed(position, f"it has no row {position.row:,}")
-        self._marks = deque([Mark(self._rows, self._byte, self._line)])
-
-    def _hash_prefix(
-        self,
-        digest: xxhash.xxh3_128,
-        count: int,
-        position: _Position,
-        kept: list[bytes] | None = None,
-    ) -> None:
-        while count:
-            piece = self._source.read(min(CHUNK_BYTES, count))
-            if not piece:
-                raise self._changed(position, "it is shorter now")
-            digest.update(piece)
-            count -= len(piece)
-            if kept is not None:
-                kept.append(piece)
-
-    def _changed(self, position: _Position, what: str = "its digest differs") -> InputError:
-        return InputError(
-            f"{self._name}: the first {position.read_byte:,} bytes (before line "
-            f"{position.read_line}) are not what they were when they were read: {what}. "
-            f"A file may grow between runs, but not change. {RESTORE}"
-        )
-
-    # -- bad rows
-
-    def _bad(self, offset: int, line: int, raw: bytes, what: str) -> Row:
-        if self._unterminated:
-            what += " (it is the last line and has no newline: is the file still being written?)"
-        text = raw[: 4 * TEXT_CHARACTERS].decode(errors="backslashreplace")
-        # Postgres, where dead letters end up, does not store NUL
-        text = text.replace("\0", "\\x00")[:TEXT_CHARACTERS]
-        what = what.replace("\0", "\\x00")[:TEXT_CHARACTERS]
-        error = InputError(f"{self._name}, line {line}: {what}")
-        return Row(offset, line, error=error, text=text)
-
-    def _too_long(self, size: int) -> str:
-        return (
-            f"the row has {size:,} bytes, more than the limit of {self._max_row_bytes:,} "
-            "(max_row_bytes)"
-        )
-
-    def _what_is_wrong(self, raw: bytes, error: Exception) -> str:
-        if len(raw) > self._max_row_bytes:
-            return self._too_long(len(raw))
-        try:
-            raw.decode()
-        except UnicodeDecodeError as wrong:
-            return f"byte {wrong.start + 1:,} of the row is not UTF-8: {wrong.reason}"
-        if isinstance(error, (msgspec.MsgspecError, BadRow)):
-            return str(error)
-        return f"{type(error).__name__}: {error}"
-
-    def _check(self, raw: bytes) -> None:
-        if len(raw) > self._max_row_bytes or not is_utf_8(raw):
-            raise BadRow
-
-
-class BadRow(Exception):
-    """What is wrong with one row."""
-
-
-def split_lines(buffer: bytes, start: int) -> list[bytes]:
-    end = buffer.rfind(b"\n", start)
-    return buffer[start:end].split(b"\n") if end >= 0 else []
-
-
-def is_utf_8(data: bytes) -> bool:
-    if not data.isascii():
-        try:
-            data.decode()
-        except UnicodeDecodeError:
-            return False
-    return True
-
-
-def listed(names: Iterable[str]) -> str:
-    names = list(names)
-    shown = ", ".join(map(repr, names[:40]))
-    return shown if len(names) <= 40 else f"{shown} and {len(names) - 40} more"

@@ -9,13 +9,16 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from millwheel.errors import UsageError
-from millwheel.files.csv_rows import CsvReader, Dialect
-from millwheel.files.json_lines import JsonLinesReader
-from millwheel.files.packed import Bytes, open_bytes
-from millwheel.files.reader import FileReader, listed
+from millwheel.files.csv_rows import CsvFormat, Dialect
+from millwheel.files.json_lines import JsonLinesFormat
+from millwheel.files.packed import open_bytes
+from millwheel.files.rows import RowFormat, listed
+from millwheel.files.whole import WholeFileReader
 from millwheel.sources import Partition
 
 AnyPath: TypeAlias = "str | os.PathLike[str]"
+MakeFormat: TypeAlias = Callable[[str, Any], RowFormat]
+"""Of a file's name and the type of its rows."""
 MAX_ROW_BYTES = 8 << 20
 """The default limit of one row's bytes; a longer row is a bad row and is never kept whole."""
 
@@ -28,7 +31,7 @@ class FilePartition:
     """As given."""
     absolute: str
     member: str | None
-    make_reader: Callable[[str, Bytes, Any], FileReader]
+    make_format: MakeFormat
 
     @property
     def identity(self) -> str:
@@ -40,30 +43,36 @@ class FilePartition:
         """
         return self.absolute if self.member is None else f"{self.absolute}!{self.member}"
 
-    def open(self, value_type: Any, position: dict[str, Any] | None) -> FileReader:
+    async def open(self, value_type: Any, position: dict[str, Any] | None) -> WholeFileReader:
         """Start at a stored position, or at the beginning.
 
-        Hashes what was read before: about 1 s per GB; gzip and zip are unpacked for it.
+        Hashes what was acknowledged before: about 1 s per GB; gzip and zip are unpacked for it.
 
         Raises:
-            InputError: the file is missing, damaged or no such file, or what was already
-                read of it has changed.
+            InputError: the file is missing, damaged or no such file, or acknowledged rows of
+                it have changed.
             UsageError: rows cannot become values of this type.
         """
         name, source = open_bytes(self.path, self.absolute, self.member)
         try:
-            try:
-                reader = self.make_reader(name, source, value_type)
-            except (TypeError, NotImplementedError, NameError) as error:
-                raise UsageError(
-                    f"{name}: rows cannot be read as {value_type!r}: {error}"
-                ) from error
-            if position is not None:
-                reader.resume(position)
+            reader = WholeFileReader(format_of(self.make_format, name, value_type), source)
+            await reader.begin(position)
         except BaseException:
             source.close()
             raise
         return reader
+
+
+def format_of(make: MakeFormat, name: str, value_type: Any) -> RowFormat:
+    """The format for rows of a type.
+
+    Raises:
+        UsageError: rows cannot become values of this type.
+    """
+    try:
+        return make(name, value_type)
+    except (TypeError, NotImplementedError, NameError) as error:
+        raise UsageError(f"{name}: rows cannot be read as {value_type!r}: {error}") from error
 
 
 class Files(ABC):
@@ -88,15 +97,20 @@ class Files(ABC):
         if max_row_bytes < 1:
             raise UsageError(f"{kind}: max_row_bytes must be at least 1, not {max_row_bytes}")
 
+    @property
+    def bounded(self) -> bool:
+        """Whether the files have an end."""
+        return True
+
     def partitions(self) -> list[Partition]:
         """One partition per file, in the order given. Nothing is opened yet."""
         return [
-            FilePartition(path, absolute, self.member, self._make_reader)
+            FilePartition(path, absolute, self.member, self._make_format)
             for path, absolute in zip(self._paths, self._absolute, strict=True)
         ]
 
     @abstractmethod
-    def _make_reader(self, name: str, source: Bytes, value_type: Any) -> FileReader: ...
+    def _make_format(self, file: str, value_type: Any) -> RowFormat: ...
 
     def _describe(self, kind: str) -> dict[str, Any]:
         described: dict[str, Any] = {kind: self._paths if self._many else self._paths[0]}
@@ -126,8 +140,8 @@ class JsonLines(Files):
     ) -> None:
         super().__init__(path, member, max_row_bytes)
 
-    def _make_reader(self, name: str, source: Bytes, value_type: Any) -> FileReader:
-        return JsonLinesReader(name, source, value_type, self.max_row_bytes)
+    def _make_format(self, file: str, value_type: Any) -> RowFormat:
+        return JsonLinesFormat(file, value_type, self.max_row_bytes)
 
     def describe(self) -> dict[str, Any]:
         """What is stored of it in the graph."""
@@ -186,11 +200,11 @@ class Csv(Files):
         self.null = tuple(null)
         self.optional = tuple(optional)
 
-    def _make_reader(self, name: str, source: Bytes, value_type: Any) -> FileReader:
+    def _make_format(self, file: str, value_type: Any) -> RowFormat:
         dialect = Dialect(
             self.delimiter, self.quote, frozenset(self.null), frozenset(self.optional)
         )
-        return CsvReader(name, source, value_type, dialect, self.max_row_bytes)
+        return CsvFormat(file, value_type, dialect, self.max_row_bytes)
 
     def describe(self) -> dict[str, Any]:
         """What is stored of it in the graph."""

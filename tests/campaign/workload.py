@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table
-from millwheel.sources import Partition, Row
+from millwheel.sources import Lag, Partition, Row
 
 NAME = "campaign"
 VARIABLE = "CAMPAIGN_WORK"
@@ -182,6 +182,11 @@ class Made:
 
     work: Work
 
+    @property
+    def bounded(self) -> bool:
+        """The file says how many rows there are."""
+        return True
+
     def partitions(self) -> list[Partition]:
         """Each with its accounts."""
         return [Part(self.work, index) for index in range(PARTITIONS)]
@@ -203,7 +208,7 @@ class Part:
         """Its number."""
         return f"deposits {self.index}"
 
-    def open(self, value_type: Any, position: dict[str, Any] | None) -> Reader:
+    async def open(self, value_type: Any, position: dict[str, Any] | None) -> Reader:
         """Start at a stored row."""
         return Reader(self.work, self.index, 0 if position is None else int(position["row"]))
 
@@ -217,30 +222,44 @@ class Reader:
         self._next = row
         self._rows = 0
         self._look = row
+        self._ended = False
 
-    def read(self, limit: int) -> list[Row]:
+    @property
+    def ended(self) -> bool:
+        """Whether all rows were read."""
+        return self._ended
+
+    async def read(self, limit: int) -> list[Row]:
         """Up to `limit` further rows; an empty list at the end."""
         if self._next >= self._look or self._next + limit > self._rows:
             self._rows = rows_of(self._work)
             self._look = self._next + LOOK_ROWS
         first = self._next
         self._next = max(first, min(first + limit, self._rows))
+        self._ended = self._next == first
         base = self._index * KEYS
         return [
             Row(o, o + 1, Deposit(base + o * STRIDE % KEYS, o // KEYS))
             for o in range(first, self._next)
         ]
 
+    async def wait(self) -> None:
+        """Return at once: rows are made when they are read."""
+
     def position(self, acknowledged: int) -> dict[str, Any]:
         """The first row not acknowledged."""
         return {"row": acknowledged}
 
     def progress(self) -> float:
-        """Of what has no end nobody knows."""
+        """The share of the rows that the file tells of."""
         return min(1.0, self._next / max(self._rows, 1))
 
+    def lag(self) -> Lag:
+        """How many rows were not read yet."""
+        return Lag(rows=max(0, self._rows - self._next))
+
     def close(self) -> None:
-        """Nothing to let go."""
+        """Nothing is open."""
 
 
 def rows_of(work: Work) -> int:
