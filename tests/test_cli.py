@@ -504,19 +504,19 @@ def test_output_is_not_written_through_a_symbolic_link(shell: Shell, tmp_path: P
     rows = lines(20)
     shell.write(rows)
     output = tmp_path / "words"
-    shell("run", "wheel:to_files", OUTPUT=str(output))
+    shell("run", "wheel:to_files", "--keep-open", OUTPUT=str(output))
     (part,) = output.iterdir()
     victim = tmp_path / "victim.txt"
     part.rename(victim)
     before = victim.read_bytes()
     part.symlink_to(victim)
     shell.write(lines(20, first=20), append=True)
-    told = shell("run", "wheel:to_files", code=11, OUTPUT=str(output))
+    told = shell("run", "wheel:to_files", "--keep-open", code=11, OUTPUT=str(output))
     assert f"{part} is a symbolic link to {victim}" in told
     assert victim.read_bytes() == before
     part.unlink()
     victim.rename(part)
-    shell("run", "wheel:to_files", OUTPUT=str(output))
+    shell("run", "wheel:to_files", "--keep-open", OUTPUT=str(output))
     assert part.read_bytes().startswith(before)
     assert len(part.read_bytes()) > len(before)
 
@@ -1037,3 +1037,18 @@ def test_drop_takes_everything_and_asks_before(shell: Shell) -> None:
     assert shell("drop", name, "--yes") == f"removed pipeline {name}\n"
     assert "has no pipeline" in shell("drop", name, "--yes", code=2)
     shell("run", "wheel:pipeline", LATENESS="7")  # another graph: the old one is forgotten
+
+
+def test_rows_after_the_end_of_time_are_refused_with_the_ways_out(shell: Shell) -> None:
+    """A plain run on a file that has grown: every new row would be late, and dropped without a word."""
+    shell.write(lines(20))
+    _, _, said = shell.start("run", "wheel:pipeline").end()
+    assert "event_time_will_end" in said
+    shell.write(lines(20, first=20), append=True)
+    told = shell("run", "wheel:pipeline", code=5)
+    assert "line 21: this row came after event time had ended" in told
+    for way_out in ("follow=True", "--keep-open", "millwheel drop", "--accept-late"):
+        assert way_out in told
+    found = shell.json("run", "wheel:pipeline", "--accept-late")
+    assert found["read"] == 20
+    assert shell.json("run", "wheel:pipeline")["outcome"] == "nothing to do"
