@@ -7,6 +7,7 @@
     │   ├── GraphError        streams, computations and sinks do not fit together
     │   ├── SchemaBehind      the store's schema is older than this code
     │   ├── DeployRefused     the stored pipeline and this code do not agree
+    │   ├── PooledStore       Postgres is behind a connection pooler that drops sessions' settings
     │   └── PlacementRefused  a key interval cannot be split or merged as it stands
     ├── UserCodeError         user code, or a value it made, failed on one record
     │   ├── NotTheSameAgain   weak code was run again on a record, and produced something else
@@ -58,6 +59,11 @@ class DeployRefused(UsageError):
     """The stored pipeline and this code do not agree, and guessing would lose data."""
 
     exit_code = 4
+
+
+class PooledStore(UsageError):
+    """Postgres is reached through a connection pooler that does not pass on the settings of a session;
+    at the start, or since somebody has put it in between."""
 
 
 class PlacementRefused(UsageError):

@@ -34,6 +34,7 @@ from millwheel.errors import (
 from millwheel.sinks import Column, Table
 from millwheel.store import arrays, rows
 from millwheel.store.port import Commit
+from millwheel.store.session import OwnSession
 from millwheel.store.statements import FENCE, READ_COMMITTED, Part, Statements
 
 Parts = list[tuple[Part, dict[str, Any]]]
@@ -95,9 +96,14 @@ class PostgresLane:
         return self._connection is not None and self._connection.broken
 
     async def connect(self) -> None:
-        """Open the connection and note who serves it."""
+        """Open the connection and note who serves it.
+
+        Raises:
+            StoreUnavailable: nobody answers.
+            PooledStore: a connection pooler does.
+        """
         try:
-            self._connection = await AsyncConnection.connect(self._url, autocommit=True)
+            self._connection = await OwnSession.connect(self._url)
             arrays.register(self._connection.adapters)
             cursor = await self._connection.execute(self._statements.get("own_backend"))
             self.backend = await cursor.fetchone()

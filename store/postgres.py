@@ -22,7 +22,7 @@ from psycopg import AsyncConnection, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from millwheel.errors import Fenced, StoreError, StoreUnavailable
+from millwheel.errors import Fenced, PooledStore, StoreError, StoreUnavailable
 from millwheel.model import SLOTS, log_and_number, name_of
 from millwheel.sinks import Table
 from millwheel.store import deployment
@@ -52,6 +52,7 @@ from millwheel.store.port import (
     TimerChange,
     TimerPlace,
 )
+from millwheel.store.session import OwnSession
 from millwheel.store.statements import BUCKETED, READ_COMMITTED, Statements
 
 SEQUENCE = "sequence_number"
@@ -116,8 +117,10 @@ class PostgresStore:
             client_encoding="utf8",
             **{name: value for name, value in LIVELINESS.items() if name not in asked},
         )
+        self._pooled: PooledStore | None = None
+        """Why the last connection of a pool was not made, if a connection pooler is in between."""
         options = {
-            "autocommit": True,
+            "outcome": self._connected,
             "options": "-c search_path= -c statement_timeout=300000 "
             f"-c idle_in_transaction_session_timeout=60000 -c timezone=UTC -c jit=off {READ_COMMITTED}",
         }
@@ -130,6 +133,7 @@ class PostgresStore:
             reconnect_timeout=RECONNECT_SECONDS,
             reconnect_failed=_try_on,
             configure=self._note_backend,
+            connection_class=OwnSession,
             kwargs=options,
         )
         self._lifeline = AsyncConnectionPool(
@@ -140,6 +144,7 @@ class PostgresStore:
             timeout=2,
             reconnect_timeout=RECONNECT_SECONDS,
             reconnect_failed=_try_on,
+            connection_class=OwnSession,
             kwargs=options,
         )
         """For heartbeats alone: the lease does not wait until `_pool` has a connection left. Whoever
@@ -160,9 +165,10 @@ class PostgresStore:
 
         Raises:
             StoreUnavailable: nobody answers there.
+            PooledStore: a connection pooler does.
         """
         try:
-            async with await AsyncConnection.connect(self._url, autocommit=True) as connection:
+            async with await OwnSession.connect(self._url) as connection:
                 await connection.execute("SELECT 1")
         except psycopg.Error as error:
             raise StoreUnavailable(
@@ -172,6 +178,10 @@ class PostgresStore:
         await self._pool.open()
         await self._lifeline.open()
         return self
+
+    def _connected(self, pooled: PooledStore | None) -> None:
+        """A connection of a pool was made, or was not."""
+        self._pooled = pooled
 
     async def close(self) -> None:
         await self._leadership.close()
@@ -183,12 +193,14 @@ class PostgresStore:
 
     @asynccontextmanager
     async def _connection(
-        self, pool: AsyncConnectionPool[AsyncConnection[Any]] | None = None
+        self, pool: AsyncConnectionPool[OwnSession] | None = None
     ) -> AsyncIterator[AsyncConnection[Any]]:
         try:
             async with (pool or self._pool).connection() as connection:
                 yield connection
         except PoolTimeout as error:
+            if self._pooled is not None:
+                raise PooledStore(str(self._pooled)) from error
             raise StoreUnavailable("the store does not answer") from error
         except psycopg.errors.LockNotAvailable as error:
             raise StoreUnavailable(
