@@ -504,7 +504,7 @@ async def test_times_that_cannot_be_are_bad_rows(which: str, wrong: datetime, re
         world = World(pipeline)
         if on_error == "fail":
             with pytest.raises(
-                InputError, match=f"line 2: the timestamp of stream 'items'.*{reason}"
+                InputError, match=rf"line 2: {which}= of inject\('items', .*{reason}"
             ):
                 await world.run(close_at_end=True)
         else:

@@ -164,15 +164,15 @@ class KeyedReader:
             key = extractor(value)
         except BaseException as error:
             raise UserCodeError(
-                f"the key extractor of {self.step.name!r}, {place_of(extractor)}, failed on a value "
-                f"of stream {stream!r}: {reason(error)}; value {shown(value, 300)}"
+                f"the key extractor of {self.step.name!r} failed on a value of stream {stream!r}: "
+                f"{reason(error)}; value {shown(value, 300)}; the extractor is {place_of(extractor)}"
             ) from error
         try:
             key_text, slot = encode_key(key)
         except UserCodeError as error:
             raise UserCodeError(
-                f"the key extractor of {self.step.name!r}, {place_of(extractor)}, gave for a value of "
-                f"stream {stream!r} what is no key: {error}"
+                f"the key extractor of {self.step.name!r} gave for a value of stream {stream!r} what "
+                f"is no key: {error}; the extractor is {place_of(extractor)}"
             ) from error
         return key, key_text, slot
 
