@@ -287,10 +287,8 @@ class StreamRoute:
             codec.check(codec.encode(value), value)
 
     def _write(self, effects: Effects, cell: StateCell, value: Any) -> None:
-        """To the sinks that ride in the producer's commit."""
-        if (
-            not self.readers
-        ):  # else it has been encoded: what a value may hold is the same for all sinks
+        """To the sinks that ride in the producer's commit: they take what a reader would take."""
+        if not self.readers:  # else it has been encoded
             self.codec.check_finite(value)
         for table, row in self.tables:
             self._write_row(effects, cell.key, table, row(value) if row else value)
