@@ -497,7 +497,7 @@ class TimerlessContext(Context[S, T]):
 
     def set_timer(self, at: datetime, tag: str = "", kind: TimerKind = "watermark") -> NoReturn:
         raise UserCodeError(
-            f"{self._name} sets a timer but defines no process_timer, so nothing would happen when it "
+            f"{self._name} sets timers but defines no process_timer, so nothing would happen when one "
             "fires; define `async def process_timer(self, timer, ctx)`"
         )
 

@@ -174,6 +174,8 @@ class PipelineStatus(msgspec.Struct):
     at: str = ""
     """The moment of these figures, by the database's clock."""
     deployed: bool = False
+    complete: bool = False
+    """All input was read and processed, and event time is at its end: nothing is left to do."""
     workers: list[Worker] = msgspec.field(default_factory=list)
     computations: list[ComputationStatus] = msgspec.field(default_factory=list)
     intervals: list[IntervalStatus] = msgspec.field(default_factory=list)
@@ -294,6 +296,9 @@ class Inspection:
         for name, kind, what, key, at, *rest in self._rows("status_holders", pipeline):
             found[name].holder = Holder(kind, what, _json(key), _iso(at) or BEGIN_OF_TIME, *rest)
         status.computations = list(found.values())
+        status.complete = bool(found) and all(
+            one.low_watermark == END_OF_TIME and not one.backlog for one in status.computations
+        )
         return status
 
     def totals(self, pipeline: str) -> Totals:

@@ -38,7 +38,7 @@ COMMAND = (sys.executable, "-P", "-m", "millwheel.cli.main")  # -P: not the curr
 SECONDS = 60
 
 MODULE = """
-import asyncio, os, resource
+import asyncio, os, resource, sys
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -89,10 +89,28 @@ class Words(Computation[Line, Letters]):
             await asyncio.sleep(0.005)
         if "boom" in record.value.text:
             raise LookupError("no such word")
+        if "exit" in record.value.text:
+            sys.exit(3)
+        if "leaving_task" in record.value.text:
+            await asyncio.create_task(leave())
+        if "later" in record.value.text:
+            later.append(asyncio.create_task(use_later(ctx)))
         for word in record.value.text.split():
             ctx.state.LETTERS += len(word)
             old = datetime.fromisoformat("2000-01-01T00:00:00Z") if "old" in word else None
             ctx.produce(WORDS, word, timestamp=old)
+
+
+later = []
+
+
+async def use_later(ctx):
+    await asyncio.sleep(60)
+    ctx.produce(WORDS, "late")
+
+
+async def leave():
+    sys.exit(3)
 
 
 def text(line):
@@ -565,7 +583,8 @@ def test_a_schema_that_is_behind_is_refused_until_it_is_migrated(shell: Shell) -
     shell.write(rows)
     address = ("--store", shell.url())
     told = shell("run", "wheel:pipeline", *address, code=3)
-    assert "millwheel migrate MODULE:PIPELINE --store URL" in told
+    assert f"Run: millwheel migrate {shell.environment['NAME']} --store " in told
+    assert shell.url().rpartition("/")[2] in told
     assert "is at version" in shell("migrate", "wheel:pipeline", *address)
     assert "made, but never run" in shell("status", shell.environment["NAME"])
     shell("run", "wheel:pipeline", *address)
@@ -1025,6 +1044,54 @@ def test_dead_letters_are_listed_shown_and_discarded(shell: Shell) -> None:
     status = shell.json("status", shell.environment["NAME"])["pipelines"][0]
     assert [c["dead_letters"] for c in status["computations"][:2]] == [1, 2]
     assert [c["dead_letters_kept"] for c in status["computations"][:2]] == [0, 0]
+
+
+def test_dead_letters_are_logged(shell: Shell) -> None:
+    shell.write([*lines(3), "not JSON", "nor this", {"at": "2024-01-01T00:01:00Z", "text": "boom"}])
+    code, told, logged = shell.start("run", "wheel:forgiving").end()
+    assert code == 0
+    assert "dead letters        3" in told
+    log = [json.loads(line) for line in logged.splitlines()]
+    letters = {line["computation"]: line for line in log if line["event"] == "dead_letter"}
+    assert letters["lines_injector"]["place"] == f"{shell.input}, line 4"
+    assert letters["words"]["error"] == "LookupError: no such word"
+    assert "wheel.py:" in letters["words"]["raised_at"]
+    (rest,) = [line for line in log if line["event"] == "dead_letters_left_out"]
+    assert (rest["computation"], rest["left_out"]) == ("lines_injector", 1)
+
+
+def test_an_exit_in_user_code_is_an_error_of_user_code(shell: Shell) -> None:
+    shell.write([{"at": "2024-01-01T00:00:00Z", "text": "exit"}])
+    told = shell("run", "wheel:pipeline", code=6)
+    assert "'words' failed on a record" in told
+    assert "SystemExit: 3" in told
+    assert "sys.exit(3)" in told
+    assert "dead letters        1" in shell("run", "wheel:forgiving", NAME="exit_set_aside")
+
+
+def test_an_exit_in_a_task_of_user_code_is_no_exit_of_the_command(shell: Shell) -> None:
+    shell.write([{"at": "2024-01-01T00:00:00Z", "text": "leaving_task"}])
+    told = shell("run", "wheel:pipeline", code=6)
+    assert "'words' failed on a record" in told
+    assert "SystemExit: 3" in told
+    assert "exit_in_a_task" in told
+    told = shell("run", "wheel:forgiving", NAME="leaving_set_aside")
+    assert "dead letters        1" in told
+
+
+def test_a_run_is_not_complete_while_a_task_holds_ctx(shell: Shell) -> None:
+    shell.write([{"at": "2024-01-01T00:00:00Z", "text": "later"}])
+    told = shell("run", "wheel:forgiving", code=6)
+    assert "words has started a task that uses ctx and that nobody has awaited" in told
+    assert "wheel.py" in told
+    assert "context_used_late" in told
+
+
+def test_a_mistyped_url_makes_no_store(shell: Shell) -> None:
+    shell.write(lines(1))
+    told = shell("run", "wheel:pipeline", "--store", "postgres//host/x", code=2)
+    assert "looks like a mistyped URL" in told
+    assert not (shell.directory / "postgres").exists()
 
 
 def test_drop_takes_everything_and_asks_before(shell: Shell) -> None:

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from millwheel import Bundles, Computation, Context, Pipeline, Record, Timer
 from millwheel.errors import InputError, UserCodeError
@@ -98,15 +99,24 @@ class Quiet(Computation[Item, None]):
         pass
 
 
-def test_an_exit_in_a_task_of_user_code_ends_the_loop_with_an_error_of_ours() -> None:
-    async def main() -> None:
-        async def stray() -> None:
-            sys.exit(3)
+def test_an_exit_in_a_task_reaches_who_awaits_it_and_ends_nothing_else() -> None:
+    async def leave_now() -> None:
+        sys.exit(3)
 
-        await asyncio.create_task(stray())
+    async def work() -> list[str]:
+        found = []
+        try:
+            await asyncio.create_task(leave_now())
+        except SystemExit as error:
+            found.append(f"awaited {error}")
+        stray = asyncio.create_task(leave_now())
+        await asyncio.wait((stray,))
+        found.append(f"not awaited {stray.exception()}")
+        return found
 
-    with pytest.raises(UserCodeError, match="SystemExit: 3"):
-        loop.run(main())
+    with capture_logs() as logs:
+        assert loop.run(work()) == ["awaited 3", "not awaited 3"]
+    assert [line["error"] for line in logs] == ["SystemExit: 3"] * 2
 
 
 def test_sigterm_before_anything_runs_ends_with_its_code() -> None:

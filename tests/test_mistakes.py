@@ -174,7 +174,7 @@ async def test_a_timer_that_nothing_takes_is_refused_when_it_is_set(
     pipeline = made(*items(1))
     pipeline.add(Sets(), ITEMS.by(key_of), productions=productions)
     world = World(pipeline)
-    with pytest.raises(UserCodeError, match="sets sets a timer but defines no process_timer"):
+    with pytest.raises(UserCodeError, match="sets sets timers but defines no process_timer"):
         await world.run()
     await world.close()
 
@@ -222,7 +222,8 @@ async def test_a_function_that_gives_no_key_is_blamed() -> None:
         return 1.5
 
     told = await failing(key=half, error=InputError)
-    assert f"the key extractor of 'good', {place(half)}, gave" in told
+    assert "the key extractor of 'good' gave for a value of stream 'items'" in told
+    assert f"the extractor is {place(half)}" in told
     assert "1.5 cannot be a key" in told
     assert "Correct the file" not in told
 

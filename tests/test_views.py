@@ -304,7 +304,9 @@ async def test_a_holder_at_the_end_of_time_is_shown(
     owner = await Owner.take(postgres.store)
     ends = {"input_watermark": MAX_TIME, "low_watermark": MAX_TIME}
     await owner.write(owner.commit(owner.injector, **ends))
-    commit = owner.commit(**ends)
+    commit = owner.commit(
+        **{**ends, "low_watermark": START}
+    )  # nothing holds one at the end of time
     commit.timers = [owner.timer("a", due)]
     await owner.write(commit)
     assert (await _holder(postgres, "count"))[-1] == shown

@@ -73,7 +73,7 @@ GOOD: list[tuple[Any, Any]] = [
     (Order, Order()), (Order, Rush()), (Point, Point()), (Box[int], Box(1)), (str | None, None),
     (int | str, "a"), (list[int], [1]), (dict[str, int], {"a": 1}), (tuple[int, str], (1, "a")),
     (Annotated[int, msgspec.Meta(ge=0)], 1), (Literal["a"], "a"), (UserId, UserId(1)), (Any, [1]),
-    (Order | None, None), (list[Order], [Order()]),
+    (Order | None, None), (list[Order], [Order()]), (list[int] | str, [1]), (list[int] | str, "a"),
 ]  # fmt: skip
 
 WRONG: list[tuple[Any, Any]] = [
@@ -82,7 +82,7 @@ WRONG: list[tuple[Any, Any]] = [
     (Color, "red"), (Order, Payment()), (Order, {"number": 1}), (Order, Order), (Point, Order()),
     (str | None, 5), (int | str, 0.5), (list[int], ["a"]), (dict[str, int], {"a": "b"}),
     (tuple[int, str], (1,)), (Annotated[int, msgspec.Meta(ge=0)], -1), (Literal["a"], "b"),
-    (UserId, "a"), (Order | None, Payment()), (list[Order], [1]),
+    (UserId, "a"), (Order | None, Payment()), (list[Order], [1]), (list[int] | str, ["a"]),
 ]  # fmt: skip
 
 

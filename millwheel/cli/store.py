@@ -87,7 +87,9 @@ def _print_status(status: PipelineStatus, address: StoreAddress) -> None:
         return
     for worker in status.workers:
         typer.echo(f"  worker {worker.id[:8]}: {', '.join(_worker(worker))}")
-    if not status.workers:
+    if status.complete:
+        typer.echo("  complete: all input is processed, and event time is at its end")
+    elif not status.workers:
         typer.echo("  no worker runs it")
     for line in (*moving(status.intervals), *unowned(status)):
         typer.echo(f"  {line}")
@@ -121,12 +123,17 @@ def flow_text(flow: SourceFlow) -> str:
 
 
 def unowned(status: PipelineStatus) -> list[str]:
-    """What no live worker has, a line for each computation."""
+    """The intervals that no live worker has, a line for each computation; none if all is done."""
+    if status.complete:
+        return []
+    injectors = {one.name for one in status.computations if one.kind == "injector"}
     alive = {worker.id for worker in status.workers if worker.state == "running"}
     total = Counter(interval.computation for interval in status.intervals)
     free = Counter(i.computation for i in status.intervals if i.owner not in alive)
     return [
-        f"nobody has {number} of {total[name]} intervals of {name}: what is sent there waits"
+        f"{name}: {number} of {total[name]} partitions unowned; no rows are read"
+        if name in injectors
+        else f"{name}: {number} of {total[name]} key intervals unowned; records queue upstream"
         for name, number in free.items()
     ]
 

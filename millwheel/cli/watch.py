@@ -139,6 +139,7 @@ def _pipeline(status: PipelineStatus) -> list[str]:
         _number(len(status.intervals), "interval"),
         *([f"{sum(rates):,.0f} records/s"] if rates else []),
         f"backlog {backlog:,}",
+        *(["complete"] if status.complete else []),
     ]
     at = status.at[:19].replace("T", " ")
     shown = [f"pipeline {status.name} at {at} UTC", f"  {' · '.join(figures)}"]

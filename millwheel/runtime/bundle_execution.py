@@ -18,7 +18,7 @@ from millwheel.runtime.bundling import Bundling
 from millwheel.runtime.execution import dead_letter
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.late_use import LateUses
-from millwheel.runtime.tasks import in_own_task, is_ours
+from millwheel.runtime.tasks import in_own_task, is_ours, raise_ours
 
 
 @dataclass
@@ -65,7 +65,7 @@ async def run_bundle(
         except BaseException as error:
             effects.clear()
             if is_ours(error):
-                raise
+                raise_ours(error)
             if attempt > node.retries:
                 return _give_up(interval, bundling, error, attempt, now)
         else:

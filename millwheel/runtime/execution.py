@@ -29,7 +29,7 @@ from millwheel.runtime.late_use import LateUses
 from millwheel.runtime.lineage import Lineage
 from millwheel.runtime.shared import Table
 from millwheel.runtime.states import KeyState
-from millwheel.runtime.tasks import in_own_task, is_ours
+from millwheel.runtime.tasks import in_own_task, is_ours, raise_ours
 from millwheel.runtime.user_code import Process, context_of, process_of
 from millwheel.store.port import DeadLetter
 
@@ -190,7 +190,7 @@ class Execution:
                         effects.clear()
                         context = self._renew_context()
                         if is_ours(error):
-                            raise
+                            raise_ours(error)
                 if changes is None:
                     changes = await self._run_carefully(state, items, watermark, now)
                     context = self._context
@@ -314,7 +314,7 @@ class Execution:
                     self.effects.clear()
                     if is_ours(error):
                         total.clear()
-                        raise
+                        raise_ours(error)
                     if attempt <= node.retries:
                         continue
                     total.take(give_up(interval, item, error, attempt, now))

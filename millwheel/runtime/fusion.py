@@ -32,7 +32,7 @@ from millwheel.runtime.interval import Interval
 from millwheel.runtime.late_use import LateUses
 from millwheel.runtime.lineage import Lineage
 from millwheel.runtime.step import Step
-from millwheel.runtime.tasks import in_own_task, is_ours
+from millwheel.runtime.tasks import in_own_task, is_ours, raise_ours
 from millwheel.runtime.user_code import Process, context_of, process_of
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ class Passing:
             effects.clear()
             stage.renew_context(self._engine.late_uses)
             if is_ours(error):
-                raise
+                raise_ours(error)
             step.renew(output)
             self._engine.fusion.part(step, f"it failed: {error!r:.200}")
             return None

@@ -23,7 +23,7 @@ from millwheel.runtime.ack_chain import Caused
 from millwheel.runtime.lineage import Lineage
 from millwheel.runtime.states import KeyState
 from millwheel.runtime.step import Step
-from millwheel.runtime.tasks import is_ours
+from millwheel.runtime.tasks import is_ours, raise_ours
 
 Said = tuple[str, int, bytes]
 """A production: its stream, its timestamp in microseconds, and its value as it is stored."""
@@ -81,7 +81,7 @@ class Repetition:
             raise
         except BaseException as error:
             if is_ours(error):
-                raise
+                raise_ours(error)
             raise self._unlike(record, first, f"raised {reason(error)}", "again") from error
         again = _said(self._effects.caused[mark:])
         if again != first:

@@ -168,15 +168,15 @@ class KeyedReader:
             key = extractor(value)
         except BaseException as error:
             raise UserCodeError(
-                f"the key extractor of {self.step.name!r}, {place_of(extractor)}, failed on a value "
-                f"of stream {stream!r}: {reason(error)}; value {shown(value, 300)}"
+                f"the key extractor of {self.step.name!r} failed on a value of stream {stream!r}: "
+                f"{reason(error)}; value {shown(value, 300)}; the extractor is {place_of(extractor)}"
             ) from error
         try:
             key_text, slot = encode_key(key)
         except UserCodeError as error:
             raise UserCodeError(
-                f"the key extractor of {self.step.name!r}, {place_of(extractor)}, gave for a value of "
-                f"stream {stream!r} what is no key: {error}"
+                f"the key extractor of {self.step.name!r} gave for a value of stream {stream!r} what "
+                f"is no key: {error}; the extractor is {place_of(extractor)}"
             ) from error
         return key, key_text, slot
 
@@ -291,10 +291,8 @@ class StreamRoute:
             codec.check(codec.encode(value), value)
 
     def _write(self, effects: Effects, cell: StateCell, value: Any) -> None:
-        """To the sinks that ride in the producer's commit."""
-        if (
-            not self.readers
-        ):  # else it has been encoded: what a value may hold is the same for all sinks
+        """To the sinks that ride in the producer's commit: they take what a reader would take."""
+        if not self.readers:  # else it has been encoded
             self.codec.check_finite(value)
         for table, row in self.tables:
             self._write_row(effects, cell.key, table, row(value) if row else value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Coroutine, Iterable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 from weakref import WeakSet
 
 from millwheel.clock import Clock
@@ -57,6 +57,18 @@ def is_ours(error: BaseException) -> bool:
     if _is_grave(error) or task in _ending:
         return True
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
+def raise_ours(error: BaseException) -> NoReturn:
+    """Raise an error that `is_ours`, which ends the task.
+
+    Raises:
+        CancelledError: it is SystemExit or KeyboardInterrupt, which would end the event loop, and with it
+            the tasks that close what is open.
+    """
+    if isinstance(error, (SystemExit, KeyboardInterrupt)):
+        raise asyncio.CancelledError(reason(error)) from error
+    raise error
 
 
 def failure_of(task: asyncio.Task[Any]) -> BaseException | None:

@@ -9,7 +9,9 @@ import sys
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from millwheel.errors import UserCodeError
+import structlog
+
+from millwheel.codec import reason
 
 T = TypeVar("T")
 
@@ -28,8 +30,8 @@ waits for its thread to begin and to end."""
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run `main` to its end: on uvloop if it is there (``pip install 'millwheel[uvloop]'``).
 
-    Raises:
-        UserCodeError: a task that user code has started called `sys.exit`, which ends the loop.
+    `sys.exit` in a task interrupts the event loop, whoever started the task. Here the loop goes on: code
+    that awaits the task gets the SystemExit, and the log has it.
     """
     gc.set_threshold(*COLLECT_AFTER)
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -39,14 +41,28 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         new_loop = None
     else:
         new_loop = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        task = runner.get_loop().create_task(main)
+        while True:
+            try:
+                runner.run(_until_done(task))
+                return task.result()
+            except SystemExit as error:
+                if task.done() or error.code == TERMINATED:
+                    raise
+                structlog.get_logger().error(
+                    "exit_in_a_task",
+                    error=reason(error),
+                    what_it_means="a task that user code has started called sys.exit. That ends the "
+                    "task, and not the worker",
+                )
+
+
+async def _until_done(task: asyncio.Task[Any]) -> None:
+    """Wait for a task, whatever becomes of it; a Ctrl-C that cancels this cancels the task as well."""
     try:
-        with asyncio.Runner(loop_factory=new_loop) as runner:
-            return runner.run(main)
-    except SystemExit as error:
-        if error.code == TERMINATED:
-            raise
-        raise UserCodeError(
-            f"a task that user code has started ended with SystemExit: {error}, which ends the event "
-            "loop. Nothing that was committed is lost. Raise another exception, and await the task "
-            "where it is started"
-        ) from error
+        await asyncio.wait((task,))
+    except asyncio.CancelledError:
+        task.cancel()
+        await asyncio.wait((task,))
+        raise
