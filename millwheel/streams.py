@@ -23,6 +23,7 @@ import msgspec
 
 from millwheel.codec import Codec, Migration
 from millwheel.errors import GraphError
+from millwheel.extractors import Keys, fingerprint
 from millwheel.model import EPOCH, Key
 
 V = TypeVar("V")
@@ -68,9 +69,14 @@ class Stream(Generic[V]):
         self.migrations: dict[int, Migration] = dict(migrations or {})
         self.codec: Codec[V] = Codec(value_type, what=f"stream {name!r}")
 
-    def by(self, extractor: Callable[[V], Key]) -> Input[V]:
-        """This stream, read with the key that `extractor` takes from each value."""
-        return Input(self, extractor)
+    def by(self, extractor: Callable[[V], Key], *, version: int = 1) -> Input[V]:
+        """This stream, read with the key that `extractor` takes from each value.
+
+        Args:
+            version: raised by one when the code of the extractor is changed and the reader keeps
+                state by its keys. State of keys that it gives no more stays where it is.
+        """
+        return Input(self, extractor, version=version)
 
     def spread(self) -> Input[V]:
         """This stream, for work that depends on no key: the engine chooses where a record goes.
@@ -105,11 +111,20 @@ class Input(Generic[V_co]):
     """None: the engine chooses."""
     relayed: Stream[Any] | None = None
     """Of rows of a source the stream itself; `stream` is the hidden one that carries them."""
+    version: int = 1
+    """Of the extractor."""
 
     @property
     def name(self) -> str:
         """What the stream is called by who wrote the pipeline."""
         return (self.relayed or self.stream).name
+
+    @property
+    def keys(self) -> Keys | None:
+        """How keys are taken, as a deploy compares it; None: the engine chooses."""
+        if self.extractor is None:
+            return None
+        return Keys(self.version, fingerprint(self.extractor))
 
     @property
     def extractor_name(self) -> str:

@@ -22,8 +22,11 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec import structs
 
 from millwheel.errors import DeployRefused, UsageError
+from millwheel.extractors import AllKeys
+from millwheel.store.rekeying import NOTHING, Standing, changed, check_keys, with_known
 
 
 class Kind(msgspec.Struct, frozen=True, array_like=True):
@@ -40,6 +43,8 @@ class Code(msgspec.Struct, frozen=True):
     states: dict[str, Kind]
     """By node."""
     streams: dict[str, Kind]
+    keys: AllKeys = {}
+    """How keys are taken, by node and stream; empty: deployed before that was stored."""
 
 
 class Generation(msgspec.Struct, frozen=True):
@@ -64,7 +69,9 @@ class Admission:
     """There is a newer generation: nothing is to be stored."""
     outgrown: frozenset[str] = frozenset()
     """Nodes that were there and that older code must not have any more: it knows neither all who
-    send to them nor the newest form of what they are sent."""
+    send to them nor the newest form of what they are sent; or it would give other keys."""
+    rekeyed: tuple[tuple[str, str], ...] = ()
+    """Computations and streams whose keys this deploy changes."""
 
 
 def admit(
@@ -77,6 +84,7 @@ def admit(
     stream_steps: Steps,
     removed: Collection[str] = (),
     least_left: int | None = None,
+    standing: Standing = NOTHING,
 ) -> Admission:
     """Find out of which generation the code is.
 
@@ -85,6 +93,7 @@ def admit(
         removed: nodes that were taken away.
         least_left: of all intervals, the least generation that may have one; None: code that is
             not of the newest generation must not run, since it would run alone.
+        standing: what is in the way of other keys.
 
     Raises:
         DeployRefused: it fits none; the message says what differs and what to do.
@@ -93,11 +102,13 @@ def admit(
     if not history:
         return Admission(1, begins=True)
     newest = history[-1]
+    code = structs.replace(code, keys=with_known(newest.code, code.keys))
     _refuse_removed(pipeline, removed, code)
     try:
         _refuse_other_graph(pipeline, newest.code.graph, code.graph)
         _check_states(history, code, state_steps, shared_steps)
         _check_streams(history, code, stream_steps)
+        check_keys(history, code, standing)
     except DeployRefused as refusal:
         older = [g.number for g in history[:-1] if g.code == code]
         if not older:
@@ -105,7 +116,10 @@ def admit(
         return _join(pipeline, older[-1], newest.number, least_left, refusal)
     if code == newest.code:
         return Admission(newest.number)
-    return Admission(newest.number + 1, begins=True, outgrown=_outgrown(newest.code, code))
+    rekeyed = tuple(changed(newest.code, code))
+    everything = frozenset(newest.code.graph.get("nodes", {}))
+    outgrown = everything if rekeyed else _outgrown(newest.code, code)
+    return Admission(newest.number + 1, begins=True, outgrown=outgrown, rekeyed=rekeyed)
 
 
 def _join(
@@ -302,6 +316,7 @@ def without(pipeline: str, code: Code, names: Iterable[str]) -> Code:
         {**code.graph, "nodes": left, "streams": sorted(streams)},
         {name: kind for name, kind in code.states.items() if name in left},
         streams,
+        {name: keys for name, keys in code.keys.items() if name in left},
     )
 
 

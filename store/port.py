@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
+from millwheel.extractors import Keys
 from millwheel.model import Delivery
 from millwheel.sinks import Table
 from millwheel.store.state_shape import StateShape
@@ -388,6 +389,10 @@ class Deployment:
     intervals: list[IntervalRow]
     generation: int
     """That of the code: what it may own depends on it."""
+    rekeyed: frozenset[str] = frozenset()
+    """Computations that may have had records under other keys than this code gives them."""
+    newly_rekeyed: tuple[tuple[str, str], ...] = ()
+    """Those, with the streams, whose keys this deploy has changed."""
 
 
 @dataclass(slots=True)
@@ -407,6 +412,8 @@ class NodeDeploy:
     """The versions from which there is a migration of the state."""
     shared_migrates_from: list[int] = field(default_factory=list)
     """The same of what its keys share."""
+    keys: dict[str, Keys] = field(default_factory=dict)
+    """How it takes keys, by stream."""
     shape: StateShape | None = None
     """The state as columns, for the views of it; None: there are none to make."""
     shared: StateShape | None = None
@@ -643,9 +650,10 @@ class Store(Protocol):
     async def retire_logs(self, logs: list[int]) -> None: ...
 
     async def look_up_seen(
-        self, buckets: Sequence[int], computation: int, ids: list[tuple[int, bytes]]
+        self, buckets: Sequence[int], computation: int, ids: Sequence[bytes]
     ) -> set[bytes]:
-        """Which of these (slot, id) are in any of the buckets.
+        """Which of these ids are in any of the buckets, whatever their slots: under another key
+        than before a record is the same.
 
         Of a weak production the name in the id counts (`millwheel.model.name_of`), and the answer
         has the id as it is stored, whose digest may be another one.

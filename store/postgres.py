@@ -558,16 +558,15 @@ class PostgresStore:
         await self._run("retire_logs", {"logs": logs})
 
     async def look_up_seen(
-        self, buckets: Sequence[int], computation: int, ids: list[tuple[int, bytes]]
+        self, buckets: Sequence[int], computation: int, ids: Sequence[bytes]
     ) -> set[bytes]:
         statement = "\nUNION ALL\n".join(
             self.statements.get("look_up_seen", table=bucket_table("seen_record", bucket))
             for bucket in buckets
         )
         parameters = {
-            "slot": [slot for slot, _ in ids],
-            "low": [UUID(bytes=name_of(id_).ljust(16, b"\0")) for _, id_ in ids],
-            "high": [UUID(bytes=name_of(id_).ljust(16, b"\xff")) for _, id_ in ids],
+            "low": [UUID(bytes=name_of(id_).ljust(16, b"\0")) for id_ in ids],
+            "high": [UUID(bytes=name_of(id_).ljust(16, b"\xff")) for id_ in ids],
             "computation": computation,
         }
         async with self._connection() as connection:

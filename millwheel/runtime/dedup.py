@@ -31,7 +31,7 @@ from xxhash import xxh3_128_digest
 
 from millwheel.codec import shown
 from millwheel.errors import NotTheSameAgain, StoreError, StoreUnavailable
-from millwheel.model import Delivery, digest_of, is_derived, name_of, run_of
+from millwheel.model import SLOTS, Delivery, digest_of, is_derived, name_of, run_of
 from millwheel.runtime.buckets import Buckets
 from millwheel.store.port import Store
 
@@ -200,7 +200,13 @@ class Dedup:
         capacity: int,
         inherited: frozenset[int],
         exactly_once: bool = True,
+        rekeyed: bool = False,
     ) -> None:
+        """
+        Args:
+            slots: those of the interval.
+            rekeyed: its records may have had other keys, and so other slots, under former code.
+        """
         self.exactly_once = exactly_once
         """Whether anything is remembered of what is not in flight."""
         self.inherited = inherited if exactly_once else frozenset()
@@ -209,7 +215,8 @@ class Dedup:
         self._store = store
         self._buckets = buckets
         self._computation = computation
-        self._slots = slots
+        self._slots = (0, SLOTS) if rekeyed else slots
+        """Where others may have noted ids of records that come here."""
         self._capacity = capacity
         self._seen: dict[int, Seen] = {}
         """By bucket."""
@@ -428,7 +435,7 @@ class Dedup:
         """
         found: set[bytes] = set()
         for bucket, deliveries in maybe.items():
-            ids = [(delivery.slot, delivery.id) for delivery in deliveries]
+            ids = [delivery.id for delivery in deliveries]
             known = await (
                 self._known_names(ids) if bucket == NAMED else self._known_in(bucket, ids)
             )
@@ -443,7 +450,7 @@ class Dedup:
         self.dropped += len(found)
         return found
 
-    async def _known_in(self, bucket: int, ids: list[tuple[int, bytes]]) -> set[bytes]:
+    async def _known_in(self, bucket: int, ids: list[bytes]) -> set[bytes]:
         """Which of these a bucket has. If it was dropped, everything in it was acknowledged: what comes of
         it again is a remnant."""
         try:
@@ -453,9 +460,9 @@ class Dedup:
         except StoreError:
             if not await self._buckets.is_gone(bucket):
                 raise
-            return {id_ for _, id_ in ids}
+            return set(ids)
 
-    async def _known_names(self, ids: list[tuple[int, bytes]]) -> set[bytes]:
+    async def _known_names(self, ids: list[bytes]) -> set[bytes]:
         """Which of these the buckets of user-supplied ids have. What one held that was dropped is
         forgotten."""
         while True:

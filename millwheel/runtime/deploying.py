@@ -12,6 +12,7 @@ from millwheel.sinks import Table
 from millwheel.store.generations import SHARED
 from millwheel.store.port import Deployment, NodeDeploy, StreamDeploy
 from millwheel.store.state_shape import state_shape
+from millwheel.streams import Input
 
 if TYPE_CHECKING:
     from millwheel.runtime.engine import Engine
@@ -77,6 +78,11 @@ def node_deploy(graph: Graph, node: Node, lanes: int) -> NodeDeploy:
         sources=sources,
         migrates_from=sorted(computation.migrations) if computation else [],
         shared_migrates_from=sorted(computation.shared_migrations) if computation else [],
+        keys={
+            i.stream.name: i.keys
+            for i in node.inputs
+            if isinstance(i, Input) and i.keys is not None
+        },
         shape=state_shape(node.layout),
         shared=state_shape(node.shared),
     )

@@ -51,6 +51,7 @@ from millwheel.runtime.stretches import Stretches
 from millwheel.runtime.tasks import end
 from millwheel.store.port import (
     DeadLetter,
+    Deployment,
     Store,
 )
 
@@ -123,6 +124,8 @@ class Engine:
         self.promises = Promises(self)
         self.fusion = Fusion(self)
         """Which computations run back to back."""
+        self.rekeyed: frozenset[str] = frozenset()
+        """Computations whose records may have had other keys under former code."""
         self.steps: dict[int, Step] = {}
         self.logs: dict[int, tuple[SentLog, Interval]] = {}
         self.holdings = Holdings(self)
@@ -182,6 +185,8 @@ class Engine:
             before = self.clock.now()
             self.tell_time(before, await self.patiently(self.store.now))
         deployment = await deploy(self)
+        self.rekeyed = deployment.rekeyed
+        self._tell_rekeyed(deployment)
         asked = self.clock.monotonic()
         await self.store.register_worker(
             self.worker,
@@ -223,6 +228,26 @@ class Engine:
             lanes=len(self.lanes),
             generation=deployment.generation,
         )
+
+    def _tell_rekeyed(self, deployment: Deployment) -> None:
+        """Log which key extractors this deploy has changed, and what that leaves behind."""
+        for name, stream in deployment.newly_rekeyed:
+            node = self.graph.by_name[name]
+            does = "records not acknowledged come again under the new keys, and count once"
+            to_do = "nothing"
+            if node.named:
+                does = "ids are taken anew: rows not acknowledged so far, whose ids differ, count again"
+                to_do = "if that must not be, deploy such a change when all rows are acknowledged"
+            elif node.kind == "computation" and node.layout and not node.layout.stateless:
+                does += "; state of keys that are given no more stays, and nothing reads it"
+                to_do = f"see the view state_of_{name} for keys of the former kind"
+            self.log.warning(
+                "key_extractor_changed",
+                computation=name,
+                stream=stream,
+                what_it_means=does,
+                what_to_do=to_do,
+            )
 
     async def _wait_for_others(self) -> None:
         """A worker known to be dead is ended at once; a live one keeps its intervals."""

@@ -172,6 +172,7 @@ class Holdings:
             capacity=engine.settings.filter_capacity,
             inherited=inherited,
             exactly_once=interval.step.node.exactly_once,
+            rekeyed=interval.step.name in engine.rekeyed,
         )
         for uses in interval.step.node.sinks.values():
             for use in uses:

@@ -124,6 +124,7 @@ class MemoryStore:
             stamp=stamp,
             bucket_high=bucket_high,
             shared=shared,
+            alive=sum(other.lease_left > 0 for other in self._workers.others("")),
         )
         self._versions = {stream.name: stream.version for stream in streams}
         return result
@@ -285,14 +286,12 @@ class MemoryStore:
                 self.tables.logs[log].retired = True
 
     async def look_up_seen(
-        self, buckets: Sequence[int], computation: int, ids: list[tuple[int, bytes]]
+        self, buckets: Sequence[int], computation: int, ids: Sequence[bytes]
     ) -> set[bytes]:
         await self._called("look_up_seen")
         known = set().union(*map(self._seen, buckets))
-        names = {(slot, name_of(id_)) for slot, id_ in ids}
-        return {
-            id_ for slot, of, id_ in known if of == computation and (slot, name_of(id_)) in names
-        }
+        names = {name_of(id_) for id_ in ids}
+        return {id_ for _, of, id_ in known if of == computation and name_of(id_) in names}
 
     async def newest_seen(self, bucket: int, computation: int) -> dict[int, int]:
         await self._called("newest_seen")
