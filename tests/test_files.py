@@ -1228,11 +1228,12 @@ async def test_what_is_acknowledged_may_not_change_and_what_is_not_may(
             with pytest.raises(InputError):
                 (await open_file(source, Any, position)).close()
         more = content[:end] + b"\n" * (position["cut"] is not None) + b"7,7\n"
-        place.write_bytes(more if not is_csv or end else content)
+        has_header = b"x,y" in content[:end]
+        place.write_bytes(more if not is_csv or has_header else content)
         with closing(await open_file(source, Any, position)) as reader:
             rows = await drain(reader)
             assert all(row.offset >= acknowledged for row in rows)
-            if is_csv and end:
+            if is_csv and has_header:
                 assert rows[0].value == {"x": "7", "y": "7"}
 
 

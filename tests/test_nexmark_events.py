@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -397,7 +398,7 @@ async def test_reading_goes_on_at_any_row(data: st.DataObject) -> None:
     reader = await partition.open(kind, None)
     read = acknowledged = 0
     position: dict[str, Any] | None = reader.position(0)
-    rows: list[Row] = []
+    rows: Sequence[Row] = []
     for _ in range(data.draw(st.integers(1, 5))):
         rows = await reader.read(data.draw(st.integers(1, 200)))
         read += len(rows)
@@ -415,7 +416,7 @@ async def test_reading_goes_on_at_any_row(data: st.DataObject) -> None:
 # -------------------------------------------------------------------------------- files
 
 
-async def read(path: Path, kind: Kind) -> list[Row]:
+async def read(path: Path, kind: Kind) -> Sequence[Row]:
     """The rows of a file."""
     reader = await EventLines(path).partitions()[0].open(kind, None)
     rows = await reader.read(100_000)

@@ -88,7 +88,7 @@ class _Plain:
         self._file.close()
 
 
-class _Gzip:
+class Gzip:
     """One gzip member after another, as `cat a.gz b.gz` makes them.
 
     Not `gzip.GzipFile`: that loses up to a buffer of good rows before a damaged place, and
@@ -248,4 +248,4 @@ def _unpack(given: str, file: FileIO, member: str | None) -> tuple[str, Bytes]:
         return unzipped.name, unzipped
     if member is not None:
         raise InputError(f"{given}: is no zip file, so it has no member {member!r}")
-    return given, (_Gzip if magic.startswith(GZIP_MAGIC) else _Plain)(given, file)
+    return given, (Gzip if magic.startswith(GZIP_MAGIC) else _Plain)(given, file)

@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from itertools import accumulate
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 import msgspec
@@ -64,17 +63,19 @@ class _Block(msgspec.Struct, Generic[P, F]):
     """Rows handed out together. Also a header, which is no row, or the begin of another file."""
 
     row: int
+    """The first one that the proof does not cover."""
     end_row: int
     buffer: bytes
-    """Holds the bytes of the block from `start` on, up to `stop`."""
-    start: int
+    """Holds the bytes of the block up to `stop`."""
     taken: int
     """Up to here the proof covers it."""
     stop: int
-    ends: list[int]
-    """Where each row ends, relative to `start`; the newlines of the rows before count as none."""
+    sizes: list[int]
+    """Bytes of each row, without `newline`; of the first with what stands before it."""
     newline: int
-    """1, or 0 if the newlines do count."""
+    """1, or 0 if the sizes have it in them."""
+    lines: int
+    """Lines of each row; 0 if they differ."""
     end: Place[F]
     proof: P | None = None
     """At the end of the block, where its bytes are not kept."""
@@ -170,16 +171,16 @@ class FileReader(ABC, Generic[P, F]):
             if block.proof is not None:
                 self._proof = block.proof
             self._place = block.end
-        if blocks and (done := acknowledged - blocks[0].row) > 0:
-            block = blocks[0]
-            begun = block.taken
-            self._prove(block, block.start + block.ends[done - 1] + done * block.newline)
-            place = self._place
-            self._place = Place(
-                place.file,
-                place.byte + block.taken - begun,
-                place.line + block.buffer.count(b"\n", begun, block.taken),
+        if blocks and (count := acknowledged - blocks[0].row) > 0:
+            block, place = blocks[0], self._place
+            first = len(block.sizes) - (block.end_row - block.row)
+            size = sum(block.sizes[first : first + count]) + count * block.newline
+            lines = block.lines * count or block.buffer.count(
+                b"\n", block.taken, block.taken + size
             )
+            self._prove(block, block.taken + size)
+            block.row = acknowledged
+            self._place = Place(place.file, place.byte + size, place.line + lines)
         return self._describe(acknowledged, self._place, self._proof)
 
     def _prove(self, block: _Block[P, F], stop: int) -> None:
@@ -202,7 +203,7 @@ class FileReader(ABC, Generic[P, F]):
         """1 to `size` further bytes of the file; none at the end of what is there now."""
 
     @abstractmethod
-    def _at_end(self, rows: list[Row]) -> bool:
+    async def _at_end(self, rows: list[Row]) -> bool:
         """What to do at the end of what is there: whether there is more all the same."""
 
     # -- handing out
@@ -215,23 +216,31 @@ class FileReader(ABC, Generic[P, F]):
         before = len(rows)
         line = self._format.decode(raws, rows, self._rows, self._line)
         self._next += len(raws)
-        ends = list(accumulate(map(len, raws)))
-        size = ends[-1] + len(raws)
+        sizes = list(map(len, raws))
         count = len(rows) - before
+        size = sum(sizes) + len(raws)
         if count == len(raws):
-            self._cover(count, size, line, ends, 1)
+            self._cover(count, size, line, sizes, 1)
         else:
-            is_blank = self._format.is_blank
-            numbered = enumerate(zip(ends, raws, strict=True), 1)
-            ends = [end + number for number, (end, raw) in numbered if not is_blank(raw)]
-            self._cover(count, size, line, ends, 0)
+            self._cover(count, size, line, self._with_blank_lines(raws), 0)
+
+    def _with_blank_lines(self, raws: list[bytes]) -> list[int]:
+        """The sizes of rows, each with its newline and the blank lines before it."""
+        sizes = []
+        size = 0
+        for raw in raws:
+            size += len(raw) + 1
+            if not self._format.is_blank(raw):
+                sizes.append(size)
+                size = 0
+        return sizes
 
     def _cover(
         self,
         count: int,
         size: int,
         line: int,
-        ends: list[int],
+        sizes: list[int],
         newline: int,
         cut: int | None = None,
     ) -> None:
@@ -239,23 +248,24 @@ class FileReader(ABC, Generic[P, F]):
 
         Args:
             line: the one that comes after them.
-            ends: of each row, see `_Block`.
-            newline: whether `ends` leave the newlines out.
+            sizes: of each row.
+            newline: 1 if `sizes` leave the newlines out, else 0.
             cut: where the last of the rows begins in the file, if it has no newline.
         """
         if lead := self._lead:
             self._lead = 0
             size += lead
-            ends = [end + lead for end in ends]
+            sizes = [lead + sizes[0], *sizes[1:]] if sizes else []
         start = self._byte - self._base
         first = self._rows
         self._rows += count
         self._byte += size
         self._taken += size
+        lines = 1 if line - self._line == count else 0
         self._line, self._cut = line, cut
         end = Place(self._file, self._byte, line, cut)
         self._blocks.append(
-            _Block(first, self._rows, self._buffer, start, start, start + size, ends, newline, end)
+            _Block(first, self._rows, self._buffer, start, start + size, sizes, newline, lines, end)
         )
 
     # -- cutting the file into raw rows
@@ -285,7 +295,7 @@ class FileReader(ABC, Generic[P, F]):
             size = max(CHUNK_BYTES, min(len(self._buffer), self._format.max_row_bytes))
             piece = self._read_piece(size)
             if not piece:
-                if not self._at_end(rows):
+                if not await self._at_end(rows):
                     return False
                 if len(rows) > found:
                     return True
@@ -411,7 +421,7 @@ class FileReader(ABC, Generic[P, F]):
     def _append_block(self, count: int, end: Place[F], proof: P) -> None:
         """Account for rows whose bytes are not kept."""
         first, self._rows = self._rows, self._rows + count
-        self._blocks.append(_Block(first, self._rows, b"", 0, 0, 0, [], 0, end, proof))
+        self._blocks.append(_Block(first, self._rows, b"", 0, 0, [], 0, 0, end, proof))
 
     def _take_last(self, last: bytes, rows: list[Row]) -> None:
         """Account for a last row that has no newline, and was appended to `rows`."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias, cast
 
 from millwheel.errors import UsageError
 from millwheel.files.csv_rows import CsvFormat, Dialect
+from millwheel.files.discovery import FileDiscovery, Pattern
+from millwheel.files.following import FollowedReader, Following, OnMissing
 from millwheel.files.json_lines import JsonLinesFormat
 from millwheel.files.packed import open_bytes
 from millwheel.files.rows import RowFormat, listed
@@ -23,9 +26,13 @@ MAX_ROW_BYTES = 8 << 20
 """The default limit of one row's bytes; a longer row is a bad row and is never kept whole."""
 
 
+POLL_SECONDS = 1.0
+"""Between two looks at a followed file by default, where the system does not tell of changes."""
+
+
 @dataclass(frozen=True)
 class FilePartition:
-    """One file."""
+    """One file, which is read to its end."""
 
     path: str
     """As given."""
@@ -75,11 +82,49 @@ def format_of(make: MakeFormat, name: str, value_type: Any) -> RowFormat:
         raise UsageError(f"{name}: rows cannot be read as {value_type!r}: {error}") from error
 
 
+@dataclass(frozen=True)
+class FollowedPartition:
+    """A path, and all the files that it was and will be."""
+
+    following: Following
+    make_format: MakeFormat
+
+    @property
+    def identity(self) -> str:
+        """The absolute path at which the file was seen first."""
+        return self.following.path
+
+    async def open(self, value_type: Any, position: dict[str, Any] | None) -> FollowedReader:
+        """Start at a stored position, or at the beginning; the file need not be there yet.
+
+        Raises:
+            InputError: the file may not be read or cannot be followed, or rows are missing that
+                were not read yet.
+            UsageError: rows cannot become values of this type.
+        """
+        format_ = format_of(self.make_format, self.following.path, value_type)
+        reader = FollowedReader(format_, self.following)
+        try:
+            await reader.begin(position)
+        except BaseException:
+            reader.close()
+            raise
+        return reader
+
+
 class Files(ABC):
     """One or more files; each is a partition."""
 
+    _grows = False
+
     def __init__(
-        self, path: AnyPath | Sequence[AnyPath], member: str | None, max_row_bytes: int
+        self,
+        path: AnyPath | Sequence[AnyPath],
+        member: str | None,
+        max_row_bytes: int,
+        follow: bool,
+        poll: float,
+        on_missing: OnMissing,
     ) -> None:
         self._many = not isinstance(path, (str, os.PathLike))
         given = [path] if isinstance(path, (str, os.PathLike)) else path
@@ -88,7 +133,10 @@ class Files(ABC):
         self._absolute = [os.path.abspath(one) for one in self._paths]
         self.member = member
         self.max_row_bytes = max_row_bytes
-        kind = type(self).__name__
+        self.follow = follow
+        self.poll = poll
+        self.on_missing = on_missing
+        kind = type(self).__name__.removeprefix("_Growing")
         if not self._paths:
             raise UsageError(f"{kind}: no path is given")
         twice = {one for one in self._absolute if self._absolute.count(one) > 1}
@@ -96,18 +144,50 @@ class Files(ABC):
             raise UsageError(f"{kind}: a file is named more than once: {listed(sorted(twice))}")
         if max_row_bytes < 1:
             raise UsageError(f"{kind}: max_row_bytes must be at least 1, not {max_row_bytes}")
+        if poll <= 0:
+            raise UsageError(f"{kind}: poll must be more than 0 seconds, not {poll}")
+        if on_missing not in ("fail", "skip"):
+            raise UsageError(f'{kind}: on_missing must be "fail" or "skip", not {on_missing!r}')
+        if follow and member is not None:
+            raise UsageError(f"{kind}: a member of a zip file cannot be followed; leave member out")
+        if not self._grows:
+            self._refuse_patterns(kind)
+
+    def _refuse_patterns(self, kind: str) -> None:
+        for path in self._paths:
+            if not _is_pattern(path) or (not self.follow and os.path.isfile(path)):
+                continue  # a file may have brackets in its name
+            what = "a directory" if path.endswith(os.sep) else "a pattern"
+            if self.follow:
+                raise UsageError(
+                    f"{kind}: {path!r} is {what}, in which files appear; give it alone, not in a list"
+                )
+            raise UsageError(
+                f"{kind}: {path!r} is {what}. Without follow=True the files must be the same at each "
+                "start: name them, as in sorted(glob.glob(...)); or give follow=True to read "
+                "the files that are there, and those that will appear"
+            )
 
     @property
     def bounded(self) -> bool:
-        """Whether the files have an end."""
-        return True
+        """Whether the files have an end: those that are followed have none."""
+        return not self.follow
 
     def partitions(self) -> list[Partition]:
         """One partition per file, in the order given. Nothing is opened yet."""
+        if self.follow:
+            return [self._followed(absolute) for absolute in self._absolute]
         return [
             FilePartition(path, absolute, self.member, self._make_format)
             for path, absolute in zip(self._paths, self._absolute, strict=True)
         ]
+
+    def _followed(
+        self, path: str, takes_older: Callable[[str], bool] | None = None
+    ) -> FollowedPartition:
+        return FollowedPartition(
+            Following(path, self.poll, self.on_missing, takes_older), self._make_format
+        )
 
     @abstractmethod
     def _make_format(self, file: str, value_type: Any) -> RowFormat: ...
@@ -116,7 +196,34 @@ class Files(ABC):
         described: dict[str, Any] = {kind: self._paths if self._many else self._paths[0]}
         if self.member is not None:
             described["member"] = self.member
+        if self.follow:
+            described["follow"] = True
         return described
+
+
+def _is_pattern(path: AnyPath | Sequence[AnyPath]) -> bool:
+    if not isinstance(path, (str, os.PathLike)):
+        return False
+    text = os.fspath(path)
+    return text.endswith(os.sep) or glob.has_magic(text)
+
+
+class GrowingFiles(Files):
+    """Files that appear: those that match a pattern, or are in a directory."""
+
+    _grows = True
+
+    def partitions(self) -> list[Partition]:
+        """None: all are found by `discover`."""
+        return []
+
+    def partition(self, identity: str) -> Partition:
+        """The file of a path; rotated siblings that match the pattern too are read before it."""
+        return self._followed(identity, Pattern(self._paths[0]).matches)
+
+    def discover(self, position: dict[str, Any] | None) -> FileDiscovery:
+        """Begin to look for files."""
+        return FileDiscovery(Pattern(self._paths[0]), self.poll, position)
 
 
 class JsonLines(Files):
@@ -129,7 +236,19 @@ class JsonLines(Files):
         path: a file, or a sequence of files; plain, gzip or zip, told by their first bytes.
         member: the member of a zip file that holds several.
         max_row_bytes: a longer line is a bad row.
+        follow: read on for ever: rows that are appended, and what comes after the file was
+            rotated. `path` may then be a pattern (``"/data/*.jsonl"``, ``**`` for all directories
+            below) or a directory (``"/data/"``, with the slash), in which files appear.
+        poll: seconds between two looks at a followed file where the system tells nothing of
+            changes (network file systems, systems other than Linux).
+        on_missing: if rows of a followed file are missing that were not read yet (it was removed
+            too early): "fail", or "skip" to log it and go on with the file that is there.
     """
+
+    def __new__(cls, path: AnyPath | Sequence[AnyPath], *, follow: bool = False, **_: Any) -> Self:
+        """One that grows, if files are to appear."""
+        grows = cls is JsonLines and follow and _is_pattern(path)
+        return object.__new__(cast("type[Self]", _GrowingJsonLines) if grows else cls)
 
     def __init__(
         self,
@@ -137,8 +256,11 @@ class JsonLines(Files):
         *,
         member: str | None = None,
         max_row_bytes: int = MAX_ROW_BYTES,
+        follow: bool = False,
+        poll: float = POLL_SECONDS,
+        on_missing: OnMissing = "fail",
     ) -> None:
-        super().__init__(path, member, max_row_bytes)
+        super().__init__(path, member, max_row_bytes, follow, poll, on_missing)
 
     def _make_format(self, file: str, value_type: Any) -> RowFormat:
         return JsonLinesFormat(file, value_type, self.max_row_bytes)
@@ -146,6 +268,10 @@ class JsonLines(Files):
     def describe(self) -> dict[str, Any]:
         """What is stored of it in the graph."""
         return self._describe("json_lines")
+
+
+class _GrowingJsonLines(GrowingFiles, JsonLines):
+    pass
 
 
 class Csv(Files):
@@ -171,7 +297,19 @@ class Csv(Files):
         optional: fields with a default that the header may lack. (A missing column is an
             error else: a misspelt field would silently be its default in every row.)
         max_row_bytes: a longer row is a bad row.
+        follow: read on for ever: rows that are appended, and what comes after the file was
+            rotated. `path` may then be a pattern (``"/data/*.jsonl"``, ``**`` for all directories
+            below) or a directory (``"/data/"``, with the slash), in which files appear.
+        poll: seconds between two looks at a followed file where the system tells nothing of
+            changes (network file systems, systems other than Linux).
+        on_missing: if rows of a followed file are missing that were not read yet (it was removed
+            too early): "fail", or "skip" to log it and go on with the file that is there.
     """
+
+    def __new__(cls, path: AnyPath | Sequence[AnyPath], *, follow: bool = False, **_: Any) -> Self:
+        """One that grows, if files are to appear."""
+        grows = cls is Csv and follow and _is_pattern(path)
+        return object.__new__(cast("type[Self]", _GrowingCsv) if grows else cls)
 
     def __init__(
         self,
@@ -183,8 +321,11 @@ class Csv(Files):
         null: Sequence[str] = ("",),
         optional: Sequence[str] = (),
         max_row_bytes: int = MAX_ROW_BYTES,
+        follow: bool = False,
+        poll: float = POLL_SECONDS,
+        on_missing: OnMissing = "fail",
     ) -> None:
-        super().__init__(path, member, max_row_bytes)
+        super().__init__(path, member, max_row_bytes, follow, poll, on_missing)
         for what, character in (("delimiter", delimiter), ("quote", quote)):
             if character is not None and (
                 len(character) != 1 or not character.isascii() or character in "\r\n\0"
@@ -215,3 +356,7 @@ class Csv(Files):
             "null": list(self.null),
             "optional": list(self.optional),
         }
+
+
+class _GrowingCsv(GrowingFiles, Csv):
+    pass

@@ -83,7 +83,7 @@ class WholeFileReader(FileReader[xxhash.xxh3_128, None]):
         self._ended = False
         return piece
 
-    def _at_end(self, rows: list[Row]) -> bool:
+    async def _at_end(self, rows: list[Row]) -> bool:
         """A last line without a newline is a row too, if it is a good one."""
         format_ = self._format
         if self._long is not None:

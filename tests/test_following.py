@@ -1,0 +1,625 @@
+"""Files that are followed: each whole line once, in order, whatever writers and rotation do."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import msgspec
+import pytest
+import structlog
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millwheel.errors import InputError, UsageError
+from millwheel.files import Csv, JsonLines, following, packed, rotation, watching
+from millwheel.files import reader as reading
+from millwheel.files.following import FILE_ROWS
+from millwheel.sources import GrowingSource, Reader, Row, Source
+
+DEADLINE_SECONDS = 20.0
+IN_FILE_2 = FILE_ROWS
+IN_FILE_3 = 2 * FILE_ROWS
+
+
+class Line(msgspec.Struct):
+    a: int
+    b: str = ""
+
+
+@pytest.fixture(autouse=True)
+def _no_grace() -> Iterator[None]:
+    """A file is left at the second look, however soon it comes."""
+    with mock.patch.object(following, "GRACE_SECONDS", 0.0):
+        yield
+
+
+@asynccontextmanager
+async def following_of(
+    source: Source, value_type: Any = Any, position: Any = None
+) -> AsyncIterator[Reader]:
+    (partition,) = source.partitions()
+    if position is not None:
+        position = json.loads(json.dumps(position))
+    reader = await partition.open(value_type, position)
+    try:
+        yield reader
+    finally:
+        reader.close()
+
+
+async def all_there(reader: Reader, limit: int = 100) -> list[Row]:
+    """What can be read now; looks often enough to leave files that were renamed."""
+    rows: list[Row] = []
+    for _ in range(12):
+        while more := await reader.read(limit):
+            rows += more
+    return rows
+
+
+async def until(reader: Reader, count: int) -> list[Row]:
+    """So many rows, as an injector gets them: it waits when there are none."""
+    rows: list[Row] = []
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while len(rows) < count:
+            if more := await reader.read(100):
+                rows += more
+            else:
+                await reader.wait()
+    return rows
+
+
+def values(rows: Sequence[Row]) -> list[Any]:
+    assert [row.error for row in rows] == [None] * len(rows)
+    return [row.value for row in rows]
+
+
+def append(path: Path, data: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(data)
+
+
+def wrong(row: Row) -> str:
+    assert row.value is None
+    assert row.error is not None
+    return str(row.error)
+
+
+def followed(path: Path | str, **options: Any) -> JsonLines:
+    return JsonLines(path, follow=True, **options)
+
+
+# --------------------------------------------------------------------- the end of the file
+
+
+async def test_rows_are_read_as_they_are_appended(tmp_path: Path) -> None:
+    path = tmp_path / "n.jsonl"
+    path.write_bytes(b"1\n")
+    source = followed(path)
+    assert not source.bounded
+    async with following_of(source) as reader:
+        assert reader.progress() is None
+        assert values(await all_there(reader)) == [1]
+        append(path, b"2\n3\n")
+        assert [(row.offset, row.line, row.value) for row in await all_there(reader)] == [
+            (1, 2, 2),
+            (2, 3, 3),
+        ]
+        assert not reader.ended
+
+
+async def test_an_unfinished_last_line_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "n.jsonl"
+    path.write_bytes(b'{"a":1}\n{"a":')
+    async with following_of(followed(path), Line) as reader:
+        assert values(await all_there(reader)) == [Line(1)]
+        assert reader.lag().bytes == 5
+        append(path, b"2")
+        assert await all_there(reader) == []
+        position = reader.position(1)
+        assert position["byte"] == 8
+        append(path, b"}")
+        assert await all_there(reader) == []  # whole, it seems; the writer may go on
+        append(path, b"\n")
+        assert values(await all_there(reader)) == [Line(2)]
+        assert reader.lag().bytes == 0
+    async with following_of(followed(path), Line, position) as reader:
+        assert values(await all_there(reader)) == [Line(2)]
+
+
+async def test_a_long_line_that_grows_slowly_is_never_kept_whole(tmp_path: Path) -> None:
+    path = tmp_path / "n.jsonl"
+    path.write_bytes(b"1\n")
+    async with following_of(followed(path, max_row_bytes=10)) as reader:
+        assert values(await all_there(reader)) == [1]
+        for _ in range(50):
+            append(path, b"2" * 7)
+            assert await all_there(reader) == []
+            assert len(reader._buffer) <= 10  # type: ignore[attr-defined]
+        append(path, b"\n3\n")
+        long, three = await all_there(reader)
+        assert "the row has 350 bytes" in wrong(long)
+        assert (three.offset, three.line, three.value) == (2, 3, 3)
+        position = reader.position(2)
+    async with following_of(followed(path, max_row_bytes=10), Any, position) as reader:
+        assert values(await all_there(reader)) == [3]
+
+
+async def test_a_bad_row_may_be_corrected(tmp_path: Path) -> None:
+    path = tmp_path / "n.jsonl"
+    path.write_bytes(b'{"a":1}\n{"a":"two"}\n{"a":3}\n')
+    async with following_of(followed(path), Line) as reader:
+        rows = await all_there(reader)
+        assert "Expected `int`" in wrong(rows[1])
+        position = reader.position(1)
+    path.write_bytes(b'{"a":1}\n{"a":2}\n{"a":3}\n')  # in place, and shorter
+    async with following_of(followed(path), Line, position) as reader:
+        assert values(await all_there(reader)) == [Line(2), Line(3)]
+    (tmp_path / "new").write_bytes(b'{"a":1}\n{"a":2}\n{"a":3}\n{"a":4}\n')
+    (tmp_path / "new").rename(path)  # as editors do it
+    async with following_of(followed(path), Line, position) as reader:
+        assert values(await all_there(reader)) == [Line(2), Line(3), Line(4)]
+    path.write_bytes(b'{"a":9}\n')
+    async with following_of(followed(path), Line, reader_of_nothing(position)) as reader:
+        assert values(await all_there(reader)) == [Line(9)]
+
+
+def reader_of_nothing(position: dict[str, Any]) -> dict[str, Any]:
+    """The position before its first row."""
+    empty = rotation.fingerprint(0, b"", b"")
+    return {**position, "row": 0, "byte": 0, "line": 1, "head": empty.head, "tail": empty.tail}
+
+
+async def test_a_file_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "n.jsonl"
+    with structlog.testing.capture_logs() as logs:
+        async with following_of(followed(path, poll=0.01)) as reader:
+            assert await reader.read(10) == []
+            position = reader.position(0)
+            assert reader.lag().bytes == 0
+            path.write_bytes(b"1\n")
+            assert values(await until(reader, 1)) == [1]
+    assert [log["event"] for log in logs] == ["file_not_there_yet"]
+    async with following_of(followed(path), Any, position) as reader:
+        assert values(await all_there(reader)) == [1]
+
+
+# -------------------------------------------------------------------------------- rotation
+
+
+async def test_a_renamed_file_is_read_to_its_end_first(tmp_path: Path) -> None:
+    path, old = tmp_path / "app.log", tmp_path / "app.log.1"
+    path.write_bytes(b"1\n")
+    async with following_of(followed(path)) as reader:
+        assert values(await all_there(reader)) == [1]
+        path.rename(old)
+        append(old, b"2\n")  # the writer has it open still
+        assert values(await all_there(reader)) == [2]
+        path.write_bytes(b"4\n")
+        append(old, b"3\n")
+        rows = [await reader.read(1), await reader.read(1)]
+        assert [row.value for some in rows for row in some] == [3], "one look is not enough"
+        append(old, b"3.5\n")
+        rows_ = await all_there(reader)
+        assert [(row.offset, row.line, row.value) for row in rows_] == [
+            (3, 4, 3.5),
+            (IN_FILE_2, 1, 4),
+        ]
+
+
+async def test_the_last_line_of_a_file_that_was_left_is_taken_as_it_is(tmp_path: Path) -> None:
+    for last, is_good in ((b'{"a":2}', True), (b'{"a":', False)):
+        path = tmp_path / f"{is_good}.log"
+        path.write_bytes(b'{"a":1}\n' + last)
+        async with following_of(followed(path), Line) as reader:
+            assert values(await all_there(reader)) == [Line(1)]
+            path.rename(tmp_path / f"{is_good}.log.1")
+            path.write_bytes(b'{"a":3}\n')
+            second, third = await all_there(reader)
+            assert (third.offset, third.value) == (IN_FILE_2, Line(3))
+            assert (second.offset, second.line) == (1, 2)
+            if is_good:
+                assert second.value == Line(2)
+            else:
+                assert "truncated" in wrong(second)
+                assert second.text == '{"a":'
+            position = reader.position(2)
+        async with following_of(followed(path), Line, position) as reader:
+            assert values(await all_there(reader)) == [Line(3)]
+        append(tmp_path / f"{is_good}.log.1", b"4}\n")  # it was not left for good
+        async with following_of(followed(path), Line, position) as reader:
+            longer, third = await all_there(reader)
+            assert "the file ended within this line" in wrong(longer)
+            assert longer.offset == 2
+            assert third.value == Line(3)
+
+
+@pytest.mark.parametrize("packs", [False, True])
+@pytest.mark.parametrize("acknowledged", [0, 1, 2])
+async def test_several_rotations_while_nobody_reads(
+    tmp_path: Path, packs: bool, acknowledged: int
+) -> None:
+    path = tmp_path / "app.log"
+    clock = Clock()
+    clock.write(path, b"1\n2\n")
+    async with following_of(followed(path)) as reader:
+        assert values(await all_there(reader)) == [1, 2]
+        position = reader.position(acknowledged)
+    clock.append(path, b"3\n")
+    for number, first in enumerate((4, 6, 8)):
+        for old in range(number, -1, -1):
+            for end in ("", ".gz"):
+                if (name := tmp_path / f"app.log.{old}{end}").exists():
+                    name.rename(tmp_path / f"app.log.{old + 1}{end}")
+        path.rename(tmp_path / "app.log.0")
+        if packs:
+            clock.pack(tmp_path / "app.log.0")
+        clock.write(path, b"%d\n%d\n" % (first, first + 1))
+    async with following_of(followed(path), Any, position) as reader:
+        rows = await all_there(reader)
+        assert values(rows) == list(range(1, 10))[acknowledged:]
+        assert [row.offset for row in rows] == [
+            *range(acknowledged, 3),
+            *(FILE_ROWS * file + row for file in (1, 2, 3) for row in (0, 1)),
+        ]
+        again = reader.position(FILE_ROWS * 2 + 1)
+    async with following_of(followed(path), Any, again) as reader:
+        rows = await all_there(reader)
+        assert [(row.offset - 2 * FILE_ROWS, row.line, row.value) for row in rows] == [
+            (1, 2, 7),
+            (FILE_ROWS, 1, 8),
+            (FILE_ROWS + 1, 2, 9),
+        ]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_what_was_copied_and_truncated_is_read_on_in_the_copy(
+    tmp_path: Path, restarts: bool
+) -> None:
+    path = tmp_path / "app.log"
+    clock = Clock()
+    clock.write(path, b"1\n2\n")
+    async with following_of(followed(path)) as reader:
+        assert values(await all_there(reader)) == [1, 2]
+        position = reader.position(2)
+        clock.append(path, b"3\n")
+        clock.copy(path, tmp_path / "app.log.1")
+        os.truncate(path, 0)
+        clock.append(path, b"11\n12\n13\n")  # it is longer now than what was read
+        if not restarts:
+            rows = await all_there(reader)
+            assert values(rows) == [3, 11, 12, 13]
+            assert [row.offset for row in rows] == [2, *range(IN_FILE_2, IN_FILE_2 + 3)]
+            assert [row.line for row in rows] == [3, 1, 2, 3]
+    async with following_of(followed(path), Any, position) as reader:
+        rows = await all_there(reader)
+        assert values(rows) == [3, 11, 12, 13]
+        assert [row.offset for row in rows] == [2, *range(IN_FILE_2, IN_FILE_2 + 3)]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_file_that_was_emptied_when_all_was_read(tmp_path: Path, restarts: bool) -> None:
+    path = tmp_path / "app.log"
+    path.write_bytes(b"1\n2\n")
+    async with following_of(followed(path)) as reader:
+        assert values(await all_there(reader)) == [1, 2]
+        position = reader.position(2)
+        path.write_bytes(b"9\n")
+        if not restarts:
+            (row,) = await all_there(reader)
+            assert (row.offset, row.line, row.value) == (IN_FILE_2, 1, 9)
+    async with following_of(followed(path), Any, position) as reader:
+        (row,) = await all_there(reader)
+        assert (row.offset, row.line, row.value) == (IN_FILE_2, 1, 9)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_rows_that_were_cut_off_unread_are_missed(tmp_path: Path, restarts: bool) -> None:
+    path = tmp_path / "app.log"
+    path.write_bytes(b"1\n2\n3\n")
+    async with following_of(followed(path)) as reader:
+        with (
+            mock.patch.object(packed, "CHUNK_BYTES", 2),
+            mock.patch.object(reading, "CHUNK_BYTES", 2),
+        ):
+            assert values(await reader.read(1)) == [1]
+        position = reader.position(1)
+        path.write_bytes(b"9\n")
+        if not restarts:
+            with pytest.raises(InputError, match="was read up to byte 2 "):
+                await all_there(reader)
+    with pytest.raises(InputError) as caught:
+        async with following_of(followed(path), Any, position):
+            pass
+    text = str(caught.value)
+    assert f"{path}: the file that was here was read up to byte 2 (line 2, row 1)" in text
+    assert "It had 6 bytes when it was seen last" in text
+    for way_out in ('on_missing="skip"', "Bring the file back", "app.log.1.gz", "millwheel drop"):
+        assert way_out in text
+    with structlog.testing.capture_logs() as logs:
+        async with following_of(followed(path, on_missing="skip"), Any, position) as reader:
+            (row,) = await all_there(reader)
+            assert (row.offset, row.value) == (IN_FILE_2, 9)
+    assert [log["event"] for log in logs] == ["rows_missing"]
+    (tmp_path / "app.log.1").write_bytes(b"1\n2\n3\n")  # it is brought back
+    async with following_of(followed(path), Any, position) as reader:
+        assert values(await all_there(reader)) == [2, 3, 9]
+
+
+async def test_a_file_that_was_rotated_away_and_removed_is_missed(tmp_path: Path) -> None:
+    path = tmp_path / "app.log"
+    path.write_bytes(b"1\n2\n")
+    async with following_of(followed(path)) as reader:
+        await all_there(reader)
+        position = reader.position(2)
+    (tmp_path / "new").write_bytes(b"3\n")
+    path.unlink()
+    async with following_of(followed(path), Any, position) as reader:
+        assert await all_there(reader) == []  # it may come back
+        assert reader.position(2) == position
+        (tmp_path / "new").rename(path)
+        with pytest.raises(InputError, match="It is not here any more"):
+            await all_there(reader)
+    path.write_bytes(b"1\n2\n3\n")  # the same log from a backup, say
+    async with following_of(followed(path), Any, position) as reader:
+        assert values(await all_there(reader)) == [3]
+
+
+async def test_a_file_that_is_removed_and_written_again_while_it_is_open(tmp_path: Path) -> None:
+    path = tmp_path / "app.log"
+    path.write_bytes(b"1\n2\n")
+    async with following_of(followed(path)) as reader:
+        assert values(await all_there(reader)) == [1, 2]
+        path.unlink()
+        assert await all_there(reader) == []
+        path.write_bytes(b"1\n2\n3\n")  # as rsync does it: it goes on
+        rows = await all_there(reader)
+        assert [(row.offset, row.line, row.value) for row in rows] == [(2, 3, 3)]
+        (tmp_path / "new").write_bytes(b"9\n")
+        (tmp_path / "new").replace(path)  # another one
+        rows = await all_there(reader)
+        assert [(row.offset, row.line, row.value) for row in rows] == [(IN_FILE_2, 1, 9)]
+        position = reader.position(IN_FILE_2 + 1)
+    append(path, b"10\n")
+    async with following_of(followed(path), Any, position) as reader:
+        assert values(await all_there(reader)) == [10]
+
+
+async def test_a_late_line_of_a_file_that_was_left_moves_no_number(tmp_path: Path) -> None:
+    path, old = tmp_path / "app.log", tmp_path / "app.log.1"
+    path.write_bytes(b"1\n2\n")
+    async with following_of(followed(path)) as reader:
+        assert values(await all_there(reader)) == [1, 2]
+        position = reader.position(1)
+        path.rename(old)
+        path.write_bytes(b"4\n")
+        (four,) = await all_there(reader)
+    append(old, b"3\n")
+    async with following_of(followed(path), Any, position) as reader:
+        rows = await all_there(reader)
+        assert [(row.offset, row.value) for row in rows] == [(1, 2), (2, 3), (four.offset, 4)]
+
+
+async def test_what_waits_is_told_over_all_files(tmp_path: Path) -> None:
+    path = tmp_path / "app.log"
+    clock = Clock()
+    clock.write(path, b"1\n2\n")
+    async with following_of(followed(path)) as reader:
+        assert reader.lag() == (None, 4)
+        await reader.read(1)
+        assert reader.lag() == (None, 2)
+        path.rename(tmp_path / "app.log.1")
+        clock.write(path, b"345\n")
+        assert reader.lag() == (None, 6)
+        path.rename(tmp_path / "app.log.0")
+        clock.write(path, b"67\n")
+        assert reader.lag() == (None, 9)
+        await all_there(reader)
+        assert reader.lag() == (None, 0)
+
+
+async def test_a_rotated_csv_file_begins_with_its_own_header(tmp_path: Path) -> None:
+    path = tmp_path / "n.csv"
+    source = Csv(path, follow=True, optional=("b",))
+    path.write_bytes(b"a,")
+    async with following_of(source, Line) as reader:
+        assert await all_there(reader) == []
+        append(path, b'b\n1,x\n2,"y\n')
+        assert values(await all_there(reader)) == [Line(1, "x")]  # the quote is open
+        append(path, b'z"\n')
+        assert values(await all_there(reader)) == [Line(2, "y\nz")]
+        position = reader.position(1)
+        path.rename(tmp_path / "n.csv.1")
+        path.write_bytes(b"b,a\nw,3\n")
+        rows = await all_there(reader)
+        assert [(row.offset, row.line, row.value) for row in rows] == [(IN_FILE_2, 2, Line(3, "w"))]
+        behind = reader.position(IN_FILE_2 + 1)
+        append(path, b"v,4\n")
+        path.rename(tmp_path / "n.csv.0")
+        path.write_bytes(b"c\n1\n")
+        (row,) = await reader.read(10)
+        assert row.value == Line(4, "v")
+        with pytest.raises(InputError, match="the header has no column 'a'"):
+            await all_there(reader)
+    path.write_bytes(b"a\n5\n")
+    for stored, expected in (
+        (position, [Line(2, "y\nz"), Line(3, "w"), Line(4, "v"), Line(5)]),
+        (behind, [Line(4, "v"), Line(5)]),
+    ):
+        async with following_of(source, Line, stored) as reader:
+            assert values(await all_there(reader)) == expected
+
+
+class Clock:
+    """Gives files modification times that differ, however fast a test is."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000_000_000_000
+
+    def tick(self, path: Path) -> None:
+        self.now += 1_000_000
+        os.utime(path, ns=(self.now, self.now))
+
+    def write(self, path: Path, data: bytes) -> None:
+        path.write_bytes(data)
+        self.tick(path)
+
+    def append(self, path: Path, data: bytes) -> None:
+        append(path, data)
+        self.tick(path)
+
+    def copy(self, path: Path, target: Path) -> None:
+        target.write_bytes(path.read_bytes())
+        self.tick(target)
+
+    def pack(self, path: Path) -> None:
+        state = path.stat()
+        target = path.with_name(path.name + ".gz")
+        target.write_bytes(gzip.compress(path.read_bytes(), mtime=0))
+        os.utime(target, ns=(state.st_mtime_ns, state.st_mtime_ns))
+        path.unlink()
+
+
+# ------------------------------------------------------------------------- any history at all
+
+
+class History:
+    """A writer, a rotation and a reader, and what must come of it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "app.log"
+        self.clock = Clock()
+        self.open: list[Path] = []
+        self.line = 0
+        self.pending = b""
+        """Of the present file, what was not written yet of the last line."""
+        self.expected: list[Any] = []
+        self.rows: dict[int, Any] = {}
+        """By number, whatever was read under it."""
+        self.file_line = 0
+        self.is_bare = True
+        """Nothing was appended to the present file since it was begun."""
+
+    def write(self, data: bytes) -> None:
+        self.clock.append(self.path, data)
+
+    def lines(self, count: int, cut: int) -> None:
+        """Append lines, but for the last bytes of the last one."""
+        data = self.pending
+        for _ in range(count):
+            self.line += 1
+            value = f"é{self.line}"
+            self.expected.append(value)
+            data += json.dumps(value, ensure_ascii=False).encode() + b"\n"
+        stop = len(data) - min(cut, len(data))
+        self.pending = data[stop:]
+        if stop:
+            self.write(data[:stop])
+
+    def finish_line(self) -> None:
+        if self.pending:
+            data, self.pending = self.pending, b""
+            self.write(data)
+
+    def shift(self) -> None:
+        directory = self.path.parent
+        for number in range(30, 0, -1):
+            for end in ("", ".gz"):
+                if (old := directory / f"app.log.{number}{end}").exists():
+                    old.rename(directory / f"app.log.{number + 1}{end}")
+
+    def check(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            assert row.error is None, row.error
+            assert self.rows.setdefault(row.offset, row.value) == row.value, "another row"
+
+    def done(self) -> None:
+        assert [self.rows[number] for number in sorted(self.rows)] == self.expected
+
+
+events = st.one_of(
+    st.tuples(st.just("append"), st.integers(0, 4), st.integers(0, 8)),
+    st.tuples(st.just("read"), st.integers(1, 5)),
+    st.tuples(st.just("read all")),
+    st.tuples(st.just("rename"), st.booleans()),
+    st.tuples(st.just("copy and truncate")),
+    st.tuples(st.just("truncate")),
+    st.tuples(st.just("pack")),
+    st.tuples(st.just("restart"), st.integers(0, 6)),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(events, min_size=1, max_size=25), st.sampled_from([1, 7, 4096]))
+async def test_each_line_comes_once_in_order_under_one_number(
+    history: list[Any], chunk: int
+) -> None:
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
+        stack.enter_context(mock.patch.object(reading, "CHUNK_BYTES", chunk))
+        stack.enter_context(mock.patch.object(rotation, "CHUNK_BYTES", chunk))
+        world = History(Path(directory))
+        world.clock.write(world.path, b"")
+        source = followed(world.path)
+        (partition,) = source.partitions()
+        reader = await partition.open(str, None)
+        try:
+            acknowledged, given_out = 0, [0]
+            for event, *arguments in [*history, ("read all",)]:
+                if event == "append":
+                    world.lines(*arguments)
+                elif event == "read":
+                    rows = await reader.read(arguments[0])
+                    world.check(rows)
+                    given_out += [row.offset + 1 for row in rows]
+                elif event in ("read all", "truncate"):
+                    if event == "truncate":
+                        world.finish_line()
+                    rows = await all_there(reader)
+                    world.check(rows)
+                    given_out += [row.offset + 1 for row in rows]
+                    if event == "truncate":
+                        acknowledged = given_out[-1]
+                        position = reader.position(acknowledged)
+                        os.truncate(world.path, 0)
+                        world.clock.tick(world.path)
+                elif event == "rename":
+                    world.finish_line()
+                    world.shift()
+                    world.path.rename(world.path.with_name("app.log.1"))
+                    if arguments[0]:  # else it comes back with the first line
+                        world.clock.write(world.path, b"")
+                elif event == "copy and truncate":
+                    if world.path.exists():
+                        world.finish_line()
+                        world.shift()
+                        world.clock.copy(world.path, world.path.with_name("app.log.1"))
+                        os.truncate(world.path, 0)
+                        world.clock.tick(world.path)
+                elif event == "pack":
+                    if (old := world.path.with_name("app.log.1")).exists():
+                        world.clock.pack(old)
+                else:
+                    later = [number for number in given_out if number >= acknowledged]
+                    acknowledged = later[min(arguments[0], len(later) - 1)]
+                    position = json.loads(json.dumps(reader.position(acknowledged)))
+                    reader.close()
+                    reader = await partition.open(str, position)
+                    given_out = [acknowledged]
+                if event == "rename" and not world.path.exists():
+                    world.clock.write(world.path, b"")
+            world.finish_line()
+            world.check(await all_there(reader))
+            world.done()
+        finally:
+            reader.close()
