@@ -24,9 +24,11 @@ from millwheel.runtime.frames import (
     decode,
     encode,
 )
-from millwheel.runtime.greeting import Greeting, Identity
+from millwheel.runtime.greeting import Greeting, Identity, Secret
 from millwheel.runtime.network import Limits
 
+SECRET = Secret(b"sixteen bytes or more", "given")
+MINE = Hello(VERSION, "p", "me", b"1" * 32, "given")
 LIMITS = Limits(frame_bytes=10_000, waiting_bytes=50_000)
 
 
@@ -91,7 +93,7 @@ class Bench:
     def __init__(self) -> None:
         self.clock = VirtualClock()
         self.told = Told()
-        greeting = Greeting(Identity("p", "me"), b"1" * 32, expected=None)
+        greeting = Greeting(Identity("p", "me", SECRET), b"1" * 32, expected=None)
         self.connection = Connection(self.told, greeting, self.clock, LIMITS)
         self.hand = Hand()
         self.connection.connection_made(self.hand)
@@ -100,7 +102,8 @@ class Bench:
         self.connection.data_received(b"".join(encode(frame, 1 << 20) for frame in frames))
 
     def up(self) -> Bench:
-        self.say(Hello(VERSION, "p", "you", b"2" * 32), Proof(b""))
+        caller = Greeting(Identity("p", "you", SECRET), b"2" * 32, expected="me")
+        self.say(*caller.begin(), *caller.receive(MINE))
         assert self.connection.up
         return self
 
@@ -118,7 +121,10 @@ class Bench:
 async def test_what_is_sent_in_one_turn_is_one_write() -> None:
     bench = Bench().up()
     await asyncio.sleep(0)
-    assert bench.hand.frames() == [Hello(VERSION, "p", "me", b"1" * 32), Proof(b""), Welcome()]
+    first, proof, last = bench.hand.frames()
+    assert (first, last) == (MINE, Welcome())
+    assert isinstance(proof, Proof)
+    assert len(proof.digest) == 32
     sent = [NotMine(number, 0, 0) for number in range(100)]
     for frame in sent:
         bench.connection.send(frame)
@@ -293,7 +299,7 @@ async def test_a_long_reason_is_cut_so_that_it_can_be_heard() -> None:
 
 
 async def test_what_is_made_after_it_was_given_up_is_closed_at_once() -> None:
-    greeting = Greeting(Identity("p", "me"), b"1" * 32, expected="you")
+    greeting = Greeting(Identity("p", "me", SECRET), b"1" * 32, expected="you")
     connection = Connection(Told(), greeting, VirtualClock(), LIMITS)
     connection.end("closed", "not needed")
     hand = Hand()

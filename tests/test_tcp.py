@@ -18,14 +18,14 @@ from structlog.testing import capture_logs
 
 from millwheel.errors import UsageError
 from millwheel.runtime.frames import Deliver, NotMine, Refuse, decode
-from millwheel.runtime.greeting import Identity
+from millwheel.runtime.greeting import Identity, Secret
 from millwheel.runtime.links import Links
 from millwheel.runtime.network import Limits, Link
 from millwheel.services import tcp
 from millwheel.services.tcp import Tcp, Tls
 from tests.network_contract import Heard, nothing_left
 
-SECRET = b"sixteen bytes or more"
+SECRET = Secret(b"sixteen bytes or more", "given")
 QUICK = Limits(first_pause_seconds=0.01, longest_pause_seconds=0.02)
 
 
@@ -50,7 +50,7 @@ class World:
         name: str,
         *,
         tls: Tls | None = None,
-        secret: bytes | None = None,
+        secret: Secret = SECRET,
         limits: Limits = QUICK,
         **options: Any,
     ) -> tuple[Links, Heard]:

@@ -45,7 +45,7 @@ def resident_bytes() -> int:
     """The memory of this process; where the system does not tell, the most it ever was."""
     try:
         pages = int(Path("/proc/self/statm").read_bytes().split()[1])
-    except FileNotFoundError:
+    except OSError:  # there is no /proc, or no file can be opened just now
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return pages * resource.getpagesize()
 
