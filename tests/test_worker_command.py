@@ -7,6 +7,7 @@ the URL of, as if somebody else ran it.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import shutil
@@ -275,6 +276,8 @@ def test_it_waits_for_more_until_sigterm_and_hands_everything_over(shell: Worker
     status = json.loads(ask(url, "/status")[1])
     assert (status["pipeline"], status["fenced"]) == (shell.name, 0)
     assert ask(url, "/nothing")[0] == 404
+    ((secret,),) = shell.rows("SELECT secret FROM {}", "peer_secret")
+    shown = ask(url, "/metrics")[1] + ask(url, "/status")[1]
     shell.wait(shell.total, worker)
     assert not shell.has_ended(), "there may be more"
     began = time.monotonic()
@@ -284,6 +287,10 @@ def test_it_waits_for_more_until_sigterm_and_hands_everything_over(shell: Worker
     events = [json.loads(line)["event"] for line in stderr.splitlines()]
     assert "stopping" in events
     assert "not_handed_over" not in events
+    shown += json.dumps(worker.log) + stderr
+    assert len(secret) == 32
+    for form in (secret.hex(), str(secret), base64.b64encode(secret).decode()):
+        assert form not in shown, "nobody is shown it"
     told = [line["event"] for line in worker.log] + events
     assert told.count("progress") <= 1, "every ten seconds"
     assert shell.free()

@@ -584,6 +584,8 @@ class Courier:
             self.refused["loose"] += len(frame.records)
             return
         rows = [row for _, row in frame.records]
+        if not all(row[8] for row in rows):
+            raise PeerError("a record of no log that has no id")
         found = [self._delivery(-token, step, row) for token, row in frame.records]
         if not self._can_read(link, step, rows):
             self.refused["too new"] += 1
