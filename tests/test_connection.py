@@ -307,3 +307,39 @@ async def test_what_is_made_after_it_was_given_up_is_closed_at_once() -> None:
     await asyncio.sleep(0)
     assert hand.ended == "aborted"
     assert hand.frames() == []
+
+
+async def test_the_time_of_a_listeners_greeting_runs_from_accept_on() -> None:
+    """Its TLS handshake is a part of it; a caller connects first, and has all of it then."""
+    for expected, left in ((None, 1.0), ("you", 5.0)):
+        clock, told = VirtualClock(), Told()
+        greeting = Greeting(Identity("p", "me", SECRET), b"1" * 32, expected=expected)
+        connection = Connection(told, greeting, clock, LIMITS, "127.0.0.1:9")
+        assert connection.remote == "127.0.0.1:9"
+        clock.advance(LIMITS.greeting_seconds - 1)
+        connection.tend()
+        connection.connection_made(Hand())
+        clock.advance(left - 0.1)
+        connection.tend()
+        assert told.ends == []
+        clock.advance(0.1)
+        connection.tend()
+        assert [end.kind for end in told.ends] == ["silent"]
+
+
+async def test_one_that_is_abandoned_before_it_has_a_transport_is_told_of_once() -> None:
+    told = Told()
+    greeting = Greeting(Identity("p", "me", SECRET), b"1" * 32, expected=None)
+    connection = Connection(told, greeting, VirtualClock(), LIMITS)
+    connection.abandon("no TLS", "no certificate")
+    connection.abandon("lost", "again")
+    assert told.ends == [End("no TLS", "no certificate")]
+
+
+async def test_what_a_peer_says_at_the_end_is_shortened_and_stays_on_one_line() -> None:
+    for frame in (Goodbye("a\nb\x1b[2J" + "x" * 5000), Refuse("a\nb\x1b[2J" + "x" * 3000)):
+        bench = Bench() if isinstance(frame, Refuse) else Bench().up()
+        bench.say(frame)
+        (end,) = bench.told.ends
+        assert end.text.startswith("a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}[2Jxxx")
+        assert len(end.text) == 500
