@@ -38,6 +38,7 @@ from millwheel.runtime.network import Link
 from millwheel.services import loop
 from millwheel.services.tcp import Tcp
 from millwheel.store.postgres import PostgresStore
+from millwheel.testing.ether import SECRET
 from millwheel.testing.script import Script, inject
 
 LOADS = {"low": 50.0, "moderate": 500.0}
@@ -120,7 +121,7 @@ def number_of(ball: Ball) -> int:
 
 def links(pipeline: str, worker: str) -> Links:
     """What a worker reaches others by."""
-    return Links(Identity(pipeline, worker), Tcp("127.0.0.1", 0), clock=SystemClock())
+    return Links(Identity(pipeline, worker, SECRET), Tcp("127.0.0.1", 0), clock=SystemClock())
 
 
 async def engine_of(url: str, made: Pipeline) -> Engine:

@@ -132,7 +132,7 @@ def build(directory: Path = INPUT, name: str = "fraud") -> Pipeline:
     )
     made.inject(
         PAYMENTS,
-        JsonLines(directory / "payments", follow=True),
+        JsonLines(f"{directory}/payments/", follow=True),
         timestamp=lambda payment: payment.at,
         lateness=LATENESS,
         idle_after=SILENCE,

@@ -111,6 +111,11 @@ def encode_key(key: Key) -> tuple[bytes, int]:
     return encoded, _hash(encoded) >> 48
 
 
+def is_key(key: object) -> bool:
+    """Whether something is a key as user code may give one."""
+    return type(key) is str or type(key) is int or _is_key_tuple(key)
+
+
 def _is_key_tuple(key: object) -> bool:
     return type(key) is tuple and bool(key) and all(type(p) is str or type(p) is int for p in key)
 

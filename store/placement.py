@@ -96,7 +96,10 @@ class PostgresPlacement:
         now, intervals, workers, removed, paused = row
         return Placement(
             now,
-            [PlacedInterval(*found) for found in msgspec.json.decode(intervals)],
+            [
+                PlacedInterval(*(*found[:-1], tuple(found[-1])))
+                for found in msgspec.json.decode(intervals)
+            ],
             [
                 PlacedWorker(
                     id_, address, host, pid, started,

@@ -269,6 +269,8 @@ class PlacedInterval:
     """Its owner is to split it: the first slot of the upper part."""
     merge_with: int | None = None
     """Its owner is to merge it with its upper neighbour, who has this id."""
+    logs: tuple[int, ...] = ()
+    """The logs that its owner sends, under its sequencer: those that are not retired."""
 
     @property
     def is_free(self) -> bool:
@@ -592,6 +594,11 @@ class Store(Protocol):
         Returns:
             The intervals where something changed.
         """
+        ...
+
+    async def peer_secret(self) -> bytes:
+        """The 32 random bytes by which the pipeline's workers know each other. The first call ever
+        makes them; two callers at once get the same."""
         ...
 
     async def try_lead(self, seconds: float) -> bool:

@@ -256,7 +256,7 @@ async def test_a_worker_ends_when_a_pooler_comes_in_between(
     pipeline = tally_pipeline(script(ITEMS, items(*range(20))), settings=QUICK)
     async with Switch(schema.url) as switch:
         store = await PostgresStore(switch.url(), schema.name).open()
-        engine = Engine(pipeline, store, close_at_end=False)
+        engine = Engine(pipeline, store, keep_open=True)
         await engine.start()
         async with asyncio.timeout(SECONDS):
             await engine.done.wait()

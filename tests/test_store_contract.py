@@ -1650,3 +1650,30 @@ async def test_statements_are_kept_with_their_commits(memory: MemorySite) -> Non
 async def test_the_store_tells_its_time(site: Site) -> None:
     first = await site.store.now()
     assert START <= first <= await site.store.now()
+
+
+async def test_the_workers_of_a_pipeline_get_one_secret_whoever_asks_first(site: Site) -> None:
+    stores = [site.store, *[await site.another() for _ in range(4)]]
+    first = await asyncio.gather(*(store.peer_secret() for store in stores))
+    again = await site.store.peer_secret()
+    assert {*first, again} == {again}
+    assert len(again) == 32
+    assert len({*again}) > 8, "random"
+
+
+async def test_a_placement_names_the_logs_that_each_owner_sends(site: Site) -> None:
+    """Those of the last claim, and of claims before it that are not drained; retired ones are left out."""
+    owner = await Owner.take(site.store)
+    before = {row.id: row.logs for row in (await site.store.read_placement()).intervals}
+    claims = await site.store.claim(owner.worker, list(before), again=True)
+    after = {row.id: row.logs for row in (await site.store.read_placement()).intervals}
+    for claim in claims:
+        logs = after[claim.interval.id]
+        assert set(logs) >= {log.id for log in claim.logs}
+        if claim.new_log:
+            assert claim.new_log in logs
+        assert [*logs] == sorted(logs)
+    retired = next(log for logs in after.values() for log in logs)
+    await site.store.retire_logs([retired])
+    left = {log for row in (await site.store.read_placement()).intervals for log in row.logs}
+    assert left == {log for logs in after.values() for log in logs} - {retired}

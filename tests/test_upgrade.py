@@ -40,7 +40,7 @@ from millwheel.store.port import (
     Wish,
 )
 from millwheel.store.postgres import PostgresStore
-from millwheel.testing.ether import Weather
+from millwheel.testing.ether import SECRET, Weather
 from tests.drawing import examples
 from tests.store_contract import (
     BUCKET_HIGH,
@@ -223,7 +223,7 @@ class Rolling(Cluster):
 
         def network(worker: str) -> Links:
             return Links(
-                Identity(pipeline.name, worker),
+                Identity(pipeline.name, worker, SECRET),
                 self.ether.medium(f"w{number}"),
                 clock=self.clock,
                 random=Random(number),

@@ -896,3 +896,24 @@ async def test_what_a_pipeline_keeps_is_seen_in_columns(postgres: PostgresSite) 
     assert rows == [("a", from_micros(START), 2, 1), ("b", from_micros(START), 1, 1)]
     rows = await postgres.query("SELECT * FROM {v} ORDER BY entry", v="state_of_watch_words")
     assert rows == [("a", "ab", 1, 1), ("a", "ac", 2, 1), ("b", "b", 1, 1)]
+
+
+async def test_no_view_and_no_function_shows_the_workers_secret(postgres: PostgresSite) -> None:
+    """Whoever may read them all can be no worker by that."""
+    secret = await postgres.store.peer_secret()
+    await deploy(postgres.store)
+    shown = await postgres.query(
+        "SELECT DISTINCT v.relname FROM pg_depend AS d JOIN pg_rewrite AS r ON r.oid = d.objid "
+        "JOIN pg_class AS v ON v.oid = r.ev_class WHERE d.refobjid = %s::regclass",
+        f'"{postgres.schema.name}".peer_secret',
+    )
+    assert shown == []
+    sources = await postgres.query(
+        "SELECT prosrc FROM pg_proc WHERE pronamespace = %s::regnamespace",
+        f'"{postgres.schema.name}"',
+    )
+    assert not [source for (source,) in sources if "peer_secret" in source]
+    for view in VIEWS[1:]:
+        rows = await postgres.query("SELECT x::text FROM {v} AS x", v=view)
+        assert secret.hex() not in repr(rows)
+        assert repr(secret) not in repr(rows)

@@ -44,7 +44,7 @@ def pipeline(path: Path) -> Pipeline:
     made = Pipeline(SCHEMA)
     made.inject(
         PAYMENTS,
-        JsonLines(path),
+        JsonLines(path, follow=True),
         timestamp=lambda payment: payment.at,
         lateness=timedelta(seconds=10),
         id=lambda payment: payment.at.isoformat(),
@@ -98,7 +98,6 @@ async def point(url: str, path: Path, rows: Path, count: int) -> dict[str, Any]:
         await asyncio.sleep(0.02)
     ready = time.perf_counter() - before
     path.write_bytes(rows.read_bytes())
-    engine.read_on()
     found = await through(engine, count, int(count * WARM))
     maybes = sum(keeper.maybes for keeper in keepers)
     await engine.stop()

@@ -146,8 +146,8 @@ def worker(
         str,
         typer.Option(
             metavar="HOST:PORT",
-            help="Where other workers reach this one. Port 0: any that is free. Other hosts than "
-            "loopback need a secret or TLS.",
+            help="Where other workers reach this one. Port 0: any that is free. On other "
+            "hosts than loopback use TLS, or a network that you trust.",
         ),
     ] = "127.0.0.1:0",
     advertise: Annotated[
@@ -171,7 +171,8 @@ def worker(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="What all workers of the pipeline know, 16 bytes or more. Else $MILLWHEEL_SECRET.",
+            help="The shared secret of all workers of the pipeline, 16 bytes or more. Else "
+            "$MILLWHEEL_SECRET; else the one that is kept in the store.",
             show_default=False,
         ),
     ] = None,

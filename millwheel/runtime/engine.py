@@ -141,6 +141,8 @@ class Engine:
         self.lease = Lease(self.clock, self.settings.lease_seconds)
         self.out_of_touch: frozenset[str] = frozenset()
         """The workers that share the pipeline, if this one cannot since it does not reach them."""
+        self.generation = 0
+        """Of the code that this worker runs; known once it has deployed."""
         self.paused: frozenset[int] = frozenset()
         """The injectors, by computation, that an operator wants to rest."""
         self.observer = Observer()
@@ -185,6 +187,7 @@ class Engine:
             before = self.clock.now()
             self.tell_time(before, await self.patiently(self.store.now))
         deployment = await deploy(self)
+        self.generation = deployment.generation
         self.rekeyed = deployment.rekeyed
         self._tell_rekeyed(deployment)
         asked = self.clock.monotonic()
@@ -572,14 +575,12 @@ class Engine:
         self._credit(owners)
 
     def acknowledged(self, log: int, receiver: int, seqs: list[int]) -> None:
-        """Another worker says that records of a log here are durable there."""
+        """Records of a log here are durable on another worker. The courier has seen to it that they
+        were sent there and were un-ACKed."""
         found = self.logs.get(log)
         if found is None:
             return
         sent, owner = found
-        for remote in self.neighbours.remotes():
-            if remote.step.id == receiver and log in remote.streams:
-                remote.streams[log].acknowledge(seqs)
         self._arrived(sent, owner, receiver, seqs)
         self._credit([owner])
 

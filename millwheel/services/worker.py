@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 
 from millwheel.clock import Clock, SystemClock
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.balancer import Balancer
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.greeting import Identity
+from millwheel.runtime.greeting import Identity, Secret
 from millwheel.runtime.links import Links
 from millwheel.runtime.network import Limits, Network
 from millwheel.runtime.placing import LeaseGuard, Placing
@@ -19,6 +20,7 @@ from millwheel.services.hosting import Beside, hosted, opened, unless
 from millwheel.services.http import HttpService
 from millwheel.services.observed import EngineObserved
 from millwheel.services.tcp import Tcp, Tls
+from millwheel.store.port import Store
 
 
 @dataclass(frozen=True)
@@ -28,9 +30,13 @@ class Neighbourhood:
     listen: Endpoint = field(default_factory=Endpoint)
     advertise: str | None = None
     """Host, or ``host:port``, at which others reach it, if not there."""
-    secret: bytes | None = None
-    """What all workers of the pipeline know and nobody else."""
+    secret: bytes | None = field(default=None, repr=False)
+    """The secret that was given to all workers of the pipeline; None: they go by the store's."""
     tls: Tls | None = None
+
+    def __post_init__(self) -> None:
+        if self.secret is not None:
+            Secret(self.secret, "given")
 
     def medium(self) -> Tcp:
         """What its connections are made of.
@@ -40,22 +46,23 @@ class Neighbourhood:
         """
         return Tcp(self.listen.host, self.listen.port, advertise=self.advertise, tls=self.tls)
 
-    def identity(self, pipeline: str, worker: str) -> Identity:
-        """Who a worker is to the others.
+    async def secret_of(self, store: Store) -> Secret:
+        """The secret that was given, or the one that is kept in the store.
 
         Raises:
-            UsageError: the secret can be guessed.
+            StoreUnavailable: the store cannot be asked.
         """
-        return Identity(pipeline, worker, self.secret)
+        if self.secret is not None:
+            return Secret(self.secret, "given")
+        return Secret(await store.peer_secret(), "store")
 
     def check(self) -> None:
-        """What can be told before anything is started.
+        """Check what can be checked before anything is started.
 
         Raises:
             UsageError: it makes no sense, or is not safe.
         """
-        self.identity("", "")
-        self.medium().check(proven=self.secret is not None)
+        self.medium().check()
 
 
 class Worker:
@@ -105,13 +112,14 @@ class Worker:
         """
         async with AsyncExitStack() as stack:
             store = await stack.enter_async_context(opened(self._pipeline, self._url))
+            secret = await self._neighbourhood.secret_of(store)  # before anything listens
             engine = Engine(
                 self._pipeline,
                 store,
                 clock=self._clock,
                 keep_open=self._keep_open,
                 accept_late=self._accept_late,
-                network=self._network,
+                network=partial(self._network, secret),
             )
             if self._http is not None:
                 service = HttpService(EngineObserved(engine), self._http)
@@ -124,11 +132,11 @@ class Worker:
                 await engine.run(stop, until_done=self._until_done)
         return engine.done.is_set()
 
-    def _network(self, worker: str) -> Network:
+    def _network(self, secret: Secret, worker: str) -> Network:
         limits = Limits()
         limits.check(self._pipeline.settings.max_record_bytes)
         return Links(
-            self._neighbourhood.identity(self._pipeline.name, worker),
+            Identity(self._pipeline.name, worker, secret),
             self._neighbourhood.medium(),
             clock=self._clock,
             limits=limits,

@@ -41,6 +41,10 @@ class MemoryPlacement:
     def read(self) -> Placement:
         tables = self._tables
         nodes = {node.id: (name, node.kind) for name, node in tables.computations.items()}
+        logs: dict[int, list[int]] = {}
+        for id_, log in tables.logs.items():
+            if not log.retired:
+                logs.setdefault(log.interval_id, []).append(id_)
         return Placement(
             self._clock.now(),
             [
@@ -48,7 +52,7 @@ class MemoryPlacement:
                     row.id, row.computation, row.slot_from, row.slot_to, row.sequencer, row.owner,
                     row.wanted_by, self._is_lease_over(row), row.generation,
                     *nodes[row.computation], tables.grain(row.computation), row.pinned,
-                    row.split_at, row.merge_with,
+                    row.split_at, row.merge_with, tuple(sorted(logs.get(row.id, ()))),
                 )
                 for row in tables.in_order()
             ],

@@ -229,6 +229,10 @@ class MemoryStore:
         await self._called("wish")
         return self._placement.wish(changes)
 
+    async def peer_secret(self) -> bytes:
+        await self._called("peer_secret")
+        return self.tables.peer_secret
+
     async def try_lead(self, seconds: float) -> bool:
         await self._called("try_lead")
         return self._leadership.try_lead(seconds)

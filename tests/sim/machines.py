@@ -16,7 +16,7 @@ from millwheel.runtime.load import FREE_OF_CHARGE
 from millwheel.runtime.placing import LeaseGuard, Placing
 from millwheel.services.hosting import unless
 from millwheel.store.port import Store
-from millwheel.testing.ether import Ether
+from millwheel.testing.ether import SECRET, Ether
 from millwheel.testing.virtual_loop import Machine
 from tests.sim.network import Spot
 from tests.sim.scenario import Member
@@ -68,7 +68,7 @@ class Worker:
 
         def network(worker: str) -> Links:
             return Links(
-                Identity(pipeline.name, worker, None),
+                Identity(pipeline.name, worker, SECRET),
                 Spot(ether, machine),
                 clock=clock,
                 random=Random(number),
