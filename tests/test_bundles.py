@@ -661,6 +661,7 @@ async def test_a_bundle_comes_again_though_other_records_have_used_up_the_credit
 async def test_the_same_with_two_workers(how: str) -> None:
     behind = Behind(**BEHIND[how])
     cluster = Cluster(behind.made)
+    cluster.endless = True  # rows are added after the crash
     workers = [await cluster.join() for _ in range(2)]
     await cluster.go(lambda: behind.gate.reached)
     for worker in workers:

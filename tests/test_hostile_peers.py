@@ -477,6 +477,59 @@ async def test_a_true_new_owner_is_believed_within_one_look_at_the_store() -> No
         await cluster.leave(engine)
 
 
+async def test_a_sender_that_was_not_believed_sends_again_as_soon_as_the_store_says_so() -> None:
+    """Though it has nothing new to send, and would ask by itself only after its patience."""
+    values = many(1500)
+    cluster = Cluster(counting(values))
+    first, second = await cluster.join(), await cluster.join()
+    await cluster.go(lambda: min(first.processed, second.processed) > 100)
+    courier, place = courier_of(first), first.neighbours.place
+    first.neighbours.place = lambda placement: None  # type: ignore[method-assign]
+    interval = next(i for i in first.intervals if i.step.name == "tally")
+    await cluster.store.wish(
+        [Wish(interval.id, interval.sequencer, second.worker, "test", pinned=True)]
+    )
+    await cluster.go(lambda: any(i.id == interval.id for i in second.intervals))
+    moved = next(i for i in second.intervals if i.id == interval.id)
+    await cluster.go(lambda: courier.refused["not known to own it"])
+    await live(cluster, 2 * FIRST_PATIENCE_SECONDS)
+    asked = courier.refused["not known to own it"]
+    await cluster.go(lambda: courier.refused["not known to own it"] > asked)
+    first.neighbours.place = place  # type: ignore[method-assign]
+    began = cluster.clock.monotonic()
+    await cluster.go(lambda: any(log == moved.log.id for log, _ in courier._incoming), tick=0.001)
+    assert cluster.clock.monotonic() - began < 0.5 < FIRST_PATIENCE_SECONDS
+    await cluster.go(cluster.finished)
+    check(cluster, values)
+    for engine in (first, second):
+        await cluster.leave(engine)
+
+
+async def test_a_former_owner_is_not_believed_about_what_was_sent_to_it() -> None:
+    values = many(900)
+    cluster = Cluster(counting(values))
+    first, second = await cluster.join(), await cluster.join()
+    await cluster.go(lambda: min(first.processed, second.processed) > 50)
+    courier = courier_of(first)
+    cluster.ether.part("w0", "w1")
+    link = courier._links[second.worker]
+    await cluster.go(
+        lambda: any(s.unacked for r in first.neighbours.remotes() for s in r.streams.values())
+    )
+    for remote in first.neighbours.remotes():
+        owner, remote.owner = remote.owner, "its successor"
+        for log, stream in remote.streams.items():
+            assert stream.to == second.worker or not stream.unacked
+            before = [*stream.unacked]
+            courier.received(link, Acknowledge(log, remote.step.id, [(0, LARGEST)]))
+            courier.received(link, Progress(log, stream.begun, remote.id, LARGEST, True))
+            assert [*stream.unacked] == before
+        remote.owner = owner
+    cluster.ether.join("w0", "w1")
+    await cluster.go(cluster.finished)
+    check(cluster, values)
+
+
 async def test_what_waits_for_the_store_is_bounded() -> None:
     values = many(600)
     cluster = Cluster(counting(values))
