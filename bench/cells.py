@@ -38,6 +38,7 @@ from millwheel.runtime.network import Link
 from millwheel.services import loop
 from millwheel.services.tcp import Tcp
 from millwheel.store.postgres import PostgresStore
+from millwheel.testing.ether import SECRET
 from millwheel.testing.script import Script, inject
 
 LOADS = {"low": 50.0, "moderate": 500.0}
@@ -120,13 +121,13 @@ def number_of(ball: Ball) -> int:
 
 def links(pipeline: str, worker: str) -> Links:
     """What a worker reaches others by."""
-    return Links(Identity(pipeline, worker), Tcp("127.0.0.1", 0), clock=SystemClock())
+    return Links(Identity(pipeline, worker, SECRET), Tcp("127.0.0.1", 0), clock=SystemClock())
 
 
 async def engine_of(url: str, made: Pipeline) -> Engine:
     """One worker of the pipeline, which has nothing yet."""
     store = await PostgresStore(url, made.name).open()
-    engine = Engine(made, store, network=lambda id_: links(made.name, id_), close_at_end=False)
+    engine = Engine(made, store, network=lambda id_: links(made.name, id_), keep_open=True)
     await engine.start()
     return engine
 
@@ -207,13 +208,12 @@ async def two_processes(
 
 async def cell_latency(url: str, cell: Cell, depth: int, rate: float, samples: int) -> list[float]:
     """Seconds from when a record was due until it came out of the last stage."""
-    async with two_processes(url, cell, depth) as (engine, script, arrive):
+    async with two_processes(url, cell, depth) as (_, script, arrive):
         total = WARM_UP_RECORDS + samples
         stream = Stream("balls_0", Ball)
 
         def come(number: int) -> None:
             script.append(inject(stream, Ball(number)))
-            engine.read_on()
 
         async with beats(rate, total, come) as due:
             while len(arrive.at) < total:

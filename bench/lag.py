@@ -141,7 +141,7 @@ async def idle(url: str, samples: int) -> list[float]:
     await (await fresh_store(url, "bench_lag_idle")).close()
     store = await TrackedStore(url, "bench_lag_idle", tracking).open()
     script = Script("payments")
-    engine = Engine(chain("bench_lag_idle", script, timedelta(0)), store, close_at_end=False)
+    engine = Engine(chain("bench_lag_idle", script, timedelta(0)), store, keep_open=True)
     await engine.start()
     await engine.run()
     order, found = stages(engine), []
@@ -149,7 +149,6 @@ async def idle(url: str, samples: int) -> list[float]:
         watermark = to_micros(payment.at)
         script.append(inject(PAYMENTS, payment))
         start = time.perf_counter()
-        engine.read_on()
         while (times := arrivals(tracking, order, watermark)) is None:
             tracking.moved.clear()
             await tracking.moved.wait()
@@ -167,7 +166,7 @@ async def loaded(url: str, directory: Path, records: int) -> tuple[list[list[flo
     await (await fresh_store(url, "bench_lag")).close()
     store = await TrackedStore(url, "bench_lag", tracking).open()
     source = payments_file(directory, records)
-    engine = Engine(chain("bench_lag", source, timedelta(0)), store, close_at_end=False)
+    engine = Engine(chain("bench_lag", source, timedelta(0)), store, keep_open=True)
     await engine.start()
     order = stages(engine)
     await engine.run()

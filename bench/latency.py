@@ -92,7 +92,7 @@ async def engine_latency(url: str, samples: int) -> list[float]:
     store = TimedStore(url, "bench_latency")
     await store.open()
     script = Script("payments")
-    engine = Engine(pipeline("bench_latency", script), store, close_at_end=False)
+    engine = Engine(pipeline("bench_latency", script), store, keep_open=True)
     await engine.start()
     await engine.run()
     found = []
@@ -100,7 +100,6 @@ async def engine_latency(url: str, samples: int) -> list[float]:
         store.durable.clear()
         script.append(inject(PAYMENTS, payment))
         start = time.perf_counter()
-        engine.read_on()
         await store.durable.wait()
         found.append(max(lane.at for lane in store.timed) - start)
         await engine.run()

@@ -64,7 +64,7 @@ async def upstream(url: str, slow_key: int | None, seconds: float) -> dict[str, 
     made.add(Take(slow_key), PASSED.by(lambda ball: ball.number % KEYS))
     made.sink(TAKEN, Discard())
     store = await PostgresStore(url, name).open()
-    engine = Engine(made, store, close_at_end=False)
+    engine = Engine(made, store, keep_open=True)
     await engine.start()
     acknowledged: dict[int, float] = {}
     arrived = engine._arrived
@@ -85,8 +85,8 @@ async def upstream(url: str, slow_key: int | None, seconds: float) -> dict[str, 
         if (left := due[-1] - time.perf_counter()) > 0:
             await asyncio.sleep(left)
         script.append(inject(BALLS, Ball(number)))
-        engine.read_on()
         most = max(most, injector.log.unacked)
+    engine.done.clear()  # it is set again when the rows appended last are done
     await asyncio.wait_for(engine.run(), 30)
     (weak,) = (i for i in engine.intervals if i.step.node.is_weak)
     stragglers = weak.counters.get("stragglers", 0)
@@ -152,7 +152,7 @@ async def slow_sink(url: str, seconds: float) -> dict[str, float]:
         sent += 1
         return row(courier, delivery)
 
-    async with two_workers(url, sink) as (engine, script, _):
+    async with two_workers(url, sink) as (_, script, _):
         Courier._row = counting  # type: ignore[method-assign, assignment]
         try:
             total = 0
@@ -161,7 +161,6 @@ async def slow_sink(url: str, seconds: float) -> dict[str, float]:
                 end = time.perf_counter() + length
                 while time.perf_counter() < end:
                     script.append(inject(BALLS_0, Ball(total)))
-                    engine.read_on()
                     total += 1
                     await asyncio.sleep(1 / 100)
             began = time.perf_counter()

@@ -46,7 +46,7 @@ def pipeline(source: Source) -> Pipeline:
 
 async def _set(url: str, directory: Path, count: int) -> dict[str, float]:
     store = await fresh_store(url, SCHEMA)
-    engine = Engine(pipeline(payments_file(directory, count)), store, close_at_end=False)
+    engine = Engine(pipeline(payments_file(directory, count)), store, keep_open=True)
     await engine.start()
     warm = 0.0
     running = asyncio.create_task(engine.run())
@@ -69,7 +69,7 @@ async def _take_over(url: str, directory: Path, count: int) -> dict[str, float]:
     with path.open("ab") as file:
         file.write(msgspec.json.encode(last) + b"\n")
     store = await PostgresStore(url, SCHEMA).open()
-    engine = Engine(pipeline(payments_file(directory, count)), store, close_at_end=False)
+    engine = Engine(pipeline(payments_file(directory, count)), store, keep_open=True)
     start = time.perf_counter()
     await engine.start()
     started = time.perf_counter()

@@ -37,7 +37,7 @@ from millwheel.runtime.load import Process
 from millwheel.runtime.placing import Placing
 from millwheel.store.memory import MemoryStore
 from millwheel.testing import inject
-from millwheel.testing.ether import FAIR, Ether, Fate
+from millwheel.testing.ether import FAIR, SECRET, Ether, Fate
 from millwheel.testing.script import Script
 from millwheel.timers.holds import Holds
 
@@ -161,7 +161,7 @@ class Site:
             worker = str(UUID(int=Random(number).getrandbits(128)))
 
             def network(worker: str, name: str = name, number: int = number) -> Links:
-                identity = Identity(self.pipeline.name, worker, None)
+                identity = Identity(self.pipeline.name, worker, SECRET)
                 medium = self.ether.medium(name)
                 return Links(identity, medium, clock=self.clock, random=Random(number))
 
@@ -172,7 +172,7 @@ class Site:
                 worker=worker,
                 process=FREE_OF_CHARGE,
                 network=network if workers > 1 else None,
-                close_at_end=False,
+                keep_open=True,
             )
             await engine.start()
             self.engines.append(engine)
@@ -371,8 +371,6 @@ def feed(site: Site, number: int) -> None:
     source = injection.source
     assert isinstance(source, Script)
     source.append(inject(ORDERS, Order(number)))
-    for engine in site.engines:
-        engine.read_on()
 
 
 def done(site: Site) -> int:

@@ -76,9 +76,30 @@ def total(of: Callable[[V], N], zero: N = 0) -> Fold[V, N, N]:  # type: ignore[a
 
     Args:
         zero: tells the kind of number: ``0``, ``0.0`` or ``Decimal(0)``. Sums of floats depend
-            on the order of the records in the last digits.
+            on the order of the records in the last digits. A sum of floats or decimals takes whole
+            numbers as well; any other mixture fails the record.
     """
-    return Fold(lambda: zero, lambda sum_, value: sum_ + of(value), _same, type(zero), _sum)
+    kind = type(zero)
+    kinds: tuple[type, ...] = (kind, int)
+
+    def add(sum_: N, value: V) -> N:
+        number = of(value)
+        if type(number) is not kind and not isinstance(number, kinds):
+            raise TypeError(
+                f"total was given {number!r:.80}, but its zero is {zero!r}, so that it adds up numbers "
+                f"of type {kind.__name__}. {_other_zero(number)}"
+            )
+        return sum_ + number
+
+    return Fold(lambda: zero, add, _same, kind, _sum)
+
+
+def _other_zero(number: object) -> str:
+    """What to write for `total` to take a number; or that it is none."""
+    for kind, zero in ((float, "0.0"), (Decimal, "Decimal(0)")):
+        if isinstance(number, kind):
+            return f"Write total(..., zero={zero})"
+    return f"A {type(number).__name__} is no number that can be added up"
 
 
 class Mean(msgspec.Struct, frozen=True):

@@ -6,14 +6,139 @@ A combination of switches that could not keep what it says is refused here, befo
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from millwheel.bundles import Bundles
+from millwheel.codec import place_of, shown
 from millwheel.computation import Computation
 from millwheel.errors import GraphError
 from millwheel.graph import Node, Reading
-from millwheel.sinks import SinkUse, Table
-from millwheel.streams import Broadcast, Input
+from millwheel.sinks import Console, Discard, JsonLinesFiles, SinkUse, Table
+from millwheel.streams import Broadcast, Input, Stream
+
+PROCESS = ("process_record", "process_timer", "process_broadcast", "process_bundle")
+"""The methods that a computation may define, all of them ``async def``."""
+
+
+def check_stream(stream: object, where: str) -> None:
+    """Refuse everything but a stream.
+
+    Args:
+        where: how the call begins in which it was given.
+
+    Raises:
+        GraphError: it is something else.
+    """
+    if not isinstance(stream, Stream):
+        raise GraphError(
+            f'{where}{shown(stream, 80)}, ...): that is no stream; give a Stream("name", Type)'
+        )
+
+
+def check_source(stream: Stream[Any], source: object) -> None:
+    """Refuse the class of a source in place of an instance, and what is no source at all.
+
+    Raises:
+        GraphError: nothing can be read from it.
+    """
+    if isinstance(source, type):
+        name = source.__name__
+        raise GraphError(
+            f"inject into {stream.name!r}: {name} is a class, and its instances are sources; give "
+            f"{name}(...)"
+        )
+    if not hasattr(source, "partitions"):
+        raise GraphError(
+            f"inject into {stream.name!r}: {shown(source, 80)} is no source; give one like "
+            'JsonLines("file.jsonl")'
+        )
+
+
+def check_sink(stream: Stream[Any], sink: object) -> None:
+    """Refuse the class of a sink in place of an instance, and what is no sink at all.
+
+    Raises:
+        GraphError: nothing can be written to it.
+    """
+    kinds = (Table, JsonLinesFiles, Console, Discard)
+    if isinstance(sink, kinds):
+        return
+    names = ", ".join(kind.__name__ for kind in kinds)
+    if isinstance(sink, type) and issubclass(sink, kinds):
+        name = sink.__name__
+        raise GraphError(
+            f"sink of {stream.name!r}: {name} is a class, and its instances are sinks; give {name}(...)"
+        )
+    raise GraphError(
+        f"sink of {stream.name!r}: {shown(sink, 80)} is no sink; give an instance of {names}"
+    )
+
+
+def check_computation(computation: object) -> None:
+    """Refuse the class of a computation in place of an instance, methods that cannot be awaited, and a
+    `writes` that is no tuple of streams.
+
+    Raises:
+        GraphError: it cannot be run.
+    """
+    if isinstance(computation, type):
+        name = computation.__name__
+        raise GraphError(
+            f"add({name}, ...): {name} is a class, and its instances are computations; give {name}()"
+        )
+    if not isinstance(computation, Computation):
+        raise GraphError(
+            f"add({shown(computation, 80)}, ...): that is no computation; give an instance of a "
+            "class that extends Computation"
+        )
+    for name in PROCESS:
+        if computation.defines(name):
+            _check_coroutine(type(computation), name)
+    writes: object = computation.writes
+    if not isinstance(writes, (tuple, list)) or not all(isinstance(w, Stream) for w in writes):
+        raise GraphError(
+            f"{type(computation).__name__}.writes is a tuple of streams, as in writes = (OUT,), and "
+            f"not {shown(writes, 80)}"
+        )
+
+
+def _check_coroutine(kind: type, name: str) -> None:
+    """Refuse a method that is certainly not awaitable: a plain function without a word of what it
+    returns, or a generator."""
+    method = inspect.unwrap(getattr(kind, name))
+    if not inspect.isfunction(method) or inspect.iscoroutinefunction(method):
+        return
+    if inspect.isasyncgenfunction(method):
+        fault = "has a `yield`, and is no coroutine; produce values with ctx.produce"
+    elif inspect.isgeneratorfunction(method) or method.__annotations__.get("return") in (
+        None,
+        "None",
+    ):
+        fault = f"is a plain function; write `async def {name}`"
+    else:
+        return  # it says that it returns something, which may be awaitable
+    raise GraphError(f"{kind.__name__}.{place_of(method)} {fault}")
+
+
+def check_readings(label: str, inputs: tuple[object, ...]) -> None:
+    """Refuse streams that do not say how they are read.
+
+    Raises:
+        GraphError: an input is a bare stream, or something else.
+    """
+    for input_ in inputs:
+        if isinstance(input_, Stream):
+            raise GraphError(
+                f"{label!r} does not say how it reads the stream {input_.name!r}; give "
+                "STREAM.by(key), with a function that takes the key from a value, STREAM.spread() or "
+                "STREAM.broadcast()"
+            )
+        if not isinstance(input_, (Input, Broadcast)):
+            raise GraphError(
+                f"{label!r} cannot read {shown(input_, 80)}; give STREAM.by(key), STREAM.spread() or "
+                "STREAM.broadcast()"
+            )
 
 
 def check_weak(label: str, computation: Computation[Any, Any, Any, Any]) -> None:

@@ -15,6 +15,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
+from inspect import iscoroutine, unwrap
 from math import isfinite, nan
 from types import UnionType
 from typing import (
@@ -22,6 +23,7 @@ from typing import (
     Any,
     Generic,
     Literal,
+    TypeAlias,
     TypeVar,
     Union,
     cast,
@@ -35,14 +37,24 @@ import msgspec
 import xxhash
 from msgspec import inspect
 
-from millwheel.errors import GraphError, UserCodeError
+from millwheel.errors import GraphError, MigrationFailed, UserCodeError
 from millwheel.model import Key
 
 T = TypeVar("T")
 
+Migration: TypeAlias = (
+    "Callable[[dict[str, Any]], Any] | Callable[[list[Any]], Any] | Callable[[str], Any] | "
+    "Callable[[int], Any] | Callable[[float], Any] | Callable[[bool], Any] | Callable[[None], Any]"
+)
+"""Makes of decoded JSON, as one version of a type wrote it, that of the next version; not of a value of
+the old type, which this code does not know any more. What it returns is encoded as JSON."""
+
 MAX_KEY_BYTES = 1304
 """A key as JSON. With the longest entry of a map (its field's name, a slash and another key)
 it fits into a row of an index, which Postgres refuses above 2,704 bytes."""
+
+KEY_CHARACTERS = 80
+"""What messages show of a key."""
 
 LETTER_CHARACTERS = 20_000
 """What a dead letter keeps of a text that has no limit of its own."""
@@ -80,21 +92,28 @@ def encode_key(key: Key) -> tuple[bytes, int]:
     kind = type(key)
     if kind is not str and kind is not int and not _is_key_tuple(key):
         raise UserCodeError(
-            f"{shown(key)} cannot be a key: a key is a str, an int or a tuple of these "
+            f"{shown(key, KEY_CHARACTERS)} cannot be a key: a key is a str, an int or a tuple of these "
             f"(not {kind.__name__}); floats and naive times do not compare safely"
         )
     try:
         encoded = _encode_json(key)
     except _REFUSALS as error:
-        raise UserCodeError(f"{shown(key)} cannot be a key: {error}") from error
+        raise UserCodeError(f"{shown(key, KEY_CHARACTERS)} cannot be a key: {error}") from error
     if len(encoded) > MAX_KEY_BYTES:
         raise UserCodeError(
-            f"{shown(key)} cannot be a key: it takes {len(encoded):,} bytes as JSON, more than "
+            f"{shown(key, KEY_CHARACTERS)} cannot be a key: it takes {len(encoded):,} bytes as JSON, more than "
             f"the {MAX_KEY_BYTES:,} that fit into an index; use a hash of it"
         )
     if _BACKSLASH in encoded and _holds_nul(encoded):
-        raise UserCodeError(f"{shown(key)} cannot be a key: Postgres does not store NUL characters")
+        raise UserCodeError(
+            f"{shown(key, KEY_CHARACTERS)} cannot be a key: Postgres does not store NUL characters"
+        )
     return encoded, _hash(encoded) >> 48
+
+
+def is_key(key: object) -> bool:
+    """Whether something is a key as user code may give one."""
+    return type(key) is str or type(key) is int or _is_key_tuple(key)
 
 
 def _is_key_tuple(key: object) -> bool:
@@ -196,6 +215,40 @@ def _float_fields(info: inspect.Type) -> dict[str, bool] | None:
     return found if len(found) <= FEW_FLOATS else None
 
 
+_SCALARS: dict[type[inspect.Type], tuple[type, ...]] = {
+    inspect.NoneType: (type(None),),
+    inspect.BoolType: (bool,),
+    inspect.IntType: (int,),
+    inspect.FloatType: (float, int),
+    inspect.StrType: (str,),
+    inspect.BytesType: (bytes,),
+    inspect.DateTimeType: (datetime,),
+    inspect.DateType: (date,),
+    inspect.TimeType: (time,),
+    inspect.TimeDeltaType: (timedelta,),
+    inspect.UUIDType: (UUID,),
+    inspect.DecimalType: (Decimal,),
+}
+"""The classes whose instances are values of a type that has no further limits."""
+
+
+def _classes_of(info: inspect.Type) -> frozenset[type]:
+    """The classes whose direct instances are values of a type.
+
+    Empty if the class alone does not tell: lists, dicts, ``Annotated`` with limits, `Any`. The fields
+    of a struct or dataclass are not looked at: a type checker does that.
+    """
+    if isinstance(info, inspect.UnionType):
+        parts = [_classes_of(part) for part in info.types]
+        return frozenset().union(*parts) if all(parts) else frozenset()
+    if isinstance(info, (inspect.StructType, inspect.DataclassType, inspect.EnumType)):
+        return frozenset([get_origin(info.cls) or info.cls])
+    limits = [getattr(info, name) for name in info.__struct_fields__]
+    if any(limit is not None for limit in limits):
+        return frozenset()
+    return frozenset(_SCALARS.get(type(info), ()))
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What there is to know of a type."""
@@ -205,6 +258,8 @@ class Facts:
     floats: dict[str, bool] | None
     """The fields that hold its only floats, and whether they may be None; see `_float_fields`."""
     mutable: bool
+    classes: frozenset[type]
+    """The classes whose direct instances are its values; see `_classes_of`."""
 
 
 def facts_of(value_type: Any) -> Facts:
@@ -227,11 +282,13 @@ def _known_facts(value_type: Any, _: str) -> Facts:
 
 
 def _find_facts(value_type: Any) -> Facts:
+    info = inspect.type_info(value_type)
     return Facts(
         msgspec.json.Decoder(value_type).decode,
         type_fingerprint(value_type),
-        _float_fields(inspect.type_info(value_type)),
+        _float_fields(info),
         not _is_fixed(value_type),
+        _classes_of(info),
     )
 
 
@@ -270,15 +327,46 @@ class Codec(Generic[T]):
             self.encode = self._encode_floats_anywhere
         elif fields:
             self.encode = self._encode_few_floats
+        self.holds_floats = fields is None or bool(fields)
+        """Whether a value may hold NaN or an infinity, which no value may have that is stored as JSON."""
         self.mutable = facts.mutable
         """Whether user code can change a value in place: it then gets a copy of its own."""
+        self.classes = facts.classes
+        """The classes whose direct instances are values of the type; `check_class` judges others."""
+
+    def check_class(self, value: T) -> None:
+        """Refuse a value that is an instance of none of the type's classes, if the type has any.
+
+        An instance of a subclass passes, although what is stored of it may not be of the type.
+
+        Raises:
+            UserCodeError: it is a value of another type.
+        """
+        if self.classes and not isinstance(value, tuple(self.classes)):
+            raise UserCodeError(
+                f"{self.what} takes values of type {self._type_name}, not "
+                f"{type(value).__name__}: {shown(value)}{_ask_for_await(value)}"
+            )
+
+    @property
+    def _type_name(self) -> str:
+        return str(getattr(self.value_type, "__name__", self.value_type))
+
+    def check_finite(self, value: T) -> None:
+        """Refuse a value with NaN or an infinity that is not encoded, and so not checked, for now.
+
+        Raises:
+            UserCodeError: it holds one.
+        """
+        if self.holds_floats:
+            self.encode(value)
 
     def _encode(self, value: T) -> bytes:
         try:
             encoded = _encode_json(value)
         except _REFUSALS as error:
             raise UserCodeError(
-                f"{self.what}: {shown(value)} cannot be encoded: {error}"
+                f"{self.what}: {shown(value)} cannot be encoded: {error}{_ask_for_await(error)}"
             ) from error
         if len(encoded) > self.limit or _BACKSLASH in encoded:
             self._check_text(encoded, value)
@@ -329,15 +417,35 @@ class Codec(Generic[T]):
             return decode(encoded)
         except msgspec.MsgspecError as error:
             raise UserCodeError(
-                f"{self.what}: {shown(value)} is not a value of type "
-                f"{getattr(self.value_type, '__name__', self.value_type)}: {error}"
+                f"{self.what}: {shown(value)} is not a value of type {self._type_name}: {error}"
             ) from error
+
+
+def _ask_for_await(found: Any) -> str:
+    """What to ask the author of code that has used a coroutine as a value.
+
+    Args:
+        found: such a value, or the error that came of one.
+    """
+    if iscoroutine(found):
+        found.close()  # else Python warns as well that it was never awaited
+        return f'. Did you forget "await" before {found.__qualname__}(...)?'
+    confused = isinstance(found, (TypeError, AttributeError)) and "coroutine" in str(found)
+    return '. Did you forget "await"?' if confused else ""
+
+
+def place_of(function: Callable[..., Any]) -> str:
+    """A function's name as error messages show it, with its file and line if it has any."""
+    name = getattr(function, "__name__", type(function).__name__)
+    code = getattr(unwrap(function), "__code__", None)
+    return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code is not None else str(name)
 
 
 def shown(value: Any, limit: int = 200) -> str:
     """A value as error messages show it, cut off at `limit` characters."""
     try:
-        return repr(value)[:limit]
+        text = repr(value)
+        return text if len(text) <= limit else text[: limit - 1] + "…"
     except Exception:
         # Whole numbers of more than 4,300 digits have no text, and user code may be at fault.
         return f"a {type(value).__name__} without a repr"
@@ -346,7 +454,7 @@ def shown(value: Any, limit: int = 200) -> str:
 def reason(error: BaseException) -> str:
     """An exception's kind and text; user code may be at fault in the text as well."""
     try:
-        return f"{type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {error}{_ask_for_await(error)}"
     except Exception as second:
         return f"{type(error).__name__}: without a text, since str() fails with {type(second).__name__}"
 
@@ -429,19 +537,46 @@ def apply_migrations(
     encoded: bytes,
     stored: int,
     current: int,
-    migrations: Mapping[int, Callable[[Any], Any]],
+    migrations: Mapping[int, Migration],
     what: str,
+    decode: Callable[[bytes], Any],
 ) -> bytes:
     """Bring JSON written by version `stored` to `current`, up or down, one step at a time.
 
+    Args:
+        what: how to call the value in errors, with its key.
+        decode: refuses JSON that is no value of the current type.
+
     Raises:
-        UserCodeError: a step is missing.
+        MigrationFailed: a step is missing or fails, or what comes of it is no such value.
     """
     step = 1 if stored < current else -1
     value = msgspec.json.decode(encoded)
     for version in range(stored, current, step):
-        migrate = migrations.get(version)
-        if migrate is None:
-            raise UserCodeError(f"{what}: no migration from version {version} to {version + step}")
-        value = migrate(value)
-    return _encode_json(value)
+        way = f"version {version} to {version + step}"
+        if version not in migrations:
+            raise MigrationFailed(f"{what}: no migration from {way}")
+        before = value
+        try:
+            value = cast("Callable[[Any], Any]", migrations[version])(value)
+        except Exception as error:
+            raise MigrationFailed(
+                f"{what}: the migration from {way} failed on {shown(before)}: {reason(error)}\n"
+                f"{_MENDING}"
+            ) from error
+    try:
+        migrated = _encode_json(value)
+        decode(migrated)
+    except _REFUSALS as error:
+        raise MigrationFailed(
+            f"{what}: the migration from version {stored} to {current} made {shown(value)} of "
+            f"{encoded.decode()[:200]}, which is no value of the type: {reason(error)}\n{_MENDING}"
+        ) from error
+    return migrated
+
+
+_MENDING = (
+    "A migration is given decoded JSON (a dict, list, str, number, bool or None, no value of the old "
+    "type) and returns what the new type is as JSON. Correct it and start again. Nothing was given up "
+    "on: what needs the value is un-ACKed, and waits"
+)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, Never, get_args, get_origin
 
 from typing_extensions import TypeVar
 
 from millwheel.bundles import Bundles
+from millwheel.codec import Migration
 from millwheel.context import Context
 from millwheel.model import Record, Timer
 from millwheel.streams import Input, Stream
@@ -41,11 +42,17 @@ class Computation(Generic[V, S, B, T]):
     version: ClassVar[int] = 1
     """Raised by one with every change of the type of the state or of the shared table."""
 
-    migrations: ClassVar[Mapping[int, Callable[[Any], Any]]] = {}
+    migrations: ClassVar[Mapping[int, Migration]] = {}
     """For each older version, a function from the state's decoded JSON to the next version's.
 
-    They run when a key's state is read. To go back to the code of an older version, for each newer
-    one a function to the version before: ``{2: down}`` with ``version = 1``.
+    It is given what ``json.loads`` would give: for a struct or dataclass a ``dict``, not an object of
+    the old class. So is what it returns, or a value of the new type. `MapState` and `ListState`
+    fields are not in it: their entries stay as they are.
+
+    Each runs when a key's state is read. Before a deploy takes effect they are tried on some stored
+    states; one that fails there refuses the deploy. One that fails later stops the worker
+    (`MigrationFailed`), whatever ``on_error`` says. To go back to the code of an older version, give
+    for each newer one a function to the version before: ``{2: down}`` with ``version = 1``.
     """
 
     order_insensitive: ClassVar[bool] = False
@@ -54,8 +61,10 @@ class Computation(Generic[V, S, B, T]):
     added with ``productions="weak"``: after a crash its records are processed again, perhaps in
     another order, and what it produces then must be what has arrived already."""
 
-    shared_migrations: ClassVar[Mapping[int, Callable[[Any], Any]]] = {}
-    """The same for the shared table."""
+    shared_migrations: ClassVar[Mapping[int, Migration]] = {}
+    """The same for the shared table, where its type changed. State and shared table have one
+    `version`; whichever of the two types stays the same from one version to the next needs no
+    migration."""
 
     async def process_record(self, record: Record[V], ctx: Context[S, T]) -> None:
         """Called for each record of each input that is not read by broadcast."""

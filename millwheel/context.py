@@ -8,7 +8,8 @@ key within one bundle.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Generic, NoReturn, Protocol
 
@@ -22,6 +23,7 @@ from millwheel.model import (
     Delivery,
     Key,
     Record,
+    Statement,
     TimerKind,
     from_micros,
     to_micros,
@@ -214,11 +216,15 @@ DEAD_LETTERS = "dead_letters"
 BAD_ROWS = "bad_rows"
 BLOOM_MAYBES = "bloom_maybes"
 DUPLICATES_DROPPED = "duplicates_dropped"
+WEAK_CHANGED = "weak_changed"
 STRAGGLERS = "stragglers"
 REPLAYS = "replays"
 ENGINE_COUNTERS = frozenset(
-    [PROCESSED, DEAD_LETTERS, BAD_ROWS, BLOOM_MAYBES, DUPLICATES_DROPPED, STRAGGLERS, REPLAYS]
-)
+    [
+        PROCESSED, DEAD_LETTERS, BAD_ROWS, BLOOM_MAYBES, DUPLICATES_DROPPED, WEAK_CHANGED,
+        STRAGGLERS, REPLAYS,
+    ]
+)  # fmt: skip
 """Counters that stand beside those of user code, which may not move them."""
 
 MAX_COUNTER_NAME = 200
@@ -229,8 +235,16 @@ _STATEMENT = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*([A-Za-z]+)", re.DOTALL)
 _ALLOWED = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE", "SELECT", "WITH"})
 
 
+ReportLateUse = Callable[[UserCodeError], None]
+"""Called with the error when a `Context` is used after its call."""
+
+
 class Context(Generic[S, T]):
-    """Handed to `process_record` and `process_timer`; valid only during that call."""
+    """Handed to `process_record` and `process_timer`; valid only during that call.
+
+    Each use after the call has ended, by a task that the call started and did not await, raises
+    `UserCodeError` and stops the worker: the record may be durable by then.
+    """
 
     __slots__ = (
         "_cell",
@@ -239,6 +253,7 @@ class Context(Generic[S, T]):
         "_name",
         "_now",
         "_promised",
+        "_report_late_use",
         "_routes",
         "_shared",
         "_table",
@@ -270,6 +285,11 @@ class Context(Generic[S, T]):
         self._promised = promised
         self._now = now
         self._share(table)
+
+    def _end(self, report_late_use: ReportLateUse) -> None:
+        """Refuse and report every use from now on: the call that it was made for has ended."""
+        self._report_late_use = report_late_use
+        self.__class__ = EndedBundleContext if isinstance(self, BundleContext) else EndedContext
 
     def _share(self, table: SharedTable | None) -> None:
         """What the next key shares with others."""
@@ -428,7 +448,7 @@ class Context(Generic[S, T]):
 
     def _whose(self) -> str:
         """Whose output it is, for errors."""
-        return f"{self._name}, key {self.key!r}"
+        return f"{self._name}, key {self.key!r:.80}"
 
     def execute(self, sql: str, params: Sequence[Any] = ()) -> None:
         """Run a statement on your own tables in the transaction that commits this record.
@@ -443,7 +463,10 @@ class Context(Generic[S, T]):
                 f"{self._name}: ctx.execute takes INSERT, UPDATE, DELETE, MERGE, SELECT or WITH, "
                 f"not {verb or sql!r:.60}; the statement runs inside the record's own commit"
             )
-        self._effects.statements.append((sql, tuple(params)))
+        caller = sys._getframe(1)
+        statement = Statement(sql)
+        statement.caller = (caller.f_code, caller.f_lasti)
+        self._effects.statements.append((statement, tuple(params)))
         self._effects.size += len(sql) + 64
 
     def count(self, name: str, by: int = 1) -> None:
@@ -465,6 +488,18 @@ class Context(Generic[S, T]):
             )
         counters = self._effects.counters
         counters[name] = counters.get(name, 0) + by
+
+
+class TimerlessContext(Context[S, T]):
+    """Of a computation without `process_timer`: no timer could ever fire."""
+
+    __slots__ = ()
+
+    def set_timer(self, at: datetime, tag: str = "", kind: TimerKind = "watermark") -> NoReturn:
+        raise UserCodeError(
+            f"{self._name} sets timers but defines no process_timer, so nothing would happen when one "
+            "fires; define `async def process_timer(self, timer, ctx)`"
+        )
 
 
 class WeakContext(Context[S, T]):
@@ -496,6 +531,12 @@ class WeakContext(Context[S, T]):
                 'times from the record, add it with productions="strong", or, if what it produces '
                 "is the same at any time, say so in the class: order_insensitive = True"
             )
+
+
+class WeakTimerlessContext(TimerlessContext[S, T], WeakContext[S, T]):
+    """Of a computation with weak productions and without `process_timer`."""
+
+    __slots__ = ()
 
 
 class SpreadContext(Context[S, T]):
@@ -572,6 +613,44 @@ class BundleContext(SpreadContext[S, T]):
             f"{self._name} {what} in process_bundle, but the records of a bundle have many keys. "
             "Do it in a computation of its own, before this one"
         )
+
+
+class Ended:
+    """Refuses every use of a `Context` whose call has ended."""
+
+    __slots__ = ()
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("__"):  # how Python itself and debuggers look at an object
+            return object.__getattribute__(self, name)
+        raise _late_use(self, name)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise _late_use(self, name)
+
+
+class EndedContext(Ended, Context[S, T]):
+    """A context whose call has ended."""
+
+    __slots__ = ()
+
+
+class EndedBundleContext(Ended, BundleContext[S, T]):
+    """The context of a numbered bundle whose call has ended."""
+
+    __slots__ = ()
+
+
+def _late_use(context: Ended, what: str) -> UserCodeError:
+    """The error for one late use, reported."""
+    name = object.__getattribute__(context, "_name")
+    error = UserCodeError(
+        f"{name} used ctx.{what} after the call that ctx was made for had ended, so it can have no "
+        "effect. Await inside process_record (or process_timer, process_bundle) every task that it "
+        "starts and that uses ctx, for example with asyncio.TaskGroup"
+    )
+    object.__getattribute__(context, "_report_late_use")(error)
+    return error
 
 
 def _is_storable(text: object, limit: int) -> bool:

@@ -7,10 +7,14 @@
     │   ├── GraphError        streams, computations and sinks do not fit together
     │   ├── SchemaBehind      the store's schema is older than this code
     │   ├── DeployRefused     the stored pipeline and this code do not agree
+    │   ├── PooledStore       Postgres is behind a connection pooler that drops sessions' settings
     │   └── PlacementRefused  a key interval cannot be split or merged as it stands
     ├── UserCodeError         user code, or a value it made, failed on one record
-    │   └── NotTheSameAgain   weak code was run again on a record, and produced something else
+    │   ├── NotTheSameAgain   weak code was run again on a record, and produced something else
+    │   └── MigrationFailed   a stored value could not be brought to the version of this code
     ├── InputError            an input file is not what it was, or a row in it is bad
+    ├── OutputError           a sink's file cannot be written, or is not the sink's own
+    │   └── OutputFull        there is no room for it; tried again for a while
     ├── StoreError
     │   ├── StoreUnavailable  the store cannot be reached, or broke off; try again
     │   │   └── BucketGone    a commit notes records of so long ago that all have acknowledged them
@@ -57,6 +61,11 @@ class DeployRefused(UsageError):
     exit_code = 4
 
 
+class PooledStore(UsageError):
+    """Postgres is reached through a connection pooler that does not pass on the settings of a session;
+    at the start, or since somebody has put it in between."""
+
+
 class PlacementRefused(UsageError):
     """A key interval cannot be split or merged as it stands; nothing was changed."""
 
@@ -67,6 +76,20 @@ class InputError(MillwheelError):
     exit_code = 5
 
 
+class OutputError(MillwheelError):
+    """A sink's file cannot be opened or written, or is not the sink's own. Nothing is lost: what was
+    not written is not committed."""
+
+    exit_code = 11
+
+
+class OutputFull(OutputError):
+    """The disk or the quota under a sink's file is full; tried again for a while."""
+
+    since = 0.0
+    """When that file was first found full, by the worker's monotonic clock."""
+
+
 class UserCodeError(MillwheelError):
     """User code, or a value it made, failed on one record."""
 
@@ -75,6 +98,14 @@ class UserCodeError(MillwheelError):
 
 class NotTheSameAgain(UserCodeError):
     """Weak code was run again on a record, and produced something else."""
+
+
+class MigrationFailed(UserCodeError):
+    """A migration of a state or stream failed on a stored value.
+
+    That is no fault of a record: whatever ``on_error`` says, the worker stops, and what it was
+    working on stays un-ACKed.
+    """
 
 
 class StoreError(MillwheelError):

@@ -9,20 +9,22 @@ a stream like any computation).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
+from functools import cached_property
 from typing import Any, Literal, TypeAlias, get_origin
 
 import msgspec
 
 from millwheel.bundles import Bundles
+from millwheel.codec import Migration
 from millwheel.computation import Computation
 from millwheel.context import Context
 from millwheel.errors import GraphError
 from millwheel.model import SLOTS, Key, Record, to_micros
 from millwheel.sinks import Console, Discard, JsonLinesFiles, SinkUse, Table
-from millwheel.sources import Source
+from millwheel.sources import GrowingSource, Source
 from millwheel.state import StateLayout
 from millwheel.streams import Broadcast, Input, Stream
 from millwheel.windows import Pane
@@ -58,6 +60,11 @@ class Injection:
     """Rows of a partition that may be un-ACKed; None: as many as there are credits for."""
     latency_target: timedelta | None = None
     """Within which rows are to be acknowledged; None: no cap moves."""
+
+    @cached_property
+    def growing(self) -> GrowingSource | None:
+        """The source, if its partitions appear while it runs."""
+        return self.source if isinstance(self.source, GrowingSource) else None
 
 
 @dataclass
@@ -117,6 +124,26 @@ class Node:
     def shown_names(self) -> dict[str, str]:
         """What the streams whose records it gets by a relay are called by who wrote the pipeline."""
         return {i.stream.name: i.name for i in self.inputs if i.name != i.stream.name}
+
+    @property
+    def state_steps(self) -> Mapping[int, Migration]:
+        """The migrations of its state, by the version that each leads away from."""
+        return {} if self.computation is None else self._steps(self.computation.migrations)
+
+    @property
+    def shared_steps(self) -> Mapping[int, Migration]:
+        """Those of its shared table."""
+        return {} if self.computation is None else self._steps(self.computation.shared_migrations)
+
+    def _steps(self, given: Mapping[int, Migration]) -> Mapping[int, Migration]:
+        """`given`; where state and shared table have one version, a type that did not change with it
+        needs none (the deploy has checked which did)."""
+        if self.shared is None:
+            return given
+        assert self.computation is not None
+        of_both = {**self.computation.migrations, **self.computation.shared_migrations}
+        unchanged = range(1, max(self.computation.version, *of_both, 1) + 1)
+        return {**dict.fromkeys(unchanged, _unchanged), **given}
 
     @property
     def is_weak(self) -> bool:
@@ -212,6 +239,10 @@ def row_key(table: Table[Any], row: Callable[[Any], Any] | None) -> Callable[[An
 
     extract.__qualname__ = f"key of table {table.name}"
     return extract
+
+
+def _unchanged(value: Any) -> Any:
+    return value
 
 
 def _constant_key(value: Any) -> Key:

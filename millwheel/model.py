@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from struct import Struct
+from types import CodeType
 from typing import Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -27,6 +28,21 @@ MIN_TIME = (datetime(1, 1, 2, tzinfo=UTC) - EPOCH) // ONE_MICROSECOND
 MAX_TIME = (datetime(9999, 12, 30, tzinfo=UTC) - EPOCH) // ONE_MICROSECOND
 
 V = TypeVar("V")
+
+
+class Statement(str):
+    """SQL of the user's, and the place in user code that asked for it."""
+
+    __slots__ = ("caller",)
+
+    caller: tuple[CodeType, int]
+    """A function's code, and the offset of the call in it: the line is looked up when it is shown."""
+
+    def __repr__(self) -> str:
+        """The first 200 characters as a literal, and file and line."""
+        code, offset = self.caller
+        lines = (line for start, end, line in code.co_lines() if start <= offset < end)
+        return f"{str(self)!r:.200} (ctx.execute at {code.co_filename}:{next(lines, None)})"
 
 
 def to_micros(moment: datetime) -> int:
@@ -107,7 +123,10 @@ log_and_number: Callable[[bytes], tuple[int, int]] = Struct(">QQ").unpack
 """What such an id is made of."""
 
 NAME_BYTES = 12
-"""Of the id of a weak production: its name. What follows is a digest of what it says."""
+"""The id of a weak production begins with its name."""
+
+RUN_BYTES = 2
+"""Then comes a mark of the worker that made it. The rest is a digest of what it says."""
 
 
 def is_derived(id_: bytes) -> bool:
@@ -118,6 +137,16 @@ def is_derived(id_: bytes) -> bool:
 def name_of(id_: bytes) -> bytes:
     """What tells records apart: of a weak production the name in its id, else all of the id."""
     return id_[:NAME_BYTES] if id_[:1] > b"\x7f" else id_
+
+
+def run_of(id_: bytes) -> bytes:
+    """Which worker made a weak production, by its id."""
+    return id_[NAME_BYTES : NAME_BYTES + RUN_BYTES]
+
+
+def digest_of(id_: bytes) -> bytes:
+    """What a weak production says, by its id."""
+    return id_[NAME_BYTES + RUN_BYTES :]
 
 
 class Delivery(Record[V], gc=False, eq=False):

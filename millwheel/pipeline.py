@@ -12,10 +12,15 @@ from typing_extensions import TypeVar
 from millwheel.addresses import MOST_CELLS
 from millwheel.checks import (
     check_bundles,
+    check_computation,
     check_no_rows,
+    check_readings,
     check_repeatable,
+    check_sink,
     check_sink_of_bundles,
+    check_source,
     check_spread,
+    check_stream,
     check_tree,
     check_weak,
 )
@@ -90,7 +95,8 @@ class Pipeline:
 
         Args:
             timestamp: a value's event time, an aware datetime.
-            lateness: how far behind the newest a record may come and still be on time.
+            lateness: how far behind the newest a record may come and still be on time. A later one
+                may find its window closed (``docs/guarantees.md`` says when it must).
             seen: when a record was seen, if that is not its event time.
             watermark: what a record says of time, in place of `seen` and `lateness`: nothing on
                 time comes with an older timestamp any more. None: it says nothing.
@@ -101,12 +107,14 @@ class Pipeline:
                 dropped, whichever source it comes from (remembered for
                 ``Settings.id_retention_seconds``).
             max_pending: how many rows of a partition may be read and not acknowledged by all readers
-                of the stream; at most ``Settings.max_unacked_records``, which it is by itself.
+                of the stream. It bounds how far the low watermark is behind what was read. At most ``Settings.max_unacked_records``, which it is by itself.
             latency_target: within which 95 of 100 rows are to be acknowledged, from when they are
                 read until the readers' effects are durable. How many may be pending is found by
                 itself then, from 1 up to `max_pending` (decision 31).
             on_error: what to do with a row that cannot be read: stop, or keep it as a dead letter.
         """
+        check_stream(stream, "inject(")
+        check_source(stream, source)
         for option, duration in (
             ("lateness", lateness),
             ("idle_after", idle_after),
@@ -239,7 +247,9 @@ class Pipeline:
         Raises:
             GraphError: an option or the inputs do not fit the computation.
         """
+        check_computation(computation)
         label = check_name(name or computation.name, "computation")
+        check_readings(label, inputs)
         if productions not in ("strong", "weak"):
             raise GraphError(f"{label!r}: productions is 'strong' or 'weak', not {productions!r}")
         if not isinstance(exactly_once, bool):
@@ -356,6 +366,8 @@ class Pipeline:
         Args:
             row: makes the sink's row from a value; without it the value is the row.
         """
+        check_stream(stream, "sink(")
+        check_sink(stream, sink)
         self.sinks.append((stream, SinkUse(sink, row)))
         self._graph = None
 
@@ -385,6 +397,12 @@ class Pipeline:
 
     def _layout(self, state_type: Any, owner: str) -> StateLayout[Any]:
         return StateLayout(state_type, owner=owner, limit=self.settings.max_state_bytes)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether all its sources have an end, and event time with them."""
+        injections = [node.injection for node in self.nodes.values()]
+        return all(injection is None or injection.source.bounded for injection in injections)
 
     def graph(self) -> Graph:
         """The checked graph.

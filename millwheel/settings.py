@@ -103,7 +103,8 @@ class Settings:
     """How long a worker that falls silent keeps its intervals."""
 
     store_patience_seconds: float = 60.0
-    """How long an unreachable store is tried before the worker stops with an error."""
+    """How long an unreachable store, or a sink's file on a full disk, is tried before the worker stops
+    with an error."""
 
     idle_commit_seconds: float = 0.1
     """How long acknowledgements and positions alone may wait for a commit to ride on."""

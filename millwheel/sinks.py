@@ -22,6 +22,7 @@ from uuid import UUID
 
 import msgspec
 
+from millwheel.codec import Codec
 from millwheel.errors import GraphError
 from millwheel.model import Key
 from millwheel.streams import check_name
@@ -96,6 +97,10 @@ class Table(Generic[R]):
 
     The table is created from the type, or an existing one with fitting columns is used.
 
+    A column of type ``double precision`` (a field of type float) holds NaN and infinities, if a `row`
+    function makes them. Values of streams, and columns of type ``jsonb``, cannot: JSON has neither,
+    and such a value fails its record.
+
     Args:
         name: the table's name; it lives in the pipeline's schema.
         row_type: a msgspec.Struct or dataclass; one column per field.
@@ -148,7 +153,12 @@ class Table(Generic[R]):
         self.key_positions = tuple(names.index(column) for column in self.key)
         self.producer_positions = tuple(names.index(column) for column in self.producer_key)
         self._fields = tuple(names)
-        self._json = tuple(c.is_json for c in self.columns[: len(names)])
+        self._encoders: tuple[Callable[[Any], bytes] | None, ...] = tuple(
+            Codec(Any, what=f"column {column.name!r} of table {self.name!r}").encode
+            if column.is_json
+            else None
+            for column in self.columns[: len(names)]
+        )
 
     @property
     def in_producers_commit(self) -> bool:
@@ -156,15 +166,20 @@ class Table(Generic[R]):
         return not self.key or bool(self.producer_key)
 
     def values(self, row: R) -> tuple[Any, ...]:
-        """The column values of one row."""
+        """The column values of one row.
+
+        Raises:
+            TypeError: the row is not of the table's type.
+            UserCodeError: a jsonb column would hold NaN, an infinity or NUL.
+        """
         if not isinstance(row, get_origin(self.row_type) or self.row_type):
             raise TypeError(
                 f"table {self.name!r} takes rows of type {self.row_type.__name__}, not "
                 f"{type(row).__name__}; give the sink a `row` function that makes one"
             )
         return tuple(
-            msgspec.json.encode(getattr(row, name)).decode() if is_json else getattr(row, name)
-            for name, is_json in zip(self._fields, self._json, strict=True)
+            getattr(row, name) if encode is None else encode(getattr(row, name)).decode()
+            for name, encode in zip(self._fields, self._encoders, strict=True)
         )
 
     def describe(self) -> dict[str, Any]:

@@ -333,6 +333,12 @@ class StateLayout(Generic[S]):
         self.collections: dict[str, tuple[type[Collection], Any, Codec[Any]]] = {}
         self.stateless = self.state_type is None
         self.empty: bytes = b"null"
+        if get_origin(self.state_type) in (Union, types.UnionType):
+            raise GraphError(
+                f"the state of {owner} is of type {self.state_type}, and which of these the empty state "
+                "is nothing says. Name one class whose fields all have defaults: its instance without "
+                "arguments is the state of a key that nothing is stored of"
+            )
         if self.stateless:
             self.fingerprint: dict[str, Any] = {}
             self.encode: Callable[[Any], bytes] = lambda _: self.empty

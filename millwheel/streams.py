@@ -21,8 +21,9 @@ from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from millwheel.codec import Codec
+from millwheel.codec import Codec, Migration
 from millwheel.errors import GraphError
+from millwheel.extractors import Keys, fingerprint
 from millwheel.model import EPOCH, Key
 
 V = TypeVar("V")
@@ -46,10 +47,12 @@ class Stream(Generic[V]):
 
     Args:
         name: unique in a pipeline; lower case, digits, underscores.
-        value_type: a msgspec.Struct, a dataclass, or a plain JSON type.
+        value_type: a msgspec.Struct, a dataclass, or a plain JSON type. A float may be neither NaN
+            nor infinite, since JSON has no such numbers: write ``float | None`` for "not known".
         version: raised by one with every change of the type.
-        migrations: for each older version, a function from its decoded JSON to the next one's; to
-            go back, for each newer one, to the one before.
+        migrations: for each older version, a function from its decoded JSON (of a struct a ``dict``)
+            to the next one's; to go back, for each newer one, to the one before. One that fails
+            stops the worker with `MigrationFailed`.
     """
 
     def __init__(
@@ -58,17 +61,22 @@ class Stream(Generic[V]):
         value_type: type[V],
         *,
         version: int = 1,
-        migrations: Mapping[int, Callable[[Any], Any]] | None = None,
+        migrations: Mapping[int, Migration] | None = None,
     ) -> None:
         self.name = check_name(name, "stream")
         self.value_type = value_type
         self.version = version
-        self.migrations = dict(migrations or {})
+        self.migrations: dict[int, Migration] = dict(migrations or {})
         self.codec: Codec[V] = Codec(value_type, what=f"stream {name!r}")
 
-    def by(self, extractor: Callable[[V], Key]) -> Input[V]:
-        """This stream, read with the key that `extractor` takes from each value."""
-        return Input(self, extractor)
+    def by(self, extractor: Callable[[V], Key], *, version: int = 1) -> Input[V]:
+        """This stream, read with the key that `extractor` takes from each value.
+
+        Args:
+            version: raised by one when the code of the extractor is changed and the reader keeps
+                state by its keys. State of keys that it gives no more stays where it is.
+        """
+        return Input(self, extractor, version=version)
 
     def spread(self) -> Input[V]:
         """This stream, for work that depends on no key: the engine chooses where a record goes.
@@ -103,11 +111,20 @@ class Input(Generic[V_co]):
     """None: the engine chooses."""
     relayed: Stream[Any] | None = None
     """Of rows of a source the stream itself; `stream` is the hidden one that carries them."""
+    version: int = 1
+    """Of the extractor."""
 
     @property
     def name(self) -> str:
         """What the stream is called by who wrote the pipeline."""
         return (self.relayed or self.stream).name
+
+    @property
+    def keys(self) -> Keys | None:
+        """How keys are taken, as a deploy compares it; None: the engine chooses."""
+        if self.extractor is None:
+            return None
+        return Keys(self.version, fingerprint(self.extractor))
 
     @property
     def extractor_name(self) -> str:

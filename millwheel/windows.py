@@ -11,7 +11,7 @@
 
 Bounds are instants, ``[start, end)``, in microseconds since the epoch. With a time zone the
 bounds stand on the *local clock*: a local day has 23 or 25 hours when daylight saving
-changes. Zones come from `zoneinfo`, that is, from the system; a slim system without
+changes, and the hour that comes twice belongs to one window (see `Tumbling`). Zones come from `zoneinfo`, that is, from the system; a slim system without
 ``/usr/share/zoneinfo`` needs ``pip install tzdata``.
 """
 
@@ -137,7 +137,9 @@ class Tumbling:
         zone: count the bounds on this zone's clock. A day is then a local day; a window of
             hours is as long as the clock says: from 01:00 to 02:00 takes two hours when the
             clock goes back, and there is none when it jumps over it. So windows nest: local
-            hours into local days.
+            hours into local days. Windows of less than an hour do not repeat either: of half-hour
+            windows over an hour that comes twice the first takes 30 minutes and the last 90. For
+            windows that all have one length leave the zone out.
 
     Raises:
         GraphError: no size above zero, an `offset` as long as the size, a naive `origin`, a zone

@@ -24,6 +24,15 @@ VARIABLE = "MILLWHEEL_STORE"
 DEFAULT_DIRECTORY = Path(".millwheel")
 HIDDEN = "***"
 
+KEYWORDS = re.compile(
+    r"\s*(?:host|hostaddr|port|dbname|user|password|passfile|service|sslmode|options)\s*=",
+    re.IGNORECASE,
+)
+"""How a libpq keyword string begins, whatever is wrong with the rest of it."""
+
+URL_LIKE = re.compile(r"\s*(?:[^./~\s][^/]*//|[^/]*@|\S*://|//\S*@)|\s+postgres", re.IGNORECASE)
+"""What nobody calls a directory: ``postgres//host/x``, ``me@host/x``, ``://host/x``."""
+
 _ACCEPTED = """Accepted are:
   postgresql://user@host:5432/database   a Postgres (15 or later) that you run; postgres:// too
   .millwheel, /srv/wheel, ./a:b          a directory, for an embedded Postgres in it"""
@@ -73,10 +82,16 @@ class StoreAddress:
             raise UsageError(
                 f"{source} is no address of a store: {scheme_like[1]}:…{hint} {_ACCEPTED}"
             )
-        if _is_keyword_string(text):
+        if KEYWORDS.match(text) is not None:
             raise UsageError(
-                f"{source} is a libpq keyword string (host=… dbname=…): write it as a URL. "
-                f"{_ACCEPTED}"
+                f"{source} is a libpq keyword string (host=… dbname=…): write it as a URL, "
+                "postgresql://user@host:5432/dbname. A directory of that name is written with ./ in "
+                f"front. {_ACCEPTED}"
+            )
+        if URL_LIKE.match(text) is not None:
+            raise UsageError(
+                f"{source} looks like a mistyped URL: a Postgres URL begins with postgresql:// and "
+                f"nothing before it. A directory of that name is written with ./ in front. {_ACCEPTED}"
             )
         try:
             return cls(directory=Path(text).expanduser())
@@ -144,16 +159,6 @@ def _misread(url: str, given: Mapping[str, object]) -> bool:
         or any("@" in host[1:] for host in hosts)  # me:pass@word@…; "@name" is a socket
         or re.match(r"\w+://[^@/]*/[^?]*@", url) is not None  # me:123/word@…
     )
-
-
-def _is_keyword_string(text: str) -> bool:
-    if "=" not in text:
-        return False
-    try:
-        conninfo.conninfo_to_dict(text)
-    except psycopg.Error:
-        return False
-    return True
 
 
 def _redacted(url: str) -> str:

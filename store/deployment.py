@@ -9,6 +9,7 @@ generation (`millwheel.store.generations`, decision 28), and workers of the one 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +20,9 @@ from psycopg.types.json import Jsonb
 from millwheel.errors import DeployRefused
 from millwheel.model import MIN_TIME
 from millwheel.sinks import Table
-from millwheel.store.generations import Admission, Code, Generation, Kind, admit
+from millwheel.store.generations import SHARED, Admission, Code, Generation, Kind, admit
 from millwheel.store.port import Deployment, IntervalRow, NodeDeploy, StreamDeploy
+from millwheel.store.rekeying import Standing, rekeyed
 from millwheel.store.state_views import keep_state_views
 from millwheel.store.statements import Statements
 
@@ -43,6 +45,7 @@ def admission_of(
     streams: list[StreamDeploy],
     removed: set[str],
     least_left: int | None,
+    standing: Standing,
 ) -> tuple[Admission, Code]:
     """Of which generation the code is that says this, and what it says.
 
@@ -53,17 +56,31 @@ def admission_of(
         graph,
         {node.name: Kind(node.version, node.state) for node in nodes},
         {stream.name: Kind(stream.version, stream.type) for stream in streams},
+        {node.name: node.keys for node in nodes if node.keys},
     )
     admission = admit(
         pipeline,
         history,
         code,
         state_steps={node.name: node.migrates_from for node in nodes},
+        shared_steps={node.name: node.shared_migrates_from for node in nodes},
         stream_steps={stream.name: stream.migrates_from for stream in streams},
         removed=removed,
         least_left=least_left,
+        standing=standing,
     )
     return admission, code
+
+
+def standing_of(nodes: list[NodeDeploy], bundled: Collection[str], workers: int) -> Standing:
+    """What stands in the way of other keys.
+
+    Args:
+        bundled: computations with a numbered bundle that is begun.
+        workers: workers that run beside this one.
+    """
+    stateful = {n.name for n in nodes if n.kind == "computation" and n.state.keys() - {SHARED}}
+    return Standing(stateful, bundled, workers)
 
 
 async def deploy(
@@ -102,6 +119,7 @@ async def deploy(
         streams,
         removed,
         least[0] if shared and least is not None else None,
+        await _standing(connection, statements, nodes, shared=shared),
     )
     made: list[int] = []
     if not history:
@@ -122,7 +140,26 @@ async def deploy(
     if admission.outgrown:  # last: owners' commits wait for it
         await _outgrow(connection, statements, admission)
     deployment = await _read(connection, statements, admission.generation)
+    deployment.rekeyed = rekeyed(history, code)
+    deployment.newly_rekeyed = admission.rekeyed
     return Deployed(deployment, not history, made)
+
+
+async def _standing(
+    connection: AsyncConnection[Any],
+    statements: Statements,
+    nodes: list[NodeDeploy],
+    *,
+    shared: bool,
+) -> Standing:
+    """What stands in the way of other keys; a worker that is to be alone looks for others itself."""
+    cursor = await connection.execute(statements.get("open_bundles"))
+    bundled = {name for (name,) in await cursor.fetchall()}
+    workers = 0
+    if shared:
+        cursor = await connection.execute(statements.get("count_workers"))
+        workers = (await cursor.fetchone() or (0,))[0]
+    return standing_of(nodes, bundled, workers)
 
 
 async def _begin(

@@ -18,11 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec import structs
 
 from millwheel.errors import DeployRefused, UsageError
+from millwheel.extractors import AllKeys
+from millwheel.store.rekeying import NOTHING, Standing, changed, check_keys, with_known
 
 
 class Kind(msgspec.Struct, frozen=True, array_like=True):
@@ -39,6 +43,8 @@ class Code(msgspec.Struct, frozen=True):
     states: dict[str, Kind]
     """By node."""
     streams: dict[str, Kind]
+    keys: AllKeys = {}
+    """How keys are taken, by node and stream; empty: deployed before that was stored."""
 
 
 class Generation(msgspec.Struct, frozen=True):
@@ -63,7 +69,9 @@ class Admission:
     """There is a newer generation: nothing is to be stored."""
     outgrown: frozenset[str] = frozenset()
     """Nodes that were there and that older code must not have any more: it knows neither all who
-    send to them nor the newest form of what they are sent."""
+    send to them nor the newest form of what they are sent; or it would give other keys."""
+    rekeyed: tuple[tuple[str, str], ...] = ()
+    """Computations and streams whose keys this deploy changes."""
 
 
 def admit(
@@ -72,9 +80,11 @@ def admit(
     code: Code,
     *,
     state_steps: Steps,
+    shared_steps: Steps,
     stream_steps: Steps,
     removed: Collection[str] = (),
     least_left: int | None = None,
+    standing: Standing = NOTHING,
 ) -> Admission:
     """Find out of which generation the code is.
 
@@ -83,6 +93,7 @@ def admit(
         removed: nodes that were taken away.
         least_left: of all intervals, the least generation that may have one; None: code that is
             not of the newest generation must not run, since it would run alone.
+        standing: what is in the way of other keys.
 
     Raises:
         DeployRefused: it fits none; the message says what differs and what to do.
@@ -91,11 +102,13 @@ def admit(
     if not history:
         return Admission(1, begins=True)
     newest = history[-1]
+    code = structs.replace(code, keys=with_known(newest.code, code.keys))
     _refuse_removed(pipeline, removed, code)
     try:
         _refuse_other_graph(pipeline, newest.code.graph, code.graph)
-        _check_types("state of", history, code, state_steps)
-        _check_types("stream", history, code, stream_steps)
+        _check_states(history, code, state_steps, shared_steps)
+        _check_streams(history, code, stream_steps)
+        check_keys(history, code, standing)
     except DeployRefused as refusal:
         older = [g.number for g in history[:-1] if g.code == code]
         if not older:
@@ -103,7 +116,10 @@ def admit(
         return _join(pipeline, older[-1], newest.number, least_left, refusal)
     if code == newest.code:
         return Admission(newest.number)
-    return Admission(newest.number + 1, begins=True, outgrown=_outgrown(newest.code, code))
+    rekeyed = tuple(changed(newest.code, code))
+    everything = frozenset(newest.code.graph.get("nodes", {}))
+    outgrown = everything if rekeyed else _outgrown(newest.code, code)
+    return Admission(newest.number + 1, begins=True, outgrown=outgrown, rekeyed=rekeyed)
 
 
 def _join(
@@ -155,22 +171,69 @@ def _refuse_other_graph(pipeline: str, stored: Any, new: Any) -> None:
         )
 
 
-def _check_types(
-    what: str, history: Sequence[Generation], code: Code, steps: Mapping[str, Collection[int]]
+SHARED = "shared"
+"""The part of a state's fingerprint that is the type of the table its keys share."""
+
+
+def _check_states(
+    history: Sequence[Generation], code: Code, state_steps: Steps, shared_steps: Steps
 ) -> None:
-    """See to it that the code can read whatever values of its types may be stored."""
-    is_stream = what == "stream"
-    for name, new in (code.streams if is_stream else code.states).items():
-        found = [
-            kinds[name]
-            for generation in history
-            if name in (kinds := generation.code.streams if is_stream else generation.code.states)
-        ]
-        if found:
-            _check_type(f"{what} {name!r}", found, new, steps.get(name, ()))
+    """Check that the code can read all states, and all shared tables, that may be stored.
+
+    A computation with a shared table has one version for both, so each needs a migration only where
+    its own type changed.
+    """
+    for name, new in code.states.items():
+        found = [g.code.states[name] for g in history if name in g.code.states]
+        steps = state_steps.get(name, ())
+        if not any(SHARED in kind.type for kind in (*found, new)):
+            _check_type(f"state of {name!r}", "migrations", found, new, steps)
+            continue
+        own, own_new = [_own(kind) for kind in found], _own(new)
+        steps = _with_unchanged(own, own_new, steps)
+        _check_type(f"state of {name!r}", "migrations", own, own_new, steps)
+        tables, table = [_shared(kind) for kind in found], _shared(new)
+        steps = _with_unchanged(tables, table, shared_steps.get(name, ()))
+        _check_type(f"shared table of {name!r}", "shared_migrations", tables, table, steps)
 
 
-def _check_type(what: str, found: Sequence[Kind], new: Kind, steps: Collection[int]) -> None:
+def _own(kind: Kind) -> Kind:
+    return Kind(kind.version, {part: of for part, of in kind.type.items() if part != SHARED})
+
+
+def _shared(kind: Kind) -> Kind:
+    return Kind(kind.version, kind.type.get(SHARED))
+
+
+def _with_unchanged(found: Sequence[Kind], new: Kind, steps: Collection[int]) -> set[int]:
+    """`steps`, and the versions from which none is needed: the version before and the one after
+    them that were deployed have the same type."""
+    types = {kind.version: kind.type for kind in (*found, new)}
+    unneeded: set[int] = set()
+    for low, high in pairwise(sorted(types)):
+        if types[low] == types[high]:
+            unneeded.update(v for v in range(low, high) if v < new.version)
+            unneeded.update(v for v in range(low + 1, high + 1) if v > new.version)
+    return unneeded.union(steps)
+
+
+def _check_streams(history: Sequence[Generation], code: Code, steps: Steps) -> None:
+    """Check that the code can read all values of its streams that may be stored."""
+    for name, new in code.streams.items():
+        found = [g.code.streams[name] for g in history if name in g.code.streams]
+        _check_type(f"stream {name!r}", "migrations", found, new, steps.get(name, ()))
+
+
+def _check_type(
+    what: str, attribute: str, found: Sequence[Kind], new: Kind, steps: Collection[int]
+) -> None:
+    """Check one type against all that were deployed under its name, oldest first.
+
+    Args:
+        attribute: what holds its migrations.
+    """
+    if not found:
+        return
     stored = found[-1].version
     highest = max(kind.version for kind in found)
     for kind in found:
@@ -179,20 +242,20 @@ def _check_type(what: str, found: Sequence[Kind], new: Kind, steps: Collection[i
                 f"the type of the {what} changed without a new version:\n  "
                 + "\n  ".join(_differences(kind.type, new.type))
                 + f"\nStored values might be misread. Set version = {highest + 1} and give "
-                f"migrations = {{{stored}: upgrade}}, where upgrade turns the old JSON into the new"
+                f"{attribute} = {{{stored}: upgrade}}, where upgrade turns the old JSON into the new"
             )
     down = [v for v in range(highest, new.version, -1) if v not in steps]
     if down:
         entries = ", ".join(f"{v}: down" for v in down)
         raise DeployRefused(
             f"the {what} is stored as version {highest}, but this code knows only version "
-            f"{new.version}; deploy the newer code, or, to go back, give migrations = "
+            f"{new.version}; deploy the newer code, or, to go back, give {attribute} = "
             f"{{{entries}}}, where down turns the JSON of that version into that of the one before"
         )
     up = [v for v in range(stored, new.version) if v not in steps]
     if up:
         raise DeployRefused(
-            f"the {what} goes from version {stored} to {new.version}, but migrations has no "
+            f"the {what} goes from version {stored} to {new.version}, but {attribute} has no "
             f"entry for version {', '.join(map(str, up))}"
         )
 
@@ -253,6 +316,7 @@ def without(pipeline: str, code: Code, names: Iterable[str]) -> Code:
         {**code.graph, "nodes": left, "streams": sorted(streams)},
         {name: kind for name, kind in code.states.items() if name in left},
         streams,
+        {name: keys for name, keys in code.keys.items() if name in left},
     )
 
 

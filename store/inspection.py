@@ -146,6 +146,10 @@ class SourceFlow(msgspec.Struct, frozen=True):
     """Within which 95 of 100 of the last readings were acknowledged; None: there was none yet."""
     target: float | None
     """The `latency_target`, by which the cap moves; None: it stays as it is."""
+    lag_rows: int | None = None
+    """Rows that are there and were not read yet; None: not known."""
+    lag_bytes: int | None = None
+    """Bytes of these rows; None: not known."""
 
 
 class SourceStatus(msgspec.Struct, frozen=True):
@@ -170,6 +174,8 @@ class PipelineStatus(msgspec.Struct):
     at: str = ""
     """The moment of these figures, by the database's clock."""
     deployed: bool = False
+    complete: bool = False
+    """All input was read and processed, and event time is at its end: nothing is left to do."""
     workers: list[Worker] = msgspec.field(default_factory=list)
     computations: list[ComputationStatus] = msgspec.field(default_factory=list)
     intervals: list[IntervalStatus] = msgspec.field(default_factory=list)
@@ -290,6 +296,9 @@ class Inspection:
         for name, kind, what, key, at, *rest in self._rows("status_holders", pipeline):
             found[name].holder = Holder(kind, what, _json(key), _iso(at) or BEGIN_OF_TIME, *rest)
         status.computations = list(found.values())
+        status.complete = bool(found) and all(
+            one.low_watermark == END_OF_TIME and not one.backlog for one in status.computations
+        )
         return status
 
     def totals(self, pipeline: str) -> Totals:
@@ -341,7 +350,7 @@ class Inspection:
         if version != HEAD:
             raise UsageError(
                 f"the schema of pipeline {pipeline!r} is at version {version}, and this code needs "
-                f"{HEAD}. Run: millwheel migrate {pipeline}"
+                f"{HEAD}. Run: millwheel migrate {pipeline}, with the same --store"
             )
 
 

@@ -34,6 +34,7 @@ from millwheel.errors import (
 from millwheel.sinks import Column, Table
 from millwheel.store import arrays, rows
 from millwheel.store.port import Commit
+from millwheel.store.session import OwnSession
 from millwheel.store.statements import FENCE, READ_COMMITTED, Part, Statements
 
 Parts = list[tuple[Part, dict[str, Any]]]
@@ -95,9 +96,14 @@ class PostgresLane:
         return self._connection is not None and self._connection.broken
 
     async def connect(self) -> None:
-        """Open the connection and note who serves it."""
+        """Open the connection and note who serves it.
+
+        Raises:
+            StoreUnavailable: nobody answers.
+            PooledStore: a connection pooler does.
+        """
         try:
-            self._connection = await AsyncConnection.connect(self._url, autocommit=True)
+            self._connection = await OwnSession.connect(self._url)
             arrays.register(self._connection.adapters)
             cursor = await self._connection.execute(self._statements.get("own_backend"))
             self.backend = await cursor.fetchone()
@@ -243,14 +249,10 @@ class PostgresLane:
         except TypeError as error:
             raise StatementError(f"rows cannot be told apart by their keys: {error}") from error
         for table, values in by_table:
-            await self._as_user(
-                connection,
-                f"rows for table {table.name!r}",
-                write_rows(self._statements, table),
-                values,
-            )
+            statement = write_rows(self._statements, table)
+            await self._as_user(connection, statement, values, table=table)
         for statement, params in commit.statements:
-            await self._as_user(connection, f"the statement {statement!r:.200}", statement, params)
+            await self._as_user(connection, statement, params)
         self._sent_commit = True
         try:
             done = await connection.execute("COMMIT")
@@ -261,15 +263,26 @@ class PostgresLane:
         _check_committed(done.statusmessage)
 
     async def _as_user(
-        self, connection: AsyncConnection[Any], what: str, statement: str, params: Any
+        self,
+        connection: AsyncConnection[Any],
+        statement: str,
+        params: Any,
+        *,
+        table: Table[Any] | None = None,
     ) -> None:
+        """Run one of the user's statements, or write rows of `table`.
+
+        Raises:
+            StatementError: Postgres refused it.
+        """
         try:
             # Prepared: without parameters psycopg would else take the protocol that allows
             # several statements in one text, and with them a COMMIT of the user's.
             await connection.execute(statement, params or None, prepare=True)
         except psycopg.Error as error:
-            raise translate(error, user=what) from error
+            raise translate(error, user=_named(statement, table)) from error
         except (TypeError, ValueError, OverflowError) as error:
+            what = _named(statement, table)
             raise StatementError(f"{what} cannot be sent to Postgres: {error}") from error
 
     async def _roll_back(self, connection: AsyncConnection[Any]) -> None:
@@ -352,6 +365,11 @@ def _alike(column: Column, values: tuple[Any, ...]) -> list[Any]:
     if kind is None:
         return list(values)
     return [kind(v) if type(v) is int and v.bit_length() < 1024 else v for v in values]
+
+
+def _named(statement: str, table: Table[Any] | None) -> str:
+    """One of the user's statements as errors call it: with the line that asked for it."""
+    return f"rows for table {table.name!r}" if table is not None else f"the statement {statement!r}"
 
 
 def write_rows(statements: Statements, table: Table[Any]) -> str:

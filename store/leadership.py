@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 from psycopg import AsyncConnection
 
+from millwheel.store.session import OwnSession
 from millwheel.store.statements import Statements
 
 
@@ -32,9 +33,8 @@ class Leadership:
         try:
             async with asyncio.timeout(seconds):
                 if self._connection is None:
-                    self._connection = await AsyncConnection.connect(
+                    self._connection = await OwnSession.connect(
                         self._url,
-                        autocommit=True,
                         options="-c search_path= -c statement_timeout=10000",
                     )
                 cursor = await self._connection.execute(

@@ -132,6 +132,22 @@ def merged(lower: Line, upper: Line) -> Line:
     )
 
 
+def partition(discovery: Line, slot: int) -> Line:
+    """A partition that was found while its source is read: it promises what the discovery of
+    partitions has promised for it (I17)."""
+    return replace(
+        discovery,
+        slot_from=slot,
+        slot_to=slot + 1,
+        n=0,
+        folded=0,
+        floor=discovery.stamp,
+        acked={},
+        position=None,
+        counters={},
+    )
+
+
 def _refuse_unready(line: Line) -> None:
     if line.is_source:
         raise PlacementRefused(

@@ -6,10 +6,13 @@ database move on their own. Looking at it needs no Alembic; only moving does.
 
 from __future__ import annotations
 
+import shlex
+
 import psycopg
 from psycopg import sql
 
 from millwheel.errors import SchemaBehind, StoreError, StoreUnavailable
+from millwheel.store.address import StoreAddress
 from millwheel.store.statements import READ_COMMITTED
 
 HEAD = "0001"
@@ -89,8 +92,16 @@ def _refuse_newer(schema: str, version: str | None) -> None:
         )
 
 
-def require_version(url: str, schema: str, *, migrate_now: bool) -> None:
+def migrate_command(pipeline: str, address: StoreAddress) -> str:
+    """The command that brings a pipeline's schema to `HEAD`, for people to copy."""
+    return f"millwheel migrate {pipeline} --store {shlex.quote(address.redacted())}"
+
+
+def require_version(url: str, schema: str, *, address: StoreAddress, migrate_now: bool) -> None:
     """See to it that the schema is at `HEAD`: move it if allowed, else say how.
+
+    Args:
+        address: what the user calls the store.
 
     Raises:
         SchemaBehind: it is not, and `migrate_now` is false.
@@ -106,5 +117,5 @@ def require_version(url: str, schema: str, *, migrate_now: bool) -> None:
     found = "is not there" if version is None else f"is at version {version}"
     raise SchemaBehind(
         f"the schema {schema!r} of the store {found}, and this code needs version {HEAD}. Run: "
-        f"millwheel migrate MODULE:PIPELINE --store URL"
+        f"{migrate_command(schema, address)}"
     )

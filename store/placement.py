@@ -27,8 +27,9 @@ from psycopg import AsyncConnection
 
 from millwheel.errors import Fenced, PlacementRefused, StoreUnavailable
 from millwheel.store.lane import translate
-from millwheel.store.lineage import Line, merged, upper_part
+from millwheel.store.lineage import Line, merged, partition, upper_part
 from millwheel.store.port import (
+    FoundPartition,
     Lapse,
     MergeWish,
     PlacedInterval,
@@ -95,7 +96,10 @@ class PostgresPlacement:
         now, intervals, workers, removed, paused = row
         return Placement(
             now,
-            [PlacedInterval(*found) for found in msgspec.json.decode(intervals)],
+            [
+                PlacedInterval(*(*found[:-1], tuple(found[-1])))
+                for found in msgspec.json.decode(intervals)
+            ],
             [
                 PlacedWorker(
                     id_, address, host, pid, started,
@@ -246,6 +250,38 @@ class PostgresPlacement:
         await self._trim_events()
         return made
 
+    async def add_partitions(
+        self, discovery: int, sequencer: int, identities: Sequence[str]
+    ) -> list[FoundPartition]:
+        async def work(connection: AsyncConnection[Any]) -> list[FoundPartition]:
+            known = {found.identity for found in await self._partitions(connection, discovery)}
+            for identity in identities:
+                if identity not in known:
+                    await self._add_partition(connection, discovery, sequencer, identity)
+            return await self._partitions(connection, discovery)
+
+        return await self._change([discovery], None, work)
+
+    async def _add_partition(
+        self, connection: AsyncConnection[Any], discovery: int, sequencer: int, identity: str
+    ) -> None:
+        params = {"discovery": discovery, "sequencer": sequencer, "source": identity}
+        ids = {"interval_ids": [discovery]}
+        cursor = await connection.execute(self._statements.get("read_lineage"), ids)
+        (parent,) = map(_line, await cursor.fetchall())
+        await self._begin(connection, "add_partition", params, partition(parent, 0))
+
+    async def _partitions(
+        self, connection: AsyncConnection[Any], discovery: int
+    ) -> list[FoundPartition]:
+        cursor = await connection.execute(
+            self._statements.get("list_partitions"), {"discovery": discovery}
+        )
+        return [
+            FoundPartition(id_, slot, sequencer, source, low_watermark, as_percentiles(percentiles))
+            for id_, slot, sequencer, source, low_watermark, percentiles in await cursor.fetchall()
+        ]
+
     async def _take_apart(
         self, connection: AsyncConnection[Any], sequencers: dict[int, int]
     ) -> list[Line]:
@@ -259,29 +295,7 @@ class PostgresPlacement:
             cursor = await connection.execute(self._statements.get("why_not_free"), ids)
             refuse(sequencers, {id_: (at, owner) for id_, at, owner in await cursor.fetchall()})
         cursor = await connection.execute(self._statements.get("read_lineage"), ids)
-        lines = {}
-        for (
-            id_, computation, slot_from, slot_to, kind, n, folded, stamp, input_watermark,
-            low_watermark, floor, percentiles, acked, position, counters, grain,
-        ) in await cursor.fetchall():  # fmt: skip
-            lines[id_] = Line(
-                id=id_,
-                computation=computation,
-                slot_from=slot_from,
-                slot_to=slot_to,
-                is_source=kind == "injector",
-                n=n,
-                folded=folded,
-                stamp=stamp,
-                input_watermark=input_watermark,
-                low_watermark=low_watermark,
-                floor=floor,
-                percentiles={float(p): micros for p, micros in (percentiles or {}).items()},
-                acked=msgspec.json.decode(acked),
-                position=None if position is None else msgspec.json.decode(position),
-                counters=msgspec.json.decode(counters),
-                grain=grain,
-            )
+        lines = {line.id: line for line in map(_line, await cursor.fetchall())}
         return [lines[id_] for id_ in sequencers]
 
     async def _begin(
@@ -292,7 +306,8 @@ class PostgresPlacement:
             self._statements.get(statement), {**params, "sequence": self._sequence}
         )
         row = await cursor.fetchone()
-        assert row is not None
+        if row is None:
+            raise Fenced("somebody has claimed the interval since; nothing was made")
         interval_id, sequencer = row
         cursor = await connection.execute(self._statements.get("newest_time_bucket"))
         found = await cursor.fetchone()
@@ -362,6 +377,37 @@ class PostgresPlacement:
                 await connection.execute(
                     self._statements.get("trim_placement_events"), {"keep": KEEP_EVENTS}
                 )
+
+
+def _line(row: Sequence[Any]) -> Line:
+    """A row of ``read_lineage.sql``."""
+    (
+        id_, computation, slot_from, slot_to, kind, n, folded, stamp, input_watermark,
+        low_watermark, floor, percentiles, acked, position, counters, grain,
+    ) = row  # fmt: skip
+    return Line(
+        id=id_,
+        computation=computation,
+        slot_from=slot_from,
+        slot_to=slot_to,
+        is_source=kind == "injector",
+        n=n,
+        folded=folded,
+        stamp=stamp,
+        input_watermark=input_watermark,
+        low_watermark=low_watermark,
+        floor=floor,
+        percentiles=as_percentiles(percentiles),
+        acked=msgspec.json.decode(acked),
+        position=None if position is None else msgspec.json.decode(position),
+        counters=msgspec.json.decode(counters),
+        grain=grain,
+    )
+
+
+def as_percentiles(stored: Mapping[str, int] | None) -> dict[float, int]:
+    """Percentile low watermarks as they are stored: JSON has no numbers as names."""
+    return {float(percentile): micros for percentile, micros in (stored or {}).items()}
 
 
 def refuse(sequencers: Mapping[int, int], found: Mapping[int, tuple[int, str | None]]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
+from millwheel.extractors import Keys
 from millwheel.model import Delivery
 from millwheel.sinks import Table
 from millwheel.store.state_shape import StateShape
@@ -60,6 +61,15 @@ class StateChange(NamedTuple):
     entry: str
     value: bytes | None
     version: int
+
+
+class OldState(NamedTuple):
+    """A state, or a shared table, as an older or newer version of its type has written it."""
+
+    computation: str
+    key: bytes
+    version: int
+    value: bytes
 
 
 StateRow = tuple[int, int, int, int, bytes, str, "bytes | None", int]
@@ -259,6 +269,8 @@ class PlacedInterval:
     """Its owner is to split it: the first slot of the upper part."""
     merge_with: int | None = None
     """Its owner is to merge it with its upper neighbour, who has this id."""
+    logs: tuple[int, ...] = ()
+    """The logs that its owner sends, under its sequencer: those that are not retired."""
 
     @property
     def is_free(self) -> bool:
@@ -357,6 +369,19 @@ PlacementChange: TypeAlias = Wish | Unpin | SplitWish | MergeWish | Lapse
 """What may be said of an interval; each is a compare-and-set on its sequencer."""
 
 
+@dataclass(frozen=True, slots=True)
+class FoundPartition:
+    """A partition of a growing source that has an interval."""
+
+    interval_id: int
+    slot: int
+    sequencer: int
+    identity: str
+    low_watermark: int
+    """As it is stored."""
+    percentiles: dict[float, int]
+
+
 @dataclass(slots=True)
 class Deployment:
     """The ids that the stored graph gave to names."""
@@ -366,6 +391,10 @@ class Deployment:
     intervals: list[IntervalRow]
     generation: int
     """That of the code: what it may own depends on it."""
+    rekeyed: frozenset[str] = frozenset()
+    """Computations that may have had records under other keys than this code gives them."""
+    newly_rekeyed: tuple[tuple[str, str], ...] = ()
+    """Those, with the streams, whose keys this deploy has changed."""
 
 
 @dataclass(slots=True)
@@ -382,6 +411,11 @@ class NodeDeploy:
     sources: list[str]
     """Identities of the injector's partitions."""
     migrates_from: list[int] = field(default_factory=list)
+    """The versions from which there is a migration of the state."""
+    shared_migrates_from: list[int] = field(default_factory=list)
+    """The same of what its keys share."""
+    keys: dict[str, Keys] = field(default_factory=dict)
+    """How it takes keys, by stream."""
     shape: StateShape | None = None
     """The state as columns, for the views of it; None: there are none to make."""
     shared: StateShape | None = None
@@ -526,6 +560,25 @@ class Store(Protocol):
         """
         ...
 
+    async def add_partitions(
+        self, discovery: int, sequencer: int, identities: Sequence[str]
+    ) -> list[FoundPartition]:
+        """Make an interval with a log for each partition that has none, in the order given.
+
+        A new one promises what the interval of the discovery has stored as its low watermark; it
+        has no owner yet.
+
+        Args:
+            discovery: the interval of the discovery, with its sequencer.
+
+        Returns:
+            All partitions of the injector, in the order in which they were found.
+
+        Raises:
+            Fenced: somebody has claimed the discovery; nothing was made.
+        """
+        ...
+
     async def read_placement(self) -> Placement:
         """Who owns what, who should, and who is there: one snapshot, one round trip."""
         ...
@@ -541,6 +594,11 @@ class Store(Protocol):
         Returns:
             The intervals where something changed.
         """
+        ...
+
+    async def peer_secret(self) -> bytes:
+        """The 32 random bytes by which the pipeline's workers know each other. The first call ever
+        makes them; two callers at once get the same."""
         ...
 
     async def try_lead(self, seconds: float) -> bool:
@@ -599,9 +657,10 @@ class Store(Protocol):
     async def retire_logs(self, logs: list[int]) -> None: ...
 
     async def look_up_seen(
-        self, buckets: Sequence[int], computation: int, ids: list[tuple[int, bytes]]
+        self, buckets: Sequence[int], computation: int, ids: Sequence[bytes]
     ) -> set[bytes]:
-        """Which of these (slot, id) are in any of the buckets.
+        """Which of these ids are in any of the buckets, whatever their slots: under another key
+        than before a record is the same.
 
         Of a weak production the name in the id counts (`millwheel.model.name_of`), and the answer
         has the id as it is stored, whose digest may be another one.
@@ -641,6 +700,12 @@ class Store(Protocol):
     async def scan_entries(
         self, computation: int, slot: int, key: bytes, after: str, before: str, limit: int
     ) -> list[tuple[str, bytes, int]]: ...
+
+    async def sample_states(self, versions: Mapping[str, int], most: int) -> list[OldState]:
+        """Plain states and shared tables that were written by another version of a computation's
+        type than the code's, by name and version: at most so many of each, out of a bounded part of
+        what is stored."""
+        ...
 
     async def fold(self, interval_id: int, sequencer: int, after: int, through: int) -> bool:
         """Fold commits in (after, through]; False if somebody else owns the interval or folded.

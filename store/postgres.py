@@ -22,13 +22,13 @@ from psycopg import AsyncConnection, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from millwheel.errors import Fenced, StoreError, StoreUnavailable
-from millwheel.model import log_and_number, name_of
+from millwheel.errors import Fenced, PooledStore, StoreError, StoreUnavailable
+from millwheel.model import SLOTS, log_and_number, name_of
 from millwheel.sinks import Table
 from millwheel.store import deployment
 from millwheel.store.lane import PostgresLane, translate
 from millwheel.store.leadership import Leadership
-from millwheel.store.placement import PostgresPlacement
+from millwheel.store.placement import PostgresPlacement, as_percentiles
 from millwheel.store.port import (
     EARLY_CLOSE_MICROS,
     TIMER_KINDS,
@@ -37,10 +37,12 @@ from millwheel.store.port import (
     BucketView,
     Claim,
     Deployment,
+    FoundPartition,
     Heartbeat,
     IntervalRow,
     LogRow,
     NodeDeploy,
+    OldState,
     OtherWorker,
     Placement,
     PlacementChange,
@@ -50,6 +52,7 @@ from millwheel.store.port import (
     TimerChange,
     TimerPlace,
 )
+from millwheel.store.session import OwnSession
 from millwheel.store.statements import BUCKETED, READ_COMMITTED, Statements
 
 SEQUENCE = "sequence_number"
@@ -64,6 +67,12 @@ POOL_BACKENDS = 16
 BUCKET_LOCK_TIMEOUT = "1s"
 """Whoever makes a bucket waits for an ANALYZE of the pipeline's tables (a share update exclusive
 lock), and all who look at the buckets wait for him, commits among them."""
+
+SAMPLED_PLACES = 4
+"""Slots, evenly apart, from which on stored states are looked at when migrations are tried."""
+
+SAMPLED_ROWS = 20_000
+"""Rows looked at from each of them: some 50 ms."""
 
 LIVELINESS = {
     "keepalives_idle": "5",
@@ -108,8 +117,10 @@ class PostgresStore:
             client_encoding="utf8",
             **{name: value for name, value in LIVELINESS.items() if name not in asked},
         )
+        self._pooled: PooledStore | None = None
+        """Why the last connection of a pool was not made, if a connection pooler is in between."""
         options = {
-            "autocommit": True,
+            "outcome": self._connected,
             "options": "-c search_path= -c statement_timeout=300000 "
             f"-c idle_in_transaction_session_timeout=60000 -c timezone=UTC -c jit=off {READ_COMMITTED}",
         }
@@ -122,6 +133,7 @@ class PostgresStore:
             reconnect_timeout=RECONNECT_SECONDS,
             reconnect_failed=_try_on,
             configure=self._note_backend,
+            connection_class=OwnSession,
             kwargs=options,
         )
         self._lifeline = AsyncConnectionPool(
@@ -132,6 +144,7 @@ class PostgresStore:
             timeout=2,
             reconnect_timeout=RECONNECT_SECONDS,
             reconnect_failed=_try_on,
+            connection_class=OwnSession,
             kwargs=options,
         )
         """For heartbeats alone: the lease does not wait until `_pool` has a connection left. Whoever
@@ -152,9 +165,10 @@ class PostgresStore:
 
         Raises:
             StoreUnavailable: nobody answers there.
+            PooledStore: a connection pooler does.
         """
         try:
-            async with await AsyncConnection.connect(self._url, autocommit=True) as connection:
+            async with await OwnSession.connect(self._url) as connection:
                 await connection.execute("SELECT 1")
         except psycopg.Error as error:
             raise StoreUnavailable(
@@ -164,6 +178,10 @@ class PostgresStore:
         await self._pool.open()
         await self._lifeline.open()
         return self
+
+    def _connected(self, pooled: PooledStore | None) -> None:
+        """A connection of a pool was made, or was not."""
+        self._pooled = pooled
 
     async def close(self) -> None:
         await self._leadership.close()
@@ -175,12 +193,14 @@ class PostgresStore:
 
     @asynccontextmanager
     async def _connection(
-        self, pool: AsyncConnectionPool[AsyncConnection[Any]] | None = None
+        self, pool: AsyncConnectionPool[OwnSession] | None = None
     ) -> AsyncIterator[AsyncConnection[Any]]:
         try:
             async with (pool or self._pool).connection() as connection:
                 yield connection
         except PoolTimeout as error:
+            if self._pooled is not None:
+                raise PooledStore(str(self._pooled)) from error
             raise StoreUnavailable("the store does not answer") from error
         except psycopg.errors.LockNotAvailable as error:
             raise StoreUnavailable(
@@ -378,11 +398,24 @@ class PostgresStore:
     async def release(self, worker: str, sequencers: Mapping[int, int]) -> list[int]:
         return await self._placement.release(worker, sequencers)
 
+    async def add_partitions(
+        self, discovery: int, sequencer: int, identities: Sequence[str]
+    ) -> list[FoundPartition]:
+        return await self._placement.add_partitions(discovery, sequencer, identities)
+
     async def read_placement(self) -> Placement:
         return await self._placement.read()
 
     async def wish(self, changes: Sequence[PlacementChange]) -> list[int]:
         return await self._placement.wish(changes)
+
+    async def peer_secret(self) -> bytes:
+        """Made by the server, so that it stands in no log of statements."""
+        while True:
+            rows = await self._rows("read_peer_secret", binary=True)
+            if rows:
+                return bytes(rows[0][0])
+            await self._run("make_peer_secret", {})
 
     async def try_lead(self, seconds: float) -> bool:
         return await self._leadership.try_lead(seconds)
@@ -451,7 +484,7 @@ class PostgresStore:
                     stamp=stamp,
                     input_watermark=input_watermark,
                     low_watermark=low_watermark,
-                    percentiles={float(p): micros for p, micros in (percentiles or {}).items()},
+                    percentiles=as_percentiles(percentiles),
                     acked={
                         int(log): (first, [(a, b) for a, b in runs])
                         for log, (first, runs) in msgspec.json.decode(acked).items()
@@ -533,16 +566,15 @@ class PostgresStore:
         await self._run("retire_logs", {"logs": logs})
 
     async def look_up_seen(
-        self, buckets: Sequence[int], computation: int, ids: list[tuple[int, bytes]]
+        self, buckets: Sequence[int], computation: int, ids: Sequence[bytes]
     ) -> set[bytes]:
         statement = "\nUNION ALL\n".join(
             self.statements.get("look_up_seen", table=bucket_table("seen_record", bucket))
             for bucket in buckets
         )
         parameters = {
-            "slot": [slot for slot, _ in ids],
-            "low": [UUID(bytes=name_of(id_).ljust(16, b"\0")) for _, id_ in ids],
-            "high": [UUID(bytes=name_of(id_).ljust(16, b"\xff")) for _, id_ in ids],
+            "low": [UUID(bytes=name_of(id_).ljust(16, b"\0")) for id_ in ids],
+            "high": [UUID(bytes=name_of(id_).ljust(16, b"\xff")) for id_ in ids],
             "computation": computation,
         }
         async with self._connection() as connection:
@@ -630,6 +662,22 @@ class PostgresStore:
             },
         )
         return [(entry, value.encode(), version) for entry, value, version in rows]
+
+    async def sample_states(self, versions: Mapping[str, int], most: int) -> list[OldState]:
+        rows = await self._rows(
+            "sample_states",
+            {
+                "names": list(versions),
+                "versions": list(versions.values()),
+                "most": most,
+                "slots": list(range(0, SLOTS, SLOTS // SAMPLED_PLACES)),
+                "rows": SAMPLED_ROWS,
+            },
+        )
+        return [
+            OldState(name, key.encode(), version, value.encode())
+            for name, key, version, value in rows
+        ]
 
     # -- folds ------------------------------------------------------------------------
 
@@ -754,7 +802,11 @@ class PostgresStore:
             row = await cursor.fetchone()
             return row is not None and bool(row[0])
         if bucket.family == "named":
-            return True
+            cursor = await connection.execute(
+                self.statements.get("named_acknowledged"), {"high": bucket.high}
+            )
+            row = await cursor.fetchone()
+            return row is not None and bool(row[0])
         cursor = await connection.execute(self.statements.get("stored_floor"))
         row = await cursor.fetchone()
         if row is None or row[1] < bucket.high:

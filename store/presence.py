@@ -17,7 +17,7 @@ import structlog
 from psycopg.conninfo import make_conninfo
 
 from millwheel.errors import MillwheelError, StoreUnavailable, UsageError
-from millwheel.store import embedded
+from millwheel.store import embedded, session
 from millwheel.store.address import StoreAddress
 
 CONNECT_SECONDS = 5
@@ -105,7 +105,7 @@ def present(address: StoreAddress, *, create: bool = False) -> Iterator[Presence
         create: make the store of a directory that has none.
 
     Raises:
-        UsageError: the directory holds no store.
+        UsageError: the directory holds no store, or Postgres is behind a connection pooler.
         StoreUnavailable, EmbeddedServerError: it cannot be reached or started.
     """
     presence = Presence(address, create=create)
@@ -120,9 +120,8 @@ def present(address: StoreAddress, *, create: bool = False) -> Iterator[Presence
 
 def _connect(url: str, address: StoreAddress) -> psycopg.Connection[Any]:
     try:
-        return psycopg.connect(
-            make_conninfo(url, application_name="millwheel", connect_timeout=CONNECT_SECONDS),
-            autocommit=True,
+        return session.connect(
+            make_conninfo(url, application_name="millwheel", connect_timeout=CONNECT_SECONDS)
         )
     except psycopg.Error as error:
         raise StoreUnavailable(

@@ -13,12 +13,14 @@ from __future__ import annotations
 from sqlalchemy import (
     BigInteger,
     Boolean,
+    CheckConstraint,
     Column,
     DateTime,
     ForeignKey,
     Identity,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     PrimaryKeyConstraint,
     SmallInteger,
@@ -57,6 +59,22 @@ pipeline = Table(
         comment="nothing produced before it is ever sent again; microseconds",
     ),
     comment="One row: what the pipeline is called, and how far its past was forgotten",
+)
+
+peer_secret = Table(
+    "peer_secret",
+    metadata,
+    Column(
+        "single",
+        Boolean,
+        CheckConstraint("single"),
+        primary_key=True,
+        autoincrement=False,
+        comment="there is one row",
+    ),
+    Column("secret", LargeBinary, nullable=False, comment="32 random bytes"),
+    comment="What workers prove to each other that they know. Grant it to no role that only reads: "
+    "whoever knows it can be a worker",
 )
 
 generation = Table(

@@ -8,6 +8,10 @@ what is committed, at one snapshot.
 A deploy that changes nothing touches nothing: it would wait for whoever reads a view. New
 fields come after the columns that are there, which leaves views of the user's on top of them
 in peace; other changes make the view anew, and are refused while something depends on it.
+
+A value that a migration has still to bring up to date is of another type, so the typed columns of its row
+are NULL: a column `total` in cents shows no dollars. The view `states` has it as it is stored, and `version`
+says by which version.
 A migration of the schema drops these views with `states`; the next start makes them again.
 """
 
@@ -29,6 +33,9 @@ from millwheel.store.statements import Statements, text_of
 
 OURS = "State of computation "
 """Begins the comment of each of these views; one without it is somebody else's."""
+
+MOST_VERSION = 32_767
+"""As many as a smallint takes."""
 
 NAME_BYTES = 63
 """What Postgres keeps of a name."""
@@ -91,6 +98,42 @@ class Relation:
     def shows(self, view: StateView) -> bool:
         """Whether it is `view` already."""
         return (self.comment, self.columns) == (view.comment, tuple(c.shown for c in view.columns))
+
+
+class Versions(NamedTuple):
+    """The versions of a type whose stored values are what this code's version is, without a migration."""
+
+    low: int
+    high: int
+
+    @classmethod
+    def of(cls, version: int, migrates_from: Iterable[int]) -> Versions:
+        """All from the last migration that leads up to `version`, to the first that leads down."""
+        steps = set(migrates_from)
+        low = max((step for step in steps if step < version), default=-1) + 1
+        high = min((step for step in steps if step > version), default=MOST_VERSION + 1) - 1
+        return cls(low, high)
+
+    @property
+    def comment(self) -> str:
+        """What is to be said of rows that are of none of these."""
+        if self == (0, MOST_VERSION):
+            return ""
+        which = f"below {self.low}" if self.low else f"above {self.high}"
+        if self.low and self.high < MOST_VERSION:
+            which += f" or above {self.high}"
+        return (
+            f" A row whose version is {which} waits for a migration, until its key is written again: "
+            "its columns are NULL, and the view states shows it as it is stored"
+        )
+
+    def only(self, source: sql.Composable) -> sql.Composable:
+        """`source` for rows of these versions, NULL for all others."""
+        if self == (0, MOST_VERSION):
+            return source
+        return sql.SQL("CASE WHEN s.version BETWEEN {} AND {} THEN {} END").format(
+            sql.Literal(self.low), sql.Literal(self.high), source
+        )
 
 
 async def keep_state_views(
@@ -205,31 +248,35 @@ class _Views:
                     yield self._collection(name, node.name, collection)
             if node.shared is not None:
                 name = _free_name(f"{STATE_VIEWS}{node.name}_shared", taken)
-                yield self._shared(name, node.name, node.shared)
+                versions = Versions.of(node.version, node.shared_migrates_from)
+                yield self._shared(name, node.name, node.shared, versions)
 
     def _plain(self, node: NodeDeploy, shape: StateShape) -> StateView:
+        versions = Versions.of(node.version, node.migrates_from)
         return StateView(
             STATE_VIEWS + node.name,
             node.name,
             f"{OURS}{node.name} as committed, exactly at this snapshot: a row for each key, except "
-            f"where all fields have their defaults. {_OLDER}",
-            (_KEY, *self._fields(shape, _KEY), _VERSION),
+            f"where all fields have their defaults.{versions.comment}",
+            (_KEY, *self._fields(shape, _KEY, versions), _VERSION),
             _OF_KEY if node.shared else _PLAIN,
         )
 
-    def _shared(self, name: str, computation: str, shape: StateShape) -> StateView:
+    def _shared(
+        self, name: str, computation: str, shape: StateShape, versions: Versions
+    ) -> StateView:
         find = self._cast(sql.SQL("s.key -> 'cell'"), "bigint")
         cell = ViewColumn("cell", "bigint", "which part of the slots, from 0", find)
         return StateView(
             name,
             computation,
             f"{OURS}{computation} as committed, exactly at this snapshot: what its keys share, a row "
-            f"for each cell, except where all fields have their defaults. {_OLDER}",
-            (cell, *self._fields(shape, cell), _VERSION),
+            f"for each cell, except where all fields have their defaults.{versions.comment}",
+            (cell, *self._fields(shape, cell, versions), _VERSION),
             _OF_CELL,
         )
 
-    def _fields(self, shape: StateShape, first: ViewColumn) -> list[ViewColumn]:
+    def _fields(self, shape: StateShape, first: ViewColumn, versions: Versions) -> list[ViewColumn]:
         """The columns of the plain part of a state."""
         taken = {first.name, _VERSION.name}
         columns = [
@@ -238,12 +285,14 @@ class _Views:
                 type_,
                 f"field {field} of the state; NULL: not stored, so it has its default, or no "
                 f"{type_}",
-                self._cast(sql.SQL("s.value -> {}").format(sql.Literal(field)), type_),
+                versions.only(
+                    self._cast(sql.SQL("s.value -> {}").format(sql.Literal(field)), type_)
+                ),
             )
             for field, type_ in shape.fields
         ]
         if shape.whole:
-            source = self._cast(sql.SQL("s.value"), shape.whole)
+            source = versions.only(self._cast(sql.SQL("s.value"), shape.whole))
             columns.append(ViewColumn("value", shape.whole, "the state object", source))
         return columns
 
@@ -264,7 +313,8 @@ class _Views:
             name,
             computation,
             f"{OURS}{computation} as committed, exactly at this snapshot: a row for each entry of "
-            f"its {'ListState' if of.is_list else 'MapState'} {of.field}. {_OLDER}",
+            f"its {'ListState' if of.is_list else 'MapState'} {of.field}. No migration changes "
+            "them: one written by an older version of the state's type is as it was stored",
             (
                 _KEY,
                 entry,
@@ -283,10 +333,6 @@ class _Views:
         return sql.SQL("{}({})").format(self._statements.table(CASTS[type_]), source)
 
 
-_OLDER = (
-    "A row written by an older version of the state's type shows what was stored, until the key "
-    "is written again"
-)
 _PLAIN = sql.SQL("s.entry = ''")
 _OF_KEY = sql.SQL("s.entry = '' AND jsonb_typeof(s.key) <> 'object'")
 _OF_CELL = sql.SQL("s.entry = '' AND jsonb_typeof(s.key) = 'object'")

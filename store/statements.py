@@ -15,7 +15,7 @@ BUCKETED = (
 
 TABLES = (
     *BUCKETED, "bucket", "computation", "dead_letter", "fold", "generation", "key_interval", "log",
-    "pipeline", "placement_event", "state", "stream", "timer", "worker",
+    "peer_secret", "pipeline", "placement_event", "state", "stream", "timer", "worker",
 )  # fmt: skip
 """The names in `millwheel.store.schema`, which takes 0.13 s to import; a test compares."""
 
@@ -35,17 +35,36 @@ KEPT = 500
 
 
 @cache
+def _texts() -> dict[str, str]:
+    """All files in ``sql/`` and ``sql/views/``, by name, without their comments: psycopg keeps what it
+    found out about a statement only up to 4,096 characters.
+
+    They are read together: a running worker opens no file for a statement, so that one that has no
+    file descriptor left can still commit, and one whose package was upgraded in place runs no
+    statement of the new code.
+    """
+    found = {}
+    folder = resources.files("millwheel.store") / "sql"
+    for prefix, files in (("", folder), ("views/", folder / "views")):
+        for file in files.iterdir():
+            if file.name.endswith(".sql"):
+                lines = file.read_text("utf-8").splitlines()
+                found[prefix + file.name.removesuffix(".sql")] = "\n".join(
+                    line for line in lines if not line.lstrip().startswith("--")
+                )
+    return found
+
+
 def text_of(name: str) -> str:
-    """The text of ``sql/<name>.sql`` without the comments: psycopg keeps what it found out about a
-    statement only up to 4,096 characters."""
-    text = (resources.files("millwheel.store") / "sql" / f"{name}.sql").read_text("utf-8")
-    return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--"))
+    """The text of ``sql/<name>.sql`` without the comments."""
+    return _texts()[name]
 
 
 class Statements:
     """The statements of one pipeline's schema, ready for psycopg."""
 
     def __init__(self, schema: str) -> None:
+        _texts()
         self.schema = schema
         self._tables = {name: sql.Identifier(schema, name) for name in TABLES}
         self._composed = lru_cache(maxsize=KEPT)(self._compose)

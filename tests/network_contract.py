@@ -21,11 +21,11 @@ import uvloop
 
 from millwheel.clock import VirtualClock
 from millwheel.runtime.frames import Frame
-from millwheel.runtime.greeting import Identity
+from millwheel.runtime.greeting import Identity, Secret
 from millwheel.runtime.links import Links
-from millwheel.runtime.network import Limits, Link
+from millwheel.runtime.network import Admit, Limits, Link
 from millwheel.services.tcp import Tcp
-from millwheel.testing.ether import Ether
+from millwheel.testing.ether import SECRET, Ether
 from tests.proxy import Proxy
 
 TURNS = 5000
@@ -110,7 +110,7 @@ class Site(ABC):
         name: str,
         *,
         pipeline: str = "p",
-        secret: bytes | None = None,
+        secret: Secret = SECRET,
         limits: Limits | None = None,
     ) -> Worker:
         """A worker that listens."""
@@ -204,10 +204,9 @@ class TcpSite(Site):
         links = Links(identity, medium, clock=self.clock, limits=limits, random=Random(1))
         listen = medium.listen
 
-        async def note_port(make: Any, *, proven: bool) -> str:
-            address = await listen(make, proven=proven)
-            assert medium._server is not None
-            proxy.target = f"127.0.0.1:{medium._server.sockets[0].getsockname()[1]}"
+        async def note_port(admit: Admit, greeting_seconds: float) -> str:
+            address = await listen(admit, greeting_seconds)
+            proxy.target = f"127.0.0.1:{medium.port}"
             return address
 
         medium.listen = note_port  # type: ignore[method-assign]

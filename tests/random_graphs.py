@@ -35,7 +35,7 @@ from millwheel.testing import advance, inject
 from millwheel.testing.script import Script, ScriptReader
 from millwheel.windows import Pane, Session, Sliding, Tumbling
 from tests.test_exactly_once import FAULTS
-from tests.test_runtime_world import QUICK, World, at
+from tests.test_runtime_world import QUICK, World, at, end_scripts, read_on
 
 SECOND = timedelta(seconds=1)
 TICK_SECONDS = 0.02
@@ -562,21 +562,23 @@ class Tape(Script):
         """Per row that was read, what `promised` said when it was, for the first time."""
         self.promised: Callable[[], int] = int
 
-    def open(self, value_type: Any, position: dict[str, Any] | None) -> ScriptReader:
+    async def open(self, value_type: Any, position: dict[str, Any] | None) -> ScriptReader:
         tape = self
 
         class Noting(ScriptReader):
-            def read(self, limit: int) -> list[Any]:
-                rows = super().read(limit)
+            async def read(self, limit: int) -> list[Any]:
+                rows = await super().read(limit)
                 new = self._next - len(tape.read_once)
                 tape.read_once += [tape.promised()] * new
                 return rows
 
-        return Noting(self.steps, value_type, position["row"] if position else 0)
+        return self.opened(Noting(self, value_type, position["row"] if position else 0))
 
 
 class Tapes:
     """A source of several partitions."""
+
+    bounded = True
 
     def __init__(self, tapes: Sequence[Tape]) -> None:
         self._tapes = tapes
@@ -675,10 +677,12 @@ class Stage:
                 if isinstance(step, (Row, Word)):
                     self._feed(step)
                 else:
-                    world.engines[-1].read_on()
+                    read_on(world.engines[-1])
                     await self._go(step)
-            self.closing = world.engines[-1].close_at_end = True
-            world.engines[-1].read_on()
+            self.closing = True
+            world.engines[-1].keep_open = False
+            end_scripts(world.pipeline)
+            read_on(world.engines[-1])
             await self._until(lambda: world.engines[-1].done.is_set())
             world.on_try = world.on_durable = None
             await world.engines[-1].stop()

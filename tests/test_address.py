@@ -26,7 +26,13 @@ def test_the_process_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> Non
     assert StoreAddress.parse().url == "postgres://db/wheel"
 
 
-@pytest.mark.parametrize("text", [".millwheel/", "a/b", "/srv/x", "./a:b", "/srv/a=b", "ünï çode"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        ".millwheel/", "a/b", "/srv/x", "./a:b", "/srv/a=b", "ünï çode", "postgres", "postgres/data",
+        "./postgres//x", "/srv//x", "./me@home", "./host=db", "hosts", "../postgresql", "a b",
+    ],
+)  # fmt: skip
 def test_a_path_is_a_directory(text: str) -> None:
     parsed = StoreAddress.parse(text)
     assert parsed.embedded
@@ -84,6 +90,19 @@ def test_opening_a_directory_starts_its_server(
         ("sqlite:secret.db", "sqlite:"),
         ("HTTP://secret", "HTTP:"),
         ("host=db dbname=wheel password=secret", "keyword string"),
+        ("host=db dbnam=wheel password=secret", "keyword string"),
+        ("dbname = wheel host = secret", "keyword string"),
+        ("postgres//secret/x", "mistyped URL"),
+        ("postgresql//me:secret@host/x", "mistyped URL"),
+        ("postgresql.//secret/x", "mistyped URL"),
+        ("Postgres//secret", "mistyped URL"),
+        ("postgresql:/secret/x", "Write it as postgresql://"),
+        ("postgres:secret", "Write it as postgresql://"),
+        ("me@secret:5432/x", "mistyped URL"),
+        ("me:secret@host/x", "me:"),
+        ("//me:secret@host/x", "mistyped URL"),
+        ("://secret/x", "mistyped URL"),
+        (" postgresql://secret/x", "mistyped URL"),
         ("  ", "names no store"),
         ("secret\0", "names no store"),
     ],

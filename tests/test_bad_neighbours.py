@@ -28,7 +28,7 @@ from millwheel.runtime.balancer import Balancer
 from millwheel.runtime.courier import FRAME_BYTES, Courier, Remote
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.frames import Acknowledge, Deliver, Frame, Gap
-from millwheel.runtime.greeting import Identity
+from millwheel.runtime.greeting import Identity, Secret
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.links import Links
 from millwheel.runtime.network import Limits, Link, Network
@@ -40,11 +40,11 @@ from millwheel.services.tcp import Tcp
 from millwheel.settings import MEBIBYTE
 from millwheel.store.memory import MemoryStore
 from millwheel.store.port import Wish
-from millwheel.testing import inject
+from millwheel.testing import ether, inject
 from millwheel.testing.ether import FAIR, Fate, Fates, fair
 from millwheel.timers.holds import Holds
 from tests.test_exactly_once import with_ids
-from tests.test_runtime_world import ITEMS, Count, Item, Kept, at, doing, script
+from tests.test_runtime_world import ITEMS, Count, Item, Kept, at, doing, read_on, script
 from tests.test_sharing import SHARED, Cluster, check, counting, many
 from tests.test_tcp import call, hang_up, until
 
@@ -411,7 +411,7 @@ async def test_ids_are_remembered_by_the_clock_that_all_share() -> None:
     await cluster.go(lambda: cluster.rows())
     await live(cluster, 20)
     source.append(inject(ITEMS, Item("a", 1)))
-    engine.read_on()
+    read_on(engine)
     await live(cluster, 5)
     named = [b for b in await cluster.store.live_buckets() if b.family == "named"]
     assert len(named) > 5
@@ -487,7 +487,7 @@ async def test_what_a_zombie_sends_is_dropped_and_counted_and_not_acknowledged()
     receiver = second.holdings.held(interval_id)
     assert receiver is not None
     zombie = Links(
-        Identity(cluster.pipeline.name, "zombie"),
+        Identity(cluster.pipeline.name, "zombie", ether.SECRET),
         cluster.ether.medium("z"),
         clock=cluster.clock,
         random=Random(1),
@@ -497,7 +497,7 @@ async def test_what_a_zombie_sends_is_dropped_and_counted_and_not_acknowledged()
     link = zombie.link(second.worker, "w1")
     await cluster.go(lambda: link.up)
     sequencer, epoch = stream.epoch
-    seq = stream.last + 1
+    seq = stream.last + 8
     slot = receiver.slots[0]
     item = msgspec.json.encode(Item("from the grave", 4711))
     row = (seq, "items", b'"from the grave"', slot, 0, 0, 0, len(item), b"", False, item, 1, 0)
@@ -557,7 +557,8 @@ async def test_what_nobody_may_own_waits_at_its_senders_until_somebody_may() -> 
 
 # -- who is not let in ------------------------------------------------------------------------------
 
-SECRET, WRONG = b"sixteen bytes or more", b"another sixteen bytes"
+SECRET = Secret(b"sixteen bytes or more", "given")
+WRONG = Secret(b"another sixteen bytes", "given")
 
 
 async def test_a_worker_with_a_wrong_secret_gets_nothing_and_the_others_go_on() -> None:
@@ -721,7 +722,7 @@ async def test_strangers_at_the_port_disturb_nobody_and_are_told_of_once() -> No
 
 
 def tcp(pipeline: str) -> Callable[[str], Links]:
-    return lambda worker: Links(Identity(pipeline, worker), Tcp())
+    return lambda worker: Links(Identity(pipeline, worker, SECRET), Tcp())
 
 
 async def answer(links: Links, sent: bytes) -> str:

@@ -34,7 +34,7 @@ from millwheel.errors import (
     StoreUnavailable,
     UserCodeError,
 )
-from millwheel.model import NAME_BYTES, Delivery, from_micros, record_id
+from millwheel.model import NAME_BYTES, RUN_BYTES, Delivery, from_micros, record_id
 from millwheel.runtime.bundling import Bundling, Phase
 from millwheel.runtime.engine import Engine
 from millwheel.store.port import Commit, IntervalCommit, Wish
@@ -58,6 +58,7 @@ from tests.test_runtime_world import (
     fail_once,
     items,
     key_of,
+    read_on,
     script,
     time_of,
     unknown_once,
@@ -485,7 +486,7 @@ async def test_a_bundle_goes_when_it_is_full_or_its_oldest_record_has_waited() -
     assert not interval.is_idle(world.clock.now()), "one waits for company"
     world.clock.advance(0.15)
     source.append(inject(ITEMS, Item("a", 7)))
-    engine.read_on()
+    read_on(engine)
     await world.turns(100)
     assert len(outside.rows) == 6
     world.clock.advance(0.06)
@@ -523,7 +524,7 @@ async def test_a_bundle_comes_again_as_it_was_whatever_comes_first_now() -> None
     assert outside.rows == [], "one is missing, and nothing overtakes it"
     parts[0].steps += kept
     parts[0].append(inject(ITEMS, Item("a", 2)))
-    second.read_on()
+    read_on(second)
     await world.finish(second)
     assert [number for _, number in outside.calls] == [1, 1, 2, 3]
     assert [number for _, number in outside.rows][:5] == [0, 1, 3, 5, 7]
@@ -646,7 +647,7 @@ async def test_a_bundle_comes_again_though_other_records_have_used_up_the_credit
     second = await world.start()
     await world.turns(100, tick=0.1)
     behind.go_on()
-    second.read_on()
+    read_on(second)
     world.clock.advance(60)
     await world.until(lambda: len(behind.outside.rows) >= 20 + behind.records, tick=1)
     behind.check()
@@ -671,7 +672,7 @@ async def test_the_same_with_two_workers(how: str) -> None:
     await cluster.go(lambda: cluster.clock.monotonic() > until)
     behind.go_on()
     for worker in cluster.alive:
-        worker.read_on()
+        read_on(worker)
     await cluster.go(lambda: len(behind.outside.rows) >= 20 + behind.records, tick=0.05)
     behind.check()
     for worker in list(cluster.alive):
@@ -1049,7 +1050,7 @@ async def test_members_that_do_not_come_again_are_missed_aloud() -> None:
     assert [(entry["number"], entry["missing"]) for entry in told] == [(1, 2)], "once"
     assert outside.rows == []
     source.steps += kept
-    second.read_on()
+    read_on(second)
     await world.until(lambda: len(outside.rows) == 4, tick=0.05)
     await second.stop()
 
@@ -1113,10 +1114,10 @@ async def test_a_refused_bundle_is_no_fault_of_the_record_that_shared_its_commit
     await world.turns()
     world.on_try = lambda commit: wire.wait() if commit.seen else None
     source.append(inject(ITEMS, values[4]))
-    engine.read_on()
+    read_on(engine)
     await world.until(lambda: wire.reached)
     source.append(inject(ITEMS, values[5]))
-    engine.read_on()
+    read_on(engine)
     call.open()
     await world.until(lambda: engine.lanes[0]._open.count == 5)
 
@@ -1190,7 +1191,7 @@ async def test_what_is_older_than_its_bundle_holds_the_watermark_while_code_wait
     engine = await world.start()
     await world.until(lambda: gate.reached, tick=0.01)
     source.append(inject(ITEMS, Item("b", 2, 200)))
-    engine.read_on()
+    read_on(engine)
     await world.turns(200, tick=0.01)
     assert from_micros(world.interval("older").durable) == at(50)
     gate.open()
@@ -1404,9 +1405,15 @@ def test_a_member_that_was_made_again_with_another_value_is_an_error() -> None:
     stored = {"bundle": {"number": 7, "open": [first.id.hex()]}}
     with pytest.raises(NotTheSameAgain):
         Bundling(Bundles(), stored).offer([other], now=0)
-    again = Bundling(Bundles(), stored)
-    again.offer([first], now=0)
-    assert again.members == [first]
+    other.id = name + b"3" * RUN_BYTES + b"2" * (16 - NAME_BYTES - RUN_BYTES)
+    with pytest.raises(NotTheSameAgain):
+        Bundling(Bundles(), stored).offer([other], now=0)
+    for says in (first.id, name + b"3" * RUN_BYTES + first.id[NAME_BYTES + RUN_BYTES :]):
+        again = Bundling(Bundles(), stored)
+        same = delivery(5)
+        same.id = says
+        again.offer([same], now=0)
+        assert again.members == [same]
 
 
 def weak(number: int) -> Delivery[Item]:

@@ -69,13 +69,13 @@ def done() -> Snapshot:
 # -- the workload and the formulas -------------------------------------------------------------
 
 
-def test_the_source_makes_what_the_formulas_count(tmp_path: Path) -> None:
+async def test_the_source_makes_what_the_formulas_count(tmp_path: Path) -> None:
     work = Work(str(tmp_path))
     set_rows(work, 1234)
     made = Reader(work, 1, 0)
-    rows = [row for _ in range(9) for row in made.read(200)]
+    rows = [row for _ in range(9) for row in await made.read(200)]
     assert len(rows) == 1234
-    again = Reader(work, 1, 900).read(500)
+    again = await Reader(work, 1, 900).read(500)
     assert [(row.offset, row.value) for row in again] == [
         (row.offset, row.value) for row in rows[900:]
     ]
@@ -218,7 +218,7 @@ def stored(
     async def run() -> None:
         store = PostgresStore(url, NAME)
         await store.open()
-        engine = Engine(build(work), store, close_at_end=True)
+        engine = Engine(build(work), store)
         await engine.start()
         await engine.run()
         await engine.stop()

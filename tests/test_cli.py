@@ -38,13 +38,15 @@ COMMAND = (sys.executable, "-P", "-m", "millwheel.cli.main")  # -P: not the curr
 SECONDS = 60
 
 MODULE = """
-import asyncio, os
+import asyncio, os, resource, sys
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import msgspec
 
-from millwheel import Computation, Context, JsonLines, Pipeline, Record, Settings, Stream, Table
+from millwheel import (
+    Computation, Context, JsonLines, JsonLinesFiles, Pipeline, Record, Settings, Stream, Table
+)
 from millwheel.computations import Windowed, count
 from millwheel.windows import Pane, Tumbling
 
@@ -87,10 +89,28 @@ class Words(Computation[Line, Letters]):
             await asyncio.sleep(0.005)
         if "boom" in record.value.text:
             raise LookupError("no such word")
+        if "exit" in record.value.text:
+            sys.exit(3)
+        if "leaving_task" in record.value.text:
+            await asyncio.create_task(leave())
+        if "later" in record.value.text:
+            later.append(asyncio.create_task(use_later(ctx)))
         for word in record.value.text.split():
             ctx.state.LETTERS += len(word)
             old = datetime.fromisoformat("2000-01-01T00:00:00Z") if "old" in word else None
             ctx.produce(WORDS, word, timestamp=old)
+
+
+later = []
+
+
+async def use_later(ctx):
+    await asyncio.sleep(60)
+    ctx.produce(WORDS, "late")
+
+
+async def leave():
+    sys.exit(3)
 
 
 def text(line):
@@ -137,6 +157,16 @@ def needs_something(something):
 
 def fails():
     return {}["missing"]
+
+
+def to_files():
+    if limit := int(os.environ.get("FILE_BYTES", "0")):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    made = Pipeline(NAME, settings=SETTINGS)
+    made.inject(LINES, JsonLines(INPUT), timestamp=lambda line: line.at)
+    made.add(Words(), LINES.by(text))
+    made.sink(WORDS, JsonLinesFiles(os.environ["OUTPUT"]))
+    return made
 
 
 pipeline = build()
@@ -472,6 +502,43 @@ def test_a_bad_row_stops_the_run_with_its_line(shell: Shell, row: Any, message: 
     assert f"{shell.input}, line 21" in told
 
 
+def test_a_file_that_cannot_be_written_ends_the_run_and_nothing_is_lost(
+    shell: Shell, tmp_path: Path
+) -> None:
+    """As a full disk does, but for the waiting. With room the next run has each line once."""
+    rows = lines(2000)
+    shell.write(rows)
+    output = tmp_path / "words"
+    told = shell("run", "wheel:to_files", code=11, FILE_BYTES="5000", OUTPUT=str(output))
+    (part,) = output.iterdir()
+    assert f"{part} cannot be written: File too large. Mend that, and start again" in told
+    assert "bug" not in told
+    shell("run", "wheel:to_files", OUTPUT=str(output))
+    written = Counter(json.loads(line) for line in part.read_text().splitlines())
+    assert written == Counter(word for row in rows for word in row["text"].split())
+
+
+def test_output_is_not_written_through_a_symbolic_link(shell: Shell, tmp_path: Path) -> None:
+    rows = lines(20)
+    shell.write(rows)
+    output = tmp_path / "words"
+    shell("run", "wheel:to_files", "--keep-open", OUTPUT=str(output))
+    (part,) = output.iterdir()
+    victim = tmp_path / "victim.txt"
+    part.rename(victim)
+    before = victim.read_bytes()
+    part.symlink_to(victim)
+    shell.write(lines(20, first=20), append=True)
+    told = shell("run", "wheel:to_files", "--keep-open", code=11, OUTPUT=str(output))
+    assert f"{part} is a symbolic link to {victim}" in told
+    assert victim.read_bytes() == before
+    part.unlink()
+    victim.rename(part)
+    shell("run", "wheel:to_files", "--keep-open", OUTPUT=str(output))
+    assert part.read_bytes().startswith(before)
+    assert len(part.read_bytes()) > len(before)
+
+
 def test_user_code_that_fails_stops_the_run_with_its_line(shell: Shell) -> None:
     shell.write([*lines(20), {"at": "2024-01-01T00:01:00Z", "text": "boom"}])
     told = shell("run", "wheel:pipeline", code=6)
@@ -516,7 +583,8 @@ def test_a_schema_that_is_behind_is_refused_until_it_is_migrated(shell: Shell) -
     shell.write(rows)
     address = ("--store", shell.url())
     told = shell("run", "wheel:pipeline", *address, code=3)
-    assert "millwheel migrate MODULE:PIPELINE --store URL" in told
+    assert f"Run: millwheel migrate {shell.environment['NAME']} --store " in told
+    assert shell.url().rpartition("/")[2] in told
     assert "is at version" in shell("migrate", "wheel:pipeline", *address)
     assert "made, but never run" in shell("status", shell.environment["NAME"])
     shell("run", "wheel:pipeline", *address)
@@ -978,6 +1046,54 @@ def test_dead_letters_are_listed_shown_and_discarded(shell: Shell) -> None:
     assert [c["dead_letters_kept"] for c in status["computations"][:2]] == [0, 0]
 
 
+def test_dead_letters_are_logged(shell: Shell) -> None:
+    shell.write([*lines(3), "not JSON", "nor this", {"at": "2024-01-01T00:01:00Z", "text": "boom"}])
+    code, told, logged = shell.start("run", "wheel:forgiving").end()
+    assert code == 0
+    assert "dead letters        3" in told
+    log = [json.loads(line) for line in logged.splitlines()]
+    letters = {line["computation"]: line for line in log if line["event"] == "dead_letter"}
+    assert letters["lines_injector"]["place"] == f"{shell.input}, line 4"
+    assert letters["words"]["error"] == "LookupError: no such word"
+    assert "wheel.py:" in letters["words"]["raised_at"]
+    (rest,) = [line for line in log if line["event"] == "dead_letters_left_out"]
+    assert (rest["computation"], rest["left_out"]) == ("lines_injector", 1)
+
+
+def test_an_exit_in_user_code_is_an_error_of_user_code(shell: Shell) -> None:
+    shell.write([{"at": "2024-01-01T00:00:00Z", "text": "exit"}])
+    told = shell("run", "wheel:pipeline", code=6)
+    assert "'words' failed on a record" in told
+    assert "SystemExit: 3" in told
+    assert "sys.exit(3)" in told
+    assert "dead letters        1" in shell("run", "wheel:forgiving", NAME="exit_set_aside")
+
+
+def test_an_exit_in_a_task_of_user_code_is_no_exit_of_the_command(shell: Shell) -> None:
+    shell.write([{"at": "2024-01-01T00:00:00Z", "text": "leaving_task"}])
+    told = shell("run", "wheel:pipeline", code=6)
+    assert "'words' failed on a record" in told
+    assert "SystemExit: 3" in told
+    assert "exit_in_a_task" in told
+    told = shell("run", "wheel:forgiving", NAME="leaving_set_aside")
+    assert "dead letters        1" in told
+
+
+def test_a_run_is_not_complete_while_a_task_holds_ctx(shell: Shell) -> None:
+    shell.write([{"at": "2024-01-01T00:00:00Z", "text": "later"}])
+    told = shell("run", "wheel:forgiving", code=6)
+    assert "words has started a task that uses ctx and that nobody has awaited" in told
+    assert "wheel.py" in told
+    assert "context_used_late" in told
+
+
+def test_a_mistyped_url_makes_no_store(shell: Shell) -> None:
+    shell.write(lines(1))
+    told = shell("run", "wheel:pipeline", "--store", "postgres//host/x", code=2)
+    assert "looks like a mistyped URL" in told
+    assert not (shell.directory / "postgres").exists()
+
+
 def test_drop_takes_everything_and_asks_before(shell: Shell) -> None:
     shell.write(lines(20))
     shell("run", "wheel:pipeline")
@@ -988,3 +1104,18 @@ def test_drop_takes_everything_and_asks_before(shell: Shell) -> None:
     assert shell("drop", name, "--yes") == f"removed pipeline {name}\n"
     assert "has no pipeline" in shell("drop", name, "--yes", code=2)
     shell("run", "wheel:pipeline", LATENESS="7")  # another graph: the old one is forgotten
+
+
+def test_rows_after_the_end_of_time_are_refused_with_the_ways_out(shell: Shell) -> None:
+    """A plain run on a file that has grown: every new row would be late, and dropped without a word."""
+    shell.write(lines(20))
+    _, _, said = shell.start("run", "wheel:pipeline").end()
+    assert "event_time_will_end" in said
+    shell.write(lines(20, first=20), append=True)
+    told = shell("run", "wheel:pipeline", code=5)
+    assert "line 21: this row came after event time had ended" in told
+    for way_out in ("follow=True", "--keep-open", "millwheel drop", "--accept-late"):
+        assert way_out in told
+    found = shell.json("run", "wheel:pipeline", "--accept-late")
+    assert found["read"] == 20
+    assert shell.json("run", "wheel:pipeline")["outcome"] == "nothing to do"

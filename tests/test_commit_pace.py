@@ -19,7 +19,7 @@ from millwheel.store.port import Commit
 from millwheel.testing import inject
 from millwheel.testing.script import Script
 from millwheel.testing.virtual_loop import new_loop
-from tests.test_runtime_world import Item, World, at, key_of, time_of
+from tests.test_runtime_world import Item, World, at, key_of, read_on, time_of
 
 COMMIT_SECONDS = 0.001
 STAGES = 3
@@ -66,7 +66,7 @@ class Paced:
         for number in range(records):
             self.came.append(asyncio.get_running_loop().time())
             source.append(inject(streams[0], Item(f"key {number}", number, second=number)))
-            engine.read_on()
+            read_on(engine)
             await asyncio.sleep(seconds_between)
         await asyncio.sleep(1)
         await engine.stop()

@@ -24,9 +24,11 @@ from millwheel.runtime.frames import (
     decode,
     encode,
 )
-from millwheel.runtime.greeting import Greeting, Identity
+from millwheel.runtime.greeting import Greeting, Identity, Secret
 from millwheel.runtime.network import Limits
 
+SECRET = Secret(b"sixteen bytes or more", "given")
+MINE = Hello(VERSION, "p", "me", b"1" * 32, "given")
 LIMITS = Limits(frame_bytes=10_000, waiting_bytes=50_000)
 
 
@@ -91,7 +93,7 @@ class Bench:
     def __init__(self) -> None:
         self.clock = VirtualClock()
         self.told = Told()
-        greeting = Greeting(Identity("p", "me"), b"1" * 32, expected=None)
+        greeting = Greeting(Identity("p", "me", SECRET), b"1" * 32, expected=None)
         self.connection = Connection(self.told, greeting, self.clock, LIMITS)
         self.hand = Hand()
         self.connection.connection_made(self.hand)
@@ -100,7 +102,8 @@ class Bench:
         self.connection.data_received(b"".join(encode(frame, 1 << 20) for frame in frames))
 
     def up(self) -> Bench:
-        self.say(Hello(VERSION, "p", "you", b"2" * 32), Proof(b""))
+        caller = Greeting(Identity("p", "you", SECRET), b"2" * 32, expected="me")
+        self.say(*caller.begin(), *caller.receive(MINE))
         assert self.connection.up
         return self
 
@@ -118,7 +121,10 @@ class Bench:
 async def test_what_is_sent_in_one_turn_is_one_write() -> None:
     bench = Bench().up()
     await asyncio.sleep(0)
-    assert bench.hand.frames() == [Hello(VERSION, "p", "me", b"1" * 32), Proof(b""), Welcome()]
+    first, proof, last = bench.hand.frames()
+    assert (first, last) == (MINE, Welcome())
+    assert isinstance(proof, Proof)
+    assert len(proof.digest) == 32
     sent = [NotMine(number, 0, 0) for number in range(100)]
     for frame in sent:
         bench.connection.send(frame)
@@ -293,7 +299,7 @@ async def test_a_long_reason_is_cut_so_that_it_can_be_heard() -> None:
 
 
 async def test_what_is_made_after_it_was_given_up_is_closed_at_once() -> None:
-    greeting = Greeting(Identity("p", "me"), b"1" * 32, expected="you")
+    greeting = Greeting(Identity("p", "me", SECRET), b"1" * 32, expected="you")
     connection = Connection(Told(), greeting, VirtualClock(), LIMITS)
     connection.end("closed", "not needed")
     hand = Hand()
@@ -301,3 +307,39 @@ async def test_what_is_made_after_it_was_given_up_is_closed_at_once() -> None:
     await asyncio.sleep(0)
     assert hand.ended == "aborted"
     assert hand.frames() == []
+
+
+async def test_the_time_of_a_listeners_greeting_runs_from_accept_on() -> None:
+    """Its TLS handshake is a part of it; a caller connects first, and has all of it then."""
+    for expected, left in ((None, 1.0), ("you", 5.0)):
+        clock, told = VirtualClock(), Told()
+        greeting = Greeting(Identity("p", "me", SECRET), b"1" * 32, expected=expected)
+        connection = Connection(told, greeting, clock, LIMITS, "127.0.0.1:9")
+        assert connection.remote == "127.0.0.1:9"
+        clock.advance(LIMITS.greeting_seconds - 1)
+        connection.tend()
+        connection.connection_made(Hand())
+        clock.advance(left - 0.1)
+        connection.tend()
+        assert told.ends == []
+        clock.advance(0.1)
+        connection.tend()
+        assert [end.kind for end in told.ends] == ["silent"]
+
+
+async def test_one_that_is_abandoned_before_it_has_a_transport_is_told_of_once() -> None:
+    told = Told()
+    greeting = Greeting(Identity("p", "me", SECRET), b"1" * 32, expected=None)
+    connection = Connection(told, greeting, VirtualClock(), LIMITS)
+    connection.abandon("no TLS", "no certificate")
+    connection.abandon("lost", "again")
+    assert told.ends == [End("no TLS", "no certificate")]
+
+
+async def test_what_a_peer_says_at_the_end_is_shortened_and_stays_on_one_line() -> None:
+    for frame in (Goodbye("a\nb\x1b[2J" + "x" * 5000), Refuse("a\nb\x1b[2J" + "x" * 3000)):
+        bench = Bench() if isinstance(frame, Refuse) else Bench().up()
+        bench.say(frame)
+        (end,) = bench.told.ends
+        assert end.text.startswith("a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}[2Jxxx")
+        assert len(end.text) == 500

@@ -384,19 +384,22 @@ async def test_a_report_of_an_interval_that_is_not_known_is_looked_into() -> Non
     late = second if cluster.owner_of(row) is first else first
     late.neighbours.place = lambda placement: None  # type: ignore[method-assign]
 
-    def hear(id_: int, computation: int, high: int) -> bool:
+    def hear(id_: int, computation: int, high: int, sequencer: int) -> bool:
         late.neighbours.look_up_wanted.clear()
         assert row.owner is not None
         late.neighbours.hear(
-            row.owner, [(id_, computation, row.slot_from, high, row.sequencer, 0, False, {})]
+            row.owner, [(id_, computation, row.slot_from, high, sequencer, 0, False, {})]
         )
         return late.neighbours.look_up_wanted.is_set()
 
-    assert not hear(row.id, row.computation, row.slot_to)
-    assert hear(row.id, row.computation, row.slot_to - 1), "it was split"
-    assert hear(4711, row.computation, row.slot_to), "it was merged"
-    assert not hear(4711, 99, row.slot_to), "of a graph that grew"
-    assert not hear(late.intervals[0].id, row.computation, row.slot_to), "a zombie's"
+    newer, own = row.sequencer + 1000, late.intervals[0]
+    assert not hear(row.id, row.computation, row.slot_to, row.sequencer)
+    assert hear(row.id, row.computation, row.slot_to - 1, newer), "it was split"
+    assert hear(4711, row.computation, row.slot_to, newer), "it was merged"
+    assert hear(own.id, own.step.id, own.slots[1], newer), "it was taken from here"
+    assert not hear(4711, 99, row.slot_to, newer), "of a graph that grew"
+    assert not hear(own.id, own.step.id, own.slots[1], own.sequencer), "a zombie's"
+    assert not hear(row.id, row.computation, row.slot_to - 1, row.sequencer), "what was never said"
     del late.neighbours.place
     await cluster.end(values)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from millwheel.clock import VirtualClock
 from millwheel.codec import named_id
 from millwheel.errors import InvariantBroken, NotTheSameAgain, StoreError
-from millwheel.model import MAX_TIME, NAME_BYTES, Delivery, record_id
+from millwheel.model import MAX_TIME, NAME_BYTES, RUN_BYTES, Delivery, record_id
 from millwheel.runtime.buckets import Buckets, Stamps
 from millwheel.runtime.dedup import ERROR_RATE, NAMED, ROOM, Dedup, IdFilter, Seen
 from millwheel.runtime.sent import SentLog
@@ -201,10 +201,11 @@ def test_nothing_that_was_seen_is_surely_new(
     asyncio.run(go())
 
 
-def weak(says: bytes, stamp: int, seq: int) -> Delivery[int]:
+def weak(says: bytes, stamp: int, seq: int, run: bytes = b"r") -> Delivery[int]:
     """A weak production, always of the same name."""
     made = delivery(seq, stamp)
-    made.id = b"\x80a weak one" + b"." * (NAME_BYTES - 11) + says * (16 - NAME_BYTES)
+    name = b"\x80a weak one" + b"." * (NAME_BYTES - 11)
+    made.id = name + run * RUN_BYTES + says * (16 - NAME_BYTES - RUN_BYTES)
     return made
 
 
@@ -223,6 +224,22 @@ async def test_a_weak_production_in_flight_says_the_same_or_is_an_error(exactly_
     dedup.take_by_hand(first)
     with pytest.raises(NotTheSameAgain):
         dedup.sort([other])
+
+
+@pytest.mark.parametrize("exactly_once", [True, False])
+async def test_the_first_of_two_values_stays_if_two_workers_made_them(exactly_once: bool) -> None:
+    """The second one joins the first, and is acknowledged with it."""
+    _, stamps, _, dedup = await make(exactly_once=exactly_once)
+    stamp = stamps.next()
+    first, same, other = (
+        weak(b"1", stamp, 0), weak(b"1", stamp, 1, b"s"), weak(b"2", stamp, 2, b"s"),
+    )  # fmt: skip
+    assert dedup.sort([first])[0] == [first]
+    assert dedup.sort([same, other])[0] == []
+    assert (dedup.changed, dedup.last_changed) == (1, other)
+    assert list(dedup.held()) == [first, same, other]
+    assert dedup.landed([first.id]) == [first, same, other]
+    assert dedup.in_flight == {}
 
 
 @pytest.mark.parametrize("exactly_once", [True, False])
@@ -633,9 +650,11 @@ def test_the_floor_is_the_oldest_stamp_that_may_be_sent_again() -> None:
 
 def test_nobody_waits_for_numbers_of_which_nothing_is_stored() -> None:
     log = SentLog(5, Holds(), inherited=True, first=2)
-    log.lack(4)
+    log.lack([(2, 4)])
+    log.skip(4)
     log.sent(5, 0, 0)
-    log.lack(7)
+    log.lack([(5, 7)])
+    log.skip(7)
     log.sent(8, 0, 0)
     assert log.unacked == 2
     log.acknowledge([7, 4])

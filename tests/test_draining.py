@@ -216,7 +216,7 @@ async def test_one_that_drains_keeps_no_other_from_being_handed_over_or_cut() ->
     await cluster.wish(interval, second)
     await cluster.go(lambda: interval.leaving)
     (other, *_) = (i for i in first.intervals if i.step.name == "recount")
-    (partition, *_) = [i for e in cluster.alive for i in e.intervals if i.injector is not None]
+    (partition, *_) = [i for e in cluster.alive for i in e.intervals if i.source_task is not None]
     to = second if partition in first.intervals else first
     middle = sum(other.slots) // 2
     await cluster.wish(partition, to)
@@ -598,7 +598,7 @@ async def test_an_injector_that_is_not_wished_away_any_more_is_given_up_and_take
     cluster = Held(many(800), keys=set())
     first, second = await cluster.pair()
     await cluster.go(lambda: min(first.processed, second.processed) > 60)
-    interval = next(i for i in first.intervals if i.injector is not None)
+    interval = next(i for i in first.intervals if i.source_task is not None)
     commits = Gate()
 
     async def commit_late(commit: Commit) -> None:
@@ -647,7 +647,7 @@ async def test_who_has_missed_that_others_had_an_interval_takes_it_again() -> No
     cluster = Held(many(40))
     _, second, _ = await cluster.stuck()
     await cluster.live(2.0)
-    interval = next(i for i in second.intervals if i.injector is None)
+    interval = next(i for i in second.intervals if i.source_task is None)
     other = str(UUID(int=7))
     (claim,) = await cluster.store.claim(other, [interval.id])
     sequencer = claim.interval.sequencer
@@ -771,7 +771,7 @@ async def test_an_injector_joins_a_lane_that_starts_over(call: str) -> None:
     letters = len(cluster.store.dead_letters)
     await cluster.pass_time(take(first, interval))
     (again,) = (i for i in first.intervals if i.id == interval.id)
-    assert again.injector is not None
+    assert again.source_task is not None
     await cluster.go(lambda: again.log.next_seq > again.log.first, turns=2_000)
     assert len(cluster.store.dead_letters) == letters, "nothing is stored before that is done"
     gate.open()

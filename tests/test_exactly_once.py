@@ -58,6 +58,7 @@ from tests.test_runtime_world import (
     items,
     key_of,
     produce,
+    read_on,
     script,
     tally_of,
     tally_pipeline,
@@ -293,10 +294,10 @@ async def test_a_duplicate_of_an_uncommitted_record_joins_its_commit() -> None:
     world.on_try = lambda commit: gate.wait() if commit.seen else None
     source.append(inject(ITEMS, Item("a", 2)))
     source.append(inject(ITEMS, Item("a", 2)))
-    engine.read_on()
+    read_on(engine)
     await world.until(lambda: gate.reached)
     source.append(inject(ITEMS, Item("a", 2)))
-    engine.read_on()
+    read_on(engine)
     await world.turns()
     log = world.interval("items_injector").log
     assert (log.first, log.unacked) == (1, 3), "nothing is acknowledged before the commit"
@@ -389,6 +390,9 @@ FAILURES: list[BaseException] = [
     asyncio.CancelledError(),
     TimeoutError(),
     UserCodeError("nested"),
+    SystemExit(3),
+    KeyboardInterrupt(),
+    BaseException("of a kind of its own"),
 ]
 
 
@@ -580,7 +584,7 @@ async def test_ids_are_kept_over_buckets_until_their_time_is_over() -> None:
 
     async def again(number: int) -> None:
         source.append(inject(ITEMS, Item("a", number)))
-        engine.read_on()
+        read_on(engine)
         await world.until(engine.done.is_set)
 
     for _ in range(5):

@@ -289,3 +289,37 @@ async def test_sketches_live_in_a_pipeline() -> None:
         await harness.inject(ITEMS, *(Item("a", n % 5, 10 * n) for n in range(10)))
         await harness.advance(ITEMS, at(300).astimezone(UTC))
         assert [pane.value for pane in harness.produced(keys)] == [5, 5, 4]
+
+
+@pytest.mark.parametrize(
+    ("zero", "number", "told"),
+    [
+        (0, 0.5, r"total was given 0\.5, .* of type int\. Write total\(\.\.\., zero=0\.0\)"),
+        (0, Decimal("0.5"), r"of type int\. Write total\(\.\.\., zero=Decimal\(0\)\)"),
+        (0.0, Decimal("0.5"), r"of type float\. Write total\(\.\.\., zero=Decimal\(0\)\)"),
+        (Decimal(0), 0.5, r"of type Decimal\. Write total\(\.\.\., zero=0\.0\)"),
+        (0, "a", "A str is no number"),
+        (0.0, None, "A NoneType is no number"),
+    ],
+)
+def test_a_total_says_which_zero_its_numbers_need(zero: Any, number: Any, told: str) -> None:
+    fold = total(lambda value: value, zero=zero)
+    with pytest.raises(TypeError, match=told):
+        fold.add(fold.init(), number)
+
+
+@pytest.mark.parametrize("zero", [0, 0.0, Decimal(0)])
+def test_a_total_takes_whole_numbers_whatever_its_zero(zero: Any) -> None:
+    fold = total(lambda value: value, zero=zero)
+    assert fold.add(fold.init(), 3) == 3
+
+
+async def test_a_total_of_floats_without_a_zero_of_theirs_is_told_in_a_pipeline() -> None:
+    sums = Stream("sums", Pane[int])
+    pipeline = Pipeline("sums", settings=QUICK)
+    pipeline.inject(ITEMS, script(ITEMS, []), timestamp=time_of)
+    fold: Fold[Any, Any, Any] = total(reading_of)
+    pipeline.add(Windowed(Tumbling(seconds=10), fold, to=sums), ITEMS.by(key_of))
+    async with Harness(pipeline) as harness:
+        with pytest.raises(UserCodeError, match=r"Write total\(\.\.\., zero=0\.0\)"):
+            await harness.inject(ITEMS, Item("a", 1))

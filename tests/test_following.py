@@ -6,10 +6,7 @@ import asyncio
 import gzip
 import json
 import os
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -22,11 +19,11 @@ import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millwheel.errors import InputError, UsageError
-from millwheel.files import Csv, JsonLines, following, packed, rotation, watching
+from millwheel.errors import InputError
+from millwheel.files import Csv, JsonLines, following, packed, rotation
 from millwheel.files import reader as reading
 from millwheel.files.following import FILE_ROWS
-from millwheel.sources import GrowingSource, Reader, Row, Source
+from millwheel.sources import Reader, Row, Source
 
 DEADLINE_SECONDS = 20.0
 IN_FILE_2 = FILE_ROWS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from millwheel.errors import PeerError, UsageError
 from millwheel.runtime import frames
 from millwheel.runtime.frames import Frame, Hello, Proof, Refuse, Splitter, Welcome, decode, encode
-from millwheel.runtime.greeting import Greeting, Identity
+from millwheel.runtime.greeting import Greeting, Identity, Secret
 from millwheel.runtime.network import Limits
 
 LIMIT = 1 << 20
 NONCES = (b"1" * 32, b"2" * 32)
-SECRET = b"sixteen bytes or more"
+SECRET = Secret(b"sixteen bytes or more", "given")
 
 KINDS = [kind for kind in Frame.__subclasses__() if kind.__struct_config__.tag]
 NUMBERS = st.integers(-(1 << 63), (1 << 64) - 1)
@@ -28,10 +28,9 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     """Any values that a field of a frame may have."""
     if hint is int:
         return NUMBERS
-    if hint is frames.Nonce:
-        return st.binary(min_size=32, max_size=32)
-    if hint is frames.Token:
-        return st.integers(1, (1 << 64) - 1)
+    if get_origin(hint) is Annotated:
+        kind, meta = get_args(hint)
+        return restricted(kind, meta)
     parts: Any = getattr(hint, "__args__", ())
     if getattr(hint, "__origin__", None) is tuple:
         return st.tuples(*map(values, parts))
@@ -44,10 +43,20 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     return st.from_type(hint)
 
 
+def restricted(kind: Any, meta: msgspec.Meta) -> st.SearchStrategy[Any]:
+    """Values within the bounds that a frame's decoder checks."""
+    if kind is int:
+        low = meta.ge if meta.ge is not None else meta.gt + 1  # type: ignore[operator]
+        high = meta.le if meta.le is not None else meta.lt - 1  # type: ignore[operator]
+        return st.integers(low, high)  # type: ignore[arg-type]
+    if kind is bytes:
+        return st.binary(min_size=meta.min_length or 0, max_size=min(meta.max_length or 0, 40))
+    return st.lists(values(get_args(kind)[0]), min_size=meta.min_length or 0, max_size=3)
+
+
 def frame_of(kind: type[Frame]) -> st.SearchStrategy[Frame]:
-    hints = {field.name: field.type for field in msgspec.structs.fields(kind)}
-    annotated = {name: frames.Nonce if name == "nonce" else hint for name, hint in hints.items()}
-    return st.builds(kind, **{name: values(hint) for name, hint in annotated.items()})
+    hints = get_type_hints(kind, vars(frames), include_extras=True)
+    return st.builds(kind, **{name: values(hints[name]) for name in kind.__struct_fields__})
 
 
 FRAMES = st.one_of(*map(frame_of, KINDS))
@@ -114,8 +123,14 @@ def test_what_is_no_frame(body: bytes) -> None:
 
 
 def test_a_later_hello_may_say_more_and_is_still_understood() -> None:
-    body = msgspec.msgpack.encode((1, 2, "p", "w", NONCES[0], "more"))
-    assert decode(body) == Hello(2, "p", "w", NONCES[0])
+    body = msgspec.msgpack.encode((1, 2, "p", "w", NONCES[0], "given", "more"))
+    assert decode(body) == Hello(2, "p", "w", NONCES[0], "given")
+
+
+def test_an_earlier_hello_says_less_and_is_still_understood() -> None:
+    assert decode(msgspec.msgpack.encode((1, 3, "p", "w", NONCES[0]))) == Hello(
+        3, "p", "w", NONCES[0]
+    )
 
 
 def test_what_is_too_long_is_refused_unread() -> None:
@@ -162,12 +177,15 @@ def greet(caller: Greeting, listener: Greeting) -> None:
         for_caller = []
 
 
-def identity(worker: str, pipeline: str = "p", secret: bytes | None = SECRET) -> Identity:
+STORED = Secret(SECRET.value, "store")
+
+
+def identity(worker: str, pipeline: str = "p", secret: Secret = SECRET) -> Identity:
     return Identity(pipeline, worker, secret)
 
 
-@pytest.mark.parametrize("secret", [None, SECRET])
-def test_two_that_fit_greet_each_other(secret: bytes | None) -> None:
+@pytest.mark.parametrize("secret", [SECRET, STORED])
+def test_two_that_fit_greet_each_other(secret: Secret) -> None:
     caller, listener = pair(identity("caller", secret=secret), identity("listener", secret=secret))
     greet(caller, listener)
     assert caller.done
@@ -179,9 +197,13 @@ def test_two_that_fit_greet_each_other(secret: bytes | None) -> None:
     ("caller", "listener", "reason"),
     [
         (identity("caller", "q"), identity("listener"), "not a worker of the pipeline 'q'"),
-        (identity("caller", secret=SECRET * 2), identity("listener"), "secret"),
-        (identity("caller", secret=None), identity("listener"), "secret"),
-        (identity("caller"), identity("listener", secret=None), "secret"),
+        (
+            identity("caller", secret=Secret(SECRET.value * 2, "given")),
+            identity("listener"),
+            "same",
+        ),
+        (identity("caller", secret=STORED), identity("listener"), "different secrets"),
+        (identity("caller"), identity("listener", secret=STORED), "different secrets"),
         (identity("caller"), identity("other"), "'other' listens where 'listener' was called"),
         (identity("listener"), identity("listener"), "both sides"),
     ],
@@ -206,14 +228,14 @@ def test_a_proof_that_was_overheard_is_of_no_use() -> None:
 
 def test_a_listener_that_sends_the_callers_proof_back_is_found_out() -> None:
     caller, _ = pair(identity("caller"), identity("listener"))
-    (proof,) = caller.receive(Hello(frames.VERSION, "p", "listener", NONCES[1]))
+    (proof,) = caller.receive(Hello(frames.VERSION, "p", "listener", NONCES[1], "given"))
     with pytest.raises(PeerError, match="secret"):
         caller.receive(proof)
 
 
 def test_the_listener_proves_nothing_to_who_has_not() -> None:
     _, listener = pair(identity("caller"), identity("listener"))
-    answers = listener.receive(Hello(frames.VERSION, "p", "caller", NONCES[0]))
+    answers = listener.receive(Hello(frames.VERSION, "p", "caller", NONCES[0], "given"))
     assert [type(answer) for answer in answers] == [Hello]
     with pytest.raises(PeerError):
         listener.receive(Proof(b"\0" * 32))
@@ -230,5 +252,5 @@ def test_nobody_gets_in_without_a_greeting(frame: Frame) -> None:
 
 def test_a_secret_that_can_be_guessed_is_refused_and_never_shown() -> None:
     with pytest.raises(UsageError, match="can be guessed"):
-        identity("w", secret=b"hunter2")
+        Secret(b"hunter2", "given")
     assert "sixteen" not in repr(identity("w"))

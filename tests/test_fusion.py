@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from random import Random
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -41,6 +42,7 @@ from tests.test_runtime_world import (
     at,
     fail_once,
     key_of,
+    read_on,
     script,
     time_of,
 )
@@ -699,7 +701,7 @@ async def test_an_interval_leaves_as_soon_as_a_fused_run_is_through_with_its_key
     await cluster.store.wish([SplitWish(row.id, row.sequencer, 60_000, "test")])
     await cluster.go(lambda: len(of(engine, "second")) == 3)
     source.append(inject(ITEMS, Item("b", 1)))
-    engine.read_on()
+    read_on(engine)
     await cluster.go(lambda: gate.reached)
     (leaves,) = [i for i in of(engine, "second") if b'"b"' in i.backlog]
     (runs,) = [i for i in of(engine, "first") if b'"b"' in i.backlog]
@@ -871,7 +873,7 @@ async def go_through(seed: int, crashes: int) -> None:
     for fuse in (True, False):
         pipeline = built(spots, values, replace(limits, fuse=fuse))
         world = World(pipeline)
-        await world.run(tick=0.002)
+        await world.run(tick=0.002, worker=str(UUID(int=1)))  # whose mark is in the ids
         check_drawn(world, spots, values)
         ids.append(seen_by(world, "note"))
         streams = expected(spots, values)
@@ -1051,10 +1053,10 @@ async def test_an_older_output_is_not_fused_where_it_could_not_be_held() -> None
     await world.until(lambda: low("first") == at(10), tick=0.01)
     assert low("second") < at(0), "the other has said nothing"
     source.append(inject(ITEMS, Item("b", 2, 15)))  # comes out at 7 s, behind the one that waits
-    engine.read_on()
+    read_on(engine)
     await world.turns(100, tick=0.01)
     silent.append(advance(other, at(60)))
-    engine.read_on()
+    read_on(engine)
     await world.turns(100, tick=0.01)
     gate.open()
     await world.until(engine.done.is_set, tick=0.05)
@@ -1091,7 +1093,7 @@ async def test_an_older_output_of_a_fused_stage_holds_the_first_ones_watermark(w
     counts = sent_to(engine)
     await world.until(lambda: gate.reached)
     source.append(inject(ITEMS, Item("b", 3, 200)))
-    engine.read_on()
+    read_on(engine)
     await world.turns(200, tick=0.01)
     assert from_micros(world.interval("first").durable) == at(50)
     gate.open()
@@ -1135,17 +1137,17 @@ class Crossing:
     async def come(self, *values: Item) -> None:
         for value in values:
             self.source.append(inject(ITEMS, value))
-        self.engine.read_on()
+        read_on(self.engine)
         await self.world.turns(100)
 
     async def come_aside(self, *values: Item) -> None:
         for value in values:
             self.others.append(inject(self.other, value))
-        self.engine.read_on()
+        read_on(self.engine)
         await self.world.turns(100)
 
     async def finish(self) -> list[int]:
-        self.engine.read_on()
+        read_on(self.engine)
         await self.world.until(self.engine.done.is_set, tick=0.05)
         await self.engine.stop()
         return self.world.numbers()

@@ -22,6 +22,7 @@ from tests.test_runtime_world import (
     Item,
     World,
     items,
+    read_on,
     script,
     tally_of,
     tally_pipeline,
@@ -276,7 +277,7 @@ async def test_a_fold_that_ends_after_its_lane_started_over_changes_nothing_here
     assert interval.folded == interval.durable_n
     for number in range(5, 8):
         source.append(inject(ITEMS, Item("b", number)))
-    engine.read_on()
+    read_on(engine)
     await world.until(engine.done.is_set)
     changed = interval.changed_since_fold
     assert changed > 0
@@ -343,7 +344,7 @@ async def test_a_fold_waits_for_an_old_snapshot_but_not_for_ever(before: bool) -
         await world.until(lambda: not interval.changed_since_fold, tick=0.01)
         world.store.snapshot_seconds = OLD_SNAPSHOT_SECONDS + 1
         source.append(inject(ITEMS, Item("a", 5)))
-        engine.read_on()
+        read_on(engine)
         await world.until(engine.done.is_set)
     waits = PATIENCE_WITH_SNAPSHOTS * FOLDS.fold_seconds
     await pass_time(world, waits - 1)

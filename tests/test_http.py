@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
+import resource
 import socket
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from email.message import Message
 from typing import Any
@@ -21,13 +24,16 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from millwheel.errors import UsageError
 from millwheel.model import MAX_TIME, MIN_TIME
-from millwheel.services import http
+from millwheel.services import http, http_server
 from millwheel.services.endpoint import Endpoint
 from millwheel.services.figures import ComputationFigures, Durations, Figures, Tally
 from millwheel.services.http import HttpService
 from millwheel.services.metrics import exposition
 
 NOW = 1_700_000_000_000_000
+
+PROBE_SECONDS = 10.0
+"""What a probe may take on a machine that is busy with other tests."""
 
 
 def some_figures() -> Figures:
@@ -81,6 +87,9 @@ class Wheel:
         self.wait = 0.0
         self.failure: Exception | None = None
         self.threads: set[threading.Thread] = set()
+        self.asked = asyncio.Event()
+        self.gate = asyncio.Event()
+        self.gate.set()
 
     def figures(self) -> Figures:
         self.threads.add(threading.current_thread())
@@ -89,6 +98,8 @@ class Wheel:
         return self.told
 
     async def why_not_ready(self) -> str | None:
+        self.asked.set()
+        await self.gate.wait()
         await asyncio.sleep(self.wait)
         return self.reason
 
@@ -305,34 +316,228 @@ async def test_a_host_that_is_not_there_is_a_clear_error(wheel: Wheel) -> None:
         await HttpService(wheel, Endpoint("192.0.2.1", 0)).start()
 
 
-async def test_those_who_ask_nothing_do_not_use_it_up(
+async def test_a_connection_that_asks_nothing_is_closed_in_time(
     wheel: Wheel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http._Handler, "timeout", 0.2)
+    monkeypatch.setattr(http_server, "EXCHANGE_SECONDS", 0.2)
     async with HttpService(wheel, Endpoint()) as service:
-        place = (service.address.host, service.address.port)
-        idle = [socket.create_connection(place, timeout=60) for _ in range(http.REQUESTS)]
-        one_more = socket.create_connection(place, timeout=60)
-        try:
-            assert await asyncio.to_thread(one_more.recv, 1) == b""  # hung up on
-            for connection in idle:
-                assert await asyncio.to_thread(connection.recv, 1) == b""  # in time
-        finally:
-            for connection in (*idle, one_more):
+        with connected(service) as idle:
+            assert await asyncio.to_thread(idle.recv, 1) == b""
+
+
+async def test_a_byte_now_and_then_gains_no_time(
+    wheel: Wheel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "EXCHANGE_SECONDS", 0.5)
+
+    def drip(connection: socket.socket) -> int:
+        """Bytes of a header until the server hangs up, ten times as often as it has patience."""
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: ")
+        connection.settimeout(0.05)
+        for sent in range(10_000):
+            with contextlib.suppress(TimeoutError):
+                if connection.recv(1) == b"":
+                    return sent
+            connection.sendall(b"x")
+        return 10_000
+
+    async with HttpService(wheel, Endpoint()) as service:
+        with connected(service) as slow:
+            assert await asyncio.to_thread(drip, slow) < 1000
+
+
+async def test_an_answer_that_is_not_read_is_given_up(
+    wheel: Wheel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "EXCHANGE_SECONDS", 0.5)
+    name = "x" * 20_000_000  # more than the system keeps for a connection
+    wheel.told = replace(some_figures(), worker=name)
+    async with HttpService(wheel, Endpoint()) as service:
+        with connected(service) as deaf:
+            deaf.sendall(b"GET /status HTTP/1.1\r\nHost: a\r\n\r\n")
+            server = service._server
+            assert server is not None
+            await until(lambda: server._idle or server._answering)
+            await until(lambda: not (server._idle or server._answering))
+        assert (await get(service, "/healthz"))[0] == 200
+
+
+async def test_probes_are_answered_beside_a_thousand_slow_connections(
+    service: HttpService,
+) -> None:
+    """Each sends a byte of a header now and then, and comes again when it is hung up on."""
+    over = threading.Event()
+    asked, hung_up = threading.Event(), Counter[str]()
+
+    def slow(number: int) -> None:
+        connections: list[socket.socket | None] = [None] * number
+        while not over.is_set():
+            for place, connection in enumerate(connections):
+                try:
+                    if connection is None:
+                        connection = connections[place] = connected(service)
+                        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: ")
+                    else:
+                        connection.sendall(b"x")
+                except OSError:
+                    hung_up["often"] += 1
+                    if connection is not None:
+                        connection.close()
+                    connections[place] = None
+                if over.is_set():
+                    break
+            asked.set()
+        for connection in connections:
+            if connection is not None:
                 connection.close()
-        await until(lambda: fetch(service.url + "/healthz")[0] == 200)
+
+    with files_allowed(4096):
+        attacker = threading.Thread(target=slow, args=(1000,))
+        attacker.start()
+        try:
+            assert await asyncio.to_thread(asked.wait, 60)
+            for _ in range(30):
+                began = time.monotonic()
+                assert (await get(service, "/healthz"))[:2] == (200, "ok\n")
+                assert (await get(service, "/readyz"))[:2] == (200, "ready\n")
+                assert time.monotonic() - began < 2 * PROBE_SECONDS
+                server = service._server
+                assert server is not None
+                assert len(server._idle) + len(server._answering) <= http_server.CONNECTIONS
+        finally:
+            over.set()
+            await asyncio.to_thread(attacker.join)
+    assert hung_up["often"] > 0
+
+
+async def test_who_is_being_answered_is_not_closed_for_others(
+    service: HttpService, wheel: Wheel
+) -> None:
+    """It is the oldest, but the store takes its time; those that only wait go first."""
+    wheel.gate.clear()
+    probe = asyncio.create_task(get(service, "/readyz"))
+    await wheel.asked.wait()
+    idle = [connected(service) for _ in range(2 * http_server.CONNECTIONS)]
+    try:
+        for connection in idle[: http_server.CONNECTIONS]:
+            assert await asyncio.to_thread(connection.recv, 1) == b"", "the oldest are closed"
+        wheel.gate.set()
+        assert (await probe)[:2] == (200, "ready\n")
+    finally:
+        for connection in idle:
+            connection.close()
+
+
+async def test_out_of_file_descriptors(
+    service: HttpService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An idle connection is closed for a probe; without one the probe waits until there is room."""
+    monkeypatch.setattr(http_server, "EXCHANGE_SECONDS", 1000)
+    with (
+        structlog.testing.capture_logs() as logged,
+        connected(service) as idle,
+        contextlib.ExitStack() as opened,
+    ):
+        server = service._server
+        assert server is not None
+        await until(lambda: server._idle)
+        probes = [opened.enter_context(socket.socket()) for _ in range(2)]
+        for probe in probes:
+            probe.settimeout(60)
+
+        def answer(probe: socket.socket) -> bytes:
+            return probe.recv(12)
+
+        with files_allowed(200), contextlib.ExitStack() as filling:
+            fill(filling, idle)
+            probes[0].connect((service.address.host, service.address.port))
+            probes[0].sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+            assert await asyncio.to_thread(answer, probes[0]) == b"HTTP/1.1 200"
+            assert await asyncio.to_thread(idle.recv, 1) == b"", "it was closed for the probe"
+            probes[0].close()
+            await until(lambda: not (server._idle or server._answering))
+            fill(filling, idle)
+            probes[1].connect((service.address.host, service.address.port))
+            probes[1].sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+            await until(lambda: server._accept_failed)
+        assert await asyncio.to_thread(answer, probes[1]) == b"HTTP/1.1 200"
+        assert (await get(service, "/healthz"))[0] == 200
+    failed = [entry for entry in logged if entry["event"] == "http_accept_failed"]
+    assert [entry["error"] for entry in failed] == ["Too many open files"] * 2, "once each time"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n", 431),
+        (b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 70_000 + b"\r\n\r\n", 431),
+        (b"GET /healthz HTTP/1.1\r\nHost: a\r\n" + b"X: yyyyyyyyyyyyyyy\r\n" * 5000, 431),
+        (b"GET /healthz HTTP/1.1\r\nHost: somebody.else\r\n\r\n", 200),
+        (b"GET /healthz HTTP/1.0\r\n\r\n", 200),
+        (b"GET /healthz HTTP/1.1\r\n\r\n", 400),  # no Host at all
+        (b"GET /../../etc/passwd HTTP/1.0\r\n\r\n", 404),
+        (b"POST /healthz HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello", 501),
+        (b"POST / HTTP/1.0\r\nContent-Length: 20000000\r\n\r\n" + b"x" * 20_000_000, 501),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 a greeting of TLS\r\n\r\n", 400),
+        (b"GET /healthz\r\n\r\n", 400),
+    ],
+)
+async def test_odd_requests_get_an_answer(service: HttpService, sent: bytes, status: int) -> None:
+    def ask() -> bytes:
+        with connected(service) as connection:
+            connection.sendall(sent)
+            return connection.recv(12)
+
+    assert await asyncio.to_thread(ask) == b"HTTP/1.1 %d" % status
+
+
+async def test_one_connection_carries_one_request(service: HttpService) -> None:
+    def ask() -> str:
+        with connected(service) as connection:
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n" * 2)
+            with connection.makefile() as answer:
+                return answer.read()
+
+    told = await asyncio.to_thread(ask)
+    assert told.count("HTTP/1.1") == 1
+    assert "Connection: close" in told
+
+
+def fill(filling: contextlib.ExitStack, file: socket.socket) -> None:
+    """Use up the file descriptors of this process."""
+    with contextlib.suppress(OSError):
+        while True:
+            filling.callback(os.close, os.dup(file.fileno()))
+
+
+def connected(service: HttpService) -> socket.socket:
+    return socket.create_connection((service.address.host, service.address.port), timeout=60)
+
+
+@contextlib.contextmanager
+def files_allowed(number: int) -> Iterator[None]:
+    """Let this process have so many files open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < number:
+        pytest.skip(f"needs {number} open files, and this system allows {hard}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def until(answers: Callable[[], Any]) -> None:
-    """The last thread has hung up, and is about to end."""
+    """Wait until `answers` is true."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
         try:
             if await asyncio.to_thread(answers):
                 return
         except OSError:
-            await asyncio.sleep(0.01)
-    pytest.fail("it did not recover")
+            pass
+        await asyncio.sleep(0.01)
+    pytest.fail("it did not come to be so")
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,8 @@ SOON = 3.0
 class Partitions(Cluster):
     """One source with some partitions, which are fed by hand."""
 
+    endless = True
+
     def __init__(self, number: int, **options: Any) -> None:
         self.scripts = [script(ITEMS, [], f"part {n}") for n in range(number)]
         made = Pipeline("parts", settings=replace(SHARED, placement_cooldown_seconds=1.0))
@@ -50,11 +52,6 @@ class Partitions(Cluster):
         made.sink(TALLY, Table("out", Counted, numbered=True))
         super().__init__(made)
         self._sent = 0
-
-    async def join(self) -> Engine:
-        engine = await super().join()
-        engine.close_at_end = False  # partitions that are read to their end wait for more
-        return engine
 
     async def spread(self, *, over: int) -> None:
         """Have so many workers, each with its share of the partitions."""
@@ -93,7 +90,6 @@ class Partitions(Cluster):
             self.scripts[number].append(
                 inject(ITEMS, Item(f"key {self._sent}", self._sent, second))
             )
-        self.injector(number).read_on()
         await self.go(lambda: len(self.rows()) == self._sent)
         await self.rest(0.5)
 
@@ -288,7 +284,6 @@ async def test_one_that_is_paused_counts_again() -> None:
 
     async def feed(second: int) -> list[float | None]:
         busy.append(inject(ITEMS, Item("a", second, second)))
-        engine.injectors[0].read_on()
         await rest(world, SOON)
         return [_seconds(world.interval(f"source_{n}").durable) for n in range(3)]
 
@@ -316,8 +311,6 @@ async def test_an_injector_that_keeps_no_percentile_counts_with_its_exact_waterm
     aside.append(inject(notes, Item("x", 0, 1280)))
     for n in range(300):
         busy.append(inject(ITEMS, Item("a", n, 1000 + n)))
-    for injector in engine.injectors:
-        injector.read_on()
     await rest(world, SOON)
     tally = world.interval("tally")
     assert _seconds(tally.durable) == 1199

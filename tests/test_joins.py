@@ -470,7 +470,7 @@ async def test_a_join_on_postgres_goes_on_after_a_restart_and_shows_what_it_hold
 
     async def run(close: bool) -> None:
         clock = VirtualClock(to_micros(at(0)))
-        engine = Engine(pipeline, postgres.store, clock=clock, close_at_end=close, take_over=True)
+        engine = Engine(pipeline, postgres.store, clock=clock, keep_open=not close, take_over=True)
         await engine.start()
         await engine.run()
         for held in engine.intervals:

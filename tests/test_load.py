@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import time
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -41,6 +43,7 @@ from tests.test_runtime_world import (
     doing,
     items,
     key_of,
+    read_on,
     script,
     tally_pipeline,
     time_of,
@@ -224,14 +227,16 @@ async def test_a_cancellation_that_is_caught_goes_on() -> None:
     assert work.run_seconds == 2
 
 
-def test_a_process_knows_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("why", [errno.ENOENT, errno.EMFILE, errno.ENFILE, errno.EACCES])
+def test_a_process_knows_its_memory(monkeypatch: pytest.MonkeyPatch, why: int) -> None:
+    """A system without /proc, and a process without file descriptors, do not end the worker."""
     assert 1 << 20 < resident_bytes() < 1 << 40
-    monkeypatch.setattr("pathlib.Path.read_bytes", _no_such_file)
-    assert 1 << 10 < resident_bytes() < 1 << 40
 
+    def refused(path: Any) -> bytes:
+        raise OSError(why, os.strerror(why), str(path))
 
-def _no_such_file(path: Any) -> bytes:
-    raise FileNotFoundError(path)
+    monkeypatch.setattr("pathlib.Path.read_bytes", refused)
+    assert 1 << 20 < resident_bytes() < 1 << 40
 
 
 # -- how long a chunk runs ------------------------------------------------------------------
@@ -398,7 +403,7 @@ async def test_cpu_is_shared_out_by_the_time_that_each_interval_runs() -> None:
     hot = str(next(i.id for i in engine.intervals if i.slots[0] <= slot < i.slots[1] and i.states))
     assert found["intervals"].keys() == {str(i.id) for i in engine.intervals}
     for id_, figures in found["intervals"].items():
-        reads = engine.holdings.held(int(id_)).injector is not None  # type: ignore[union-attr]
+        reads = engine.holdings.held(int(id_)).source_task is not None  # type: ignore[union-attr]
         told = {"cpu", "records", "queue", "state_bytes", "histogram"}
         assert figures.keys() == (told | {"flow"} if reads else told)
         if id_ == hot:
@@ -462,7 +467,7 @@ async def test_the_histogram_of_an_interval_shows_its_hot_keys() -> None:
     }
     assert loads["hot"] + loads["cold"] == pytest.approx(3000 / SAMPLED, abs=1)
     assert loads["cold"] == pytest.approx(300 / SAMPLED, abs=2)
-    (injector,) = [i for i in engine.intervals if i.injector is not None]
+    (injector,) = [i for i in engine.intervals if i.source_task is not None]
     told = found["intervals"][str(injector.id)]
     assert (told["histogram"], told["queue"], told["state_bytes"]) == ([], 0, 0)
     await engine.stop()
@@ -486,7 +491,7 @@ async def test_the_rows_that_an_injector_reads_are_its_records() -> None:
     await beats.next(engine)
     for value in items(*range(30)):
         source.append(inject(ITEMS, value))
-    engine.read_on()
+    read_on(engine)
     found = await beats.next(engine)
     told = found["intervals"][str(world.interval("items_injector").id)]
     assert told["records"] == pytest.approx(30 / PERIOD, rel=0.1)

@@ -20,6 +20,7 @@ from psycopg import sql
 from sqlalchemy import MetaData, create_engine, pool
 
 from millwheel.errors import SchemaBehind, StoreError, StoreUnavailable
+from millwheel.store.address import StoreAddress
 from millwheel.store.migrate import HEAD, migrate, require_version, schema_version
 from millwheel.store.schema import KEY_TEXT, metadata
 from tests.conftest import VERSIONS
@@ -38,6 +39,10 @@ def empty(request: pytest.FixtureRequest, postgres_url: Callable[[int], str]) ->
         connection.execute(
             sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema.name))
         )
+
+
+def address_of(schema: Schema) -> StoreAddress:
+    return StoreAddress.parse(schema.url)
 
 
 def _drift(schema: Schema) -> list[Any]:
@@ -121,13 +126,15 @@ def test_a_schema_tells_its_version(empty: Schema) -> None:
 
 
 def test_a_schema_that_is_behind_is_refused_with_the_command(empty: Schema) -> None:
-    with pytest.raises(SchemaBehind, match=r"is not there.*millwheel migrate"):
-        require_version(empty.url, empty.name, migrate_now=False)
+    with pytest.raises(
+        SchemaBehind, match=r"is not there.*Run: millwheel migrate \S+ --store '?postgresql://"
+    ):
+        require_version(empty.url, empty.name, address=address_of(empty), migrate_now=False)
     migrate(empty.url, empty.name)
-    require_version(empty.url, empty.name, migrate_now=False)
+    require_version(empty.url, empty.name, address=address_of(empty), migrate_now=False)
     empty.query("UPDATE {v} SET version_num = '0000'", v="alembic_version")
     with pytest.raises(SchemaBehind, match=r"is at version 0000.*needs version " + HEAD):
-        require_version(empty.url, empty.name, migrate_now=False)
+        require_version(empty.url, empty.name, address=address_of(empty), migrate_now=False)
 
 
 @pytest.mark.parametrize("migrate_now", [False, True])
@@ -135,16 +142,16 @@ def test_a_schema_of_a_newer_release_is_left_alone(empty: Schema, migrate_now: b
     migrate(empty.url, empty.name)
     empty.query("UPDATE {v} SET version_num = '9999'", v="alembic_version")
     with pytest.raises(StoreError, match=r"version 9999.*a newer millwheel made it"):
-        require_version(empty.url, empty.name, migrate_now=migrate_now)
+        require_version(empty.url, empty.name, address=address_of(empty), migrate_now=migrate_now)
     with pytest.raises(StoreError, match="a newer millwheel made it"):
         migrate(empty.url, empty.name)
     assert schema_version(empty.url, empty.name) == "9999"
 
 
 def test_a_schema_is_migrated_where_that_is_allowed(empty: Schema) -> None:
-    require_version(empty.url, empty.name, migrate_now=True)
+    require_version(empty.url, empty.name, address=address_of(empty), migrate_now=True)
     assert schema_version(empty.url, empty.name) == HEAD
-    require_version(empty.url, empty.name, migrate_now=True)
+    require_version(empty.url, empty.name, address=address_of(empty), migrate_now=True)
 
 
 def test_a_server_that_does_not_answer_is_told_so() -> None:

@@ -27,16 +27,19 @@ from millwheel.runtime.frames import (
     TooNew,
 )
 from millwheel.runtime.network import Limits, Link
+from millwheel.testing import ether
 from tests.network_contract import SMALL, Heard, Site, Worker, everywhere
 
-SECRET = b"sixteen bytes or more"
+SECRET = greeting.Secret(b"sixteen bytes or more", "given")
+WRONG = greeting.Secret(b"another sixteen bytes", "given")
+STORED = greeting.Secret(b"thirty-two bytes of the store's.", "store")
 
 TALK: list[Frame] = [
     Deliver(1, 9, 1, 5, 7, 0, [(3, "words", b'"a"', 65535, -5, 6, 8, 3, b"", False, b'"x"', 1, 0)]),
     Acknowledge(1, 7, [(3, 3), (5, 1 << 62)]),
     NotMine(1, 1, 5),
     Gap(1, 1, 5, 3),
-    Report([(1, 2, 0, 65536, 9, -62135596800000000, True, {99.5: 12})]),
+    Report([(1, 2, 0, 65536, 9, -62135510400000000, True, {99.5: 12})]),
 ]
 
 
@@ -190,8 +193,8 @@ async def test_who_does_not_fit_never_gets_up(site: Site) -> None:
     two_ = await site.worker("two", secret=SECRET)
     for name, pipeline, secret, reason in (
         ("stranger", "other", SECRET, "not a worker of the pipeline 'other'"),
-        ("liar", "p", SECRET + b"!", "shared secret"),
-        ("naive", "p", None, "shared secret"),
+        ("liar", "p", WRONG, "shared secret of the two workers is not the same"),
+        ("naive", "p", STORED, "the two workers go by different secrets"),
         ("namesake", "p", SECRET, "both sides call themselves worker 'two'"),
     ):
         with capture_logs() as logs:
@@ -214,11 +217,25 @@ async def test_who_does_not_fit_never_gets_up(site: Site) -> None:
 
 
 @everywhere
-async def test_who_calls_with_a_secret_does_not_talk_to_a_listener_without(site: Site) -> None:
-    one, two_ = await site.worker("one", secret=SECRET), await site.worker("two")
-    one.call(two_)
-    await site.live(20)
+async def test_a_given_secret_and_the_stores_refuse_each_other_and_say_which_is_which(
+    site: Site,
+) -> None:
+    """Also if the given one is what the store's is: somebody has configured one of the two wrongly."""
+    same = greeting.Secret(SECRET.value, "store")
+    one, two_ = await site.worker("one", secret=SECRET), await site.worker("two", secret=same)
+    with capture_logs() as logs:
+        one.call(two_)
+        two_.call(one)
+        await site.live(20)
     assert one.heard.events == two_.heard.events == []
+    told = {line["reason"] for line in warnings(logs)}
+    assert told
+    for reason in told:
+        assert (
+            "worker 'one' by the secret it was given (--secret-file or MILLWHEEL_SECRET)" in reason
+        )
+        assert "worker 'two' by the secret that is kept in the store" in reason
+        assert "Give all workers of the pipeline the same secret, or none of them" in reason
 
 
 @everywhere
@@ -226,10 +243,10 @@ async def test_another_version_is_refused(site: Site) -> None:
     one, two_ = await site.worker("one"), await site.worker("two")
     make = one.links._connection
 
-    def newer(expected: str | None) -> Any:
+    def newer(expected: str | None, remote: str = "") -> Any:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(greeting, "VERSION", VERSION + 1)
-            return make(expected)
+            return make(expected, remote)
 
     one.links._connection = newer  # type: ignore[method-assign]
     with capture_logs() as logs:
@@ -355,7 +372,9 @@ async def test_a_restarted_connection_takes_the_place_of_one_that_looks_alive(si
     _, two_, _ = await two(site)
     old = two_.heard.links["one", False]
     twin = await site.worker("twin")
-    twin.links._identity = greeting.Identity("p", "one")  # the same worker, after a broken line
+    twin.links._identity = greeting.Identity(
+        "p", "one", ether.SECRET
+    )  # the same worker, after a broken line
     newer = twin.call(two_)
     await site.until(lambda: newer.up and two_.heard.links.get(("one", False)) is not old)
     assert not old.up
@@ -436,9 +455,9 @@ async def test_pauses_between_two_calls_grow_up_to_a_bound_and_differ(site: Site
     calls: list[float] = []
     make = one.links._connection
 
-    def counted(expected: str | None) -> Any:
+    def counted(expected: str | None, remote: str = "") -> Any:
         calls.append(site.clock.monotonic())
-        return make(expected)
+        return make(expected, remote)
 
     one.links._connection = counted  # type: ignore[method-assign]
     one.call(two_, "nobody")

@@ -42,7 +42,7 @@ def of(figures: Figures, name: str) -> ComputationFigures:
 
 def observing(world: World, *, close_at_end: bool = True) -> tuple[Engine, EngineObserved]:
     """An engine that has not started, and who looks at it."""
-    engine = Engine(world.pipeline, world.store, clock=world.clock, close_at_end=close_at_end)
+    engine = Engine(world.pipeline, world.store, clock=world.clock, keep_open=not close_at_end)
     world.engines.append(engine)
     return engine, EngineObserved(engine)
 

@@ -28,6 +28,7 @@ from tests.test_runtime_world import (
     doing,
     fail_once,
     items,
+    read_on,
     script,
     tally_of,
     tally_pipeline,
@@ -148,7 +149,7 @@ async def test_what_rests_is_not_excused_as_idle() -> None:
 
     async def feed(second: int) -> None:
         busy.append(inject(ITEMS, Item("a", second, second)))
-        engine.injectors[0].read_on()
+        read_on(engine)
         await world.until(lambda: low("source_0") == second, tick=0.01)
 
     for second in (50, 60):

@@ -33,13 +33,14 @@ from millwheel.errors import (
     DeployRefused,
     GraphError,
     InvariantBroken,
+    MigrationFailed,
     PlacementRefused,
     UsageError,
     UserCodeError,
 )
 from millwheel.model import SLOTS
 from millwheel.placement import IntervalLoad, split_at
-from millwheel.runtime import balancer
+from millwheel.runtime import balancer, trial
 from millwheel.runtime.deploying import node_deploy
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.shared import SharedTables
@@ -60,6 +61,7 @@ from tests.test_runtime_world import (
     at,
     items,
     key_of,
+    read_on,
     script,
     time_of,
     unknown_once,
@@ -650,16 +652,16 @@ async def test_a_table_is_seen_whole_or_not_at_all() -> None:
     await world.until(lambda: len(tables_of(world.store)) == CELLS)
     rules.append(inject(RULES, Rule("a", 2)))
     orders.append(inject(ITEMS, Item("slow", 50)))
-    engine.read_on()
+    read_on(engine)
     await world.until(lambda: gate.reached == CELLS and second.reached == 1)
     orders.append(inject(ITEMS, Item("b", 1)))
-    engine.read_on()
+    read_on(engine)
     await world.until(lambda: len(world.rows()) == 1)
     gate.open()
     await world.until(lambda: all(t["now"]["rest"] == 2 for t in tables_of(world.store).values()))
     second.open()
     orders.append(inject(ITEMS, Item("b", 2)))
-    engine.read_on()
+    read_on(engine)
     await world.until(lambda: len(world.rows()) == 3)
     seen = {row[1]: row[2] for row in world.rows()}
     assert seen == {
@@ -703,10 +705,10 @@ async def test_what_a_record_changes_is_never_stored() -> None:
     engine = await world.start()
     await world.until(lambda: len(tables_of(world.store)) == CELLS)
     orders.append(inject(ITEMS, Item("a", 1)))
-    engine.read_on()
+    read_on(engine)
     await world.until(lambda: world.counter("judge", "processed") == 1 + CELLS)
     rules.append(inject(RULES, Rule("fee", 2)))
-    engine.read_on()
+    read_on(engine)
     await world.until(lambda: world.counter("judge", "processed") == 1 + 2 * CELLS)
     await world.finish(engine)
     assert all(t["now"] == {"tax": 7, "fee": 2} for t in tables_of(world.store).values())
@@ -734,7 +736,7 @@ async def test_tables_stay_in_memory_when_keys_are_evicted() -> None:
 
 async def run_until(pipeline: Pipeline, store: Any, done: Callable[[], object]) -> None:
     """An engine that runs until something holds, and stops in order."""
-    engine = Engine(pipeline, store, close_at_end=False, take_over=True)
+    engine = Engine(pipeline, store, keep_open=True, take_over=True)
     await engine.start()
     async with asyncio.timeout(30):
         while not done():
@@ -833,7 +835,7 @@ async def _cut_between_cells(name: str, store: Any) -> None:
 
     async def go(records: int) -> list[Any]:
         """Run until so many records were processed; then let go of everything, folded."""
-        engine = Engine(pipeline(), store, close_at_end=False, take_over=True)
+        engine = Engine(pipeline(), store, keep_open=True, take_over=True)
         await engine.start()
         own = [i for i in engine.intervals if i.step.name == "judge"]
         async with asyncio.timeout(30):
@@ -994,6 +996,158 @@ async def test_a_table_of_another_type_is_refused() -> None:
     with pytest.raises(DeployRefused, match="from version 1 to 2"):
         # The state needs a way as well as the table.
         await world.start(judging(Stateful(), rules=[Rule("tax", 7)]))
+
+
+class Totals(msgspec.Struct):
+    """State beside a shared table, first version."""
+
+    dollars: int = 0
+
+
+class Cents(msgspec.Struct):
+    """Second version."""
+
+    cents: int = 0
+
+
+class Rating(Computation[Item, Totals, Rule, Rules]):
+    """Adds what items are worth by the shared rules."""
+
+    writes = (JUDGED,)
+
+    async def process_broadcast(self, record: Record[Rule], shared: Rules) -> None:
+        shared.now[record.value.name] = record.value.number
+
+    async def process_record(self, record: Record[Item], ctx: Context[Totals, Rules]) -> None:
+        ctx.state.dollars += record.value.number
+        now = {**ctx.shared.now, "sum": ctx.state.dollars}
+        ctx.produce(JUDGED, Judged(record.value.key, record.value.number, now))
+
+
+class RatingInCents(Computation[Item, Cents, Rule, Rules]):
+    """The state changes, the table does not."""
+
+    writes = (JUDGED,)
+    version = 2
+    migrations: ClassVar = {1: lambda old: {"cents": 100 * old["dollars"]}}
+
+    async def process_broadcast(self, record: Record[Rule], shared: Rules) -> None:
+        shared.now[record.value.name] = record.value.number
+
+    async def process_record(self, record: Record[Item], ctx: Context[Cents, Rules]) -> None:
+        ctx.state.cents += 100 * record.value.number
+        now = {**ctx.shared.now, "sum": ctx.state.cents}
+        ctx.produce(JUDGED, Judged(record.value.key, record.value.number, now))
+
+
+class RatingAnew(Computation[Item, Totals, Rule, NewRules]):
+    """The table changes, the state does not."""
+
+    writes = (JUDGED,)
+    version = 2
+    shared_migrations: ClassVar = {1: renamed}
+
+    async def process_broadcast(self, record: Record[Rule], shared: NewRules) -> None:
+        shared.worth[record.value.name] = record.value.number
+
+    async def process_record(self, record: Record[Item], ctx: Context[Totals, NewRules]) -> None:
+        ctx.state.dollars += record.value.number
+        now = {**ctx.shared.worth, "sum": ctx.state.dollars}
+        ctx.produce(JUDGED, Judged(record.value.key, record.value.number, now))
+
+
+RatingInCents.__name__ = RatingAnew.__name__ = "Rating"
+
+
+@pytest.mark.parametrize(("code", "sums"), [(RatingInCents, 1500), (RatingAnew, 15)])
+async def test_only_the_type_that_changed_needs_a_migration(
+    code: type[Computation[Any, Any, Any, Any]], sums: int
+) -> None:
+    """State and shared table have one version; the one whose type stays goes along as it is."""
+    rules = [Rule("tax", 7)]
+    world = World(judging(Rating(), rules=rules, orders=[Item("a", 5)]))
+    await world.run()
+    engine = await world.start(judging(code(), rules=rules, orders=[Item("a", 5), Item("a", 10)]))
+    await world.finish(engine)
+    assert world.rows()[-1][2] == {"tax": 7, "sum": sums}
+
+
+async def test_only_the_type_that_changed_needs_a_migration_back() -> None:
+    back = type(
+        "Rating", (Rating,), {"migrations": {2: lambda old: {"dollars": old["cents"] // 100}}}
+    )
+    lacking = type("Rating", (Rating,), {"shared_migrations": {2: lambda old: old}})
+    rules, orders = [Rule("tax", 7)], [Item("a", 5), Item("a", 10), Item("a", 20)]
+    world = World(judging(RatingInCents(), rules=rules, orders=orders[:1]))
+    await world.run()
+    with pytest.raises(DeployRefused, match=r"state of 'judge' is .* give migrations = {2: down}"):
+        await world.start(judging(lacking(), rules=rules, orders=orders[:2]))
+    engine = await world.start(judging(back(), rules=rules, orders=orders[:2]))
+    await world.finish(engine)
+    assert world.rows()[-1][2] == {"tax": 7, "sum": 15}
+
+
+@pytest.mark.parametrize(
+    ("code", "attribute", "says"),
+    [
+        (
+            RatingInCents,
+            "migrations",
+            "state of 'judge' goes from version 1 to 2, but migrations has",
+        ),
+        (
+            RatingAnew,
+            "shared_migrations",
+            "shared table of 'judge' goes from version 1 to 2, but shared_migrations has",
+        ),
+    ],
+)
+async def test_what_lacks_a_migration_is_called_by_its_name(
+    code: type[Computation[Any, Any, Any, Any]], attribute: str, says: str
+) -> None:
+    lacking = type("Rating", (code,), {attribute: {}})
+    world = World(judging(Rating(), rules=[Rule("tax", 7)], orders=[Item("a", 5)]))
+    await world.run()
+    with pytest.raises(DeployRefused, match=says):
+        await world.start(judging(lacking(), rules=[Rule("tax", 7)]))
+    same = type("Rating", (code,), {"version": 1})
+    with pytest.raises(DeployRefused, match=f"Set version = 2 and give {attribute} = "):
+        await world.start(judging(same(), rules=[Rule("tax", 7)]))
+
+
+@pytest.mark.parametrize(
+    ("migration", "says"),
+    [
+        (lambda old: {"told": old["told"], "worth": old["was"]}, "'was'"),
+        (lambda old: {"worth": 5}, "Expected `object`, got `int`"),
+    ],
+)
+async def test_a_migration_of_a_table_is_tried_first(migration: Any, says: str) -> None:
+    class Wrongly(RatingAnew):
+        shared_migrations: ClassVar = {1: migration}
+
+    Wrongly.__name__ = "Rating"
+    world = World(judging(Rating(), rules=[Rule("tax", 7)], orders=[Item("a", 5)]))
+    await world.run()
+    with pytest.raises(DeployRefused, match=rf"shared table of 'judge', key .*cell(.|\n)*{says}"):
+        await world.start(judging(Wrongly(), rules=[Rule("tax", 7)]))
+
+
+async def test_a_migration_of_a_table_that_fails_when_it_is_read_stops_the_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Wrongly(RatingAnew):
+        shared_migrations: ClassVar = {1: lambda old: {"told": old["told"], "worth": old["was"]}}
+
+    Wrongly.__name__ = "Rating"
+    monkeypatch.setattr(trial, "TRIED_STATES", 0)
+    world = World(judging(Rating(), rules=[Rule("tax", 7)], orders=[Item("a", 5)]))
+    await world.run()
+    new = judging(Wrongly(), rules=[Rule("tax", 7)], orders=[Item("a", 5), Item("a", 6)])
+    engine = await world.start(new)
+    with pytest.raises(MigrationFailed, match="shared table of 'judge'"):
+        await world.finish(engine)
+    assert world.letters() == []
 
 
 async def test_other_cells_are_refused() -> None:

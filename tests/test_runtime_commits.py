@@ -59,6 +59,7 @@ from tests.test_runtime_world import (
     items,
     key_of,
     produce,
+    read_on,
     script,
     tally_of,
     tally_pipeline,
@@ -241,7 +242,7 @@ async def test_a_lane_that_had_nothing_to_do_since_an_outage_meets_a_new_one() -
         await world.until(lambda: not lane.busy, tick=0.01)
         await world.turns(100, tick=1.0)
     source.append(inject(ITEMS, Item("a", 2)))
-    engine.read_on()
+    read_on(engine)
     await world.finish(engine)
     assert world.tallied() == tally_of(items(1, 2))
 
@@ -672,11 +673,11 @@ async def test_the_watermark_a_record_saw_first_is_kept_through_bisection() -> N
     for number, second in ((1, 20), (2, 30)):
         source.append(inject(ITEMS, Item("a", number, second)))
         source.append(advance(ITEMS, at(second)))
-    engine.read_on()
+    read_on(engine)
     await world.until(lambda: gate.reached)
     source.append(inject(ITEMS, Item("b", 3, 5)))
     source.append(inject(ITEMS, Item("c", 4, 5)))
-    engine.read_on()
+    read_on(engine)
     await world.until(lambda: 4 in seen)
     gate.open()
     await world.finish(engine)
@@ -752,7 +753,7 @@ async def test_bisection_does_not_fire_a_timer_that_was_overtaken(
     # Late by declaration, so that the watermark may pass it while it waits.
     source.append(advance(ITEMS, at(8)))
     source.append(inject(ITEMS, Item("a", 1, 6)))
-    engine.read_on()
+    read_on(engine)
     await world.until(lambda: gate.reached)
     held = world.interval("do")
     # The timer comes due while the record waits: as another input's progress would make it.
@@ -766,7 +767,7 @@ async def test_bisection_does_not_fire_a_timer_that_was_overtaken(
     gate.open()
     await world.turns()
     source.append(inject(ITEMS, Item("a" if together else "b", 99, 60)))
-    engine.read_on()
+    read_on(engine)
     await world.turns()
     refuse(world, 99)
     block.open()
@@ -884,7 +885,7 @@ async def test_user_ids_of_before_are_in_one_filter_after_a_restart() -> None:
     (span,) = names._spans.values()
     assert [part.limit for part in span._filters] == [240]
     source.steps += script(ITEMS, items(*range(150, 210))).steps
-    engine.read_on()
+    read_on(engine)
     await world.finish(engine)
     assert sorted(world.numbers()) == list(range(210))
 
@@ -916,7 +917,7 @@ async def test_a_bucket_may_go_between_the_filters_maybe_and_the_look_up() -> No
     await engine.buckets.collect()
     assert (log.id, 0) not in engine.buckets._sources, "the bucket is gone"
     gate.open()
-    engine.read_on()
+    read_on(engine)
     await world.finish(engine)
     assert world.tallied() == tally_of(values)
 
@@ -996,7 +997,7 @@ async def test_a_claimer_knows_the_buckets_its_predecessor_opened_in_its_last_mo
             more(source, values[3:])
             # The zombie reads on and commits; its acknowledgements never become durable.
             world.on_try = lambda commit: None if commit.seen else work.wait()
-            first.read_on()
+            read_on(first)
             await world.turns(60)
             await first.kill()
             world.on_try = None
@@ -1044,7 +1045,7 @@ async def test_rows_that_are_added_while_a_lane_starts_over_are_read_in_their_pl
     async def add() -> None:
         source.append(inject(ITEMS, items(1)[0]))
         source.append(inject(ITEMS, items(2)[0]))
-        engine.read_on()
+        read_on(engine)
         await world.turns(3)
 
     while_it_starts_over(world, "read_productions", add)
@@ -1088,7 +1089,7 @@ async def test_a_bad_row_that_is_met_while_a_lane_starts_over_leaves_one_letter(
 
     async def add() -> None:
         more(source, items(1, 2))
-        engine.read_on()
+        read_on(engine)
         await world.turns()
 
     while_it_starts_over(world, call, add)

@@ -35,6 +35,7 @@ from tests.test_runtime_world import (
     items,
     key_of,
     produce,
+    read_on,
     script,
     tally_of,
     tally_pipeline,
@@ -435,7 +436,7 @@ async def test_state_of_many_entries_costs_what_is_touched(restart: bool) -> Non
         before = len(world.commits)
         for number in range(50):
             source.append(inject(buffers, Item("a", number)))
-        engine.read_on()
+        read_on(engine)
         await world.until(engine.done.is_set)
         cost[size] = written(world.commits[before:]) / 50
         await engine.kill()
@@ -508,7 +509,7 @@ async def test_many_unfolded_entries_of_one_key_do_not_slow_each_record_down() -
     looked = count_calls(world)
     for number in range(100):
         source.append(inject(ITEMS, Item("a", number)))
-    engine.read_on()
+    read_on(engine)
     await world.until(engine.done.is_set)
     await engine.kill()
     assert looked() < 10, "the whole key was gone through again and again"

@@ -32,6 +32,7 @@ from tests.test_runtime_world import (
     fail_once,
     items,
     produce,
+    read_on,
     script,
     tally_of,
     tally_pipeline,
@@ -98,7 +99,7 @@ async def test_a_record_that_waited_behind_another_is_told_what_time_it_is_now()
     engine = await world.start()
     await world.until(lambda: gate.reached)
     source.append(inject(ITEMS, Item("slow", 1, 20)))
-    engine.read_on()
+    read_on(engine)
     do_ = world.interval("do")
     await world.until(
         lambda: any(do_.backlog.values()) and do_.input_watermark == to_micros(at(10))
@@ -192,7 +193,7 @@ async def test_state_that_was_captured_before_a_wait_is_in_the_commit_after_it()
     interval.folded = interval.states.folded = captured
     interval.states.evict(0, interval.backlog.__contains__)
     source.append(inject(ITEMS, Item("a", 3)))
-    engine.read_on()
+    read_on(engine)
     await world.finish(engine, tick=0.0)
     assert [row[1:3] for row in world.rows()] == [(1, 1), (3, 2)]
 
@@ -235,7 +236,7 @@ async def test_work_that_is_done_while_a_bucket_is_opened_goes_with_its_own_comm
 
     world.on_durable = watch
     source.append(advance(ITEMS, at(100)))
-    engine.read_on()
+    read_on(engine)
     await world.until(lambda: gate.reached)
     await world.turns()
     gate.open()
@@ -552,7 +553,7 @@ async def test_what_was_captured_before_its_key_waited_is_not_taken_for_folded(
     def more(*values: Item) -> None:
         for value in values:
             source.append(inject(ITEMS, value))
-        engine.read_on()
+        read_on(engine)
 
     more(*items(1, 2))
     await world.until(lambda: work.reached)

@@ -36,6 +36,7 @@ from tests.test_runtime_world import (
     items,
     key_of,
     produce,
+    read_on,
     script,
     time_of,
 )
@@ -191,7 +192,7 @@ async def test_an_output_may_not_be_older_than_promised(
     world.store.dead_letters.clear()
     before = len(world.rows())
     source.append(inject(ITEMS, Item("a", number, second)))
-    engine.read_on()
+    read_on(engine)
     await world.until(engine.done.is_set)
     if legal:
         assert world.letters() == []
@@ -267,7 +268,7 @@ class Older:
         engine = await self.world.start()
         await self.world.until(lambda: self.gate.reached)
         self.source.append(inject(ITEMS, Item("b", 2, 200)))
-        engine.read_on()
+        read_on(engine)
         await self.world.turns(200, tick=0.01)
         return engine
 
@@ -398,16 +399,16 @@ async def test_an_idle_source_does_not_hold_the_others_back_and_comes_back_late(
     await world.turns(200, tick=0.1)
     assert low("tally") == 2, "it has been silent for 20 seconds only"
     busy.append(inject(ITEMS, Item("a", 10, 50)))
-    engine.injectors[0].read_on()
+    read_on(engine)
     await world.until(lambda: low("source_0") == 50, tick=0.01)
     await world.turns(150, tick=0.1)
     await world.until(lambda: low("tally") == 50, tick=0.1)
     silent.append(inject(ITEMS, Item("b", 101, 40)))
-    engine.injectors[1].read_on()
+    read_on(engine)
     await world.until(lambda: len(world.rows()) == 13, tick=0.01)
     assert low("tally") == low("source_1") == 50, "a watermark never goes back"
     busy.append(inject(ITEMS, Item("a", 11, 70)))
-    engine.injectors[0].read_on()
+    read_on(engine)
     await world.until(lambda: low("source_0") == 70, tick=0.01)
     await world.turns(100, tick=0.01)
     assert low("tally") == 50, "it counts again"
@@ -429,6 +430,8 @@ class Parts:
 
     def __init__(self, *scripts: Script) -> None:
         self.scripts = scripts
+
+    bounded = True
 
     def partitions(self) -> list[Partition]:
         return list(self.scripts)
@@ -504,7 +507,7 @@ async def test_times_that_cannot_be_are_bad_rows(which: str, wrong: datetime, re
         world = World(pipeline)
         if on_error == "fail":
             with pytest.raises(
-                InputError, match=f"line 2: the timestamp of stream 'items'.*{reason}"
+                InputError, match=rf"line 2: {which}= of inject\('items', \.\.\.\).*{reason}"
             ):
                 await world.run(close_at_end=True)
         else:

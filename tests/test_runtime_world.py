@@ -170,6 +170,26 @@ def doing(
     return pipeline
 
 
+def scripts_of(pipeline: Pipeline) -> list[Script]:
+    """The scripts that a pipeline reads."""
+    injections = [node.injection for node in pipeline.nodes.values() if node.injection is not None]
+    partitions = [p for injection in injections for p in injection.source.partitions()]
+    return [partition for partition in partitions if isinstance(partition, Script)]
+
+
+def end_scripts(pipeline: Pipeline) -> None:
+    """Say of all scripts that no row will follow: event time ends with them."""
+    for script in scripts_of(pipeline):
+        script.end()
+
+
+def read_on(engine: Engine) -> None:
+    """Let `engine.done` count what has been appended to the scripts by now."""
+    engine.done.clear()
+    for script in scripts_of(engine.pipeline):
+        script.wake()
+
+
 Hook = Callable[[Commit], "Awaitable[None] | None"]
 
 
@@ -206,7 +226,10 @@ class World:
 
     async def start(self, pipeline: Pipeline | None = None, **options: Any) -> Engine:
         """A new engine that takes over whatever another one held."""
-        options.setdefault("close_at_end", False)
+        if options.pop("close_at_end", False):
+            end_scripts(pipeline or self.pipeline)
+        else:
+            options.setdefault("keep_open", True)
         options.setdefault("process", FREE_OF_CHARGE)
         engine = Engine(
             pipeline or self.pipeline, self.store, clock=self.clock, take_over=True, **options

@@ -18,12 +18,12 @@ from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, 
 from millwheel.clock import Clock
 from millwheel.runtime.balancer import Balancer
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.greeting import Identity
+from millwheel.runtime.greeting import Identity, Secret
 from millwheel.runtime.links import Links
 from millwheel.runtime.load import FREE_OF_CHARGE
 from millwheel.runtime.placing import LeaseGuard, Placing
 from millwheel.store.port import MergeWish, PlacedInterval, SplitWish, Wish
-from millwheel.testing.ether import Ether, Weather
+from millwheel.testing.ether import SECRET, Ether, Weather
 from tests.drawing import examples
 from tests.test_runtime_world import (
     ITEMS,
@@ -34,6 +34,7 @@ from tests.test_runtime_world import (
     Item,
     Tally,
     World,
+    end_scripts,
     key_of,
     script,
     time_of,
@@ -60,6 +61,9 @@ class Cluster(World):
         self.ether = Ether(self.clock, *([weather] if weather else []))
         self.alive: list[Engine] = []
 
+    endless = False
+    """Its scripts wait for more rows when all are read; otherwise event time ends with them."""
+
     async def join(self) -> Engine:
         """One more worker."""
         return await self.admit()
@@ -69,7 +73,7 @@ class Cluster(World):
         *,
         pipeline: Pipeline | None = None,
         clock: Clock | None = None,
-        secret: bytes | None = None,
+        secret: Secret = SECRET,
     ) -> Engine:
         """One more worker, perhaps with a graph, a clock or a secret of its own."""
         name = f"w{len(self.engines)}"
@@ -83,6 +87,8 @@ class Cluster(World):
                 random=Random(seed),
             )
 
+        if not self.endless:
+            end_scripts(pipeline or self.pipeline)
         worker = str(UUID(int=Random(seed).getrandbits(128)))  # drawn, and always the same
         engine = Engine(
             pipeline or self.pipeline,

@@ -14,14 +14,17 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from millwheel import Computation, Context, ListState, MapState, Pipeline, Record, Stream, Table
 from millwheel.codec import Codec, decode_key, encode_key, slot_of
 from millwheel.context import ENGINE_COUNTERS
-from millwheel.errors import DeployRefused, GraphError, UserCodeError
+from millwheel.errors import DeployRefused, GraphError, MigrationFailed, UserCodeError
 from millwheel.model import Key
+from millwheel.runtime import trial
 from millwheel.state import StateLayout
 from millwheel.testing import Harness, inject
+from millwheel.testing.script import Script
 from tests.test_runtime_world import (
     ITEMS,
     QUICK,
@@ -34,6 +37,7 @@ from tests.test_runtime_world import (
     doing,
     key_of,
     produce,
+    read_on,
     script,
     time_of,
 )
@@ -516,7 +520,7 @@ async def test_the_empty_state_takes_no_row() -> None:
         await engine.folding.fold(interval)
     assert world.store.states() == []
     source.append(inject(ITEMS, Item("b", 7)))
-    engine.read_on()
+    read_on(engine)
     await world.finish(engine)
     assert world.state("do", "b")[""]["count"] == 7
 
@@ -1089,23 +1093,91 @@ class Versioned(Computation[Item, Two]):
         ctx.produce(TALLY, Counted(ctx.state.label, ctx.state.total, 0))
 
 
-async def test_a_migration_that_fails_is_the_fault_of_the_record_that_needs_it() -> None:
-    """The key keeps what it had; the other keys go on."""
+class Picky(Versioned):
+    """Its migration knows only counts below ten."""
 
-    class Hasty(Versioned):
-        migrations: ClassVar[Mapping[int, Any]] = {1: lambda old: {"total": old["nope"]}}
+    migrations: ClassVar[Mapping[int, Any]] = {1: lambda old: {"total": range(10)[old["count"]]}}
 
-    Hasty.__name__ = "Versioned"  # the stored graph knows the class by its name
-    source = script(ITEMS, [Item("a", 1), Item("b", 2)])
+
+class Careless(Versioned):
+    """Its migration gives what is no `Two`."""
+
+    migrations: ClassVar[Mapping[int, Any]] = {1: lambda old: {"total": str(old["count"])}}
+
+
+Picky.__name__ = Careless.__name__ = "Versioned"  # the stored graph knows the class by its name
+
+
+async def with_states_of_version_one(*, folded: bool = False) -> tuple[World, Script]:
+    """Keys a to d with 1, 2, 30 and 4, as the first version has left them."""
+    source = script(ITEMS, [Item("a", 1), Item("b", 2), Item("c", 30), Item("d", 4)])
     world = World(old_pipeline(source, One))
+    engine = await world.start()
+    await world.until(engine.done.is_set)
+    if folded:
+        for interval in engine.intervals:
+            await engine.folding.fold(interval)
+    await engine.stop()
+    return world, source
+
+
+@pytest.mark.parametrize("folded", [False, True])
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [(Picky, r"range\(10\)\[old\[\"count\"\]\]"), (Careless, r"Expected `int`, got `str`")],
+)
+async def test_a_migration_that_fails_on_what_is_stored_refuses_the_deploy(
+    folded: bool, code: type[Versioned], says: str
+) -> None:
+    """Before anything is changed: the old code goes on as if nothing had been tried."""
+    world, source = await with_states_of_version_one(folded=folded)
+    old = world.pipeline
+    world.pipeline = versioned(source, code(), "versions", on_error="dead_letter")
+    with pytest.raises(DeployRefused, match=says) as told:
+        await world.start()
+    key = "c" if code is Picky else "a"
+    assert f"state of 'versioned', key \"{key}\"" in str(told.value)
+    assert ("IndexError" in str(told.value)) == (code is Picky)
+    assert world.letters() == []
+    source.append(inject(ITEMS, Item("c", 1)))
+    world.pipeline = old
     await world.run()
-    source.append(inject(ITEMS, Item("a", 10)))
-    source.append(inject(ITEMS, Item("c", 10)))
-    world.pipeline = versioned(source, Hasty(), "versions", on_error="dead_letter")
+    assert world.state("versioned", "c") == {"": {"count": 31}}
+    assert len(world.store.tables.generations) == 1
+
+
+async def test_migrations_that_were_tried_are_told() -> None:
+    world, source = await with_states_of_version_one()
+    world.pipeline = versioned(source, Versioned(), "versions")
+    with capture_logs() as logs:
+        await world.run()
+    (said,) = (line for line in logs if line["event"] == "migration_tried")
+    assert (said["computation"], said["states"]) == ("versioned", 4)
+    assert (said["from_version"], said["to_version"]) == (1, 2)
+
+
+@pytest.mark.parametrize("code", [Picky, Careless])
+@pytest.mark.parametrize("retries", [0, 2])
+async def test_a_migration_that_fails_when_its_key_is_read_is_no_fault_of_the_record(
+    monkeypatch: pytest.MonkeyPatch, code: type[Versioned], retries: int
+) -> None:
+    """No dead letter, whatever `on_error` says: the worker stops, and the corrected code goes on with
+    all that has come for the key."""
+    monkeypatch.setattr(trial, "TRIED_STATES", 0)
+    world, source = await with_states_of_version_one()
+    options: dict[str, Any] = {"on_error": "dead_letter", "retries": retries}
+    source.append(inject(ITEMS, Item("c", 7)))
+    world.pipeline = versioned(source, code(), "versions", **options)
+    with pytest.raises(MigrationFailed, match="state of 'versioned', key 'c'") as told:
+        await world.run()
+    assert told.value.exit_code == UserCodeError.exit_code
+    await world.engines[-1].kill()
+    assert world.letters() == []
+    assert world.state("versioned", "c") == {"": {"count": 30}}
+    world.pipeline = versioned(source, Versioned(), "versions", **options)
     await world.run()
-    assert [error for _, error in world.letters()] == ["KeyError: 'nope'"]
-    assert world.state("versioned", "a") == {"": {"count": 1}}
-    assert world.state("versioned", "c") == {"": {"total": 10, "label": "new"}}
+    assert world.letters() == []
+    assert world.state("versioned", "c") == {"": {"total": 37, "label": "old"}}
 
 
 @pytest.mark.parametrize("folded", [False, True])

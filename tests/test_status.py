@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import uuid
 
-from millwheel.cli.store import flow_text, unowned
+import pytest
+
+from millwheel.cli.store import flow_text, status, unowned
+from millwheel.cli.watch import lines
+from millwheel.model import MAX_TIME
 from millwheel.store.inspection import PipelineStatus, SourceFlow, inspect
 from millwheel.store.port import Wish
-from tests.store_contract import Owner, PostgresSite
+from tests.store_contract import START, Owner, PostgresSite
 
 
 def look(site: PostgresSite) -> PipelineStatus:
@@ -72,13 +76,62 @@ async def test_intervals_of_nobody_alive_are_told(postgres: PostgresSite) -> Non
     upper = owner.intervals[1]
     sequencer = owner.claims[upper.id].interval.sequencer
     await postgres.store.release(owner.worker, {upper.id: sequencer})
-    line = "nobody has 1 of 2 intervals of count: what is sent there waits"
+    line = "count: 1 of 2 key intervals unowned; records queue upstream"
     assert unowned(look(postgres)) == [line]
     await postgres.store.heartbeat(owner.worker, 0.0, {})
     assert unowned(look(postgres)) == [
-        "nobody has 1 of 1 intervals of lines: what is sent there waits",
-        "nobody has 2 of 2 intervals of count: what is sent there waits",
+        "lines: 1 of 1 partitions unowned; no rows are read",
+        "count: 2 of 2 key intervals unowned; records queue upstream",
     ]
+
+
+async def _write(owner: Owner, low_watermark: int) -> None:
+    """Commits of all intervals that promise so much."""
+    for interval in (owner.injector, *owner.intervals):
+        ends = {"input_watermark": low_watermark, "low_watermark": low_watermark}
+        await owner.write(owner.commit(interval, **ends))
+
+
+async def test_a_pipeline_at_the_end_of_time_is_complete(
+    postgres: PostgresSite, capsys: pytest.CaptureFixture[str]
+) -> None:
+    owner = await Owner.take(postgres.store)
+    await _write(owner, START)
+    holders = "SELECT computation FROM {h} ORDER BY computation"
+    assert await postgres.query(holders, h="watermark_holders") == [("count",), ("lines",)]
+    await postgres.store.stop_worker(owner.worker)
+    assert not look(postgres).complete
+    assert len(unowned(look(postgres))) == 2
+    status(postgres.schema.name, postgres.schema.url, as_json=False)
+    told = capsys.readouterr().out
+    assert "no worker runs it" in told
+    assert "complete" not in told
+
+    await _write(await Owner.take(postgres.store, owner.deployment), MAX_TIME)
+    for worker in look(postgres).workers:
+        await postgres.store.stop_worker(worker.id)
+    found = look(postgres)
+    assert found.complete
+    assert unowned(found) == []
+    assert [one.holder for one in found.computations] == [None, None]
+    assert await postgres.query(holders, h="watermark_holders") == []
+    status(postgres.schema.name, postgres.schema.url, as_json=False)
+    told = capsys.readouterr().out
+    assert "complete: all input is processed, and event time is at its end" in told
+    assert "no worker runs it" not in told
+    assert "unowned" not in told
+    assert "complete" in "".join(lines([found]))
+
+
+async def test_a_pipeline_with_records_on_their_way_is_not_complete(postgres: PostgresSite) -> None:
+    owner = await Owner.take(postgres.store)
+    await _write(owner, MAX_TIME)
+    commit = owner.commit(input_watermark=MAX_TIME, low_watermark=MAX_TIME)
+    commit.productions = [owner.production("a", 1)]
+    await owner.write(commit)
+    found = look(postgres)
+    assert [one.backlog for one in found.computations] == [0, 1]
+    assert not found.complete
 
 
 async def test_injectors_that_rest_are_told(postgres: PostgresSite) -> None:

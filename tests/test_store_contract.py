@@ -863,22 +863,23 @@ async def test_a_weak_production_is_found_by_its_name_whatever_it_says(site: Sit
     stored = [(5, owner.computation, name + b"then") for name in names[:2]]
     commit.seen = {commit.bucket: [*stored, owner.seen(1, slot=5)]}
     await owner.write(commit)
-    asked = [(5, name + b"now!") for name in names]
+    asked = [name + b"now!" for name in names]
     found = await site.store.look_up_seen([commit.bucket], owner.computation, asked)
     assert found == {id_ for _, _, id_ in stored}
-    asked = [(6, name + b"then") for name in names]
-    assert not await site.store.look_up_seen([commit.bucket], owner.computation, asked)
-    strong = [(5, owner.seen(1)[2][:12] + b"now!")]
+    strong = [owner.seen(1)[2][:12] + b"now!"]
     assert not await site.store.look_up_seen([commit.bucket], owner.computation, strong)
 
 
-async def test_seen_ids_are_looked_up_by_slot_computation_and_bucket(site: Site) -> None:
+async def test_seen_ids_are_looked_up_by_computation_and_bucket_whatever_their_slots(
+    site: Site,
+) -> None:
+    """Under other keys than before records go to other slots, and are the same records."""
     owner = await Owner.take(site.store)
     other = await site.store.open_bucket("source", 1, 0, 1000)
     commit = owner.commit()
     commit.seen = {commit.bucket: [owner.seen(n) for n in range(50)], other.id: [owner.seen(77)]}
     await owner.write(commit)
-    asked = [(slot, id_) for slot, _, id_ in map(owner.seen, range(40, 80))]
+    asked = [id_ for _, _, id_ in map(owner.seen, range(40, 80))]
     found = await site.store.look_up_seen([commit.bucket], owner.computation, asked)
     assert found == {owner.seen(n)[2] for n in range(40, 50)}
     found = await site.store.look_up_seen([other.id], owner.computation, asked)
@@ -889,8 +890,6 @@ async def test_seen_ids_are_looked_up_by_slot_computation_and_bucket(site: Site)
     with pytest.raises(StoreError):
         await site.store.look_up_seen([*both, 4711], owner.computation, asked)
     assert not await site.store.look_up_seen([commit.bucket], owner.computation + 1, asked)
-    elsewhere = [(slot + 1, id_) for slot, _, id_ in map(owner.seen, range(50))]
-    assert not await site.store.look_up_seen([commit.bucket], owner.computation, elsewhere)
 
 
 async def a_hundred_seen(site: Site) -> tuple[Owner, Commit, list[tuple[int, int, bytes]]]:
@@ -943,7 +942,7 @@ async def test_of_each_log_the_newest_seen_id_is_found(site: Site) -> None:
 async def test_a_bucket_that_is_gone_is_an_error_not_an_empty_one(site: Site) -> None:
     owner = await Owner.take(site.store)
     with pytest.raises(StoreError):
-        await site.store.look_up_seen([4711], owner.computation, [(1, bytes(16))])
+        await site.store.look_up_seen([4711], owner.computation, [bytes(16)])
     with pytest.raises(StoreError):
         await site.store.scan_seen(4711, owner.computation, (0, SLOTS), (bytes(16), -1), 10)
     with pytest.raises(StoreError):
@@ -1272,7 +1271,7 @@ async def test_a_bucket_that_nothing_needs_is_dropped_with_its_rows(site: Site) 
     assert (await site.states(), await site.timers()) == before
     assert [p.seq async for p in site.store.read_productions(owner.log(), 0)] == [3, 4, 5]
     with pytest.raises(StoreError):
-        await site.store.look_up_seen([old.id], owner.computation, [(1, bytes(16))])
+        await site.store.look_up_seen([old.id], owner.computation, [bytes(16)])
     assert await site.store.drop_bucket(old)  # gone is gone, whoever asks again
     await owner.write(owner.fill(owner.commit(), 3, first=20))
 
@@ -1384,6 +1383,85 @@ async def test_a_bucket_of_named_ids_goes_when_the_engine_says_so(site: Site) ->
     bucket = await site.store.open_bucket("named", 0, 0, 10)
     assert await site.store.drop_bucket(bucket)
     assert [b.family for b in await site.store.live_buckets()] == ["time"]
+
+
+BY_ID = {
+    "nodes": {
+        "lines": {"writes": ["words"]},
+        "count": {"inputs": [["words", "id_of"]], "writes": ["totals"], "named": True},
+    }
+}
+"""A graph whose injector's rows have user-supplied ids."""
+
+
+async def test_a_bucket_of_named_ids_stays_while_rows_may_come_again_that_are_in_it(
+    site: Site,
+) -> None:
+    """Only the store can tell: whoever asks may know nothing of the partition."""
+    owner = await Owner.take(site.store, await deploy(site.store, graph=BY_ID))
+    buckets = [
+        await site.store.open_bucket("named", 0, START + low * SECOND, START + (low + 5) * SECOND)
+        for low in (-5, 0, 5, 10)
+    ]
+    before, first, second, third = buckets
+    assert await site.store.drop_bucket(before), "it ended before the deploy"
+    assert not await site.store.drop_bucket(first), "nothing was ever committed"
+
+    async def sent_since(seconds: int) -> None:
+        position = msgspec.json.encode({"sent_since": START + seconds * SECOND})
+        await owner.write(owner.commit(owner.injector, position=position))
+
+    await sent_since(4)
+    assert not await site.store.drop_bucket(first)
+    await sent_since(5)
+    assert await site.store.drop_bucket(first)
+    assert not await site.store.drop_bucket(second)
+    await owner.write(owner.commit(owner.intervals[0]))  # of the relay: that says nothing of rows
+    assert not await site.store.drop_bucket(second)
+    await sent_since(12)
+    assert await site.store.drop_bucket(second)
+    assert not await site.store.drop_bucket(third)
+
+
+# -- states of other versions -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folded", [False, True])
+async def test_states_of_other_versions_are_sampled(site: Site, folded: bool) -> None:
+    """Some of each version, as they are committed; entries of maps and removed states are none."""
+    owner = await Owner.take(site.store)
+    first = owner.commit()
+    first.states = [owner.state(f"key {n}", {"n": n}, version=1) for n in range(6)]
+    first.states += [owner.state("key 0", n, f"map/{n}", version=1) for n in range(3)]
+    first.states += [owner.state(f"more {n}", {"m": n}, version=3) for n in range(2)]
+    await owner.write(first)
+    if folded:
+        await _fold_all(site.store, owner)
+    second = owner.commit()
+    second.states = [owner.state("key 1", {"n": 10}), owner.state("key 2", None)]
+    await owner.write(second)
+
+    async def sampled(version: int, most: int) -> list[tuple[str, Any, int, Any]]:
+        found = await site.store.sample_states({"count": version, "lines": 7}, most)
+        return [
+            (
+                old.computation,
+                msgspec.json.decode(old.key),
+                old.version,
+                msgspec.json.decode(old.value),
+            )
+            for old in found
+        ]
+
+    found = await sampled(2, 100)
+    assert sorted(found) == sorted(
+        [("count", f"key {n}", 1, {"n": n}) for n in (0, 3, 4, 5)]
+        + [("count", f"more {n}", 3, {"m": n}) for n in range(2)]
+    )
+    assert [version for _, _, version, _ in await sampled(2, 1)] == [1, 3]
+    assert {version for _, _, version, _ in await sampled(1, 100)} == {2, 3}
+    assert await sampled(2, 0) == []
+    assert await site.store.sample_states({}, 10) == []
 
 
 # -- workers ----------------------------------------------------------------------------------
@@ -1572,3 +1650,30 @@ async def test_statements_are_kept_with_their_commits(memory: MemorySite) -> Non
 async def test_the_store_tells_its_time(site: Site) -> None:
     first = await site.store.now()
     assert START <= first <= await site.store.now()
+
+
+async def test_the_workers_of_a_pipeline_get_one_secret_whoever_asks_first(site: Site) -> None:
+    stores = [site.store, *[await site.another() for _ in range(4)]]
+    first = await asyncio.gather(*(store.peer_secret() for store in stores))
+    again = await site.store.peer_secret()
+    assert {*first, again} == {again}
+    assert len(again) == 32
+    assert len({*again}) > 8, "random"
+
+
+async def test_a_placement_names_the_logs_that_each_owner_sends(site: Site) -> None:
+    """Those of the last claim, and of claims before it that are not drained; retired ones are left out."""
+    owner = await Owner.take(site.store)
+    before = {row.id: row.logs for row in (await site.store.read_placement()).intervals}
+    claims = await site.store.claim(owner.worker, list(before), again=True)
+    after = {row.id: row.logs for row in (await site.store.read_placement()).intervals}
+    for claim in claims:
+        logs = after[claim.interval.id]
+        assert set(logs) >= {log.id for log in claim.logs}
+        if claim.new_log:
+            assert claim.new_log in logs
+        assert [*logs] == sorted(logs)
+    retired = next(log for logs in after.values() for log in logs)
+    await site.store.retire_logs([retired])
+    left = {log for row in (await site.store.read_placement()).intervals for log in row.logs}
+    assert left == {log for logs in after.values() for log in logs} - {retired}

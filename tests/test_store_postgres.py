@@ -1340,7 +1340,6 @@ PLANNED: list[tuple[str, dict[str, Any], dict[str, str]]] = [
     (
         "look_up_seen",
         {
-            "slot": list(range(20)),
             "low": [uuid.UUID(int=n) for n in range(20)],
             "high": [uuid.UUID(int=n) for n in range(20)],
             "computation": 2,
@@ -1366,6 +1365,13 @@ PLANNED: list[tuple[str, dict[str, Any], dict[str, str]]] = [
     ("read_lineage", {"interval_ids": [2, 3]}, {}),
     ("stored_floor", {}, {}),
     ("source_acknowledged", {"log": 3, "high": 100}, {}),
+    ("named_acknowledged", {"high": 100}, {}),
+    ("open_bundles", {}, {}),
+    (
+        "sample_states",
+        {"names": ["count"], "versions": [2], "most": 9, "slots": [0, 9], "rows": 500},
+        {},
+    ),
     ("bucket_in_use", {}, {"table": "commit_record"}),
     ("advance_fold", {"interval_id": 2, "sequencer": 1, "after": 0, "through": 9}, {}),
     ("fold_states", {"interval_id": 2, "after": 100, "through": 140}, {}),

@@ -8,7 +8,8 @@ import dataclasses
 import shutil
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Callable
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,14 @@ from structlog.testing import capture_logs
 
 from millwheel.errors import UsageError
 from millwheel.runtime.frames import Deliver, NotMine, Refuse, decode
-from millwheel.runtime.greeting import Identity
+from millwheel.runtime.greeting import Identity, Secret
 from millwheel.runtime.links import Links
 from millwheel.runtime.network import Limits, Link
-from millwheel.services import tcp
 from millwheel.services.tcp import Tcp, Tls
 from tests.network_contract import Heard, nothing_left
 
-SECRET = b"sixteen bytes or more"
+SECRET = Secret(b"sixteen bytes or more", "given")
+WRONG = Secret(b"another sixteen bytes", "given")
 QUICK = Limits(first_pause_seconds=0.01, longest_pause_seconds=0.02)
 
 
@@ -50,7 +51,7 @@ class World:
         name: str,
         *,
         tls: Tls | None = None,
-        secret: bytes | None = None,
+        secret: Secret = SECRET,
         limits: Limits = QUICK,
         **options: Any,
     ) -> tuple[Links, Heard]:
@@ -143,7 +144,6 @@ def warnings_of(logs: list[Any]) -> list[Any]:
     return [line for line in logs if line["log_level"] == "warning"]
 
 
-@pytest.mark.parametrize("secret", [None, SECRET])
 @pytest.mark.parametrize(
     ("caller", "listener"),
     [
@@ -157,14 +157,13 @@ def warnings_of(logs: list[Any]) -> list[Any]:
 async def test_those_who_trust_each_other_meet(
     world: World,
     certificates: dict[str, Tls],
-    secret: bytes | None,
     caller: str | None,
     listener: str | None,
 ) -> None:
     link, one, two, warnings = await meet(
         world,
-        {"tls": certificates[caller] if caller else None, "secret": secret},
-        {"tls": certificates[listener] if listener else None, "secret": secret},
+        {"tls": certificates[caller] if caller else None},
+        {"tls": certificates[listener] if listener else None},
     )
     assert link.up
     big = Deliver(
@@ -221,21 +220,6 @@ def test_certificates_on_the_other_event_loop(certificates: dict[str, Tls]) -> N
         runner.run(main())
 
 
-async def test_tls_one_way_needs_a_secret_to_leave_the_machine(
-    world: World, certificates: dict[str, Tls]
-) -> None:
-    with pytest.raises(UsageError, match="reached by strangers"):
-        await world.worker("one", tls=certificates["one way"], host="0.0.0.0")
-    links, _ = await world.worker(
-        "one",
-        tls=certificates["one way"],
-        secret=SECRET,
-        host="0.0.0.0",
-        advertise="worker.example",
-    )
-    assert links.address.startswith("worker.example:")
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -255,24 +239,34 @@ def test_files_that_are_no_certificates(
 # -- addresses --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.1", "worker.example"])
-async def test_without_a_secret_or_certificates_only_the_machine_itself_is_listened_to(
-    world: World, host: str
+@pytest.mark.parametrize("tls", [None, "one way", "here"])
+async def test_there_always_is_a_secret_so_any_address_may_be_listened_on(
+    world: World, certificates: dict[str, Tls], tls: str | None
 ) -> None:
-    with pytest.raises(UsageError, match="reached by strangers"):
-        await world.worker("one", host=host)
+    """TLS decides who can read and change what is sent, not who may connect."""
+    links, heard = await world.worker(
+        "one", tls=certificates[tls] if tls else None, host="0.0.0.0", advertise="127.0.0.1"
+    )
+    friend, _ = await world.worker("two", tls=certificates["here"] if tls else None)
+    stranger, _ = await world.worker(
+        "three", tls=certificates["here"] if tls else None, secret=WRONG
+    )
+    with capture_logs() as logs:
+        refused = stranger.link("one", links.address)
+        link = friend.link("one", links.address)
+        await until(lambda: link.up and any("shared secret" in str(line) for line in logs))
+    assert not refused.up
+    assert heard.events == [("up", "two")]
 
 
-async def test_without_a_secret_nobody_else_is_called(world: World) -> None:
+async def test_an_address_that_is_none_is_told_once(world: World) -> None:
     with capture_logs() as logs:
         one, _ = await world.worker("one")
-        one.link("two", "192.0.2.1:80")
         one.link("three", "nonsense")
-        await until(lambda: len(logs) >= 2)
-        await asyncio.sleep(0.1)
-    assert len(logs) == 2
-    assert "only with a shared secret" in logs[0]["reason"]
-    assert "'nonsense'" in logs[1]["reason"] or "another machine" in logs[1]["reason"]
+        await until(lambda: logs)
+        await asyncio.sleep(SOME_ATTEMPTS_SECONDS)
+    (line,) = logs
+    assert line["kind"] == "unreachable"
 
 
 async def test_an_address_that_nobody_could_call_is_refused(world: World) -> None:
@@ -362,19 +356,184 @@ async def test_strangers_who_say_nothing_are_few_and_hung_up_on(world: World) ->
     await hang_up(*(writer for _, writer in connections))
 
 
-async def test_a_listener_ends_while_a_stranger_shakes_no_hands(
-    world: World, certificates: dict[str, Tls], monkeypatch: pytest.MonkeyPatch
+LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+def on(loop: str, test: Coroutine[Any, Any, None]) -> None:
+    """Run a test on one of the two event loops."""
+
+    async def main() -> None:
+        async with nothing_left():
+            await test
+
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        runner.run(main())
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_tls_handshakes_that_are_not_finished_count_as_strangers(
+    loop: str, certificates: dict[str, Tls]
 ) -> None:
-    monkeypatch.setattr(tcp, "HANDSHAKE_SECONDS", 0.2)
-    one, _ = await world.worker("one", tls=certificates["here"])
-    reader, writer = await call(one)
-    await asyncio.sleep(0.01)
-    await one.close()
-    world.all.remove(one)
-    with contextlib.suppress(OSError):
-        async with asyncio.timeout(60):
-            await reader.read()
-    await hang_up(writer)
+    """The rest are closed at once, all are closed in time, and a worker gets in after that."""
+
+    async def main() -> None:
+        world = World()
+        limits = Limits(greeting_seconds=1.0, ping_seconds=0.05, strangers=5)
+        one, heard = await world.worker("one", tls=certificates["here"], limits=limits)
+        connections = [await call(one) for _ in range(40)]
+        for _, writer in connections[::2]:
+            writer.write(b"\x16\x03\x01")  # the handshake begins, and does not go on
+        closed = [asyncio.ensure_future(reader.read()) for reader, _ in connections]
+        await until(lambda: sum(task.done() for task in closed) >= 35)
+        assert len(one._connections) == 5
+        two, _ = await world.worker("two", tls=certificates["here"])
+        link = two.link("one", one.address)
+        assert not link.up
+        await until(lambda: link.up)
+        await until(lambda: all(task.done() for task in closed))
+        assert heard.events == [("up", "two")]
+        assert len(one._connections) == 1
+        await asyncio.gather(*closed, return_exceptions=True)
+        await hang_up(*(writer for _, writer in connections))
+        for links in world.all:
+            await links.close()
+
+    on(loop, main())
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_the_time_of_a_greeting_runs_from_accept_on_with_tls(
+    loop: str, certificates: dict[str, Tls]
+) -> None:
+    """A stranger who shakes hands and then says nothing has no more time than any other."""
+
+    async def main() -> None:
+        world = World()
+        limits = Limits(greeting_seconds=0.5, ping_seconds=0.05)
+        one, _ = await world.worker("one", tls=certificates["here"], limits=limits)
+        _, calling = certificates["here"].contexts()
+        host, _, port = one.address.rpartition(":")
+        with capture_logs() as logs:
+            reader, writer = await asyncio.open_connection(host, int(port), ssl=calling)
+            with contextlib.suppress(OSError):
+                await reader.read()
+            await hang_up(writer)
+            await until(lambda: not one._connections)
+        assert [line["kind"] for line in logs] == ["silent"]
+        for links in world.all:
+            await links.close()
+
+    on(loop, main())
+
+
+async def test_a_refused_certificate_is_logged_where_it_was_refused(
+    world: World, certificates: dict[str, Tls]
+) -> None:
+    *_, warnings = await meet(
+        world, {"tls": certificates["strange"]}, {"tls": certificates["here"]}, refused=""
+    )
+    told = [line for line in warnings if line["event"] == "stranger_refused"]
+    assert [line["kind"] for line in told] == ["no TLS"]
+    assert told[0]["address"].startswith("127.0.0.1:")
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_listener_ends_while_a_stranger_shakes_no_hands(
+    loop: str, certificates: dict[str, Tls]
+) -> None:
+    async def main() -> None:
+        world = World()
+        one, _ = await world.worker("one", tls=certificates["here"])
+        reader, writer = await call(one)
+        await until(lambda: one._connections)
+        await one.close()
+        with contextlib.suppress(OSError):
+            async with asyncio.timeout(60):
+                await reader.read()
+        await hang_up(writer)
+
+    on(loop, main())
+
+
+SCARCE = """
+import asyncio, os, resource, socket, sys
+import structlog, uvloop
+from millwheel.runtime.load import resident_bytes
+from millwheel.runtime.links import Links
+from millwheel.runtime.greeting import Identity
+from millwheel.services.tcp import SPARE_DESCRIPTORS, Tcp
+from millwheel.testing.ether import SECRET
+from tests.network_contract import Heard
+
+structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+
+async def main():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    links = Links(Identity("p", "one", SECRET), Tcp())
+    await links.start(Heard())
+    print(links.address, flush=True)
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while await reader.readline():  # asked to show what it still can
+        opened = [os.open("/dev/null", os.O_RDONLY) for _ in range(SPARE_DESCRIPTORS - 1)]
+        for file in opened:
+            os.close(file)
+        assert resident_bytes() > 0
+        print(len(links._connections), flush=True)
+    await links.close()
+
+runner = asyncio.Runner(loop_factory=uvloop.new_event_loop if sys.argv[1] == "uvloop" else None)
+with runner:
+    runner.run(main())
+"""
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_strangers_never_take_the_last_file_descriptors(loop: str) -> None:
+    """A process with 64 of them, and 200 strangers at its port: what else it does goes on."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCARCE, loop],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parent.parent,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+
+    def ask() -> int:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("how many?\n")
+        process.stdin.flush()
+        return int(process.stdout.readline())
+
+    host, _, port = process.stdout.readline().rpartition(":")
+    strangers: list[socket.socket] = []
+    try:
+        for _ in range(10):
+            for _ in range(20):
+                stranger = socket.socket()
+                stranger.setblocking(False)  # most only get into the system's queue
+                with contextlib.suppress(BlockingIOError):
+                    stranger.connect((host, int(port)))
+                strangers.append(stranger)
+            assert ask() < 64
+        while strangers:
+            strangers.pop().close()
+        with socket.create_connection((host, int(port)), timeout=60) as late:
+            late.sendall(b"\0\0\0\4\xc1\xc1\xc1\xc1")
+            assert b"no frame" in late.recv(1000), "it accepts again"
+        _, errors = process.communicate(timeout=60)
+    finally:
+        for stranger in strangers:
+            stranger.close()
+        process.kill()
+        process.wait()
+    assert process.returncode == 0, errors
+    assert errors.count("accepts_nothing") == 1, "it says why, and once"
 
 
 async def test_who_reads_slowly_gets_everything_in_the_end(world: World) -> None:

@@ -36,6 +36,7 @@ from tests.test_runtime_world import (
     items,
     key_of,
     produce,
+    read_on,
     script,
     time_of,
 )
@@ -217,7 +218,7 @@ async def test_holds_that_are_not_in_memory_and_were_released_hold_nothing() -> 
     assert not interval.timers["hold"].is_whole
     for second in (20, 60):
         source.append(advance(ITEMS, at(second)))
-        engine.read_on()
+        read_on(engine)
         due = int(at(second).timestamp() * 1e6)
         await world.until(lambda due=due: interval.durable == due, tick=0.001)  # type: ignore[misc]
     await engine.stop()
@@ -253,7 +254,7 @@ async def test_timers_that_are_not_in_memory_fire_all_the_same(kind: Any, limit:
         low = int(at(50.5).timestamp() * 1e6)
         await world.until(lambda: world.interval("do").durable == low)
         source.append(advance(ITEMS, at(1000)))
-        engine.read_on()
+        read_on(engine)
     await world.until(lambda: len(world.rows()) == 101, tick=0.5)
     await world.finish(engine)
     assert (world.numbers() if kind == "wall" else sorted(world.numbers())) == sorted(order)
@@ -334,7 +335,7 @@ async def test_a_timer_set_by_a_waiting_record_fires_before_a_later_one_in_its_b
     engine = await world.start()
     await world.until(engine.done.is_set)
     source.append(inject(ITEMS, Item("a", 2, 1)))
-    engine.read_on()
+    read_on(engine)
     await world.until(lambda: gate.reached)
     interval = world.interval("do")
     # As progress of another input would: the record that waits is late and does not hold it.
@@ -363,7 +364,7 @@ async def test_any_number_of_timers_in_a_backlog_fire_after_an_earlier_one() -> 
     engine = await world.start()
     await world.until(engine.done.is_set)
     source.append(inject(ITEMS, Item("a", 2, 1)))
-    engine.read_on()
+    read_on(engine)
     await world.until(lambda: gate.reached)
     interval = world.interval("do")
     interval.input_watermark = int(at(2000).timestamp() * 1e6)
@@ -449,7 +450,7 @@ async def test_a_timer_changed_while_it_is_due_and_waits_in_a_backlog(change: st
     engine = await world.start()
     await world.until(engine.done.is_set)
     source.append(inject(ITEMS, Item("a", 2, 1)))
-    engine.read_on()
+    read_on(engine)
     await world.until(lambda: gate.reached)
     interval = world.interval("do")
     interval.input_watermark = int(at(30).timestamp() * 1e6)
@@ -464,7 +465,7 @@ async def test_a_timer_changed_while_it_is_due_and_waits_in_a_backlog(change: st
     assert interval.firings == 0
     assert not interval.taken
     source.append(advance(ITEMS, at(1000)))
-    engine.read_on()
+    read_on(engine)
     await world.finish(engine)
     assert world.numbers() == (now or {"later": [500], "cancel": []}[change])
 
@@ -486,7 +487,7 @@ async def test_a_record_before_a_due_timer_in_the_backlog_may_cancel_it() -> Non
     await world.until(engine.done.is_set)
     source.append(inject(ITEMS, Item("a", 2, 1)))
     source.append(inject(ITEMS, Item("a", 3, 1)))
-    engine.read_on()
+    read_on(engine)
     await world.until(lambda: gate.reached)
     await world.turns()
     interval = world.interval("do")
@@ -540,7 +541,7 @@ async def test_an_idle_engine_wakes_for_a_wall_timer() -> None:
     engine = await world.start()
     await world.until(engine.done.is_set)
     source.append(inject(ITEMS, Item("b", 10)))
-    engine.read_on()
+    read_on(engine)
     await world.until(engine.done.is_set)
     world.clock.advance(10)
     await world.until(lambda: world.numbers() == [10])

@@ -41,6 +41,7 @@ from tests.test_runtime_world import (
     at,
     items,
     key_of,
+    read_on,
     script,
     time_of,
 )
@@ -635,7 +636,7 @@ class Crowded:
         await cluster.go(lambda: self.gate.reached)
         await cluster.turns(100, tick=0.001)
         self.source.append(self._record)
-        engine.read_on()
+        read_on(engine)
         self.entry = next(i for i in engine.intervals if i.step.name == "entry")
         self.leaf = [i for i in engine.intervals if i.step.name == "leaf"][1]
         await cluster.go(lambda: self.entry.intake)
@@ -698,7 +699,7 @@ async def test_who_waits_for_room_in_a_queue_of_another_lane_goes_on(on: str, le
     await world.turns(100, tick=0.01)
     for value in values:
         rows.append(inject(ITEMS, value))
-    next(each for each in engine.injectors if each.interval.step.name == "rows").read_on()
+    read_on(engine)
     await world.turns(500, tick=0.01)
     assert sorted(world.numbers()) == sorted(2 * list(range(len(values))))
 

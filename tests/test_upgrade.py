@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millwheel import Computation, Context, Pipeline, Record, Stream, Table
-from millwheel.errors import DeployRefused, Fenced, UsageError
+from millwheel.errors import DeployRefused, Fenced, MigrationFailed, UsageError
 from millwheel.model import MAX_TIME, SLOTS, Delivery, record_id
 from millwheel.runtime.balancer import Balancer
 from millwheel.runtime.delivery import Due, Outgoing
@@ -40,7 +40,7 @@ from millwheel.store.port import (
     Wish,
 )
 from millwheel.store.postgres import PostgresStore
-from millwheel.testing.ether import Weather
+from millwheel.testing.ether import SECRET, Weather
 from tests.drawing import examples
 from tests.store_contract import (
     BUCKET_HIGH,
@@ -223,7 +223,7 @@ class Rolling(Cluster):
 
         def network(worker: str) -> Links:
             return Links(
-                Identity(pipeline.name, worker),
+                Identity(pipeline.name, worker, SECRET),
                 self.ether.medium(f"w{number}"),
                 clock=self.clock,
                 random=Random(number),
@@ -514,9 +514,9 @@ async def test_a_migration_that_fails_on_what_comes_from_old_code_ends_the_new_w
     old = await cluster.start_worker(counting(values))
     await cluster.go(lambda: old.processed > 50)
     new = await cluster.start_worker(with_told(values, told))
-    with pytest.raises(ValueError, match="no such form"):
+    with pytest.raises(MigrationFailed, match=r"stream 'tally', key (.|\n)*no such form"):
         await cluster.go(lambda: False)
-    assert isinstance(new.failure, ValueError)
+    assert isinstance(new.failure, MigrationFailed)
     assert old.failure is None
     await cluster.close()
 

@@ -25,6 +25,7 @@ from millwheel.store.inspection import select
 from millwheel.store.port import NodeDeploy
 from millwheel.store.schema import metadata
 from millwheel.store.state_shape import CollectionShape, StateShape, state_shape
+from millwheel.store.state_views import MOST_VERSION, Versions
 from millwheel.store.views import VIEWS, install_views
 from millwheel.testing import inject
 from millwheel.testing.script import Script
@@ -303,7 +304,9 @@ async def test_a_holder_at_the_end_of_time_is_shown(
     owner = await Owner.take(postgres.store)
     ends = {"input_watermark": MAX_TIME, "low_watermark": MAX_TIME}
     await owner.write(owner.commit(owner.injector, **ends))
-    commit = owner.commit(**ends)
+    commit = owner.commit(
+        **{**ends, "low_watermark": START}
+    )  # nothing holds one at the end of time
     commit.timers = [owner.timer("a", due)]
     await owner.write(commit)
     assert (await _holder(postgres, "count"))[-1] == shown
@@ -570,7 +573,7 @@ async def test_every_state_view_and_each_of_its_columns_has_a_comment(
         assert all(columns.values()), view
     comment, columns = found["state_of_count"]
     assert comment is not None
-    assert "older version" in comment
+    assert "is below 2 waits for a migration" in comment
     assert "default" in (columns["minutes"] or "")
     assert "field version of" in (columns["version_2"] or "")
 
@@ -638,9 +641,10 @@ class Count2(msgspec.Struct):
     usual: float = 0.0
 
 
-async def test_what_an_older_version_wrote_is_shown_as_far_as_it_fits(
+async def test_what_waits_for_a_migration_is_not_shown_as_the_new_type(
     postgres: PostgresSite,
 ) -> None:
+    """Ten minutes may be ten hours in the next version: only the migration knows."""
     owner = await stateful(postgres, Count1)
     commit = owner.commit()
     commit.states = [
@@ -656,16 +660,70 @@ async def test_what_an_older_version_wrote_is_shown_as_far_as_it_fits(
     commit.states = [owner.state("new", {"minutes": 3, "usual": 0.5}, version=3)]
     await owner.write(commit)
     rows = await postgres.query("SELECT * FROM {v} ORDER BY key", v="state_of_count")
-    leap = datetime(2024, 2, 29, tzinfo=UTC)
     assert sorted(rows) == [
-        ("fits", 10, leap, True, None, 2),
+        ("fits", None, None, None, None, 2),
         ("large", None, None, None, None, 2),
         ("new", 3, None, None, 0.5, 3),
         ("other", None, None, None, None, 2),
         ("text", None, None, None, None, 2),
     ]
-    query = "SELECT key FROM {v} WHERE minutes > 5"
-    assert await postgres.query(query, v="state_of_count") == [("fits",)]
+    query = "SELECT key FROM {v} WHERE minutes > 2"
+    assert await postgres.query(query, v="state_of_count") == [("new",)]
+    query = "SELECT value FROM {v} WHERE key = '\"other\"' AND version = 2"
+    assert await postgres.query(query, v="states") == [([1, 2],)]
+
+
+async def test_what_does_not_fit_a_column_is_null(postgres: PostgresSite) -> None:
+    """Values of this version, written by code whose type says otherwise."""
+    owner = await stateful(postgres, Count2)
+    commit = owner.commit()
+    commit.states = [
+        owner.state("text", {"minutes": "ten", "since": "2023-02-29T00:00:00Z", "calm": 1}),
+        owner.state("fits", {"minutes": 10, "since": "2024-02-29T00:00:00Z", "calm": True}),
+        owner.state("large", {"minutes": 2**64 - 1, "since": 5, "usual": "much"}),
+        owner.state("other", [1, 2]),
+    ]
+    await owner.write(commit)
+    rows = await postgres.query("SELECT * FROM {v} ORDER BY key", v="state_of_count")
+    leap = datetime(2024, 2, 29, tzinfo=UTC)
+    assert sorted(rows) == [
+        ("fits", 10, leap, True, None, 2),
+        ("large", None, None, None, None, 2),
+        ("other", None, None, None, None, 2),
+        ("text", None, None, None, None, 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("version", "steps", "shown"),
+    [
+        (1, [], (0, MOST_VERSION)),
+        (3, [1, 2], (3, MOST_VERSION)),
+        (3, [1], (2, MOST_VERSION)),
+        (2, [1, 3], (2, 2)),
+        (2, [4], (0, 3)),
+    ],
+)
+def test_versions_without_a_migration_between_them_are_shown_alike(
+    version: int, steps: list[int], shown: tuple[int, int]
+) -> None:
+    assert Versions.of(version, steps) == shown
+
+
+async def test_a_view_is_made_anew_for_the_next_version_of_the_same_columns(
+    postgres: PostgresSite,
+) -> None:
+    """Dollars became cents."""
+    owner = await stateful(postgres, Place)
+    commit = owner.commit()
+    commit.states = [owner.state("old", {"x": 1})]
+    await owner.write(commit)
+    rows = "SELECT key, x FROM {v} ORDER BY key"
+    assert await postgres.query(rows, v="state_of_count") == [("old", 1)]
+    await deploy(postgres.store, count=counting(Place, version=3))
+    assert await postgres.query(rows, v="state_of_count") == [("old", None)]
+    await deploy(postgres.store, count=replace(counting(Place), migrates_from=[1, 3]))
+    assert await postgres.query(rows, v="state_of_count") == [("old", 1)]
 
 
 async def test_a_deploy_that_changes_nothing_touches_no_view(postgres: PostgresSite) -> None:
@@ -830,7 +888,7 @@ async def test_what_a_pipeline_keeps_is_seen_in_columns(postgres: PostgresSite) 
     pipeline.inject(NAMES, source, timestamp=lambda _: from_micros(START))
     pipeline.add(Watch(), NAMES.by(lambda name: name[0]))
     pipeline.sink(NOTHING, Discard())
-    engine = Engine(pipeline, postgres.store, clock=VirtualClock(START), close_at_end=True)
+    engine = Engine(pipeline, postgres.store, clock=VirtualClock(START))
     await engine.start()
     await engine.run()
     await engine.stop()
@@ -838,3 +896,24 @@ async def test_what_a_pipeline_keeps_is_seen_in_columns(postgres: PostgresSite) 
     assert rows == [("a", from_micros(START), 2, 1), ("b", from_micros(START), 1, 1)]
     rows = await postgres.query("SELECT * FROM {v} ORDER BY entry", v="state_of_watch_words")
     assert rows == [("a", "ab", 1, 1), ("a", "ac", 2, 1), ("b", "b", 1, 1)]
+
+
+async def test_no_view_and_no_function_shows_the_workers_secret(postgres: PostgresSite) -> None:
+    """Whoever may read them all can be no worker by that."""
+    secret = await postgres.store.peer_secret()
+    await deploy(postgres.store)
+    shown = await postgres.query(
+        "SELECT DISTINCT v.relname FROM pg_depend AS d JOIN pg_rewrite AS r ON r.oid = d.objid "
+        "JOIN pg_class AS v ON v.oid = r.ev_class WHERE d.refobjid = %s::regclass",
+        f'"{postgres.schema.name}".peer_secret',
+    )
+    assert shown == []
+    sources = await postgres.query(
+        "SELECT prosrc FROM pg_proc WHERE pronamespace = %s::regnamespace",
+        f'"{postgres.schema.name}"',
+    )
+    assert not [source for (source,) in sources if "peer_secret" in source]
+    for view in VIEWS[1:]:
+        rows = await postgres.query("SELECT x::text FROM {v} AS x", v=view)
+        assert secret.hex() not in repr(rows)
+        assert repr(secret) not in repr(rows)

@@ -10,12 +10,14 @@ from datetime import timedelta
 from functools import partial
 from random import Random
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table, Timer
 from millwheel.errors import CommitUnknown, GraphError, NotTheSameAgain, StoreUnavailable
@@ -1127,30 +1129,57 @@ class Told(Computation[Item, None]):
         ctx.produce(TALLY, Counted(item.key, item.number, 0))
 
 
+class Fickle(Relay):
+    """Says something else each time it runs on an item: 100 more; mended, it always adds 1000."""
+
+    def __init__(self, *, mended: bool = False) -> None:
+        super().__init__(HALVES)
+        self._mended = mended
+        self._runs = Counter[int]()
+
+    async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
+        number = record.value.number
+        self._runs[number] += 1
+        more = 1000 if self._mended else 100 * self._runs[number]
+        ctx.produce(HALVES, Item("k", more + number))
+
+
+def fickle(manner: str, code: Computation[Item, None]) -> Pipeline:
+    made = Pipeline("fickle", settings=FEW)
+    made.inject(ITEMS, script(ITEMS, VALUES), timestamp=time_of)
+    made.add(code, ITEMS.by(key_of), productions="weak", name="fickle")
+    if manner == "spread":
+        made.add(Told(), HALVES.spread())
+    else:
+        made.add(Tally(), HALVES.by(key_of))
+    made.sink(TALLY, Table("out", Counted, numbered=True))
+    return made
+
+
 @pytest.mark.parametrize("manner", ["by key", "spread"])
 async def test_code_that_does_not_do_the_same_again_is_found_out(manner: str) -> None:
-    """The second run says something else under the same id: neither dropped nor taken, and looked
-    for where the first one went."""
-    runs = Counter[int]()
+    """The second run of one worker says something else under the same id: neither dropped nor taken,
+    and looked for where the first one went."""
+    world = World(fickle(manner, Fickle()))
+    cut = False
 
-    class Fickle(Relay):
-        async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
-            number = record.value.number
-            runs[number] += 1
-            ctx.produce(HALVES, Item("k", 100 * runs[number] + number))
+    def lose(commit: Commit) -> None:
+        nonlocal cut
+        if commit.rows and not cut:
+            cut = True
+            raise CommitUnknown("the connection was lost")
 
-    def made() -> Pipeline:
-        made = Pipeline("fickle", settings=FEW)
-        made.inject(ITEMS, script(ITEMS, VALUES), timestamp=time_of)
-        made.add(Fickle(HALVES), ITEMS.by(key_of), productions="weak", name="fickle")
-        if manner == "spread":
-            made.add(Told(), HALVES.spread())
-        else:
-            made.add(Tally(), HALVES.by(key_of))
-        made.sink(TALLY, Table("out", Counted, numbered=True))
-        return made
+    world.on_durable = lose
+    with pytest.raises(NotTheSameAgain, match=r"stream 'halves'.*says something else"):
+        await world.run()
+    assert cut
 
-    world = World(made())
+
+@pytest.mark.parametrize("manner", ["by key", "spread"])
+async def test_the_first_value_stays_when_the_code_is_changed_after_a_crash(manner: str) -> None:
+    """A bug fix in weak code, deployed after a kill: values that were durable stay, which is counted
+    and logged once; all others are the new code's; and each start goes well."""
+    world = World(fickle(manner, Fickle()))
     reached = asyncio.Event()
 
     def stop(commit: Commit) -> Any:
@@ -1160,12 +1189,25 @@ async def test_code_that_does_not_do_the_same_again_is_found_out(manner: str) ->
         return asyncio.Event().wait()
 
     world.on_durable = stop
-    first = await world.start()
+    first = await world.start(worker=str(UUID(int=1)))
     await world.until(reached.is_set)
     world.on_durable = None
     await first.kill()
-    with pytest.raises(NotTheSameAgain, match=r"stream 'halves'.*says something else"):
-        await world.run()
+    kept = world.numbers()
+    assert kept
+    with capture_logs() as logs:
+        engine = await world.start(fickle(manner, Fickle(mended=True)), worker=str(UUID(int=2)))
+        await world.finish(engine)
+    assert world.numbers()[: len(kept)] == kept
+    assert {number % 100 for number in kept}.isdisjoint(
+        number % 100 for number in world.numbers()[len(kept) :]
+    )
+    assert sorted(number % 100 for number in world.numbers()) == [v.number for v in VALUES]
+    assert all(number >= 1000 for number in world.numbers()[len(kept) :])
+    receiver = "told" if manner == "spread" else "tally"
+    assert world.counter(receiver, "weak_changed") == len(kept)
+    (said,) = (line for line in logs if line["event"] == "weak_changed")
+    assert (said["computation"], said["stream"]) == (receiver, "halves")
 
 
 # -- several workers -----------------------------------------------------------------------------

@@ -39,7 +39,18 @@ from millwheel.windows import (
     instant,
 )
 from tests.drawing import examples
-from tests.test_runtime_world import ITEMS, QUICK, Gate, Item, World, at, key_of, script, time_of
+from tests.test_runtime_world import (
+    ITEMS,
+    QUICK,
+    Gate,
+    Item,
+    World,
+    at,
+    key_of,
+    read_on,
+    script,
+    time_of,
+)
 
 LISTS = Stream("lists", Pane[list[int]])
 SUMS = Stream("sums", Pane[int])
@@ -493,25 +504,25 @@ async def told_behind_a_far_item(
     await world.until(lambda: world.counter("make_lists", "processed") == len(first))
     await world.turns()
     source.append(inject(ITEMS, Item("a", 0, 300)))
-    engine.read_on()
+    read_on(engine)
     await world.until(lambda: gate.reached == 1)
     source.append(advance(ITEMS, at(second)))
     if timers_first:
-        engine.read_on()
+        read_on(engine)
         await world.turns()
     for item in then:
         source.append(inject(ITEMS, item))
-    engine.read_on()
+    read_on(engine)
     await world.until(lambda: world.interval("make_lists").input_watermark == to_micros(at(second)))
     await world.turns()
     gate.open()
     await world.turns()
     for item in after:
         source.append(inject(ITEMS, item))
-    engine.read_on()
+    read_on(engine)
     await world.turns()
     source.append(advance(ITEMS, at(500)))
-    engine.read_on()
+    read_on(engine)
     await world.turns()
     await world.close()
     assert world.store.timers() == []
@@ -898,7 +909,7 @@ async def bytes_of_a_record(entries: int) -> float:
     taken = len(world.commits)
     for number in range(20):
         source.append(inject(ITEMS, Item("a", number, (number * 7919) % entries)))
-        engine.read_on()
+        read_on(engine)
         await processed(entries + number + 1)
         await world.turns()
     await world.close()

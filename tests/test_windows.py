@@ -109,6 +109,15 @@ def test_a_window_over_an_hour_that_comes_twice_holds_both() -> None:
     assert days_of(hours, first)[1] - days_of(hours, first)[0] == timedelta(hours=2)
 
 
+def test_of_half_hours_in_an_hour_that_comes_twice_the_last_takes_ninety_minutes() -> None:
+    windows = Tumbling(minutes=30, zone="Europe/Berlin")
+    midnight = to_micros(datetime(2024, 10, 27, tzinfo=UTC))
+    minute = HOUR // 60
+    spans = {windows.of(midnight + number * minute) for number in range(-30, 150)}
+    found = sorted(((s.start - midnight) // minute, (s.end - s.start) // minute) for s in spans)
+    assert found == [(-30, 30), (0, 30), (30, 90), (120, 30)]
+
+
 def test_an_hour_that_is_jumped_over_has_no_window() -> None:
     zone = "Europe/Berlin"
     hours = Tumbling(hours=1, zone=zone)

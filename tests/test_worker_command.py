@@ -7,6 +7,7 @@ the URL of, as if somebody else ran it.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import shutil
@@ -175,8 +176,6 @@ WRONG: dict[tuple[str, ...], str] = {
     "authority of the machine: [Errno 2] No such file or directory",
     (*PEM, "--tls-any-host"): "TLS that trusts every authority the machine trusts must check the "
     "host too: anybody has such a certificate",
-    ("--listen", "0.0.0.0:0"): "a worker that listens on '0.0.0.0' can be reached by strangers: "
-    "give all workers a shared secret or certificates (mutual TLS), or listen on 127.0.0.1",
 }
 
 
@@ -277,6 +276,8 @@ def test_it_waits_for_more_until_sigterm_and_hands_everything_over(shell: Worker
     status = json.loads(ask(url, "/status")[1])
     assert (status["pipeline"], status["fenced"]) == (shell.name, 0)
     assert ask(url, "/nothing")[0] == 404
+    ((secret,),) = shell.rows("SELECT secret FROM {}", "peer_secret")
+    shown = ask(url, "/metrics")[1] + ask(url, "/status")[1]
     shell.wait(shell.total, worker)
     assert not shell.has_ended(), "there may be more"
     began = time.monotonic()
@@ -286,6 +287,10 @@ def test_it_waits_for_more_until_sigterm_and_hands_everything_over(shell: Worker
     events = [json.loads(line)["event"] for line in stderr.splitlines()]
     assert "stopping" in events
     assert "not_handed_over" not in events
+    shown += json.dumps(worker.log) + stderr
+    assert len(secret) == 32
+    for form in (secret.hex(), str(secret), base64.b64encode(secret).decode()):
+        assert form not in shown, "nobody is shown it"
     told = [line["event"] for line in worker.log] + events
     assert told.count("progress") <= 1, "every ten seconds"
     assert shell.free()
@@ -360,8 +365,13 @@ def test_a_secret_by_file_is_the_same_as_by_the_environment(shell: Workers) -> N
     stranger = shell.worker("--until-done", MILLWHEEL_SECRET="another sixteen bytes")
     told = stranger.until(lambda line: line["event"] in ("link_up", "link_down"))
     assert told["event"] == "link_down"
-    assert "secret" in told["reason"]
-    for running in (one, other, stranger):
+    assert "shared secret of the two workers is not the same" in told["reason"]
+    naive = shell.worker("--until-done")
+    told = naive.until(lambda line: line["event"] in ("link_up", "link_down"))
+    assert told["event"] == "link_down"
+    assert "the secret that is kept in the store" in told["reason"], "which one each goes by"
+    assert "the secret it was given" in told["reason"]
+    for running in (one, other, stranger, naive):
         assert running.end(signal.SIGTERM)[0] == 128 + signal.SIGTERM
 
 

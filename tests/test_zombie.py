@@ -391,9 +391,9 @@ async def test_who_reads_a_source_that_was_his_tells_who_has_it_now(
     cluster = Cluster(counting(values, replace(SHARED, lanes=3), sources=1))
     first, second = await cluster.join(), await cluster.join()
     await cluster.go(lambda: min(first.processed, second.processed) > 20)
-    (loser,) = (e for e in (first, second) if any(i.injector for i in e.intervals))
+    (loser,) = (e for e in (first, second) if any(i.source_task for i in e.intervals))
     (taker,) = (e for e in (first, second) if e is not loser)
-    (lost,) = (i for i in loser.intervals if i.injector)
+    (lost,) = (i for i in loser.intervals if i.source_task)
     wire = Wire(cluster, lambda commit: lost.id in {link.interval_id for link in commit.intervals})
     await cluster.go(lambda: wire.held)
     monkeypatch.setattr(Balancer, "__call__", lambda *_: [])  # it would move the source once more

@@ -6,8 +6,13 @@ again here. A value is told only after it is stored, and never goes back (I5).
 
 What senders have stored is kept by slot, not by interval (paper 7.2): a report covers the
 slots of its interval, and counts unless something newer, by its sequencer, is known of them.
-Slots that nobody reports any more keep their last value. So whoever has not heard yet that an
-interval was split does not run ahead of the part that is new to him.
+Slots that are not reported any more keep their last value. So a worker that has not heard yet
+of a split does not run ahead of the part that is new to it.
+
+A source whose partitions appear while it runs has a slot for the discovery of partitions, slot 0,
+and free slots for partitions to come. A free slot counts for nothing: the discovery promises no more
+than the least of all partitions that were found, so that it holds for those that a worker has
+not heard of (I17).
 """
 
 from __future__ import annotations
@@ -41,13 +46,20 @@ class Stretch(NamedTuple):
 
 
 class SlotWatermarks:
-    """The stored low watermarks of one computation over its slots ``[0, slots)``."""
+    """The stored low watermarks of one computation over its slots ``[0, slots)``.
+
+    Args:
+        free: further slots, which count from their first report on.
+    """
 
     __slots__ = ("_starts", "_stretches", "least")
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, free: int = 0) -> None:
         self._starts = [0]
         self._stretches = [Stretch(slots, -1, MIN_TIME)]
+        if free:
+            self._starts.append(slots)
+            self._stretches.append(Stretch(slots + free, -1, MAX_TIME))
         self.least = MIN_TIME
 
     def report(
@@ -75,8 +87,15 @@ class SlotWatermarks:
             self._stretches[place] = known._replace(end=slot)
             self._stretches.insert(place + 1, known)
 
+    def least_from(self, slot: int) -> int | None:
+        """The least of the reported slots from `slot` on; None: none was reported."""
+        found = zip(self._starts, self._stretches, strict=True)
+        return min(
+            (s.watermark for start, s in found if start >= slot and s.sequencer >= 0), default=None
+        )
+
     def least_awake(self) -> int | None:
-        """The least of what is not idle; None: all is."""
+        """The least of the slots that are not idle; None: all are."""
         return min((s.watermark for s in self._stretches if not s.idle), default=None)
 
     def _overlay(
@@ -106,9 +125,13 @@ class Watermarks:
         self._readers: dict[int, list[int]] = {}
         self._input: dict[int, int] = {}
 
-    def add_sender(self, computation: int, slots: int) -> None:
-        """A computation of `slots` slots (an injector: partitions); nothing is known of it yet."""
-        self._of[computation] = SlotWatermarks(slots)
+    def add_sender(self, computation: int, slots: int, free: int = 0) -> None:
+        """A computation of `slots` slots (an injector: partitions); nothing is known of it yet.
+
+        Args:
+            free: further slots, for partitions that may appear.
+        """
+        self._of[computation] = SlotWatermarks(slots, free)
 
     def add_reader(self, computation: int, senders: list[int]) -> None:
         """`computation` reads what the computations `senders` write."""
@@ -140,9 +163,13 @@ class Watermarks:
         """Whether every computation has stored the end of time for all its slots."""
         return all(of.least == MAX_TIME for of in self._of.values())
 
+    def least_from(self, computation: int, slot: int) -> int | None:
+        """The least that is stored of a computation's slots from `slot` on; None: nothing is."""
+        return self._of[computation].least_from(slot)
+
     def least_awake(self, computation: int) -> int | None:
-        """The least that is stored of the partitions of a source that are not idle, whoever has
-        them; None: all are."""
+        """The least that is stored of the partitions of a source that are not idle, whichever
+        workers own them; None: all are idle."""
         return self._of[computation].least_awake()
 
     def least(self, computation: int) -> int:

@@ -44,7 +44,7 @@ def pipeline(path: Path) -> Pipeline:
     made = Pipeline(SCHEMA)
     made.inject(
         PAYMENTS,
-        JsonLines(path),
+        JsonLines(path, follow=True),
         timestamp=lambda payment: payment.at,
         lateness=timedelta(seconds=10),
         id=lambda payment: payment.at.isoformat(),
@@ -62,7 +62,7 @@ async def lay_out(url: str, path: Path) -> int:
     begins = [now - hour * HOUR for hour in reversed(range(HOURS))]
     for low, high in pairwise([*begins, now + 2 * HOUR]):  # none is to be opened while this runs
         await store.open_bucket("named", 0, low, high)
-    engine = Engine(pipeline(path), store, close_at_end=False)
+    engine = Engine(pipeline(path), store, keep_open=True)
     await engine.start()
     await engine.run()
     await engine.stop()
@@ -88,7 +88,7 @@ def fill(url: str, computation: int, buckets: list[int], ids: int) -> None:
 async def point(url: str, path: Path, rows: Path, count: int) -> dict[str, Any]:
     """Start on the history, fill the filters, and only then let the rows come."""
     store = await PostgresStore(url, SCHEMA).open()
-    engine = Engine(pipeline(path), store, close_at_end=False)
+    engine = Engine(pipeline(path), store, keep_open=True)
     before = time.perf_counter()
     await engine.start()
     await engine.run()
@@ -98,7 +98,6 @@ async def point(url: str, path: Path, rows: Path, count: int) -> dict[str, Any]:
         await asyncio.sleep(0.02)
     ready = time.perf_counter() - before
     path.write_bytes(rows.read_bytes())
-    engine.read_on()
     found = await through(engine, count, int(count * WARM))
     maybes = sum(keeper.maybes for keeper in keepers)
     await engine.stop()

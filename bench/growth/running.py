@@ -30,10 +30,10 @@ async def run(
     rows: int,
     *,
     warm: int | None = None,
-    close_at_end: bool = True,
+    keep_open: bool = False,
 ) -> dict[str, Any]:
     """Start an engine on what is there, and let it go through the source's rows."""
-    engine = Engine(pipeline, store, close_at_end=close_at_end)
+    engine = Engine(pipeline, store, keep_open=keep_open)
     before = time.perf_counter()
     await engine.start()
     started = time.perf_counter() - before

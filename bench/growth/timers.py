@@ -31,7 +31,7 @@ ORDER BY slot, key, number::text COLLATE "C"
 async def lay_out(url: str, path: Path) -> int:
     """The tables; gives the number of the computation that sets timers."""
     store = await fresh_store(url, SCHEMA)
-    engine = Engine(pipeline(JsonLines(path)), store, close_at_end=False)
+    engine = Engine(pipeline(JsonLines(path)), store, keep_open=True)
     await engine.start()
     await engine.run()
     await engine.stop()
@@ -63,7 +63,7 @@ async def point(url: str, path: Path, rows: int) -> dict[str, Any]:
     of time."""
     store = await PostgresStore(url, SCHEMA).open()
     try:
-        return await run(pipeline(JsonLines(path)), store, rows, close_at_end=False)
+        return await run(pipeline(JsonLines(path)), store, rows, keep_open=True)
     finally:
         await store.close()
 

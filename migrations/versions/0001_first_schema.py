@@ -166,6 +166,16 @@ def upgrade() -> None:
         schema=schema,
     )
     op.create_table(
+        "peer_secret",
+        sa.Column("single", sa.Boolean(), nullable=False, comment="there is one row"),
+        sa.Column("secret", sa.LargeBinary(), nullable=False, comment="32 random bytes"),
+        sa.CheckConstraint("single"),
+        sa.PrimaryKeyConstraint("single"),
+        comment="What workers prove to each other that they know. Grant it to no role that only "
+        "reads: whoever knows it can be a worker",
+        schema=schema,
+    )
+    op.create_table(
         "pipeline",
         sa.Column(
             "name", sa.Text(), nullable=False, comment="the pipeline's name, also the schema's"

@@ -13,6 +13,7 @@ from rich.progress import Progress as Bar
 from rich.text import Text
 
 from millwheel.model import MAX_TIME, MIN_TIME, from_micros
+from millwheel.pipeline import Pipeline
 from millwheel.services.hosting import Progress
 
 BAR_SECONDS = 0.25
@@ -57,6 +58,28 @@ def showing(
                 bar.update(task, completed=progress.share, share=_share(progress.share))
 
         yield show, BAR_SECONDS
+
+
+def tell_of_the_end(pipeline: Pipeline, *, keep_open: bool) -> None:
+    """Say before anything is read whether event time will end with the input."""
+    injections = [node for node in pipeline.graph().nodes if node.injection is not None]
+    ends = [node.name for node in injections if node.injection and node.injection.source.bounded]
+    log = structlog.get_logger()
+    if len(ends) < len(injections):
+        log.info(
+            "input_goes_on",
+            without_end=[node.name for node in injections if node.name not in ends],
+            with_end=ends,
+            what_it_means="this goes on until it is stopped (Ctrl-C or SIGTERM)",
+        )
+    elif not keep_open:
+        log.info(
+            "event_time_will_end",
+            with_end=ends,
+            what_it_means="after the last row all windows close; rows that are appended later are "
+            "refused",
+            what_to_do="where the input goes on: follow=True on the source, or --keep-open",
+        )
 
 
 def _share(share: float) -> str:

@@ -52,6 +52,21 @@ OnePipeline = Annotated[
     ),
 ]  # fmt: skip
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+KeepOpen = Annotated[
+    bool,
+    typer.Option(
+        "--keep-open",
+        help="Leave windows open when an input with an end has been read, for rows that are "
+        "appended later. Without it event time is over then.",
+    ),
+]
+AcceptLate = Annotated[
+    bool,
+    typer.Option(
+        "--accept-late",
+        help="Process rows that come after event time is over as late ones, not as an error.",
+    ),
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
@@ -80,14 +95,8 @@ def _all(
 def run(
     target: Target,
     store: Store = None,
-    keep_open: Annotated[
-        bool,
-        typer.Option(
-            "--keep-open",
-            help="At the end of the input leave the watermark where it is: windows stay open for "
-            "what is appended later.",
-        ),
-    ] = False,
+    keep_open: KeepOpen = False,
+    accept_late: AcceptLate = False,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -116,12 +125,13 @@ def run(
                 "--workers runs to the end of the input and closes all windows there: it does not "
                 "go with --keep-open"
             )
-        run_crew(pipeline, target, store, workers, as_json=as_json)
+        run_crew(pipeline, target, store, workers, accept_late=accept_late, as_json=as_json)
         return
     run(
         pipeline,
         store,
         keep_open=keep_open,
+        accept_late=accept_late,
         as_json=as_json,
         inject_copies=2 if inject_twice else 1,
     )
@@ -136,8 +146,8 @@ def worker(
         str,
         typer.Option(
             metavar="HOST:PORT",
-            help="Where other workers reach this one. Port 0: any that is free. Other hosts than "
-            "loopback need a secret or TLS.",
+            help="Where other workers reach this one. Port 0: any that is free. On other "
+            "hosts than loopback use TLS, or a network that you trust.",
         ),
     ] = "127.0.0.1:0",
     advertise: Annotated[
@@ -161,7 +171,8 @@ def worker(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="What all workers of the pipeline know, 16 bytes or more. Else $MILLWHEEL_SECRET.",
+            help="The shared secret of all workers of the pipeline, 16 bytes or more. Else "
+            "$MILLWHEEL_SECRET; else the one that is kept in the store.",
             show_default=False,
         ),
     ] = None,
@@ -195,9 +206,12 @@ def worker(
     until_done: Annotated[
         bool,
         typer.Option(
-            "--until-done", help="End when all input is processed, and close all windows then."
+            "--until-done",
+            help="End when all input has ended and is processed, instead of waiting.",
         ),
     ] = False,
+    keep_open: KeepOpen = False,
+    accept_late: AcceptLate = False,
     stop_with_stdin: Annotated[bool, typer.Option("--stop-with-stdin", hidden=True)] = False,
     debug: Debug = False,
 ) -> None:
@@ -217,6 +231,8 @@ def worker(
         neighbourhood(listen, advertise, secret_file, encryption),
         http=None if http is None else Endpoint.parse(http),
         until_done=until_done,
+        keep_open=keep_open,
+        accept_late=accept_late,
         stop_with_stdin=stop_with_stdin,
     )
 

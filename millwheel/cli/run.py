@@ -9,7 +9,7 @@ import sys
 import structlog
 import typer
 
-from millwheel.cli.display import moment, showing
+from millwheel.cli.display import moment, showing, tell_of_the_end
 from millwheel.cli.output import print_json
 from millwheel.clock import SystemClock
 from millwheel.pipeline import Pipeline
@@ -25,15 +25,27 @@ from millwheel.store.presence import Presence, present
 
 
 def run(
-    pipeline: Pipeline, store: str | None, *, keep_open: bool, as_json: bool, inject_copies: int
+    pipeline: Pipeline,
+    store: str | None,
+    *,
+    keep_open: bool,
+    accept_late: bool,
+    as_json: bool,
+    inject_copies: int,
 ) -> None:
-    """Run the pipeline until its input is processed; tell how it went."""
+    """Run the pipeline until its input has ended and is processed; tell how it went."""
     address = StoreAddress.parse(store)
     with present(address, create=True) as presence:
-        require_version(presence.url, pipeline.name, migrate_now=address.embedded)
-        summary, interruption = loop.run(
-            _run(pipeline, presence, close_at_end=not keep_open, inject_copies=inject_copies)
+        require_version(presence.url, pipeline.name, address=address, migrate_now=address.embedded)
+        tell_of_the_end(pipeline, keep_open=keep_open)
+        work = _run(
+            pipeline,
+            presence,
+            keep_open=keep_open,
+            accept_late=accept_late,
+            inject_copies=inject_copies,
         )
+        summary, interruption = loop.run(work)
     _tell(summary, interruption, presence, keep_open=keep_open, as_json=as_json)
 
 
@@ -63,18 +75,26 @@ def _tell(
 
 
 def run_crew(
-    pipeline: Pipeline, target: str, store: str | None, workers: int, *, as_json: bool
+    pipeline: Pipeline,
+    target: str,
+    store: str | None,
+    workers: int,
+    *,
+    accept_late: bool,
+    as_json: bool,
 ) -> None:
-    """Run the pipeline in several processes until its input is processed; tell how it went."""
+    """Run the pipeline in several processes until its input has ended; tell how it went."""
     address = StoreAddress.parse(store)
     with present(address, create=True) as presence:
-        require_version(presence.url, pipeline.name, migrate_now=address.embedded)
-        summary, interruption = loop.run(_run_crew(pipeline, target, workers, presence))
+        require_version(presence.url, pipeline.name, address=address, migrate_now=address.embedded)
+        tell_of_the_end(pipeline, keep_open=False)
+        options = ["--accept-late"] if accept_late else []
+        summary, interruption = loop.run(_run_crew(pipeline, target, workers, presence, options))
     _tell(summary, interruption, presence, keep_open=False, as_json=as_json)
 
 
 async def _run_crew(
-    pipeline: Pipeline, target: str, workers: int, presence: Presence
+    pipeline: Pipeline, target: str, workers: int, presence: Presence, options: list[str]
 ) -> tuple[Summary, Interruption]:
     clock = SystemClock()
     name = pipeline.name
@@ -87,7 +107,8 @@ async def _run_crew(
         following = asyncio.create_task(progress.run())
         address = presence.address
         try:
-            crew = Crew(target, address.url or str(address.directory), workers, _pass_on, clock)
+            store = address.url or str(address.directory)
+            crew = Crew(target, store, workers, _pass_on, clock, options=options)
             outcome: Outcome = await crew.run(interruption.asked)
         finally:
             following.cancel()
@@ -114,7 +135,12 @@ def _pass_on(worker: int, said: dict[str, object] | str) -> None:
 
 
 async def _run(
-    pipeline: Pipeline, presence: Presence, *, close_at_end: bool, inject_copies: int
+    pipeline: Pipeline,
+    presence: Presence,
+    *,
+    keep_open: bool,
+    accept_late: bool,
+    inject_copies: int,
 ) -> tuple[Summary, Interruption]:
     with (
         Interruption() as interruption,
@@ -123,7 +149,8 @@ async def _run(
         run = Run(
             pipeline,
             presence.url,
-            close_at_end=close_at_end,
+            keep_open=keep_open,
+            accept_late=accept_late,
             inject_copies=inject_copies,
             beside=Beside(show, show_seconds, presence.renew),
         )

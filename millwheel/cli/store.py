@@ -28,7 +28,7 @@ from millwheel.store.inspection import (
     inspect,
     select,
 )
-from millwheel.store.migrate import HEAD, require_version, schema_version
+from millwheel.store.migrate import HEAD, migrate_command, require_version, schema_version
 from millwheel.store.presence import present
 from millwheel.streams import check_name
 
@@ -50,7 +50,7 @@ def migrate(target: str, store: str | None) -> None:
     address = StoreAddress.parse(store)
     with present(address, create=True) as presence:
         before = schema_version(presence.url, name)
-        require_version(presence.url, name, migrate_now=True)
+        require_version(presence.url, name, address=address, migrate_now=True)
     if before == HEAD:
         typer.echo(f"schema {name} is at version {HEAD} already")
     else:
@@ -71,15 +71,15 @@ def status(pipeline: str | None, store: str | None, *, as_json: bool) -> None:
     for number, one in enumerate(found):
         if number:
             typer.echo()
-        _print_status(one)
+        _print_status(one, address)
 
 
-def _print_status(status: PipelineStatus) -> None:
+def _print_status(status: PipelineStatus, address: StoreAddress) -> None:
     typer.echo(f"pipeline {status.name}")
     if not status.schema_current:
         typer.echo(
             f"  its schema is at version {status.schema_version}, and this code needs {HEAD}. "
-            f"Run: millwheel migrate {status.name}"
+            f"Run: {migrate_command(status.name, address)}"
         )
         return
     if not status.deployed:
@@ -87,7 +87,9 @@ def _print_status(status: PipelineStatus) -> None:
         return
     for worker in status.workers:
         typer.echo(f"  worker {worker.id[:8]}: {', '.join(_worker(worker))}")
-    if not status.workers:
+    if status.complete:
+        typer.echo("  complete: all input is processed, and event time is at its end")
+    elif not status.workers:
         typer.echo("  no worker runs it")
     for line in (*moving(status.intervals), *unowned(status)):
         typer.echo(f"  {line}")
@@ -112,16 +114,26 @@ def flow_text(flow: SourceFlow) -> str:
     text = f"{flow.pending:,} of {flow.cap:,} rows pending"
     if flow.latency is not None:
         text += f", acknowledged in {flow.latency:,.2f} s"
-    return text + ("" if flow.target is None else f" (target {flow.target:,.2f} s)")
+    text += "" if flow.target is None else f" (target {flow.target:,.2f} s)"
+    if flow.lag_rows is not None:
+        text += f", {flow.lag_rows:,} rows to read"
+    if flow.lag_bytes is not None:
+        text += f", {flow.lag_bytes:,} bytes to read"
+    return text
 
 
 def unowned(status: PipelineStatus) -> list[str]:
-    """What no live worker has, a line for each computation."""
+    """The intervals that no live worker has, a line for each computation; none if all is done."""
+    if status.complete:
+        return []
+    injectors = {one.name for one in status.computations if one.kind == "injector"}
     alive = {worker.id for worker in status.workers if worker.state == "running"}
     total = Counter(interval.computation for interval in status.intervals)
     free = Counter(i.computation for i in status.intervals if i.owner not in alive)
     return [
-        f"nobody has {number} of {total[name]} intervals of {name}: what is sent there waits"
+        f"{name}: {number} of {total[name]} partitions unowned; no rows are read"
+        if name in injectors
+        else f"{name}: {number} of {total[name]} key intervals unowned; records queue upstream"
         for name, number in free.items()
     ]
 

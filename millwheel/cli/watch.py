@@ -128,7 +128,7 @@ def _pipeline(status: PipelineStatus) -> list[str]:
     if not status.schema_current:
         return [
             f"pipeline {status.name}: its schema is at version {status.schema_version}, and this "
-            f"code needs {HEAD}. Run: millwheel migrate {status.name}"
+            f"code needs {HEAD}. Run: millwheel migrate {status.name}, with the same --store"
         ]
     if not status.deployed:
         return [f"pipeline {status.name}: made, but never run"]
@@ -139,6 +139,7 @@ def _pipeline(status: PipelineStatus) -> list[str]:
         _number(len(status.intervals), "interval"),
         *([f"{sum(rates):,.0f} records/s"] if rates else []),
         f"backlog {backlog:,}",
+        *(["complete"] if status.complete else []),
     ]
     at = status.at[:19].replace("T", " ")
     shown = [f"pipeline {status.name} at {at} UTC", f"  {' · '.join(figures)}"]

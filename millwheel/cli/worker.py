@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 import typer
 
-from millwheel.cli.display import showing
+from millwheel.cli.display import showing, tell_of_the_end
 from millwheel.errors import UsageError
 from millwheel.pipeline import Pipeline
 from millwheel.services import loop
@@ -37,12 +37,17 @@ def work(
     *,
     http: Endpoint | None,
     until_done: bool,
+    keep_open: bool,
+    accept_late: bool,
     stop_with_stdin: bool,
 ) -> None:
     """Be a worker until SIGTERM or Ctrl-C, or until all is done if that is what is asked for."""
     address = StoreAddress.parse(store)
     with present(address, create=True) as presence:
-        require_version(presence.url, pipeline.name, migrate_now=address.embedded)
+        require_version(presence.url, pipeline.name, address=address, migrate_now=address.embedded)
+
+        if not until_done:  # otherwise `run` has started it, and has said so
+            tell_of_the_end(pipeline, keep_open=keep_open)
 
         async def run() -> Interruption:
             seconds = pipeline.settings.progress_seconds if until_done else LINE_SECONDS
@@ -58,6 +63,8 @@ def work(
                     neighbourhood,
                     http=http,
                     until_done=until_done,
+                    keep_open=keep_open,
+                    accept_late=accept_late,
                     beside=Beside(show, show_seconds, presence.renew),
                 )
                 await worker.run(interruption.asked)

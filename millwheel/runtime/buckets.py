@@ -198,6 +198,10 @@ class Buckets:
         """Rows before it are acknowledged for good, and their ids forgotten: only remnants."""
         return self._source_floors.get(log, 0)
 
+    def source_end(self, log: int) -> int:
+        """No row of a source from this number on was ever sent: it would have a bucket."""
+        return max((b.high for (of, _), b in self._sources.items() if of == log), default=0)
+
     async def ensure_source(self, log: int, first: int, last: int | None = None) -> None:
         """Have the buckets of the rows from `first` to `last` before they are sent."""
         offset = max(first, self.source_floor(log))
@@ -271,13 +275,11 @@ class Buckets:
         dropped += await self._collect_sources()
         forgotten = self._stamps.now() - int(self._settings.id_retention_seconds * 1e6)
         for bucket in [b for b in self._named[:-1] if b.high <= forgotten]:
-            self._named = _without(self._named, bucket)  # first, so that nobody asks what goes
-            gone = await self._store.drop_bucket(bucket)
+            # It is asked until it is gone: rows that were not acknowledged may keep it.
+            if not await self._store.drop_bucket(bucket):
+                break
             self._named = _without(self._named, bucket)
-            if gone:
-                dropped.append(bucket.id)
-            else:
-                self._named.insert(0, bucket)
+            dropped.append(bucket.id)
         return dropped
 
     async def _collect_time(self) -> list[int]:

@@ -6,19 +6,19 @@ in it, and no state to go back to. It succeeds, is tried again, or is given up a
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from millwheel.bundles import BundleId
-from millwheel.codec import reason
+from millwheel.codec import KEY_CHARACTERS, reason, shown
 from millwheel.context import DEAD_LETTERS, BundleContext, Effects
 from millwheel.errors import InvariantBroken, UserCodeError
 from millwheel.model import Delivery, Key
 from millwheel.runtime.bundling import Bundling
 from millwheel.runtime.execution import dead_letter
 from millwheel.runtime.interval import Interval
-from millwheel.runtime.tasks import in_own_task, is_ours
+from millwheel.runtime.late_use import LateUses
+from millwheel.runtime.tasks import in_own_task, is_ours, raise_ours
 
 
 @dataclass
@@ -36,7 +36,9 @@ class Stateless:
         raise InvariantBroken("a bundle has no state")
 
 
-async def run_bundle(interval: Interval, bundling: Bundling, now: int) -> Effects:
+async def run_bundle(
+    interval: Interval, bundling: Bundling, now: int, late_uses: LateUses
+) -> Effects:
     """Hand the open bundle to user code; gives what it asks for, or what giving up leaves.
 
     Raises:
@@ -52,20 +54,24 @@ async def run_bundle(interval: Interval, bundling: Bundling, now: int) -> Effect
     cell = Stateless(first.key, first.key_text, first.slot)
     effects = Effects()
     effects.keeper = interval
-    context: BundleContext[Any, Any] = BundleContext(node.name, interval.step.routes, effects)
-    context._begin(BundleId(interval.id, bundling.number), members)
     for attempt in range(1, node.retries + 2):
+        context: BundleContext[Any, Any] = BundleContext(node.name, interval.step.routes, effects)
+        context._begin(BundleId(interval.id, bundling.number), members)
         context._open(cell, interval.input_watermark, interval.promised, now)
         try:
             await in_own_task(node.computation.process_bundle(tuple(members), context))
-        except (Exception, asyncio.CancelledError) as error:
+        except GeneratorExit:
+            raise
+        except BaseException as error:
             effects.clear()
             if is_ours(error):
-                raise
+                raise_ours(error)
             if attempt > node.retries:
                 return _give_up(interval, bundling, error, attempt, now)
         else:
             return effects
+        finally:
+            late_uses.end(context)
         for member in members:
             interval.step.renew(member)
     raise AssertionError("the last attempt returns or raises")
@@ -93,4 +99,4 @@ def _give_up(
 
 
 def _place(member: Delivery[Any]) -> str:
-    return f"of key {member.key!r}, log {member.log} number {member.seq}"
+    return f"of key {shown(member.key, KEY_CHARACTERS)}, log {member.log} number {member.seq}"

@@ -37,7 +37,14 @@ import msgspec
 
 from millwheel.bundles import Bundles
 from millwheel.errors import InvariantBroken
-from millwheel.model import NAME_BYTES, Delivery, is_derived, log_and_number, name_of
+from millwheel.model import (
+    NAME_BYTES,
+    Delivery,
+    digest_of,
+    is_derived,
+    log_and_number,
+    name_of,
+)
 from millwheel.runtime.dedup import another_value
 
 
@@ -153,7 +160,7 @@ class Bundling:
         for delivery in deliveries:
             name = name_of(delivery.id)
             if name in missing:
-                if delivery.id.hex() not in self._open:
+                if delivery.id.hex() not in self._open and self._says_otherwise(delivery):
                     raise another_value(delivery)
                 missing[name] = delivery
             else:
@@ -187,6 +194,15 @@ class Bundling:
         """Whether the next bundle is to be closed."""
         due = self.due_at()
         return due is not None and (due <= now or len(self._gathered) >= self._records)
+
+    def _says_otherwise(self, delivery: Delivery[Any]) -> bool:
+        """Whether a member that was made again differs from the one that the bundle was stored with.
+
+        That one may be outside of the store already, whoever made it: no other takes its place.
+        """
+        stored = [bytes.fromhex(id_) for id_ in self._open]
+        name, says = name_of(delivery.id), digest_of(delivery.id)
+        return (name, says) not in [(name_of(id_), digest_of(id_)) for id_ in stored]
 
     # -- the way of a bundle --------------------------------------------------------
 

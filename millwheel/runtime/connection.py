@@ -38,7 +38,7 @@ from millwheel.runtime.frames import (
     named,
 )
 from millwheel.runtime.greeting import Greeting
-from millwheel.runtime.network import Limits
+from millwheel.runtime.network import Limits, Visitor
 
 Kind = Literal[
     "closed",  # by this side, on purpose
@@ -50,13 +50,14 @@ Kind = Literal[
     "too long",  # a frame of this side that nobody would take
     "lost",  # the line broke
     "unreachable",  # it never came to be
+    "no TLS",  # the caller's TLS handshake failed
 ]
 
 LAST_WORDS: frozenset[Kind] = frozenset(("closed", "refused", "garbage", "too long"))
-"""Endings of which the other side is told; otherwise it would not hear, or said so itself."""
+"""Close reasons that are sent to the peer."""
 
 REASON_CHARACTERS = 500
-"""What the other side is told; some of it may be what itself said."""
+"""Longest reason that is sent to a peer, or taken from one. It may quote what the peer said."""
 
 
 class End(NamedTuple):
@@ -70,7 +71,7 @@ class End(NamedTuple):
 
 
 class Owner(Protocol):
-    """Who is told what becomes of a connection."""
+    """Hooks called on a connection's events."""
 
     def opened(self, connection: Connection) -> None:
         """It has a transport; the greeting begins."""
@@ -79,7 +80,11 @@ class Owner(Protocol):
         """It is up."""
 
     def received(self, connection: Connection, frame: Frame) -> None:
-        """A frame with something to say."""
+        """A frame with something to say.
+
+        Raises:
+            PeerError: no worker sends such a frame; the connection ends as garbage.
+        """
 
     def ended(self, connection: Connection, end: End) -> None:
         """It cannot be used any more. May be called within `Connection.send`."""
@@ -88,13 +93,24 @@ class Owner(Protocol):
         """It was full, and is not any more."""
 
     def gone(self, connection: Connection) -> None:
-        """Its transport is closed."""
+        """Its transport is closed, or never was ready. May be called twice."""
 
 
-class Connection(asyncio.Protocol):
-    """One connection; use it only while `up`."""
+class Connection(Visitor):
+    """One connection; use it only while `up`.
 
-    def __init__(self, owner: Owner, greeting: Greeting, clock: Clock, limits: Limits) -> None:
+    Args:
+        remote: the address it was accepted from.
+    """
+
+    def __init__(
+        self,
+        owner: Owner,
+        greeting: Greeting,
+        clock: Clock,
+        limits: Limits,
+        remote: str = "nowhere",
+    ) -> None:
         self._owner = owner
         self._greeting = greeting
         self._clock = clock
@@ -110,7 +126,7 @@ class Connection(asyncio.Protocol):
         """When the oldest ping that was not answered left."""
         self.up = False
         self.end_reason: End | None = None
-        self.remote = "nowhere"
+        self.remote = remote
 
     @property
     def peer(self) -> str:
@@ -184,16 +200,21 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def abandon(self) -> None:
-        """Let go of a connection whose making was cancelled: uvloop closes it and does not tell."""
+    def abandon(self, kind: Kind = "lost", text: str = "it was never made") -> None:
+        """End a connection that has no transport, or lost it untold: uvloop closes one whose making
+        was cancelled without a call to `connection_lost`."""
+        self.end(kind, text)
         self.abort()
         self.connection_lost(None)
+        self._owner.gone(self)
 
     # -- called by the transport --------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._since = self._heard = self._clock.monotonic()
+        self._heard = self._clock.monotonic()
+        if self._greeting.role == "caller":  # the time of a listener's greeting runs from accept on
+            self._since = self._heard
         self.remote = shown(transport.get_extra_info("peername"))
         self._transport.set_write_buffer_limits(high=self._limits.burst_bytes)
         self._owner.opened(self)
@@ -239,13 +260,14 @@ class Connection(asyncio.Protocol):
         elif isinstance(frame, Pong):
             self._asked = None
         elif isinstance(frame, Goodbye):
-            self.end("goodbye", frame.reason)
+            self.end("goodbye", _quoted(frame.reason))
         else:
             raise PeerError(f"a frame {named(frame)} after the greeting")
 
     def _greet(self, frame: Frame) -> None:
         if isinstance(frame, Refuse | Goodbye):
-            self.end("refused" if isinstance(frame, Refuse) else "goodbye", frame.reason)
+            kind: Kind = "refused" if isinstance(frame, Refuse) else "goodbye"
+            self.end(kind, _quoted(frame.reason))
             return
         try:
             answers = self._greeting.receive(frame)
@@ -277,6 +299,14 @@ class Connection(asyncio.Protocol):
     def _tell_drained(self) -> None:
         if self.up and not self.full:
             self._owner.drained(self)
+
+
+def _quoted(reason: str) -> str:
+    """A peer's reason as logs may have it: short, and on one line."""
+    short = reason[:REASON_CHARACTERS]
+    return "".join(
+        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in short
+    )
 
 
 def shown(peername: object) -> str:

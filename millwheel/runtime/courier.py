@@ -6,6 +6,19 @@ reached, and again, from the first that is not acknowledged, whenever a link com
 changes, or the receiver says that it missed something (decision 23). A receiver that is silent is asked
 first: it may be slow (decision 31). Acknowledgements go back over
 the link that the log's records came by. Low watermarks are told to everybody once they are stored.
+
+What comes over a link is believed of the owner of what it speaks of (I18, `millwheel.runtime.trust`):
+
+* `Deliver` and `Ask` of the owner of the log's interval, under the sequencer that the frame names. If
+  the store's last answer does not decide, nothing is taken: the store is asked, and then the peer is
+  answered as if it had just asked, so that it sends again at once;
+* `Acknowledge`, `Progress`, `Gap`, `NotMine` and `TooNew` of the worker that a stream is sent to and
+  that owns the receiving interval, about what was sent to it and is un-ACKed;
+* `Report` as `Neighbours.hear` says;
+* `Loose` and `RootReport` of any worker of the pipeline, since they may come by a third one: they
+  name a computation that reads the stream, and a token that is known.
+
+A frame that no worker sends raises `PeerError`, which closes its connection, and changes nothing.
 """
 
 from __future__ import annotations
@@ -13,13 +26,24 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from operator import ge
 from typing import TYPE_CHECKING, Any
 
-from millwheel.codec import apply_migrations, decode_key, leads
+import msgspec
+
+from millwheel.addresses import cell_address
+from millwheel.codec import apply_migrations, decode_key, is_key, leads, reason
+from millwheel.errors import MigrationFailed, PeerError
 from millwheel.model import Delivery, is_derived, record_id
-from millwheel.runtime.delivery import NOTHING, Due, Incoming, Outgoing, Verdict
+from millwheel.runtime.delivery import NOTHING, Due, Incoming, Outgoing, Verdict, check_runs
 from millwheel.runtime.frames import (
+    FRAME_INTERVALS,
+    FRAME_RECORDS,
+    FRAME_REPORTS,
+    FRAME_RUNS,
+    ID_BYTES,
     Acknowledge,
     Ask,
     Deliver,
@@ -40,17 +64,18 @@ from millwheel.runtime.frames import (
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.network import Link, Network
 from millwheel.runtime.tree import owner_bits
+from millwheel.runtime.trust import Word
 
 if TYPE_CHECKING:
     from millwheel.runtime.engine import Engine
     from millwheel.runtime.step import Step
 
-FRAME_RECORDS = 1000
 FRAME_BYTES = 1 << 20
 """Values in one frame, at the most; a longer record has one to itself."""
 
-FRAME_REPORTS = 10_000
-"""Trees that one frame tells of, at the most: 200 kB."""
+QUESTIONS_KEPT = 10_000
+"""Streams of one peer about which the store must be asked first. Any more are dropped: the peer asks
+again by itself."""
 
 QUEUED_MOST = 8
 """Times `max_unacked_records`: how many records of no log wait for a worker, or may be queued by
@@ -173,6 +198,9 @@ class Courier:
         self.refused: Counter[str] = Counter()
         """Frames that were not taken, by the reason."""
         self._told_too_new: set[str] = set()
+        self._doubted: dict[Link, dict[tuple[int, int], tuple[int, Ask]]] = {}
+        """By link, then by log and receiving interval: what a peer is asked to send again once the
+        store says that it owns the log, and how many looks at the store had begun when it came."""
 
     # -- who is there -----------------------------------------------------------------
 
@@ -207,12 +235,15 @@ class Courier:
         for remote in self._engine.neighbours.remotes():
             if remote.owner == link.peer:
                 remote.begin()
-        if self._engine.intervals:
-            link.send(Report([_reported(interval) for interval in self._engine.intervals]))
+        for report in _reports(self._engine.intervals):
+            link.send(report)
 
     def link_down(self, link: Link, reason: str) -> None:
         """What was on its way is sent again when the link is up again."""
         self._held_up.pop(link, None)
+        self._doubted.pop(link, None)
+        if not link.outgoing:
+            self._engine.neighbours.trust.forget(link.peer)
         if self._links.get(link.peer) is link:
             self._down_since[link.peer] = self._engine.clock.monotonic()
         for log in [log for log, source in self._sources.items() if source is link]:
@@ -306,11 +337,10 @@ class Courier:
                 had_a_turn.append((link, remote))
         for link, remote in had_a_turn:
             self._hold_up(link, remote)
-        if self._news:
-            report = Report([_reported(interval) for interval in self._news])
+        for report in _reports(self._news):
             for link in self._links.values():
                 link.send(report)
-            self._news.clear()
+        self._news.clear()
 
     def _hold_up(self, link: Link, remote: Remote) -> None:
         self._held_up.setdefault(link, {})[remote] = None
@@ -335,6 +365,7 @@ class Courier:
             _, owner = found
             if not stream.begun:
                 self.begin(remote, log)
+            stream.turn_to(link.peer)
             remote.streams[log] = remote.streams.pop(log)  # to the end: the others come first then
             while not link.full:
                 previous, taken = stream.take(FRAME_RECORDS, FRAME_BYTES)
@@ -383,7 +414,9 @@ class Courier:
             stream.acknowledge(seqs)
         link = self._sources.get(log)
         if link is not None:
-            link.send(Acknowledge(log, receiver, _runs(seqs)))
+            runs = _runs(seqs)
+            for first in range(0, len(runs), FRAME_RUNS):
+                link.send(Acknowledge(log, receiver, runs[first : first + FRAME_RUNS]))
 
     def report(self, owner: int, told: list[Told]) -> None:
         """Tell the worker whose tokens begin so, if it is another, what became of records of no
@@ -395,53 +428,67 @@ class Courier:
     # -- receiving --------------------------------------------------------------------
 
     def received(self, link: Link, frame: Frame) -> None:
-        """A frame of another worker."""
+        """A frame of another worker.
+
+        Raises:
+            PeerError: no worker sends such a frame.
+        """
         match frame:
             case Deliver():
                 self._receive(link, frame)
             case Acknowledge():
-                seqs = [seq for first, last in frame.seqs for seq in range(first, last + 1)]
-                self._engine.acknowledged(frame.log, frame.receiver, seqs)
+                self._take_acknowledgement(link, frame)
             case Ask():
                 self._answer(link, frame)
             case Progress():
-                self._take_progress(frame)
+                self._take_progress(link, frame)
             case Report():
                 self._engine.neighbours.hear(link.peer, frame.intervals)
             case NotMine():
-                self._lose_owner(frame)
+                self._lose_owner(link, frame)
             case Gap():
-                self._begin_anew(frame)
+                self._begin_anew(link, frame)
             case TooNew():
                 self._halt(link, frame)
             case Loose():
                 self._receive_loose(link, frame)
             case RootReport():
-                self._engine.stretches.hear(frame.told)
+                if self._engine.neighbours.trust.knows(link.peer):
+                    self._engine.stretches.hear(frame.told)
 
     def _receive(self, link: Link, frame: Deliver) -> None:
         """Records for an interval here: into its queue, in order, or refused.
 
-        Who has not heard that it was split sends records of slots that it has no more.
+        A sender that has not heard that it was split sends records of slots that it has no more.
         """
+        seqs = [row[0] for row in frame.records]
         interval = self._engine.holdings.held(frame.interval)
         if interval is None or not _has_slots(interval, frame.records):
             self.refused["not mine"] += 1
             link.send(NotMine(frame.log, frame.epoch, frame.interval))
             return
-        if not self._can_read(frame.records):
+        if frame.receiver != interval.step.id:
+            raise PeerError(
+                f"records for computation {frame.receiver} and interval {frame.interval}, which is "
+                f"one of computation {interval.step.id}"
+            )
+        if not frame.previous < seqs[0] or any(map(ge, seqs, islice(seqs, 1, None))):
+            raise PeerError(f"records of log {frame.log} whose numbers do not ascend")
+        deliveries = [self._delivery(frame.log, interval.step, row) for row in frame.records]
+        question = Ask(frame.log, frame.sequencer, frame.epoch, frame.interval, seqs[-1])
+        if not self._believes(link, question):
+            return
+        if not self._can_read(link, interval.step, frame.records):
             self.refused["too new"] += 1
             link.send(TooNew(frame.log, frame.epoch, frame.interval))
             return
-        if frame.log in self._engine.logs:
-            self._doubt(frame)
+        if not self._migrate(deliveries, frame.records):
             return
         name = (frame.log, frame.interval)
         stream = self._incoming.get(name)
         if stream is None:
             stream = self._incoming[name] = Incoming()
             self._takers.setdefault((frame.log, frame.receiver), {})[frame.interval] = stream
-        seqs = [row[0] for row in frame.records]
         match stream.judge((frame.sequencer, frame.epoch), frame.previous, seqs):
             case Verdict.IGNORED:
                 self.refused["old or a copy"] += 1
@@ -450,31 +497,61 @@ class Courier:
                 link.send(Gap(frame.log, frame.epoch, frame.interval, stream.last))
             case Verdict.TAKEN:
                 self._sources[frame.log] = link
-                try:
-                    log, receiver = frame.log, frame.receiver
-                    rows = [self._delivery(log, receiver, row) for row in frame.records]
-                    interval.intake.extend(rows)
-                except Exception as error:  # a migration failed; who starts again meets it again
-                    self._engine.fail(error)
+                interval.intake.extend(deliveries)
                 self._engine.wake(interval)
 
-    def _doubt(self, frame: Deliver) -> None:
-        """Somebody sends records of a log that is sent from here: he or this worker has lost it, and
-        does not know it yet. What is taken from him would be acknowledged to this worker itself. If
-        it is this one, its next commit tells; who has the log asks, and sends all of it again."""
-        self.refused["sent from here"] += 1
-        _, owner = self._engine.logs[frame.log]
-        if frame.sequencer > owner.sequencer:
-            self._engine.touch(owner, urgent=True)
+    def _believes(self, link: Link, question: Ask) -> bool:
+        """Whether a peer owns a log of which it sends or asks something.
+
+        If the store's last answer does not say so, the store is asked, and the question is answered
+        then. If the store names the peer though the log is sent from here, this worker has lost it
+        and does not know it yet; what is taken would be acknowledged to this worker itself. The next
+        commit tells, and the peer asks again.
+        """
+        trust = self._engine.neighbours.trust
+        word = trust.sends(link.peer, question.log, question.sequencer)
+        if word is Word.TRUE:
+            here = self._engine.logs.get(question.log)
+            if here is None:
+                return True
+            self.refused["sent from here"] += 1
+            self._engine.touch(here[1], urgent=True)
+        elif word is Word.FALSE:
+            self.refused["old or a copy"] += 1
+        else:
+            self.refused["not known to own it"] += 1
+            self._doubt(link, question, trust.looks)
+        return False
+
+    def _doubt(self, link: Link, question: Ask, looks: int) -> None:
+        """Ask the store before a peer is believed, and answer the peer then."""
+        doubted = self._doubted.setdefault(link, {})
+        stream = (question.log, question.interval)
+        if stream in doubted or len(doubted) < QUESTIONS_KEPT:
+            doubted[stream] = (looks, question)
+        self._engine.neighbours.look_up()
+
+    def reconsider(self) -> None:
+        """The store has answered: answer those whose questions had to wait for that."""
+        trust = self._engine.neighbours.trust
+        doubted, self._doubted = self._doubted, {}
+        for link, questions in doubted.items():
+            for looks, question in questions.values():
+                if trust.sends(link.peer, question.log, question.sequencer) is not Word.NEW:
+                    self._answer(link, question)
+                elif not trust.is_settled(looks):
+                    self._doubt(link, question, looks)
 
     def _answer(self, link: Link, question: Ask) -> None:
-        """Tell who asks whether all is here that was sent, and how much of it is durable."""
+        """Tell a sender whether all is here that it has sent, and how much of it is durable."""
         log, epoch, interval = question.log, question.epoch, question.interval
         if self._engine.holdings.held(interval) is None:
             if self._engine.holdings.knows(interval):
                 self._put_off(link, question)
             else:
                 link.send(NotMine(log, epoch, interval))
+            return
+        if not self._believes(link, question):
             return
         stream = self._incoming.get((log, interval))
         if stream is None:
@@ -496,58 +573,141 @@ class Courier:
         link.send(Progress(log, epoch, interval, done, takes=False))
 
     def _receive_loose(self, link: Link, frame: Loose) -> None:
-        """Records of no log: what cannot be taken is dropped, and comes again from its root."""
-        if not self._can_read(row for _, row in frame.records):
-            self.refused["too new"] += 1
-            return
-        receiver = frame.receiver
-        try:
-            found = [self._delivery(-token, receiver, row) for token, row in frame.records]
-        except Exception as error:  # as above
-            self._engine.fail(error)
-            return
-        self.refused["loose"] += self._engine.stretches.receive(receiver, found, link.peer)
+        """Records of no log: what cannot be taken is dropped, and comes again from its root.
 
-    def _can_read(self, rows: Iterable[Row]) -> bool:
-        """Whether this code knows all streams in a frame, and the versions they are sent as."""
+        They may come by a worker that has passed them on, so no owner is asked for: the peer must be
+        a worker of the pipeline, and the computation must read the stream.
+        """
+        engine = self._engine
+        step = engine.steps.get(frame.receiver)
+        if step is None or not engine.neighbours.trust.knows(link.peer):
+            self.refused["loose"] += len(frame.records)
+            return
+        rows = [row for _, row in frame.records]
+        if not all(row[8] for row in rows):
+            raise PeerError("a record of no log that has no id")
+        found = [self._delivery(-token, step, row) for token, row in frame.records]
+        if not self._can_read(link, step, rows):
+            self.refused["too new"] += 1
+        elif self._migrate(found, rows):
+            self.refused["loose"] += engine.stretches.receive(step, found, link.peer)
+
+    def _can_read(self, link: Link, step: Step, rows: Iterable[Row]) -> bool:
+        """Whether this code knows the streams in a frame as ones that the computation reads, and the
+        versions they are sent as. If not, the peer's code is of another generation.
+
+        Raises:
+            PeerError: it is of the same one.
+        """
         streams = self._engine.graph.streams
         for name, version in {(row[1], row[11]) for row in rows}:
-            stream = streams.get(name)
+            stream = streams.get(name) if name in step.codecs else None
             if stream is None or not leads(stream.migrations, version, stream.version):
+                if self._engine.neighbours.trust.generation(link.peer) == self._engine.generation:
+                    raise PeerError(
+                        f"records of version {version} of stream {name[:100]!r} for {step.name!r}, "
+                        f"which no code of generation {self._engine.generation} sends"
+                    )
                 return False
         return True
 
-    def _delivery(self, log: int, receiver: int, row: Row) -> Delivery[Any]:
-        seq, name, key_text, slot, ts, hold, stamp, size, id_, named, encoded, version, origin = row
-        stream = self._engine.graph.streams[name]
-        if version != stream.version:
-            encoded = apply_migrations(
-                encoded, version, stream.version, stream.migrations, f"stream {name!r}"
+    def _delivery(self, log: int, step: Step, row: Row) -> Delivery[Any]:
+        """A record of a frame; its value is still to be migrated if it is of another version.
+
+        Raises:
+            PeerError: no worker sends such a record.
+        """
+        seq, name, key_text, slot, ts, hold, stamp, _, id_, named, encoded, version, origin = row
+        if id_ and len(id_) != ID_BYTES:
+            raise PeerError(f"a record of stream {name[:100]!r} whose id has {len(id_)} bytes")
+        try:
+            key = decode_key(key_text)
+        except Exception as error:
+            raise PeerError(
+                f"a record of stream {name[:100]!r} with the key {key_text[:100]!r}: "
+                f"{reason(error)[:200]}"
+            ) from error
+        if not is_key(key) and not _is_cell(step, key_text, slot):
+            raise PeerError(
+                f"a record of stream {name[:100]!r} with the key {key_text[:100]!r}, which is no "
+                "str, int or tuple of these"
             )
+        stream = self._engine.graph.streams.get(name)
+        try:
+            if stream is not None and version == stream.version:
+                value = stream.codec.decode(encoded)
+            else:
+                value = msgspec.json.decode(encoded)
+        except Exception as error:
+            raise PeerError(
+                f"a record of stream {name[:100]!r} with the value {encoded[:100]!r}: "
+                f"{reason(error)[:200]}"
+            ) from error
         return Delivery(
-            decode_key(key_text), stream.codec.decode(encoded), ts, name, key_text, slot,
-            receiver, hold, size, encoded, log, seq, stamp,
-            id_ or record_id(log, seq), 0, named, origin,
+            key, value, ts, name, key_text, slot, step.id, hold, len(encoded), encoded, log, seq,
+            stamp, id_ or record_id(log, seq), 0, named, origin,
         )  # fmt: skip
 
-    def _stream(self, frame: Gap | NotMine | Progress | TooNew) -> tuple[Remote, Outgoing] | None:
-        """The stream that a receiver speaks of, unless it began anew since."""
-        for remote in self._engine.neighbours.remotes():
-            stream = remote.streams.get(frame.log) if remote.id == frame.interval else None
-            if stream is not None and stream.begun == frame.epoch:
-                return remote, stream
-        return None
+    def _migrate(self, deliveries: list[Delivery[Any]], rows: Iterable[Row]) -> bool:
+        """Bring values of other versions up to date. If a migration fails the worker stops: the peer
+        is not at fault, and a worker that starts again with this code meets the same record.
 
-    def _begin_anew(self, gap: Gap) -> None:
-        found = self._stream(gap)
+        Returns:
+            Whether all values are of this code's versions.
+        """
+        for delivery, row in zip(deliveries, rows, strict=True):
+            stream, version = self._engine.graph.streams[delivery.stream], row[11]
+            if version == stream.version:
+                continue
+            what = f"stream {stream.name!r}, key {delivery.key_text.decode()}"
+            decode = stream.codec.decode
+            try:
+                delivery.encoded = apply_migrations(
+                    delivery.encoded, version, stream.version, stream.migrations, what, decode
+                )
+            except MigrationFailed as error:
+                self._engine.fail(error)
+                return False
+            delivery.value = decode(delivery.encoded)
+        return True
+
+    def _stream(
+        self, link: Link, frame: Gap | NotMine | Progress | TooNew
+    ) -> tuple[Remote, Outgoing] | None:
+        """The stream that a peer speaks of, if that is sent to this peer, which is thought to own the
+        interval, and has not begun again since."""
+        remote = self._engine.neighbours.remote(frame.interval)
+        if remote is None or remote.owner != link.peer:
+            return None
+        stream = remote.streams.get(frame.log)
+        if stream is None or stream.to != link.peer or stream.begun != frame.epoch:
+            return None
+        return remote, stream
+
+    def _take_acknowledgement(self, link: Link, frame: Acknowledge) -> None:
+        """Records that were sent to a peer are durable there, with whatever intervals of the
+        computation it owns."""
+        check_runs(frame.seqs)
+        arrived: list[int] = []
+        for remote in self._engine.neighbours.remotes():
+            if remote.owner != link.peer or remote.step.id != frame.receiver:
+                continue
+            stream = remote.streams.get(frame.log)
+            if stream is not None and stream.to == link.peer:
+                arrived += stream.acknowledge(frame.seqs)
+        if arrived:
+            self._engine.acknowledged(frame.log, frame.receiver, arrived)
+
+    def _begin_anew(self, link: Link, gap: Gap) -> None:
+        found = self._stream(link, gap)
         if found is not None and not found[1].halted:
             remote, _ = found
             self.begin(remote, gap.log)
             self.has_work(remote)
 
-    def _take_progress(self, answer: Progress) -> None:
+    def _take_progress(self, link: Link, answer: Progress) -> None:
         """Nothing is lost but, perhaps, the word of what is durable."""
-        found = self._stream(answer)
+        found = self._stream(link, answer)
         if found is not None:
             remote, stream = found
             durable = stream.progress(answer.epoch, answer.done, takes=answer.takes)
@@ -555,17 +715,17 @@ class Courier:
                 self._engine.acknowledged(answer.log, remote.step.id, durable)
             self.has_work(remote)
 
-    def _lose_owner(self, refusal: NotMine) -> None:
-        """Who was thought to own it does not, or not yet: wait for what the store says."""
-        found = self._stream(refusal)
+    def _lose_owner(self, link: Link, refusal: NotMine) -> None:
+        """The worker that was thought to own it does not, or not yet: wait for what the store says."""
+        found = self._stream(link, refusal)
         if found is not None:
             remote = found[0]
-            remote.owner, remote.refused_by = None, remote.owner or remote.refused_by
+            remote.owner, remote.refused_by = None, link.peer
             self._engine.neighbours.look_up()
 
     def _halt(self, link: Link, refusal: TooNew) -> None:
-        """The owner's code is older than what it was sent: keep that until somebody else has it."""
-        found = self._stream(refusal)
+        """The owner's code is older than what it was sent: keep that until another worker has it."""
+        found = self._stream(link, refusal)
         if found is not None:
             remote, stream = found
             stream.halted = True
@@ -588,6 +748,21 @@ class Courier:
         await self._network.close()
 
 
+def _reports(intervals: Iterable[Interval]) -> Iterator[Report]:
+    """The stored low watermarks of some intervals, in frames that are not too long."""
+    taken: list[IntervalReport] = []
+    size = 0
+    for interval in intervals:
+        report = _reported(interval)
+        size += 1 + len(report[-1])
+        if taken and size > FRAME_INTERVALS:
+            yield Report(taken)
+            taken, size = [], 1 + len(report[-1])
+        taken.append(report)
+    if taken:
+        yield Report(taken)
+
+
 def _reported(interval: Interval) -> IntervalReport:
     percentiles = {percentile: kept.durable for percentile, kept in interval.percentiles.items()}
     return (interval.id, *interval.report(interval.durable), percentiles)
@@ -599,6 +774,12 @@ def in_order(delivery: Delivery[Any]) -> tuple[int, int]:
     return (delivery.log, delivery.seq) if delivery.log >= 0 else (-1, 0)
 
 
+def _is_cell(step: Step, key_text: bytes, slot: int) -> bool:
+    """Whether a key is that of a cell of the computation."""
+    grain = step.node.grain
+    return step.node.cells > 0 and cell_address(slot // grain, grain)[1:] == (key_text, slot)
+
+
 def _has_slots(interval: Interval, rows: Iterable[Row]) -> bool:
     low, high = interval.slots
     return all(low <= row[3] < high for row in rows)
@@ -608,7 +789,7 @@ def _runs(seqs: Iterable[int]) -> list[Run]:
     """Numbers as runs from the first to the last."""
     runs: list[Run] = []
     first = last = -2
-    for seq in sorted(seqs):
+    for seq in sorted(set(seqs)):
         if seq == last + 1:
             last = seq
             continue

@@ -11,8 +11,10 @@
 * "Maybe" asks the table, one look-up for all of a bundle. What is not rebuilt yet answers "maybe" to
   everything.
 
-A weak production is known by the name in its id, whatever it says. One that comes again and says
-something else is an error: what came of its input has changed (design, weak production).
+A weak production is known by the name in its id, whatever it says. If it comes again and says something
+else, what came of its input has changed. Made twice by one worker, that is an error: its code does not
+depend on its record alone. Made by two, the code may be another one since: the first value stays, the
+second is dropped and counted (decision 42).
 
 A computation added with ``exactly_once=False`` knows the ids in flight, and no others.
 """
@@ -29,7 +31,7 @@ from xxhash import xxh3_128_digest
 
 from millwheel.codec import shown
 from millwheel.errors import NotTheSameAgain, StoreError, StoreUnavailable
-from millwheel.model import Delivery, is_derived, name_of
+from millwheel.model import SLOTS, Delivery, digest_of, is_derived, name_of, run_of
 from millwheel.runtime.buckets import Buckets
 from millwheel.store.port import Store
 
@@ -198,7 +200,13 @@ class Dedup:
         capacity: int,
         inherited: frozenset[int],
         exactly_once: bool = True,
+        rekeyed: bool = False,
     ) -> None:
+        """
+        Args:
+            slots: those of the interval.
+            rekeyed: its records may have had other keys, and so other slots, under former code.
+        """
         self.exactly_once = exactly_once
         """Whether anything is remembered of what is not in flight."""
         self.inherited = inherited if exactly_once else frozenset()
@@ -207,7 +215,8 @@ class Dedup:
         self._store = store
         self._buckets = buckets
         self._computation = computation
-        self._slots = slots
+        self._slots = (0, SLOTS) if rekeyed else slots
+        """Where others may have noted ids of records that come here."""
         self._capacity = capacity
         self._seen: dict[int, Seen] = {}
         """By bucket."""
@@ -221,6 +230,11 @@ class Dedup:
         """Later copies of these that need an ACK of their own."""
         self.dropped = 0
         self.maybes = 0
+        self.changed = 0
+        """Weak productions dropped since the commit before, which said something else than the first
+        copy."""
+        self.last_changed: Delivery[Any] | None = None
+        """The last of them."""
 
     def seen_in(self, bucket: int) -> Seen:
         """What is remembered of a bucket; an inherited one starts out not ready."""
@@ -243,7 +257,7 @@ class Dedup:
         nowhere.
 
         Raises:
-            NotTheSameAgain: a weak production in flight has come again with another value.
+            NotTheSameAgain: a worker made a weak production in flight again, with another value.
         """
         if not self.exactly_once:
             return self._admit(deliveries), {}, []
@@ -338,12 +352,25 @@ class Dedup:
     def _join(self, first: Delivery[Any], newcomer: Delivery[Any]) -> None:
         """A copy of what is in flight: acknowledged with it, and counted once it is."""
         if newcomer.id != first.id:
-            raise another_value(newcomer)
-        copies = self._joined.get(newcomer.id, [])
+            self._compare(first.id, newcomer)
+        copies = self._joined.get(first.id, [])
         if any(newcomer.seq == c.seq and newcomer.log == c.log for c in (first, *copies)):
             self.dropped += 1
         else:
-            self._joined[newcomer.id] = [*copies, newcomer]
+            self._joined[first.id] = [*copies, newcomer]
+
+    def _compare(self, known: bytes, newcomer: Delivery[Any]) -> None:
+        """Judge a weak production whose name is known already: it is a copy, whatever it says.
+
+        Raises:
+            NotTheSameAgain: the same worker made both, and they differ.
+        """
+        if digest_of(known) == digest_of(newcomer.id):
+            return
+        if run_of(known) == run_of(newcomer.id):
+            raise another_value(newcomer)
+        self.changed += 1
+        self.last_changed = newcomer
 
     def landed(self, ids: Iterable[bytes]) -> list[Delivery[Any]]:
         """The records of these ids are durable: every copy, to be acknowledged."""
@@ -403,24 +430,27 @@ class Dedup:
         """Which of the maybes are in the table; they are counted.
 
         Raises:
-            NotTheSameAgain: the table has a weak production of the name, and with another value.
+            NotTheSameAgain: the table has a weak production of the name, of the same worker and with
+                another value.
         """
         found: set[bytes] = set()
         for bucket, deliveries in maybe.items():
-            ids = [(delivery.slot, delivery.id) for delivery in deliveries]
+            ids = [delivery.id for delivery in deliveries]
             known = await (
                 self._known_names(ids) if bucket == NAMED else self._known_in(bucket, ids)
             )
-            names = {name_of(id_) for id_ in known if is_derived(id_)}
+            names = {name_of(id_): id_ for id_ in known if is_derived(id_)}
             for delivery in deliveries:
-                if delivery.id not in known and names and name_of(delivery.id) in names:
-                    raise another_value(delivery)
-            found |= known
+                if delivery.id in known:
+                    found.add(delivery.id)
+                elif names and (first := names.get(name_of(delivery.id))) is not None:
+                    self._compare(first, delivery)
+                    found.add(delivery.id)
         self.maybes += sum(map(len, maybe.values()))
         self.dropped += len(found)
         return found
 
-    async def _known_in(self, bucket: int, ids: list[tuple[int, bytes]]) -> set[bytes]:
+    async def _known_in(self, bucket: int, ids: list[bytes]) -> set[bytes]:
         """Which of these a bucket has. If it was dropped, everything in it was acknowledged: what comes of
         it again is a remnant."""
         try:
@@ -430,9 +460,9 @@ class Dedup:
         except StoreError:
             if not await self._buckets.is_gone(bucket):
                 raise
-            return {id_ for _, id_ in ids}
+            return set(ids)
 
-    async def _known_names(self, ids: list[tuple[int, bytes]]) -> set[bytes]:
+    async def _known_names(self, ids: list[bytes]) -> set[bytes]:
         """Which of these the buckets of user-supplied ids have. What one held that was dropped is
         forgotten."""
         while True:
@@ -494,7 +524,10 @@ def another_value(delivery: Delivery[Any]) -> NotTheSameAgain:
     return NotTheSameAgain(
         f"a weak production of stream {delivery.stream!r}, key {delivery.key!r}, has come again and "
         f"says something else than before (id {delivery.id.hex()}): {shown(delivery.value, 300)}\n"
-        'The computation that writes the stream is added with productions="weak", but what it '
-        'produces does not depend on its record alone. Add it with productions="strong", or take '
-        "out what differs from run to run"
+        "One worker has run the code that writes the stream twice on the same record, and what it "
+        'produced differs. With productions="weak" it must depend on its record alone. Take out what '
+        "differs from run to run (the clock, random numbers, what is kept outside of the state) and "
+        "start again: values that have arrived stay as they are. If that cannot be taken out, the "
+        'computation needs productions="strong", and a pipeline with another name: in a deployed '
+        "one that cannot be changed"
     )

@@ -27,7 +27,9 @@ goes by the answer::
 
 Progress tells a number before which all that was taken is durable: the first that was not
 acknowledged. That is how a lost acknowledgement is mended. It says nothing of what is behind it (I1).
-An answer for another epoch than the present one counts for nothing.
+An answer for another epoch than the present one counts for nothing, and so does one of another worker
+than the stream goes to. What an answer names is cut down to what was sent to that worker and is not
+acknowledged: no peer can acknowledge what it never had (decision 41).
 
 An interval that is being given up takes no frames: *not mine*. If the store still names the owner who has just
 said so, the stream is held and he is asked before all is sent to him again.
@@ -42,11 +44,16 @@ record that comes twice, because a stream began anew, is dropped by its id like 
 from __future__ import annotations
 
 import enum
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import islice
+from operator import itemgetter
 from typing import Any
 
+from millwheel.errors import PeerError
 from millwheel.model import Delivery
+from millwheel.runtime.frames import Run
 
 NOTHING = -1
 """In place of the number sent before: the epoch begins."""
@@ -87,6 +94,8 @@ class Outgoing:
         "halted",
         "held",
         "last",
+        "reached",
+        "to",
         "unacked",
     )
 
@@ -109,6 +118,16 @@ class Outgoing:
         self.held = False
         """The receiver takes nothing now, and may have all: it is asked before anything is sent."""
         self.last = NOTHING
+        self.to = ""
+        """The worker that it was last sent to."""
+        self.reached = NOTHING
+        """The highest number sent to that worker, in whatever epoch."""
+
+    def turn_to(self, worker: str) -> None:
+        """From here on it is sent to this worker."""
+        if worker != self.to:
+            self.to = worker
+            self.reached = NOTHING
 
     def append(self, delivery: Delivery[Any]) -> None:
         """One more record, after those before it."""
@@ -165,16 +184,31 @@ class Outgoing:
             unsent.popleft()
         if taken:
             self.last = taken[-1].seq
+            self.reached = max(self.reached, self.last)
         return previous, taken
 
-    def acknowledge(self, seqs: Iterable[int]) -> None:
-        """The receiver has these; numbers of other intervals are passed over."""
-        pop = self.unacked.pop
-        before = len(self.unacked)
-        for seq in seqs:
-            pop(seq, None)
-        if len(self.unacked) < before:
+    def acknowledge(self, runs: Sequence[Run]) -> list[int]:
+        """The worker that it is sent to has these, in ascending runs; numbers of other intervals are
+        passed over.
+
+        Returns:
+            The numbers among them that were sent to that worker and were un-ACKed. The work for it is
+            bounded by the distance between the first and the last of those, whatever `runs` says.
+        """
+        unacked = self.unacked
+        if not unacked:
+            return []
+        first, reached = next(iter(unacked)), self.reached
+        found: list[int] = []
+        for low, high in islice(runs, bisect_left(runs, first, key=_end_of_run), None):
+            if low > reached:
+                break
+            found += filter(unacked.__contains__, range(max(low, first), min(high, reached) + 1))
+        for seq in found:
+            del unacked[seq]
+        if found:
             self._heard()
+        return found
 
     def progress(self, epoch: int, done: int, *, takes: bool = True) -> list[int]:
         """The receiver has all that it was asked about, and works at it.
@@ -191,7 +225,11 @@ class Outgoing:
             return []
         self._heard()
         self.held = not takes
-        return [seq for seq in self.unacked if seq < done]
+        last = self.last
+        found = [seq for seq in self.unacked if seq < done and seq <= last]
+        for seq in found:
+            del self.unacked[seq]
+        return found
 
     def _heard(self) -> None:
         self._asked = 0
@@ -220,6 +258,24 @@ class Outgoing:
         self._asked = 0
         self._patience = min(2 * self._patience, LONGEST_PATIENCE_SECONDS)
         return Due.BEGIN
+
+
+_end_of_run = itemgetter(1)
+
+
+def check_runs(runs: Iterable[Run]) -> None:
+    """See that runs of numbers are not empty, ascend, and do not overlap.
+
+    Raises:
+        PeerError: they are not as every worker sends them.
+    """
+    end = NOTHING
+    for low, high in runs:
+        if not end < low <= high:
+            raise PeerError(
+                f"numbers that no worker acknowledges: a run from {low} to {high} behind {end}"
+            )
+        end = high
 
 
 class Verdict(enum.Enum):

@@ -7,12 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from millwheel.graph import Graph, Node
 from millwheel.model import SLOTS
+from millwheel.runtime.trial import try_migrations
 from millwheel.sinks import Table
+from millwheel.store.generations import SHARED
 from millwheel.store.port import Deployment, NodeDeploy, StreamDeploy
 from millwheel.store.state_shape import state_shape
+from millwheel.streams import Input
 
 if TYPE_CHECKING:
     from millwheel.runtime.engine import Engine
+
+DISCOVERY = "discovery of partitions"
+"""In place of a partition's identity: the interval of the task that looks for partitions."""
 
 
 async def deploy(engine: Engine) -> Deployment:
@@ -33,6 +39,7 @@ async def deploy(engine: Engine) -> Deployment:
         for use in uses
         if isinstance(use.sink, Table)
     }
+    await try_migrations(engine)
     stamp = engine.stamps.next()
     return await engine.patiently(  # commits of those who are there may be in its way
         lambda: engine.store.deploy(
@@ -52,6 +59,8 @@ def node_deploy(graph: Graph, node: Node, lanes: int) -> NodeDeploy:
     sources: list[str] = []
     if node.injection is not None:
         sources = [partition.identity for partition in node.injection.source.partitions()]
+        if node.injection.growing is not None:
+            sources = [DISCOVERY]
         slots = [(number, number + 1) for number in range(len(sources))]
     else:
         grain = node.grain
@@ -67,7 +76,13 @@ def node_deploy(graph: Graph, node: Node, lanes: int) -> NodeDeploy:
         upstream=[other.name for other in graph.upstream(node)],
         slots=slots,
         sources=sources,
-        migrates_from=_migrates_from(node),
+        migrates_from=sorted(computation.migrations) if computation else [],
+        shared_migrates_from=sorted(computation.shared_migrations) if computation else [],
+        keys={
+            i.stream.name: i.keys
+            for i in node.inputs
+            if isinstance(i, Input) and i.keys is not None
+        },
         shape=state_shape(node.layout),
         shared=state_shape(node.shared),
     )
@@ -77,18 +92,5 @@ def _fingerprint(node: Node) -> dict[str, Any]:
     """The types that a node stores: of its state, and of what its keys share."""
     found = dict(node.layout.fingerprint) if node.layout else {}
     if node.shared is not None:
-        found["shared"] = node.shared.fingerprint["plain"]
+        found[SHARED] = node.shared.fingerprint["plain"]
     return found
-
-
-def _migrates_from(node: Node) -> list[int]:
-    """The versions from which everything that a node stores can be brought up to date."""
-    computation = node.computation
-    if computation is None:
-        return []
-    versions = set(computation.migrations)
-    if node.shared is not None:
-        stateless = node.layout is None or node.layout.stateless
-        also = set(computation.shared_migrations)
-        versions = also if stateless else versions & also
-    return sorted(versions)

@@ -33,7 +33,10 @@ from millwheel.runtime.housekeeping import Housekeeping
 from millwheel.runtime.injector import Injector
 from millwheel.runtime.interval import Interval, Ownership
 from millwheel.runtime.lane import Lane
+from millwheel.runtime.late_use import LateUses
 from millwheel.runtime.lease import Lease
+from millwheel.runtime.letters import DeadLetterLog
+from millwheel.runtime.lineage import mark_of
 from millwheel.runtime.load import Meter, Process
 from millwheel.runtime.neighbours import Neighbours
 from millwheel.runtime.network import Network
@@ -42,11 +45,13 @@ from millwheel.runtime.placing import Pauses
 from millwheel.runtime.promises import Promises
 from millwheel.runtime.recovery import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
 from millwheel.runtime.sent import SentLog
+from millwheel.runtime.source_task import SourceTask
 from millwheel.runtime.step import NOBODY, Step, StreamRoute, WeakRoute, connect
 from millwheel.runtime.stretches import Stretches
 from millwheel.runtime.tasks import end
 from millwheel.store.port import (
     DeadLetter,
+    Deployment,
     Store,
 )
 
@@ -65,8 +70,10 @@ class Engine:
     """Runs one pipeline on one store, in this event loop.
 
     Args:
-        close_at_end: when every source has ended, move the watermark to the end of time,
-            so that all windows close; otherwise leave it where the data put it.
+        keep_open: leave event time where the data put it when a bounded source ends. Otherwise its
+            partitions promise the end of time, and once all sources have, every window closes.
+        accept_late: process rows that come after event time has ended, as late ones; otherwise they
+            are an error.
         inject_copies: how often each source row is delivered; 2 to test deduplication.
         guard_shared: fail a record that changes `Context.shared`, which it may only read; costs an
             encoding of the table for each key in a chunk.
@@ -86,7 +93,8 @@ class Engine:
         store: Store,
         *,
         clock: Clock | None = None,
-        close_at_end: bool = True,
+        keep_open: bool = False,
+        accept_late: bool = False,
         inject_copies: int = 1,
         guard_shared: bool = False,
         run_weak_twice: bool = False,
@@ -102,7 +110,8 @@ class Engine:
         self.clock = clock or SystemClock()
         self.process = process or Process()
         self._meter = Meter(self.clock, self.process)
-        self.close_at_end = close_at_end
+        self.keep_open = keep_open
+        self.accept_late = accept_late
         self.inject_copies = inject_copies
         self.guard_shared = guard_shared
         self.run_weak_twice = run_weak_twice
@@ -115,6 +124,8 @@ class Engine:
         self.promises = Promises(self)
         self.fusion = Fusion(self)
         """Which computations run back to back."""
+        self.rekeyed: frozenset[str] = frozenset()
+        """Computations whose records may have had other keys under former code."""
         self.steps: dict[int, Step] = {}
         self.logs: dict[int, tuple[SentLog, Interval]] = {}
         self.holdings = Holdings(self)
@@ -125,10 +136,13 @@ class Engine:
         self.processed = 0
         """Records and timers whose effects are durable, since this start."""
         self.done = asyncio.Event()
-        """Every source has ended, and everything that came of it is stored."""
+        """No source has a row to read, now or ever, and all effects of those read are stored. Cleared
+        when a row comes."""
         self.lease = Lease(self.clock, self.settings.lease_seconds)
         self.out_of_touch: frozenset[str] = frozenset()
         """The workers that share the pipeline, if this one cannot since it does not reach them."""
+        self.generation = 0
+        """Of the code that this worker runs; known once it has deployed."""
         self.paused: frozenset[int] = frozenset()
         """The injectors, by computation, that an operator wants to rest."""
         self.observer = Observer()
@@ -139,6 +153,8 @@ class Engine:
         """Nothing new is read or run: what is finished is committed, and that is all."""
         self.letting_go = False
         """Of everything it has: no lane may begin to work on it again meanwhile."""
+        self.late_uses = LateUses(self.log, self.fail)
+        self.letters = DeadLetterLog(self.log, self.clock, self.steps)
         self._failure: BaseException | None = None
         self._failed = asyncio.Event()
         self._clock_is_off = False
@@ -171,6 +187,9 @@ class Engine:
             before = self.clock.now()
             self.tell_time(before, await self.patiently(self.store.now))
         deployment = await deploy(self)
+        self.generation = deployment.generation
+        self.rekeyed = deployment.rekeyed
+        self._tell_rekeyed(deployment)
         asked = self.clock.monotonic()
         await self.store.register_worker(
             self.worker,
@@ -186,7 +205,7 @@ class Engine:
             id_ = deployment.computations[node.name]
             kind = WeakRoute if node.is_weak else StreamRoute
             routes = {s.name: kind(s, node.sinks.get(s.name, [])) for s in node.writes}
-            self.steps[id_] = Step(id_, place, node, routes)
+            self.steps[id_] = Step(id_, place, node, routes, mark_of(self.worker))
         by_name = {step.name: step for step in self.steps.values()}
         for step in self.steps.values():
             connect(by_name, step.node, step.routes)
@@ -212,6 +231,26 @@ class Engine:
             lanes=len(self.lanes),
             generation=deployment.generation,
         )
+
+    def _tell_rekeyed(self, deployment: Deployment) -> None:
+        """Log which key extractors this deploy has changed, and what that leaves behind."""
+        for name, stream in deployment.newly_rekeyed:
+            node = self.graph.by_name[name]
+            does = "records not acknowledged come again under the new keys, and count once"
+            to_do = "nothing"
+            if node.named:
+                does = "ids are taken anew: rows not acknowledged so far, whose ids differ, count again"
+                to_do = "if that must not be, deploy such a change when all rows are acknowledged"
+            elif node.kind == "computation" and node.layout and not node.layout.stateless:
+                does += "; state of keys that are given no more stays, and nothing reads it"
+                to_do = f"see the view state_of_{name} for keys of the former kind"
+            self.log.warning(
+                "key_extractor_changed",
+                computation=name,
+                stream=stream,
+                what_it_means=does,
+                what_to_do=to_do,
+            )
 
     async def _wait_for_others(self) -> None:
         """A worker known to be dead is ended at once; a live one keeps its intervals."""
@@ -244,6 +283,7 @@ class Engine:
         finally:
             for wait in waits:
                 wait.cancel()
+        self.late_uses.check_tasks(all_is_done=self.done.is_set())
         if self._failure is not None:
             raise self._failure
 
@@ -252,8 +292,8 @@ class Engine:
         self.stopping = True
         if self.courier is not None and self._failure is None:
             await self._hand_everything_over()
-        for injector in self.injectors:
-            await injector.stop()
+        for task in self.source_tasks:
+            await task.stop()
         for lane in self.lanes:
             await lane.stop_running()
         healthy = self._failure is None
@@ -295,24 +335,19 @@ class Engine:
     async def kill(self) -> None:
         """End without order, as a crash would: no commit, no farewell."""
         self.stretches.close()
+        self.letters.flush(all_of_them=True)
         await end(list(self._tasks))
         for lane in self.lanes:
             await lane.stop_running()
             await lane.close()
-        for injector in self.injectors:
-            await injector.stop()
-            injector.close()
+        for task in self.source_tasks:
+            await task.stop()
+            task.close()
         for interval in self.intervals:
             if interval.part_file is not None:
                 interval.part_file.close()
         if self.courier is not None:
             await self.courier.close()
-
-    def read_on(self) -> None:
-        """Read what was added to the sources since they ended; `done` is awaited anew."""
-        self.done.clear()
-        for injector in self.injectors:
-            injector.read_on()
 
     def now(self) -> int:
         """Wall time in microseconds: that of the store where others share it, so that a timer or
@@ -357,9 +392,14 @@ class Engine:
         return self.holdings.intervals
 
     @property
+    def source_tasks(self) -> list[SourceTask]:
+        """The tasks of the injectors' intervals that it holds."""
+        return [i.source_task for i in self.holdings.intervals if i.source_task is not None]
+
+    @property
     def injectors(self) -> list[Injector]:
-        """The injectors of the partitions that it holds."""
-        return [i.injector for i in self.holdings.intervals if i.injector is not None]
+        """Those of them that read a partition."""
+        return [task for task in self.source_tasks if isinstance(task, Injector)]
 
     @property
     def is_shared(self) -> bool:
@@ -385,6 +425,21 @@ class Engine:
         )
         self._lane_of[interval] = lane
         lane.add(interval)
+
+    def lane_of(self, interval: Interval) -> Lane:
+        """The lane of an interval that is held here."""
+        return self._lane_of[interval]
+
+    def partitions_appeared(self, interval_ids: list[int]) -> None:
+        """There are intervals for partitions that were found: a worker that is alone takes them;
+        otherwise they are placed like all others."""
+        if self.courier is None:
+            self.spawn(self._take_partitions(interval_ids), "new partitions")
+        else:
+            self.neighbours.look_up()
+
+    async def _take_partitions(self, interval_ids: list[int]) -> None:
+        await self.holdings.take([id_ for id_ in interval_ids if not self.holdings.knows(id_)])
 
     async def drain(self, interval: Interval) -> None:
         """Let what an interval has begun be finished and stored, if it is still here."""
@@ -442,13 +497,13 @@ class Engine:
         """
         if computations == self.paused:
             return
-        resting = [injector for injector in self.injectors if injector.paused]
+        resting = [task for task in self.source_tasks if task.paused]
         self.paused = computations
         names = [step.name for id_, step in self.steps.items() if id_ in computations]
         self.log.info("injectors_paused", injectors=names)
-        for injector in resting:
-            if not injector.paused:
-                injector.resume()
+        for task in resting:
+            if not task.paused:
+                task.resume()
         self.check_finished()
 
     # -- between this worker's intervals ----------------------------------------------------
@@ -520,14 +575,12 @@ class Engine:
         self._credit(owners)
 
     def acknowledged(self, log: int, receiver: int, seqs: list[int]) -> None:
-        """Another worker says that records of a log here are durable there."""
+        """Records of a log here are durable on another worker. The courier has seen to it that they
+        were sent there and were un-ACKed."""
         found = self.logs.get(log)
         if found is None:
             return
         sent, owner = found
-        for remote in self.neighbours.remotes():
-            if remote.step.id == receiver and log in remote.streams:
-                remote.streams[log].acknowledge(seqs)
         self._arrived(sent, owner, receiver, seqs)
         self._credit([owner])
 
@@ -579,8 +632,8 @@ class Engine:
         for owner in owners:
             self.touch(owner, urgent=owner.has_news())
             self.wake(owner)
-            if owner.injector is not None:
-                owner.injector.acknowledged()
+            if owner.source_task is not None:
+                owner.source_task.acknowledged()
 
     def _reader_bit(self, owner: Interval, receiver: int) -> int:
         for route in owner.step.routes.values():
@@ -633,17 +686,18 @@ class Engine:
                 pause = min(LONGEST_PAUSE_SECONDS, pause * 2)
 
     def check_finished(self) -> None:
-        """Set `done` when every source has ended and nothing is left to do."""
-        if self.paused or not all(injector.ended for injector in self.injectors):
+        """Set `done` when no source has a row and nothing is left to do."""
+        tasks = self.source_tasks
+        if self.paused or not all(task.has_nothing for task in tasks):
             return
         now = self.now()
         if self.courier is not None and not self.promises.watermarks.all_at_end():
-            return  # others have work left, or intervals that are nobody's
-        if self.close_at_end:
-            finished = all(interval.is_finished(now) for interval in self.intervals)
-        else:
-            finished = all(interval.is_idle(now) for interval in self.intervals)
-        if finished and not any(lane.busy for lane in self.lanes):
+            return  # other workers have work left, or some intervals have no owner
+        ended = not self.keep_open and all(task.ended for task in tasks)
+        through = Interval.is_finished if ended else Interval.is_idle
+        if all(through(interval, now) for interval in self.intervals) and not any(
+            lane.busy for lane in self.lanes
+        ):
             self.done.set()
 
     # -- what there is to tell --------------------------------------------------------------
@@ -657,7 +711,7 @@ class Engine:
             "low_watermark": min(sinks, default=MAX_TIME),
             "backlog": sum(len(interval.intake) for interval in self.intervals),
             "unacked": sum(log.unacked for log, _ in self.logs.values()),
-            "share": min((i.progress() for i in self.injectors), default=1.0),
+            "share": _least_share(self.source_tasks),
             "wall_timers": sum(i.next_wall_timer() is not None for i in self.intervals),
         }
 
@@ -669,3 +723,10 @@ class Engine:
             **self._meter.take(self.intervals),
             "unreached": unreached,
         }
+
+
+def _least_share(tasks: list[SourceTask]) -> float | None:
+    """How much of the input has been read, 0 to 1; None if some of it has no end."""
+    shares = [task.progress() for task in tasks]
+    known = [share for share in shares if share is not None]
+    return None if len(known) < len(shares) else min(known, default=1.0)

@@ -9,15 +9,15 @@ that it runs in ends this run too; it runs again *apart*, each item in a task of
 
 from __future__ import annotations
 
-import asyncio
 import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable
+from sys import getrefcount
 from typing import Any
 
 import msgspec
 
-from millwheel.codec import LETTER_CHARACTERS, reason, shown, storable
+from millwheel.codec import KEY_CHARACTERS, LETTER_CHARACTERS, reason, shown, storable
 from millwheel.context import DEAD_LETTERS, Context, Effects, TimerIdentity
 from millwheel.errors import UserCodeError
 from millwheel.model import Delivery, Firing, Record, Timer
@@ -25,10 +25,11 @@ from millwheel.runtime.bundle import Item
 from millwheel.runtime.entries import Change
 from millwheel.runtime.fusion import Passing
 from millwheel.runtime.interval import Interval
+from millwheel.runtime.late_use import LateUses
 from millwheel.runtime.lineage import Lineage
 from millwheel.runtime.shared import Table
 from millwheel.runtime.states import KeyState
-from millwheel.runtime.tasks import in_own_task, is_ours
+from millwheel.runtime.tasks import in_own_task, is_ours, raise_ours
 from millwheel.runtime.user_code import Process, context_of, process_of
 from millwheel.store.port import DeadLetter
 
@@ -48,6 +49,7 @@ class Execution:
     Not shared between tasks: user code that waits keeps the one it runs in.
 
     Args:
+        late_uses: ends contexts that somebody holds after their call.
         passing: what runs behind the interval's code; None: nothing.
         apart: each item runs in a task of its own, so that it can cancel no other.
         run_twice: weak code is run twice, and must say the same (tests).
@@ -58,6 +60,7 @@ class Execution:
         "_apart",
         "_context",
         "_interval",
+        "_late_uses",
         "_lineage",
         "_node",
         "_passing",
@@ -71,6 +74,7 @@ class Execution:
     def __init__(
         self,
         interval: Interval,
+        late_uses: LateUses,
         passing: Passing | None = None,
         *,
         apart: bool = False,
@@ -81,10 +85,11 @@ class Execution:
         self.effects = Effects()
         self.effects.keeper = interval
         self._interval = interval
+        self._late_uses = late_uses
         self._node = node
         self._table: Table | None = None
         """What the key that runs shares with others."""
-        self._lineage = Lineage(interval.step.id) if node.is_weak else None
+        self._lineage = Lineage(interval.step.id, interval.step.run) if node.is_weak else None
         self.effects.lineage = self._lineage
         self._passing = passing
         self._run_twice = run_twice
@@ -121,6 +126,14 @@ class Execution:
 
         return weakly_and_on
 
+    def _renew_context(self) -> Context[Any, Any]:
+        """End the context of the last call, and give another one for the next."""
+        ended = self._context
+        self._context = context = context_of(self._interval.step, self.effects)
+        context._open(ended._cell, ended._watermark, ended._promised, ended._now, self._table)
+        self._late_uses.end(ended)
+        return context
+
     async def run_all(self, groups: deque[Group], finish: Finish, clock: Callable[[], int]) -> None:
         """Run the items of key after key, and what has come for a key meanwhile.
 
@@ -143,6 +156,7 @@ class Execution:
         backlog, alone = interval.backlog, self._alone
         plain = interval.tables is None and self._passing is None
         now = clock()
+        held = getrefcount(context)
         while groups:
             group: Group | None = groups.popleft()
             while group is not None:
@@ -164,16 +178,22 @@ class Execution:
                             else:
                                 await self._fire_sooner(item)  # type: ignore[arg-type]
                                 await self._fire(item)  # type: ignore[arg-type]
+                            if getrefcount(context) != held:
+                                context = self._renew_context()
                         if self._table is not None:
                             self._table.check_unchanged()
                         changes = state.capture(interval.n + 1)
-                    except (Exception, asyncio.CancelledError) as error:
+                    except GeneratorExit:
+                        raise
+                    except BaseException as error:
                         state.revert()
                         effects.clear()
+                        context = self._renew_context()
                         if is_ours(error):
-                            raise
+                            raise_ours(error)
                 if changes is None:
                     changes = await self._run_carefully(state, items, watermark, now)
+                    context = self._context
                 finish(interval, state, items, effects, changes)
                 group = None
                 waiting = backlog.pop(state.key_text)
@@ -264,13 +284,13 @@ class Execution:
         self, state: KeyState, items: list[Item], watermark: int, now: int
     ) -> list[Change]:
         interval = self._interval
-        context = self._context
         node = self._node
         total = Effects()
         total.keeper = interval
         changes: dict[str, bytes | None] = {}
         for item in items:
             for attempt in range(1, node.retries + 2):
+                context = self._context
                 context._open(state, watermark, interval.promised, now, self._table)
                 try:
                     if isinstance(item, Delivery):
@@ -287,18 +307,22 @@ class Execution:
                     if changes:  # a commit may have gone without them, while user code waited
                         state.carry(list(changes.items()), n)
                     changed = state.capture(n)
-                except (Exception, asyncio.CancelledError) as error:
+                except GeneratorExit:
+                    raise
+                except BaseException as error:
                     state.revert()
                     self.effects.clear()
                     if is_ours(error):
                         total.clear()
-                        raise
+                        raise_ours(error)
                     if attempt <= node.retries:
                         continue
                     total.take(give_up(interval, item, error, attempt, now))
                 else:
                     total.take(self.effects)
                     changes.update(changed)
+                finally:
+                    self._renew_context()
                 break
         self.effects.take(total)
         return list(changes.items())
@@ -337,7 +361,7 @@ def give_up(
     )
     if node.on_error == "fail":
         raise UserCodeError(
-            f"{node.name!r} failed on a {what}, key {key!r}, {_place(item)}: {reason(error)}\n"
+            f"{node.name!r} failed on a {what}, key {shown(key, KEY_CHARACTERS)}, {_place(item)}: {reason(error)}\n"
             "Nothing of it was committed. Fix the code and start again, or add the computation "
             'with on_error="dead_letter" to set such records aside'
         ) from error

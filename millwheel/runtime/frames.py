@@ -26,28 +26,35 @@ frame          goes       says
 
 "With it" is the direction of delivery: from who opened the connection to who was called.
 
+Every list has a longest length, every number a range, and a frame without records or values is at
+most `CONTROL_BYTES` long. The decoder checks all three before it makes anything of the bytes: a
+frame outside of them is no frame, and closes its connection. Whether a frame's sender may say what
+it says is decided later, from what the store says (`millwheel.runtime.trust`, decision 41).
+
 Nothing here promises anything: a frame may be lost with its connection, or come again over the
 next one. Two things make that harmless. Records are durable at their sender until they are
 acknowledged, and a stream of deliveries has an epoch and names the number before each frame, so
 that a receiver takes neither a copy nor what stands behind a gap (decision 23). Of loose records
 the roots are, and what is lost is made again from them.
 
-Fields are told apart by their place: `Hello` and `Refuse` keep the shape they have for ever, so
-that two versions can at least tell each other why they do not talk. Every other change of a
-frame raises `VERSION`.
+Fields are told apart by their place. `Hello` and `Refuse` keep the fields they have for ever, so
+that two versions can at least tell each other why they do not talk; `Hello` may get more at its end,
+with defaults. Every other change of a frame raises `VERSION`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from struct import Struct
-from typing import Annotated, TypeAlias
+from typing import Annotated, TypeAlias, cast
 
 import msgspec
 
+from millwheel.codec import MAX_KEY_BYTES
 from millwheel.errors import PeerError
+from millwheel.model import MAX_TIME, MIN_TIME, SLOTS
 
-VERSION = 3
+VERSION = 4
 """Of this protocol. Workers of different versions refuse each other."""
 
 GREETING_BYTES = 4096
@@ -58,23 +65,60 @@ NONCE_BYTES = 32
 RECORD_OVERHEAD_BYTES = 4096
 """A record's place in a frame besides its value: key, names, numbers. At the most."""
 
-Row: TypeAlias = tuple[int, str, bytes, int, int, int, int, int, bytes, bool, bytes, int, int]
+CONTROL_BYTES = 1 << 20
+"""The longest body of a frame that carries no records."""
+
+FRAME_RECORDS = 1000
+"""Records in one frame, at the most."""
+
+FRAME_RUNS = 10_000
+"""Runs of numbers in one `Acknowledge`, at the most: 190 kB."""
+
+FRAME_REPORTS = 10_000
+"""Trees that one `RootReport` tells of, at the most: 200 kB."""
+
+FRAME_INTERVALS = 10_000
+"""Low watermarks in one `Report`, at the most, percentile ones counted too: 640 kB."""
+
+ID_BYTES = 16
+"""An id is so long, or left out."""
+
+LARGEST = (1 << 63) - 1
+
+Number = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
+"""An id that the store gave out, a place in a log, a count: no negative one, and none that Postgres
+could not store."""
+
+Before = Annotated[int, msgspec.Meta(ge=-1, le=LARGEST)]
+"""A place in a log, or -1: before the first."""
+
+Micros = Annotated[int, msgspec.Meta(ge=MIN_TIME, le=MAX_TIME)]
+Slot = Annotated[int, msgspec.Meta(ge=0, lt=SLOTS)]
+KeyText = Annotated[bytes, msgspec.Meta(min_length=1, max_length=MAX_KEY_BYTES)]
+Id = Annotated[bytes, msgspec.Meta(max_length=ID_BYTES)]
+TypeVersion = Annotated[int, msgspec.Meta(ge=0, lt=1 << 15)]
+
+Row: TypeAlias = tuple[
+    Number, str, KeyText, Slot, Micros, Micros, Number, Number, Id, bool, bytes, TypeVersion, Number
+]
 """One record: (seq, stream, key as canonical JSON, slot, timestamp in microseconds, hold, stamp,
 bytes of the value, id or b"" if it is that of log and seq, whether the user named it, the value
 as JSON, version of the stream's type, the source among whose offsets the stamp is or 0)."""
 
-Token = Annotated[int, msgspec.Meta(gt=0)]
+Token = Annotated[int, msgspec.Meta(gt=0, le=LARGEST)]
 
 LooseRow: TypeAlias = tuple[Token, Row]
 """A record of a stretch: the token of its root, and in place of its number its edge."""
 
-Told: TypeAlias = tuple[Token, int]
+Told: TypeAlias = tuple[Token, Number]
 """(token, XOR of edges); 0: something of the tree is in good hands."""
 
-Run: TypeAlias = tuple[int, int]
+Run: TypeAlias = tuple[Number, Number]
 """Numbers from the first to the last, both included."""
 
-IntervalReport: TypeAlias = tuple[int, int, int, int, int, int, bool, dict[float, int]]
+IntervalReport: TypeAlias = tuple[
+    Number, Number, Number, Number, Number, Micros, bool, dict[float, Micros]
+]
 """(interval, computation, first slot, slot behind the last, sequencer, low watermark, whether it is
 a partition of a source that is idle, the percentile low watermarks). Times in microseconds."""
 
@@ -92,10 +136,12 @@ class Hello(Frame, frozen=True, array_like=True, gc=False, tag=1):
     pipeline: str
     worker: str
     nonce: Nonce
+    secret: str = ""
+    """Which secret this side goes by, of `millwheel.runtime.greeting.Origin`; never the secret."""
 
 
 class Proof(Frame, frozen=True, array_like=True, gc=False, tag=2):
-    """That the shared secret is known; empty if there is none."""
+    """That the shared secret is known: an HMAC-SHA256."""
 
     digest: bytes
 
@@ -117,60 +163,61 @@ class Deliver(Frame, frozen=True, array_like=True, gc=False, tag=5):
     deliveries, and `previous` is the last number of the frame before, -1 in an epoch's first.
     """
 
-    log: int
-    sequencer: int
-    epoch: int
-    interval: int
+    log: Number
+    sequencer: Number
+    epoch: Number
+    interval: Number
     """Who is to receive them."""
-    receiver: int
+    receiver: Number
     """The computation of that interval."""
-    previous: int
-    records: list[Row]
+    previous: Before
+    records: Annotated[list[Row], msgspec.Meta(min_length=1, max_length=FRAME_RECORDS)]
 
 
 class Acknowledge(Frame, frozen=True, array_like=True, gc=False, tag=6):
     """These numbers of the log need not be sent to this computation again."""
 
-    log: int
-    receiver: int
-    seqs: list[Run]
+    log: Number
+    receiver: Number
+    seqs: Annotated[list[Run], msgspec.Meta(min_length=1, max_length=FRAME_RUNS)]
+    """In ascending order, none of them empty, none overlapping another."""
 
 
 class NotMine(Frame, frozen=True, array_like=True, gc=False, tag=7):
     """The interval is owned by somebody else: nothing of this epoch is taken."""
 
-    log: int
-    epoch: int
-    interval: int
+    log: Number
+    epoch: Number
+    interval: Number
 
 
 class Gap(Frame, frozen=True, array_like=True, gc=False, tag=8):
     """What came does not follow what was taken: `expected` is the `previous` that would."""
 
-    log: int
-    epoch: int
-    interval: int
-    expected: int
+    log: Number
+    epoch: Number
+    interval: Number
+    expected: Before
 
 
 class TooNew(Frame, frozen=True, array_like=True, gc=False, tag=13):
     """The interval's owner runs older code, which cannot read what came: nothing of this epoch is
     taken, and nothing more of it needs to be sent. Newer code will have the interval."""
 
-    log: int
-    epoch: int
-    interval: int
+    log: Number
+    epoch: Number
+    interval: Number
 
 
 class Ask(Frame, frozen=True, array_like=True, gc=False, tag=14):
     """Everything of this epoch through number `last` was sent, and the oldest is not acknowledged
     yet. The answer is `Progress`, `Gap` or `NotMine`; none to who is no longer the sender."""
 
-    log: int
-    sequencer: int
-    epoch: int
-    interval: int
-    last: int
+    log: Number
+    sequencer: Number
+    epoch: Number
+    interval: Number
+    last: Before
 
 
 class Progress(Frame, frozen=True, array_like=True, gc=False, tag=15):
@@ -181,30 +228,30 @@ class Progress(Frame, frozen=True, array_like=True, gc=False, tag=15):
     and nothing needs to be sent until somebody else has it.
     """
 
-    log: int
-    epoch: int
-    interval: int
-    done: int
+    log: Number
+    epoch: Number
+    interval: Number
+    done: Number
     takes: bool
 
 
 class Report(Frame, frozen=True, array_like=True, gc=False, tag=9):
     """The stored low watermarks of some intervals of the sender."""
 
-    intervals: list[IntervalReport]
+    intervals: Annotated[list[IntervalReport], msgspec.Meta(max_length=FRAME_INTERVALS)]
 
 
 class Loose(Frame, frozen=True, array_like=True, gc=False, tag=16):
     """Records for a computation that are in no log, each for the interval that has its slot."""
 
-    receiver: int
-    records: list[LooseRow]
+    receiver: Number
+    records: Annotated[list[LooseRow], msgspec.Meta(min_length=1, max_length=FRAME_RECORDS)]
 
 
 class RootReport(Frame, frozen=True, array_like=True, gc=False, tag=17):
     """What was told of some trees; whose token it is not does not mind."""
 
-    told: list[Told]
+    told: Annotated[list[Told], msgspec.Meta(max_length=FRAME_REPORTS)]
 
 
 class Ping(Frame, frozen=True, array_like=True, gc=False, tag=10):
@@ -233,6 +280,13 @@ PREFIX_BYTES = _LENGTH.size
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(_Any)
 
+_WITH_RECORDS = frozenset(
+    bytes((0x90 | 1 + len(kind.__struct_fields__), cast(int, kind.__struct_config__.tag)))
+    for kind in (Deliver, Loose)
+)
+"""How the bodies of frames begin that may be longer than `CONTROL_BYTES`: the length of the array,
+and the kind."""
+
 
 def encode(frame: Frame, limit: int) -> bytearray:
     """The frame with its length before it.
@@ -255,8 +309,13 @@ def decode(body: bytes) -> Frame:
     """The frame in a body, without its length.
 
     Raises:
-        PeerError: it is none.
+        PeerError: it is none, or longer than its kind may be.
     """
+    if len(body) > CONTROL_BYTES and body[:2] not in _WITH_RECORDS:
+        raise PeerError(
+            f"a frame without records of {len(body):,} bytes, more than the {CONTROL_BYTES:,} "
+            f"allowed; it begins with {body[:16]!r}"
+        )
     try:
         return _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -18,9 +18,9 @@ them. Its key is taken (`Interval.backlog`) as its own lane would take it.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Iterable
+from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 
 from millwheel.context import Context, Effects
@@ -29,9 +29,10 @@ from millwheel.graph import Node
 from millwheel.model import Delivery, Key
 from millwheel.runtime.ack_chain import Caused
 from millwheel.runtime.interval import Interval
+from millwheel.runtime.late_use import LateUses
 from millwheel.runtime.lineage import Lineage
 from millwheel.runtime.step import Step
-from millwheel.runtime.tasks import in_own_task, is_ours
+from millwheel.runtime.tasks import in_own_task, is_ours, raise_ours
 from millwheel.runtime.user_code import Process, context_of, process_of
 
 if TYPE_CHECKING:
@@ -132,10 +133,15 @@ class Stage:
         self.step = step
         self.effects = Effects()
         self.effects.keeper = keeper
-        self.lineage = self.effects.lineage = Lineage(step.id)
+        self.lineage = self.effects.lineage = Lineage(step.id, step.run)
         self.context: Context[Any, Any] = context_of(step, self.effects)
         self.cell = NoState()
         self.process: Process = process_of(step, self.effects, run_twice=run_twice)
+
+    def renew_context(self, late_uses: LateUses) -> None:
+        """End the context of the last call, and make another one for the next."""
+        late_uses.end(self.context)
+        self.context = context_of(self.step, self.effects)
 
 
 class Passing:
@@ -235,6 +241,7 @@ class Passing:
         effects, context, cell = stage.effects, stage.context, stage.cell
         cell.key, cell.key_text, cell.slot = output.key, output.key_text, output.slot
         stage.lineage.begin(output)
+        held = getrefcount(context)
         # A's promise, not B's: what is older could not be held by A's log (I7).
         context._open(cell, interval.input_watermark, self._promised, self._now)
         context._micros = output.micros
@@ -242,10 +249,15 @@ class Passing:
         try:
             work = stage.process(output, context)
             await (in_own_task(work) if self._apart else work)
-        except (Exception, asyncio.CancelledError) as error:
+            if getrefcount(context) != held:
+                stage.renew_context(self._engine.late_uses)
+        except GeneratorExit:
+            raise
+        except BaseException as error:
             effects.clear()
+            stage.renew_context(self._engine.late_uses)
             if is_ours(error):
-                raise
+                raise_ours(error)
             step.renew(output)
             self._engine.fusion.part(step, f"it failed: {error!r:.200}")
             return None

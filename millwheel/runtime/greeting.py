@@ -3,21 +3,26 @@
 ::
 
     caller                                            listener
-      Hello(version, pipeline, worker, nonce)  ->       fits? has the nonce
-      the one I called? fits?                  <-       Hello(version, pipeline, worker, nonce)
+      Hello(version, pipeline, worker, ...)    ->       fits? has the nonce
+      the one I called? fits?                  <-       Hello(version, pipeline, worker, ...)
       Proof(digest of both Hellos)             ->       knows the secret?
       knows the secret?                        <-       Proof(digest of both Hellos)
                                                <-       Welcome()                      up
       up
 
-Whoever finds that something does not fit says ``Refuse(reason)`` and closes. The listener shows
-its proof only to somebody who has shown his, and each digest says which side made it, so that
-nobody can send it back as his own. A digest covers both nonces: one that was heard is of no use
+There is always a secret: the one that an operator gave to all workers, or the store's own, which
+the first worker of a pipeline makes and every worker reads before it listens (decision 41). A
+`Hello` says which of the two its sender goes by, so that workers that cannot agree say why.
+
+A side that finds that something does not fit says ``Refuse(reason)`` and closes. The listener
+shows its proof only after the caller has shown one, and each digest says which side made it, so
+that no side can send it back as its own. A digest covers both nonces: an overheard one is of no use
 for another connection.
 
-What it does not do: the secret proves who is there when a connection begins; who can change
-packets on their way can change what follows. Against that there is TLS (`millwheel.services.tcp`).
-A short secret can be guessed from a proof that was overheard: use 16 random bytes or more.
+The secret proves that the peer belongs to the pipeline when a connection begins. It does not
+encrypt, and a man in the middle can change what follows: TLS prevents both
+(`millwheel.services.tcp`). A short secret can be guessed from an overheard proof, so a given one
+needs 16 random bytes or more; the store's has 32.
 """
 
 from __future__ import annotations
@@ -36,6 +41,15 @@ Role = Literal["caller", "listener"]
 SECRET_BYTES = 16
 """A shorter secret is refused."""
 
+Origin = Literal["given", "store"]
+"""Where a worker's secret comes from."""
+
+ORIGINS: dict[str, str] = {
+    "given": "the secret it was given (--secret-file or MILLWHEEL_SECRET)",
+    "store": "the secret that is kept in the store",
+}
+"""How messages call them."""
+
 STEPS: dict[Role, dict[str, tuple[type[Frame], str]]] = {
     "caller": {
         "hello": (Hello, "proof"),
@@ -51,21 +65,28 @@ STEPS: dict[Role, dict[str, tuple[type[Frame], str]]] = {
 
 
 @dataclass(frozen=True)
-class Identity:
-    """Who a worker is on the wire."""
+class Secret:
+    """What all workers of a pipeline know, and no other process."""
 
-    pipeline: str
-    worker: str
-    secret: bytes | None = field(default=None, repr=False)
-    """What all workers of the pipeline know and nobody else."""
+    value: bytes = field(repr=False)
+    origin: Origin
 
     def __post_init__(self) -> None:
-        if self.secret is not None and len(self.secret) < SECRET_BYTES:
+        if len(self.value) < SECRET_BYTES:
             raise UsageError(
-                f"the workers' shared secret has {len(self.secret)} bytes; it can be guessed with "
+                f"the workers' shared secret has {len(self.value)} bytes; it can be guessed with "
                 f"less than {SECRET_BYTES}: make one with python -c 'import secrets; "
                 "print(secrets.token_hex(16))'"
             )
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a worker is on the wire."""
+
+    pipeline: str
+    worker: str
+    secret: Secret
 
 
 class Greeting:
@@ -79,9 +100,11 @@ class Greeting:
     def __init__(self, identity: Identity, nonce: bytes, *, expected: str | None) -> None:
         self._identity = identity
         self._expected = expected
-        self._role: Role = "listener" if expected is None else "caller"
+        self.role: Role = "listener" if expected is None else "caller"
         self._state = "hello"
-        self._mine = Hello(VERSION, identity.pipeline, identity.worker, nonce)
+        self._mine = Hello(
+            VERSION, identity.pipeline, identity.worker, nonce, identity.secret.origin
+        )
         self._theirs = self._mine
         self.peer = ""
         """The worker on the other side, once `done`."""
@@ -93,7 +116,7 @@ class Greeting:
 
     def begin(self) -> list[Frame]:
         """What is said before anything is heard."""
-        return [self._mine] if self._role == "caller" else []
+        return [self._mine] if self.role == "caller" else []
 
     def receive(self, frame: Frame) -> list[Frame]:
         """Take the next frame; gives what is to be answered.
@@ -101,18 +124,18 @@ class Greeting:
         Raises:
             PeerError: it does not fit; the text is for both sides.
         """
-        wanted, after = STEPS[self._role][self._state]
+        wanted, after = STEPS[self.role][self._state]
         if not isinstance(frame, wanted):
             raise PeerError(f"{wanted.__name__} must come here, not {named(frame)}")
         answers: list[Frame] = []
         if isinstance(frame, Hello):
             self._check(frame)
             self._theirs = frame
-            answers = [self._mine] if self._role == "listener" else [self._proof(self._role)]
+            answers = [self._mine] if self.role == "listener" else [self._proof(self.role)]
         elif isinstance(frame, Proof):
             self._verify(frame)
-            if self._role == "listener":
-                answers = [self._proof(self._role), Welcome()]
+            if self.role == "listener":
+                answers = [self._proof(self.role), Welcome()]
         self._state = after
         if self.done:
             self.peer = self._theirs.worker
@@ -131,19 +154,26 @@ class Greeting:
             raise PeerError(f"both sides call themselves worker {hello.worker!r}")
         if self._expected is not None and hello.worker != self._expected:
             raise PeerError(f"worker {hello.worker!r} listens where {self._expected!r} was called")
+        if hello.secret != mine.secret:
+            theirs = ORIGINS.get(hello.secret, "a secret of an unknown kind")
+            raise PeerError(
+                f"the two workers go by different secrets: worker {mine.worker!r} by "
+                f"{ORIGINS[mine.secret]}, worker {hello.worker!r} by {theirs}. Give all workers "
+                "of the pipeline the same secret, or none of them"
+            )
 
     def _verify(self, proof: Proof) -> None:
-        other: Role = "caller" if self._role == "listener" else "listener"
+        other: Role = "caller" if self.role == "listener" else "listener"
         if not hmac.compare_digest(proof.digest, self._proof(other).digest):
-            raise PeerError("the shared secret of the two workers is not the same")
+            raise PeerError(
+                "the shared secret of the two workers is not the same (each goes by "
+                f"{ORIGINS[self._mine.secret]})"
+            )
 
     def _proof(self, role: Role) -> Proof:
-        """That of one side, as who knows the secret makes it."""
-        secret = self._identity.secret
-        if secret is None:
-            return Proof(b"")
+        """The proof that one side must send: an HMAC over both `Hello` frames."""
         caller, listener = self._mine, self._theirs
-        if self._role == "listener":
+        if self.role == "listener":
             caller, listener = listener, caller
         said = msgspec.msgpack.encode((role, caller, listener))
-        return Proof(hmac.digest(secret, said, "sha256"))
+        return Proof(hmac.digest(self._identity.secret.value, said, "sha256"))

@@ -20,16 +20,19 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from millwheel.codec import apply_migrations, decode_key
+from millwheel.codec import Migration, apply_migrations, decode_key
 from millwheel.errors import Fenced, StoreError
+from millwheel.graph import Injection
 from millwheel.model import Delivery, record_id
 from millwheel.runtime.courier import Remote
 from millwheel.runtime.dedup import Dedup
 from millwheel.runtime.injector import Injector
 from millwheel.runtime.interval import Interval, Ownership
 from millwheel.runtime.part_file import PartFile
+from millwheel.runtime.partition_discovery import FIRST_SLOT, PartitionDiscovery
 from millwheel.runtime.sent import SentLog
 from millwheel.runtime.shared import SharedTables
+from millwheel.runtime.source_task import SourceTask
 from millwheel.runtime.states import KeyState, StateCache
 from millwheel.runtime.step import Destination, Step
 from millwheel.sinks import JsonLinesFiles
@@ -118,8 +121,8 @@ class Holdings:
             engine.touch(interval, urgent=interval.has_news())
             engine.wake(interval)
         for interval in taken:
-            if interval.injector is not None:
-                interval.injector.start()
+            if interval.source_task is not None:
+                await interval.source_task.start()
             if engine.courier is not None:
                 engine.courier.tell(interval)  # and so, who has it now
         return taken
@@ -135,11 +138,22 @@ class Holdings:
         engine.observer.interval_taken(interval)
         self._put(interval)
         if step.node.injection is not None:
-            partition = step.node.injection.source.partitions()[interval.slots[0]]
-            interval.injector = Injector(engine, interval, partition)
+            interval.source_task = self._source_task(interval, step.node.injection, claim)
         else:
             self._equip(interval, claim, inherited)
         return interval
+
+    def _source_task(self, interval: Interval, injection: Injection, claim: Claim) -> SourceTask:
+        """What works on an interval of an injector."""
+        growing, slot = injection.growing, interval.slots[0]
+        if growing is None:
+            partition = injection.source.partitions()[slot]
+        elif slot < FIRST_SLOT:
+            return PartitionDiscovery(self._engine, interval, growing)
+        else:
+            (identity,) = [log.source for log in claim.logs if log.source is not None]
+            partition = growing.partition(identity)
+        return Injector(self._engine, interval, partition)
 
     def _put(self, interval: Interval) -> None:
         """From here on records for its keys go to its queue, after those that waited elsewhere."""
@@ -158,13 +172,14 @@ class Holdings:
             capacity=engine.settings.filter_capacity,
             inherited=inherited,
             exactly_once=interval.step.node.exactly_once,
+            rekeyed=interval.step.name in engine.rekeyed,
         )
         for uses in interval.step.node.sinks.values():
             for use in uses:
                 if isinstance(use.sink, JsonLinesFiles):
                     path = use.sink.path / f"part-{interval.id:05d}.jsonl"
                     length = (claim.position or {}).get("length", 0)
-                    interval.part_file = PartFile(path, length)
+                    interval.part_file = PartFile(path, length, engine.clock.monotonic)
 
     # -- handing over -----------------------------------------------------------------
 
@@ -189,8 +204,8 @@ class Holdings:
         return drain
 
     async def _drain(self, interval: Interval) -> None:
-        if interval.injector is not None:
-            await interval.injector.stop()
+        if interval.source_task is not None:
+            await interval.source_task.stop()
         await self._engine.drain(interval)
         interval.drained = True
 
@@ -199,7 +214,7 @@ class Holdings:
 
         None of an injector: where it would have read on is known by its next owner alone.
         """
-        assert interval.injector is None
+        assert interval.source_task is None
         self._drains.pop(interval).cancel()
         interval.leaving = interval.drained = False
         self._put(interval)
@@ -284,8 +299,8 @@ class Holdings:
         engine.neighbours.forget_sent({log.id for log in interval.logs})
         if engine.courier is not None:
             engine.courier.forget(interval)
-        if interval.injector is not None:
-            interval.injector.close()
+        if interval.source_task is not None:
+            interval.source_task.close()
         if interval.part_file is not None:
             interval.part_file.close()
         engine.leave_lane(interval)
@@ -299,8 +314,8 @@ class Holdings:
         commit never was."""
         interval.transition("fenced")
         interval.leaving = True
-        if interval.injector is not None:
-            await interval.injector.stop()
+        if interval.source_task is not None:
+            await interval.source_task.stop()
         self._leave(interval)
         self._send_on(interval)
         self._forget(interval)
@@ -350,8 +365,8 @@ class Holdings:
         """
         engine = self._engine
         for interval in intervals:
-            if interval.injector is not None:
-                await interval.injector.stop()
+            if interval.source_task is not None:
+                await interval.source_task.stop()
         claims = await self._claim_again(intervals)
         restored = [i for i in intervals if self._is_in_hand(i) and i.id in claims]
         sent_again = {log.id for interval in restored for log in interval.logs}
@@ -369,8 +384,8 @@ class Holdings:
         engine.promises.restore()
         restored = [interval for interval in restored if self._is_in_hand(interval)]
         for interval in restored:
-            if interval.injector is not None:
-                interval.injector.start(reading=not (engine.stopping or interval.leaving))
+            if interval.source_task is not None:
+                await interval.source_task.start(reading=not (engine.stopping or interval.leaving))
             elif interval.part_file is not None:
                 interval.part_file.restore((interval.stored_position or {}).get("length", 0))
         for interval in self.intervals:  # what turned out to be stored may concern any lane
@@ -382,7 +397,7 @@ class Holdings:
         """State, logs and what must be sent again, before anything new is sent."""
         for log in interval.logs:
             self._engine.logs[log.id] = (log, interval)
-        if interval.injector is not None:
+        if interval.source_task is not None:
             return
         interval.attach(
             self._state_cache(interval), self._shared_tables(interval), interval.dedup, claim
@@ -399,7 +414,7 @@ class Holdings:
         assert node.layout is not None
         assert node.computation is not None
         what = f"state of {node.name!r}"
-        return self._cache(interval, node.layout, what, node.computation.migrations)
+        return self._cache(interval, node.layout, what, node.state_steps)
 
     def _shared_tables(self, interval: Interval) -> SharedTables | None:
         node = interval.step.node
@@ -407,7 +422,7 @@ class Holdings:
             return None
         assert node.computation is not None
         what = f"shared table of {node.name!r}"
-        cache = self._cache(interval, node.shared, what, node.computation.shared_migrations)
+        cache = self._cache(interval, node.shared, what, node.shared_steps)
         return SharedTables(cache, interval.slots, node.grain, guarded=self._engine.guard_shared)
 
     async def _load_tables(self, interval: Interval, tables: SharedTables) -> None:
@@ -420,7 +435,11 @@ class Holdings:
             table.fill(entries, complete=True)
 
     def _cache(
-        self, interval: Interval, layout: StateLayout[Any], what: str, migrations: Any
+        self,
+        interval: Interval,
+        layout: StateLayout[Any],
+        what: str,
+        steps: Mapping[int, Migration],
     ) -> StateCache:
         step = interval.step
 
@@ -442,7 +461,7 @@ class Holdings:
             layout,
             what=what,
             version=step.version,
-            migrations=migrations,
+            migrations=steps,
             fetch_entry=fetch,
             scan_entries=scan,
         )
@@ -451,7 +470,8 @@ class Holdings:
         """Productions of an inherited log that nobody has acknowledged, in their order."""
         async for row in self._engine.store.read_productions(log.id, log.next_seq):
             if row.seq > log.next_seq:
-                log.lack(row.seq)
+                log.lack([(log.next_seq, row.seq)])
+                log.skip(row.seq)
             if log.is_acknowledged(row.seq):
                 log.skip(row.seq + 1)
                 continue
@@ -462,8 +482,9 @@ class Holdings:
             stream = self._engine.graph.streams[row.stream]
             value = row.value
             if row.version != stream.version:
+                what = f"stream {row.stream!r}, key {row.key.decode()}"
                 value = apply_migrations(
-                    value, row.version, stream.version, stream.migrations, f"stream {row.stream!r}"
+                    value, row.version, stream.version, stream.migrations, what, stream.codec.decode
                 )
             log.sent(row.seq + 1, row.hold, len(value), row.stamp, [row.hold])
             delivery: Delivery[Any] = Delivery(

@@ -67,6 +67,7 @@ class Housekeeping(Service):
         if engine.courier is not None:
             engine.courier.repeat()
         self._tend_waiting_bundles(engine.clock.monotonic())
+        engine.letters.flush()
         await engine.buckets.ensure_current()
         if any(node.named for node in engine.graph.nodes):
             await engine.buckets.ensure_named()
@@ -81,8 +82,8 @@ class Housekeeping(Service):
                 continue
             for log, number in bundling.awaited().items():
                 found = self._engine.logs.get(log)
-                if found is not None and found[1].injector is not None:
-                    found[1].injector.read_up_to(number)
+                if found is not None and found[1].source_task is not None:
+                    found[1].source_task.read_up_to(number)
             since = self._waiting.get(bundling, now)
             if now - since >= WAITING_SECONDS:
                 since = float("inf")

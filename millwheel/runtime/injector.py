@@ -1,18 +1,23 @@
 """Injectors: one partition of a source, read, timestamped and sent.
 
 A replayable source is a sender whose log is the source itself: it writes no productions.
-What is stored is the first row not acknowledged, and with it where to read on; rows past
-it are read again after a crash, with the same ids (design, injectors).
+The stored position is the first row not acknowledged; rows past it are read again after a
+crash, with the same ids (design, injectors).
+
+An injector moves between three states, and only its reader decides about the last::
+
+    READING ──nothing to read──> WAITING ──the source wakes it──> READING
+    READING ──the reader has ended──> ENDED                       (bounded sources)
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from millwheel.codec import LETTER_CHARACTERS, named_id, reason, shown, storable
+from millwheel.codec import LETTER_CHARACTERS, named_id, place_of, reason, shown, storable
 from millwheel.errors import InputError, MillwheelError
 from millwheel.model import (
     MAX_TIME,
@@ -27,10 +32,10 @@ from millwheel.runtime.interval import Interval
 from millwheel.runtime.load import Measured
 from millwheel.runtime.pacing import Flow, Pace
 from millwheel.runtime.sent import SentLog
+from millwheel.runtime.source_task import SourceTask
 from millwheel.runtime.step import NOBODY, Destination
 from millwheel.runtime.step import Reader as StreamReader
-from millwheel.runtime.tasks import end
-from millwheel.sources import Partition, Reader, Row
+from millwheel.sources import Lag, Partition, Reader, Row
 from millwheel.store.port import DeadLetter
 from millwheel.timers.percentile import Disorder
 
@@ -42,12 +47,11 @@ ASSUMED_ROW_BYTES = 256
 on this worker, and cannot change it."""
 
 
-class Injector:
+class Injector(SourceTask):
     """Reads one partition into the readers of its stream."""
 
     def __init__(self, engine: Engine, interval: Interval, partition: Partition) -> None:
-        self._engine = engine
-        self._interval = interval
+        super().__init__(engine, interval)
         self._partition = partition
         node = interval.step.node
         assert node.injection is not None
@@ -72,23 +76,27 @@ class Injector:
         self._marks: deque[tuple[int, int, int]] = deque()
         """How far in time the source was, by row: (rows before it, newest seen time, when the
         last of them was read)."""
-        self._task: asyncio.Task[None] | None = None
         self.credit = asyncio.Event()
         """It may be able to read on: some of what it sent was acknowledged, or it was resumed."""
         self._awaited_end = 0
         """Rows before this number may be read whatever the cap is, and the credits."""
-        self.ended = False
-        self.rows = 0
+        self.waiting = False
+        """All rows that are there have been read; the source will wake it."""
+        self._sent_before = 0
+        """Rows before this number may have been sent by an owner before this claim."""
+        self._sent_since: int | None = None
+        """The first instant at which such an owner can have sent one that is not stored as
+        acknowledged; None: nobody has sent any."""
 
-    def start(self, *, reading: bool = True) -> None:
-        """Open the partition where the stored position says, and read on, unless told not to.
+    async def start(self, *, reading: bool = True) -> None:
+        """Open the partition at the stored position, and read on, unless told not to.
 
         Raises:
-            InputError: the source is missing, or what was read of it has changed.
+            InputError: the source is missing, or acknowledged rows of it have changed.
         """
         self.close()
         stored = self._interval.stored_position
-        self._reader = self._partition.open(
+        self._reader = await self._partition.open(
             self._stream.value_type, stored["reader"] if stored else None
         )
         self._route = self._interval.step.routes[self._stream.name]
@@ -105,29 +113,19 @@ class Injector:
         self._marks.clear()
         read_at = stored.get("since") if stored else None
         self._marks.append((self.log.first, self._seen, read_at or self._engine.now()))
-        self.ended = False
+        self.waiting = self.ended = False
+        self._sent_before = self._engine.buckets.source_end(self.log.id)
+        self._sent_since = self._interval.stored_since
         if reading:
-            self._read_on()
-
-    def _read_on(self) -> None:
-        self._task = self._engine.spawn(self._measured_run(), f"injector {self._interval.name}")
-
-    def read_on(self) -> None:
-        """Read what was added to the source since its end was met.
-
-        One that was stopped (its lane starts over) opens the source anew and finds it there.
-        """
-        if self.ended and self._task is not None:
-            self.ended = False
-            self._read_on()
+            self._begin(self._measured_run())
 
     @property
-    def paused(self) -> bool:
-        """Whether an operator wants it to rest."""
-        return self._interval.step.id in self._engine.paused
+    def has_nothing(self) -> bool:
+        """Whether there is no row to read: not now, or never again."""
+        return self.waiting or self.ended
 
     def resume(self) -> None:
-        """Read where it stopped; what came to the source meanwhile is not old news."""
+        """Read on where it stopped; rows that came in the pause are not late for being read late."""
         self._last_row_at = self._engine.clock.monotonic()
         self.credit.set()
 
@@ -152,12 +150,6 @@ class Injector:
             self._awaited_end = offset + 1
             self.credit.set()
 
-    async def stop(self) -> None:
-        """Read no more."""
-        task, self._task = self._task, None
-        if task is not None:
-            await end([task])
-
     def close(self) -> None:
         """Close the partition; what is committed until then still stores its position."""
         if self._reader is not None:
@@ -169,19 +161,20 @@ class Injector:
         """The log that the source is."""
         return self._interval.log
 
-    @property
-    def interval(self) -> Interval:
-        """The partition as an interval."""
-        return self._interval
-
     def flow(self) -> Flow:
-        """How much is on its way, and for how long."""
+        """How much is on its way, for how long, and how much waits to be read."""
         pace = self.pace
-        return Flow(self.log.unacked, pace.cap, pace.latency_seconds, pace.target_seconds)
+        return Flow(
+            self.log.unacked, pace.cap, pace.latency_seconds, pace.target_seconds, *self.lag()
+        )
 
-    def progress(self) -> float:
-        """The share of the partition read, 0 to 1."""
+    def progress(self) -> float | None:
+        """The share of a bounded partition read, 0 to 1; None of one without an end."""
         return 1.0 if self.ended else (self._reader.progress() if self._reader else 0.0)
+
+    def lag(self) -> Lag:
+        """How much of the partition waits to be read."""
+        return Lag() if self._reader is None else self._reader.lag()
 
     def position(self) -> dict[str, Any]:
         """What is stored of it: where to read on, and which row holds the watermark."""
@@ -202,8 +195,29 @@ class Injector:
             "seen": marks[0][1] if marks else MIN_TIME,
             "held_by": first if held else None,
             "since": self._held_since(held=held),
+            "sent_since": self._first_sent(),
             "ended": self.ended,
         }
+
+    def _first_sent(self) -> int:
+        """The first instant at which a row past the stored position can have been sent.
+
+        Buckets of user-supplied ids that end later stay: such a row comes again after a crash
+        (`named_acknowledged.sql`). What former owners sent counts from their time until it is
+        acknowledged again, or is known not to exist: a paused injector reads nothing, and so
+        cannot tell.
+        """
+        first = self.log.first
+        if self._sent_since is not None and first < self._sent_before:
+            return self._sent_since
+        for rows_before, _, read_at in self._marks:
+            if rows_before > first:
+                return read_at
+        return self._engine.now()
+
+    def _caught_up(self) -> None:
+        """The source has nothing more: no former owner can have sent a row that was not read here."""
+        self._sent_before = min(self._sent_before, self.log.next_seq)
 
     def _held_since(self, *, held: bool) -> int | None:
         """When the row that holds the watermark was read; without one, when the newest was."""
@@ -217,34 +231,75 @@ class Injector:
         await Measured(self._run(), self._interval.workload, clock)
 
     async def _run(self) -> None:
-        engine = self._engine
         assert self._reader is not None
-        limit = engine.settings.chunk_records
+        reader, limit = self._reader, self._engine.settings.chunk_records
         while True:
             while not (room := self._room(limit)):
                 self.credit.clear()
                 await self.credit.wait()
-            rows, read_at = self._reader.read(room), engine.clock.monotonic()
-            if not rows:
+            rows = await reader.read(room)
+            if rows:
+                await self._inject(rows)
+                continue
+            self._caught_up()
+            if reader.ended:
                 break
-            first, last = rows[0].offset, rows[-1].offset
+            await self._wait_for_rows(reader)
+        self._end()
+
+    async def _inject(self, rows: Sequence[Row]) -> None:
+        """Send what was read, and move the source's watermark."""
+        engine, log = self._engine, self.log
+        read_at = self._last_row_at = engine.clock.monotonic()
+        engine.done.clear()
+        self._refuse_after_the_end(rows)
+        for first, last in _runs(rows):
             await engine.patiently(
-                lambda: engine.buckets.ensure_source(self.log.id, first, last)  # noqa: B023
+                lambda: engine.buckets.ensure_source(log.id, first, last)  # noqa: B023
             )
-            self._last_row_at = engine.clock.monotonic()
-            self._send(rows)
-            self.pace.read(last + 1, self.log.unacked, read_at)
-            self.rows += len(rows)
-            self._interval.workload.records += len(rows)
-            self._marks.append((rows[-1].offset + 1, self._seen, engine.now()))
-            engine.wake_all()
-            self._advance()
-            await asyncio.sleep(0)
+        self._send(rows)
+        self.pace.read(log.next_seq, log.unacked, read_at)
+        self.rows += len(rows)
+        self._interval.workload.records += len(rows)
+        self._marks.append((log.next_seq, self._seen, engine.now()))
+        engine.wake_all()
+        self._advance()
+        await asyncio.sleep(0)
+
+    async def _wait_for_rows(self, reader: Reader) -> None:
+        """Rest until the source has more."""
+        self.waiting = True
+        self._engine.check_finished()
+        await reader.wait()
+        self.waiting = False
+
+    def _end(self) -> None:
+        """Event time is over for a partition that has ended, unless it is to be kept open."""
+        engine = self._engine
         self.ended = True
-        if engine.close_at_end:
+        if not engine.keep_open:
             self._interval.hear(MAX_TIME)
         engine.touch(self._interval, urgent=self._interval.has_news())
         engine.check_finished()
+
+    def _refuse_after_the_end(self, rows: Sequence[Row]) -> None:
+        """Rows that come after event time has ended would all be late.
+
+        Raises:
+            InputError: there is such a row, and late rows were not asked for.
+        """
+        if self._interval.promised < MAX_TIME or self._engine.accept_late:
+            return
+        row = next((row for row in rows if row.watermark is None), None)
+        if row is not None and not self.log.is_acknowledged(row.offset):
+            raise InputError(
+                f"{self._partition.identity}, line {row.line}: this row came after event time had "
+                f"ended. An earlier run read the input of stream {self._stream.name!r} to its end "
+                "and closed all windows and timers; to every one of them the row is late. If the "
+                "input goes on, remove the pipeline (millwheel drop) and start it with follow=True "
+                "on the source, or with --keep-open. To process such rows as late ones, start with "
+                "--accept-late"
+            )
 
     def _room(self, limit: int) -> int:
         """How many rows may be read now; 0: none."""
@@ -269,13 +324,13 @@ class Injector:
 
     @property
     def idle(self) -> bool:
-        """Whether it has waited for rows so long that it counts for nothing in the watermark.
+        """Whether it has waited for rows so long that it does not hold the stream's watermark.
 
-        One that is paused has not waited: its rows may be there, and must not come too late.
+        A paused one does not wait: its rows may be there, and must not come too late.
         """
         return (
             self._idle_after is not None
-            and self.ended
+            and self.waiting
             and not self.paused
             and self._engine.clock.monotonic() - self._last_row_at >= self._idle_after
         )
@@ -292,7 +347,7 @@ class Injector:
         if interval.has_news():
             self._engine.touch(interval, urgent=True)
 
-    def _send(self, rows: list[Row]) -> None:
+    def _send(self, rows: Sequence[Row]) -> None:
         """Rows to every reader of the stream, as one batch; bad ones to the dead letters.
 
         What counts for the watermark is what the source had promised when a row was read: a
@@ -307,6 +362,7 @@ class Injector:
         receiver = reader.step.id if reader is not None else NOBODY
         least = MAX_TIME
         size = 0
+        number_of_last = rows[-1].offset
         known = rows[0].offset < log.known_end
         done: list[int] = []
         disorder = self._disorder if self._interval.percentiles else None
@@ -357,7 +413,7 @@ class Injector:
                         )
                     )  # fmt: skip
                     size += bytes_
-            except Exception as error:
+            except BaseException as error:
                 least = min(least, promised)
                 self._give_up(row, self._blame(row, error))
                 continue
@@ -366,7 +422,9 @@ class Injector:
             if moment > seen:
                 seen = moment
         self._seen = seen
-        log.sent(rows[-1].offset + 1, max(least, promised), size, holds=holds)
+        if number_of_last - log.next_seq >= len(rows):
+            log.lack(_gaps(rows, log.next_seq))
+        log.sent(number_of_last + 1, max(least, promised), size, holds=holds)
         if done or known:
             log.acknowledge(done)
             self._engine.touch(self._interval, urgent=False)
@@ -411,15 +469,27 @@ class Injector:
             self.log.wait_for_several(row.offset, everybody)
         return max((delivery.size for _, delivery in found), default=0)
 
-    def _blame(self, row: Row, error: Exception) -> InputError:
+    def _blame(self, row: Row, error: BaseException) -> InputError:
         """What is wrong with a row, and where it stands."""
         place = f"{self._partition.identity}, line {row.line}"
         if isinstance(error, MillwheelError):
             return InputError(f"{place}: {error}")
+        option, function = self._at_fault(row.value)
         return InputError(
-            f"{place}: the timestamp of stream {self._stream.name!r} cannot be taken: "
-            f"{reason(error)}; value {shown(row.value, 300)}"
+            f"{place}: {option}= of inject({self._stream.name!r}, ...), {place_of(function)}, fails or "
+            f"gives no time: {reason(error)}; value {shown(row.value, 300)}"
         )
+
+    def _at_fault(self, value: Any) -> tuple[str, Callable[[Any], Any]]:
+        """Which of the functions given to `inject` fails on a value, or gives no time."""
+        injection = self._injection
+        try:
+            event_micros(injection.timestamp(value))
+        except BaseException:
+            return "timestamp", injection.timestamp
+        if injection.watermark is not None:
+            return "watermark", injection.watermark
+        return "seen", injection.seen or injection.timestamp
 
     def _give_up(self, row: Row, error: InputError) -> None:
         """A row that cannot be read: stop, or keep it as a dead letter and go on."""
@@ -427,7 +497,8 @@ class Injector:
             return
         if self._injection.on_error == "fail":
             raise InputError(
-                f"{error}. Correct the file and start again, or give inject(...) "
+                f"{error}. Correct {'that function or the row' if row.error is None else 'the file'} "
+                "and start again, or give inject(...) "
                 'on_error="dead_letter" to set such rows aside'
             ) from error
         interval = self._interval
@@ -449,3 +520,26 @@ class Injector:
                 stamp=self._engine.now(),
             ),
         )
+
+
+def _runs(rows: Sequence[Row]) -> Iterator[tuple[int, int]]:
+    """The numbers of rows as runs without gaps, each from its first to its last."""
+    first, last = rows[0].offset, rows[-1].offset
+    if last - first + 1 == len(rows):
+        yield first, last
+        return
+    end = first
+    for row in rows:
+        if row.offset != end:
+            yield first, end - 1
+            first = row.offset
+        end = row.offset + 1
+    yield first, last
+
+
+def _gaps(rows: Sequence[Row], start: int) -> Iterator[tuple[int, int]]:
+    """The numbers from `start` on that rows leave out, as runs: first, and one past the last."""
+    for row in rows:
+        if row.offset > start:
+            yield start, row.offset
+        start = row.offset + 1

@@ -22,7 +22,7 @@ import msgspec
 
 from millwheel.addresses import CELL_MARK
 from millwheel.codec import decode_key
-from millwheel.context import BLOOM_MAYBES, DUPLICATES_DROPPED, REPLAYS, TimerIdentity
+from millwheel.context import BLOOM_MAYBES, DUPLICATES_DROPPED, REPLAYS, WEAK_CHANGED, TimerIdentity
 from millwheel.errors import InvariantBroken
 from millwheel.model import MAX_TIME, MIN_TIME, Delivery, Firing, Key, Timer
 from millwheel.runtime.ack_chain import AckChain
@@ -44,7 +44,7 @@ from millwheel.timers.queue import Pending, TimerQueue
 from millwheel.timers.watermark import Report
 
 if TYPE_CHECKING:
-    from millwheel.runtime.injector import Injector
+    from millwheel.runtime.source_task import SourceTask
 
 
 class Ownership(enum.Enum):
@@ -105,7 +105,8 @@ class Interval:
         """When it last asked, or will ask, for a commit of its watermark alone, by the event loop's
         clock."""
         self.part_file: PartFile | None = None
-        self.injector: Injector | None = None
+        self.source_task: SourceTask | None = None
+        """Of an injector: what reads its partition, or looks for partitions."""
         self.bundling: Bundling | None = None
         """Its records come in numbered bundles."""
         self.workload = Workload(self.slots)
@@ -150,6 +151,9 @@ class Interval:
         self.durable_counters = msgspec.json.encode(claim.counters)
         """The same up to the last commit known to be durable, as JSON."""
         self.stored_position = claim.position
+        self.stored_since = int((claim.position or {}).get("sent_since", claim.stamp))
+        """Of an injector: the first instant at which a row past the stored position can have been
+        sent."""
         self.holds = Holds()
         self.release: list[int] = []
         """Holds that the next commit takes away: of timers, and of what it gives its place in the log."""
@@ -411,7 +415,8 @@ class Interval:
         settings = self.settings
         most = settings.max_unacked_records - decided
         return all(
-            log.next_seq - log.first < most and log.unacked_bytes < settings.max_unacked_bytes
+            log.next_seq - log.first - log.absent < most
+            and log.unacked_bytes < settings.max_unacked_bytes
             for log in self.logs
         ) and (self.entry is None or self.entry.has_room(settings.max_unacked_records))
 
@@ -451,7 +456,7 @@ class Interval:
 
     def report(self, watermark: int) -> Report:
         """What others are told of its low watermark."""
-        idle = self.injector is not None and self.injector.idle
+        idle = self.source_task is not None and self.source_task.idle
         return Report(self.step.id, *self.slots, self.sequencer, watermark, idle)
 
     def has_news(self) -> bool:
@@ -481,8 +486,8 @@ class Interval:
     def encoded_position(self, work: IntervalWork) -> bytes | None:
         """What else the interval's owner must know to go on from the commit that is being put
         together."""
-        if self.injector is not None:
-            return msgspec.json.encode(self.injector.position())
+        if self.source_task is not None:
+            return msgspec.json.encode(self.source_task.position())
         if self.part_file is not None:
             return msgspec.json.encode({"length": self.part_file.length_with(work.effects.lines)})
         if self.bundling is not None:
@@ -519,6 +524,9 @@ class Interval:
         if self.dedup is not None and self.dedup.maybes | self.dedup.dropped:
             _add(events, {BLOOM_MAYBES: self.dedup.maybes, DUPLICATES_DROPPED: self.dedup.dropped})
             self.dedup.maybes = self.dedup.dropped = 0
+        if self.dedup is not None and self.dedup.changed:
+            _add(events, {WEAK_CHANGED: self.dedup.changed})
+            self.dedup.changed = 0
         if self.entry is not None and (replayed := self.entry.take_replayed()):
             _add(events, {REPLAYS: replayed})
         self._events, self._events_of = events, self.n

@@ -19,13 +19,9 @@ from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from millwheel.codec import shown
 from millwheel.context import BAD_ROWS, Effects
-from millwheel.errors import (
-    CommitUnknown,
-    Fenced,
-    StatementError,
-    StoreUnavailable,
-)
+from millwheel.errors import Fenced, StatementError
 from millwheel.model import Delivery, Firing
 from millwheel.runtime.bundle import Bundle, Item
 from millwheel.runtime.bundle_execution import run_bundle
@@ -35,7 +31,7 @@ from millwheel.runtime.entries import Change
 from millwheel.runtime.execution import Execution, Group
 from millwheel.runtime.interval import Interval, Ownership
 from millwheel.runtime.load import Measured
-from millwheel.runtime.recovery import Recovery
+from millwheel.runtime.recovery import PASSING, Recovery
 from millwheel.runtime.states import KeyState
 from millwheel.runtime.stragglers import Stragglers
 from millwheel.runtime.stretches import may_pass_on
@@ -106,6 +102,8 @@ class Lane:
         self._alarm: asyncio.Task[None] | None = None
         self._alarm_at = 0
         self._recovery = Recovery(self, engine)
+        self._told_changed: set[str] = set()
+        """Computations of which it was logged that first values of weak productions were kept."""
         self._touch_timer: asyncio.Handle | None = None
         """On uvloop one that does not tell when, if that is less than half a millisecond away."""
         self._touch_due = 0.0
@@ -413,7 +411,29 @@ class Lane:
             if found:
                 self._drop(interval, dedup.landed(sorted(found)))
                 candidates = [d for d in candidates if d.id not in found]
+        if dedup.last_changed is not None:
+            self._tell_changed(interval, dedup.last_changed)
+            dedup.last_changed = None
         return candidates  # type: ignore[return-value]
+
+    def _tell_changed(self, interval: Interval, delivery: Delivery[Any]) -> None:
+        """Log, once for each computation, that the first values of weak productions were kept."""
+        computation = interval.step.name
+        if computation in self._told_changed:
+            return
+        self._told_changed.add(computation)
+        self._engine.log.warning(
+            "weak_changed",
+            computation=computation,
+            stream=delivery.stream,
+            key=delivery.key,
+            value=shown(delivery.value),
+            what_it_means="a weak production that was durable here came again with another value from "
+            "another worker process: the first one stays, this one was dropped; the counter "
+            "weak_changed says how many were",
+            what_to_do="nothing, if the code that writes the stream was changed by a deploy. Else it "
+            "does not depend on its record alone: take out what differs from run to run",
+        )
 
     async def _see_buckets(self, deliveries: list[Delivery[Any]]) -> None:
         """Know for certain to which buckets records of other workers belong (decision 24)."""
@@ -513,7 +533,9 @@ class Lane:
     def execution(self, interval: Interval, *, apart: bool) -> Execution:
         engine = self._engine
         passing = engine.fusion.passing(interval)
-        return Execution(interval, passing, apart=apart, run_twice=engine.run_weak_twice)
+        return Execution(
+            interval, engine.late_uses, passing, apart=apart, run_twice=engine.run_weak_twice
+        )
 
     def run_groups(self, interval: Interval, groups: deque[Group]) -> None:
         """Run items whose keys are taken for them, out of turn, unless no work is taken now."""
@@ -660,7 +682,7 @@ class Lane:
                 number=bundling.number,
                 records=len(bundling.members),
             )
-        effects = await run_bundle(interval, bundling, self._engine.now())
+        effects = await run_bundle(interval, bundling, self._engine.now(), self._engine.late_uses)
         bundling.delivered()
         bundle = self._open
         if bundling.refusal is not None:
@@ -690,7 +712,7 @@ class Lane:
                 self._on_the_wire = bundle.works
                 try:
                     await self._commit(bundle)
-                except (StatementError, StoreUnavailable, CommitUnknown, Fenced) as error:
+                except (*PASSING, StatementError, Fenced) as error:
                     await self._recovery.recover(bundle, error)
                 self._committing = False
                 self._on_the_wire = ()
@@ -699,6 +721,10 @@ class Lane:
             self._quiet.set()
             self.announce()
             self._engine.check_finished()
+
+    async def settled(self) -> None:
+        """Wait until a commit, or anything else that somebody may wait for, has come to its end."""
+        await self._settled.wait()
 
     def announce(self) -> None:
         """Something has come to its end that who lets go of an interval may wait for."""
@@ -785,8 +811,8 @@ class Lane:
         acknowledged: list[Delivery[Any]] = []
         for interval, work in works.items():
             interval.settled(work)
-            if work.given_up and interval.injector is not None:
-                interval.injector.acknowledged()  # no reader does that for these rows
+            if work.given_up and interval.source_task is not None:
+                interval.source_task.acknowledged()  # no reader does that for these rows
             if interval.bundling is not None:
                 self.wake.set()  # what is stored may be delivered, or the next one closed
             interval.last_bucket = commit.bucket
@@ -801,6 +827,8 @@ class Lane:
         engine.processed += bundle.count
         engine.acknowledge(acknowledged)
         engine.send(productions)
+        if commit.dead_letters:
+            engine.letters.add(commit.dead_letters)
         for interval, work in works.items():
             engine.promises.stored(interval, work.low_watermark)
             for percentile, watermark in work.percentiles.items():

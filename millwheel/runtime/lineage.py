@@ -1,13 +1,15 @@
 """The ids of weak productions: derived from the record that they come of.
 
-What is not stored before it is sent is made again when its sender starts over, and must not count
-twice where it has arrived. So its id says where it comes from, and what it says::
+A weak production is sent before it is stored. When its sender starts over it is made again, and must
+not count twice where it has arrived. So its id says where it comes from, who made it, and what it says::
 
-    1 bit, set | name: a hash of (input's name, computation, stream, ordinal) | digest of the value
-                 the rest of 12 bytes                                           4 bytes
+    1 bit, set | name: a hash of (input's name, computation, stream, ordinal) | run     | digest
+                 the rest of 12 bytes                                           2 bytes   2 bytes
 
-Records are told apart by the name. The same name with another digest means that the code did not
-do the same again: an error, since dropping the second could lose a record (design, weak production).
+Receivers tell records apart by the name. The run is a mark of the worker process. The same name with
+another digest means that the code did something else the second time. Within one run that is an error,
+since the code is the same: it does not depend on its record alone. Otherwise the code may have been
+changed in between, and the first value stays (`millwheel.runtime.dedup`, decision 42).
 """
 
 from __future__ import annotations
@@ -17,21 +19,27 @@ from typing import Any
 
 from xxhash import xxh3_64_digest, xxh3_128_digest
 
-from millwheel.model import NAME_BYTES, Delivery, name_of
+from millwheel.model import NAME_BYTES, RUN_BYTES, Delivery, name_of
 
 _place = Struct(">II").pack
 _micros = Struct(">q").pack
 
-DIGEST_BYTES = 16 - NAME_BYTES
+NO_RUN = bytes(RUN_BYTES)
+
+
+def mark_of(worker: str) -> bytes:
+    """The mark that a worker's weak productions bear."""
+    return xxh3_64_digest(worker.encode())[:RUN_BYTES]
 
 
 class Lineage:
     """Names what is produced for one input after the other; `cause` is None while a timer runs."""
 
-    __slots__ = ("_computation", "_made", "cause")
+    __slots__ = ("_computation", "_made", "_run", "cause")
 
-    def __init__(self, computation: int) -> None:
+    def __init__(self, computation: int, run: bytes = NO_RUN) -> None:
         self._computation = computation
+        self._run = run
         self._made = 0
         self.cause: Delivery[Any] | None = None
 
@@ -46,7 +54,9 @@ class Lineage:
         origin = name_of(self.cause.id) + _place(self._computation, self._made)
         self._made += 1
         name = xxh3_128_digest(origin + stream.encode())
-        return _derived(name, xxh3_64_digest(encoded + _micros(micros))[:DIGEST_BYTES])
+        # The part of the hash that engines without the mark put there: they know each other's ids.
+        digest = xxh3_64_digest(encoded + _micros(micros))[RUN_BYTES : 16 - NAME_BYTES]
+        return _derived(name, self._run + digest)
 
 
 def id_at(id_: bytes, slot: int) -> bytes:
@@ -54,5 +64,5 @@ def id_at(id_: bytes, slot: int) -> bytes:
     return _derived(xxh3_128_digest(id_[:NAME_BYTES] + _place(0, slot)), id_[NAME_BYTES:])
 
 
-def _derived(name: bytes, digest: bytes) -> bytes:
-    return bytes([name[0] | 0x80]) + name[1:NAME_BYTES] + digest
+def _derived(name: bytes, rest: bytes) -> bytes:
+    return bytes([name[0] | 0x80]) + name[1:NAME_BYTES] + rest

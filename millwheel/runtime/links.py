@@ -4,21 +4,24 @@
 
     outgoing:  dial ──> greeting ──> up ──> down ──┐        one task a link
                  ^────────── pause ────────────────┘        pauses grow, with chance in them
-    incoming:  greeting ──> up ──> down                     no task; the caller comes again
+    incoming:  accepted ──> (TLS) ──> greeting ──> up ──> down   no task; the caller comes again
 
 There is one link at most to each worker and one from each: if a worker calls again while its last
 connection still looks alive here, the newer one counts and the older is closed. (It restarted its
 connection, having noticed earlier than this side that the line was broken.) If another worker
 listens where one was called, or one of another pipeline, the link stays down.
 
-What goes wrong again and again is logged once per *kind*: for a link until it has been up, for
-strangers of one machine until one of that machine gets through.
+An incoming connection is a *stranger* from accept to the end of its greeting. `Limits.strangers`
+bounds their number, and `Limits.greeting_seconds` is the deadline for all of it, TLS included.
+
+What goes wrong again and again is logged once per *kind*: for a link until it has been up (garbage
+once for each peer and direction), for strangers of one machine until one of that machine gets
+through.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import secrets
 from random import Random
 
@@ -36,7 +39,9 @@ PURPOSE: frozenset[Kind] = frozenset(("closed", "goodbye"))
 """Endings that nobody needs to be warned of."""
 
 STRANGE_HOSTS = 256
-"""Machines of which is remembered what was logged of them."""
+"""Machines, and peers with garbage, for which it is remembered what was logged of them."""
+
+TOO_MANY = "too many strangers at a time; come again"
 
 
 class WorkerLink:
@@ -107,6 +112,8 @@ class Links:
         self._all_gone = asyncio.Event()
         self._all_gone.set()
         self._strange: dict[str, set[Kind]] = {}
+        self._spoilt: set[tuple[str, bool]] = set()
+        """Peers that sent garbage, with whether the link was outgoing: that was logged."""
         self._closing = False
         self.address = ""
         self._log = structlog.get_logger().bind(
@@ -122,9 +129,7 @@ class Links:
             UsageError: it cannot, or must not, listen there.
         """
         self._handler = handler
-        self.address = await self._medium.listen(
-            functools.partial(self._connection, None), proven=self._identity.secret is not None
-        )
+        self.address = await self._medium.listen(self._admit, self._limits.greeting_seconds)
         self._keeper = asyncio.create_task(self._keep())
 
     def link(self, worker: str, address: str) -> Link:
@@ -189,9 +194,7 @@ class Links:
         link.connection = connection
         self._links[connection] = link
         over = self._over[connection] = asyncio.Event()
-        calling = self._medium.connect(
-            lambda: connection, address, proven=self._identity.secret is not None
-        )
+        calling = self._medium.connect(lambda: connection, address)
         made = False
         try:
             await within(self._clock, self._limits.greeting_seconds, calling)
@@ -207,21 +210,31 @@ class Links:
         assert connection.end_reason is not None
         return connection.end_reason
 
-    def _connection(self, expected: str | None) -> Connection:
+    def _connection(self, expected: str | None, remote: str = "nowhere") -> Connection:
         nonce = secrets.token_bytes(NONCE_BYTES)
         greeting = Greeting(self._identity, nonce, expected=expected)
-        return Connection(self, greeting, self._clock, self._limits)
+        return Connection(self, greeting, self._clock, self._limits, remote)
+
+    def _admit(self, remote: str) -> Connection:
+        """Count an accepted connection; it is welcome if there are not too many strangers."""
+        strangers = sum(
+            not c.up and c.end_reason is None and c not in self._links for c in self._connections
+        )
+        connection = self._connection(None, remote)
+        connection.welcome = strangers < self._limits.strangers
+        self._connections[connection] = None
+        self._all_gone.clear()
+        return connection
 
     # -- what becomes of connections ----------------------------------------------
 
     def opened(self, connection: Connection) -> None:
-        strangers = sum(not c.up and c.end_reason is None for c in self._connections)
         self._connections[connection] = None
         self._all_gone.clear()
         if self._closing:
             connection.end("closed", "the worker stops")
-        elif strangers >= self._limits.strangers and connection not in self._links:
-            connection.end("refused", "too many strangers at a time; come again")
+        elif not connection.welcome:
+            connection.end("refused", TOO_MANY)
 
     def greeted(self, connection: Connection) -> None:
         link = self._links.get(connection)
@@ -280,6 +293,12 @@ class Links:
         if end.kind in link.failed:
             return
         link.failed.add(end.kind)
+        if end.kind == "garbage":
+            if (link.peer, link.outgoing) in self._spoilt:
+                return
+            if len(self._spoilt) >= STRANGE_HOSTS:
+                self._spoilt.clear()
+            self._spoilt.add((link.peer, link.outgoing))
         log = self._log.info if end.kind in PURPOSE else self._log.warning
         log(
             "link_down",

@@ -14,6 +14,7 @@ A heartbeat every third of a lease (5 s) is often enough: nothing is moved again
 from __future__ import annotations
 
 import resource
+import sys
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from dataclasses import dataclass
@@ -42,11 +43,13 @@ FIRST_CHUNK = 32
 
 
 def resident_bytes() -> int:
-    """The memory of this process; where the system does not tell, the most it ever was."""
+    """The memory of this process; where the system does not say, or no file can be opened, the most it
+    ever was."""
     try:
         pages = int(Path("/proc/self/statm").read_bytes().split()[1])
-    except FileNotFoundError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    except OSError:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
     return pages * resource.getpagesize()
 
 
@@ -198,7 +201,8 @@ def _figures(interval: Interval, passed: float, cpu_per_second_run: float) -> di
         "state_bytes": 0 if interval.states is None else interval.states.size,
         "histogram": workload.histogram(),
     }
-    if interval.injector is not None:
-        figures["flow"] = interval.injector.flow()._asdict()
+    flow = None if interval.source_task is None else interval.source_task.flow()
+    if flow is not None:
+        figures["flow"] = flow._asdict()
     workload.forget(passed)
     return figures

@@ -1,9 +1,10 @@
-"""What stands here for the intervals of other workers, and who has them.
+"""What stands here for the intervals of other workers, and which worker owns each.
 
 A record goes to the interval that has its slot. Where that is not here, a stand-in
 (`courier.Remote`) takes its place among the destinations of its step, keeps what waits to be sent,
-and knows the worker that it goes to: by the store, which is asked now and then, or by what that
-worker said of itself, whichever is newer by its sequencer.
+and knows the worker that it goes to. Only the store says which worker that is: it is asked every
+second, and at once when a worker says something that the last answer does not know of
+(`millwheel.runtime.trust`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from millwheel.runtime.courier import Remote, in_order
 from millwheel.runtime.frames import IntervalReport
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.step import NOBODY, Destination, Step
+from millwheel.runtime.trust import Trust, Word
 from millwheel.store.port import PlacedInterval, Placement
 from millwheel.timers.watermark import Report
 
@@ -58,12 +60,19 @@ class Neighbours:
         self._engine = engine
         self._stand_ins: dict[int, Remote] = {}
         """By interval."""
+        self.trust = Trust()
+        self._look = 0
+        """The number of the look at the store whose result is being placed."""
         self.look_up_wanted = asyncio.Event()
         """Who owns what should be read again soon."""
 
     def remotes(self) -> Iterable[Remote]:
         """What stands here for intervals that are not."""
         return self._stand_ins.values()
+
+    def remote(self, interval_id: int) -> Remote | None:
+        """What stands here for an interval that is not."""
+        return self._stand_ins.get(interval_id)
 
     def stand_in(self, interval: Interval) -> Remote:
         """What stands for an interval from the moment when it leaves."""
@@ -89,20 +98,22 @@ class Neighbours:
                 del remote.streams[log]
 
     def look_up(self) -> None:
-        """Somebody was not who was thought to own an interval."""
+        """Request a placement refresh: the owner of an interval may be another one by now."""
         self.look_up_wanted.set()
 
     async def look_around(self) -> Placement:
-        """See who is there and who owns what, and send records there from now on.
+        """Read from the store which workers there are and what they own, and send records there.
 
-        Who may have lost intervals without having let go of them learns nothing yet: others may
-        have cut them, and what waits in them has to come before what is sent from now on (I14).
+        Skip the update while our lease may have expired and intervals are still here: others may
+        have cut these, and what waits in them has to come before what is sent from now on (I14).
         """
         engine = self._engine
+        look = self.trust.begin_look()
         placement = await engine.store.read_placement()
         for computation in placement.removed & engine.steps.keys():
             self._take_away(engine.steps[computation])
         if engine.lease.left > 0 or not engine.intervals:
+            self._look = look
             self.place(placement)
         return placement
 
@@ -110,6 +121,7 @@ class Neighbours:
         """Take over what the store says of other workers and of all intervals."""
         engine = self._engine
         assert engine.courier is not None
+        self.trust.learn(placement, self._look)
         engine.pause(placement.paused)
         engine.courier.meet(
             {w.id: w.address for w in placement.workers if w.id != engine.worker and w.address}
@@ -124,6 +136,11 @@ class Neighbours:
             step = engine.steps[step_id]
             step.arrange([Nowhere(engine, step)] if step.removed else destinations)
         self._share_out(before.values())
+        for worker, kept in self.trust.take_kept():
+            for looks, report in kept:
+                self._weigh(worker, report, looks)
+        engine.courier.reconsider()
+        engine.check_finished()
 
     def _place(self, step: Step, row: PlacedInterval, known: dict[int, Remote]) -> Remote:
         """What stands for an interval that is not here: the one that is `known`, if it is no
@@ -146,22 +163,35 @@ class Neighbours:
         self._engine.send(sorted(waiting, key=in_order))
 
     def hear(self, worker: str, reports: Iterable[IntervalReport]) -> None:
-        """What another worker has stored; and that it has these intervals."""
-        engine = self._engine
-        for id_, computation, low, high, sequencer, watermark, idle, percentiles in reports:
-            if computation not in engine.steps:
-                continue  # of a graph that grew since we started
-            remote = self._stand_ins.get(id_)
-            if remote is None or remote.slots != (low, high):
-                if not engine.holdings.knows(id_):
-                    self.look_up()  # it was split or merged
-            elif sequencer > remote.sequencer:
-                remote.belongs_to(worker, sequencer)
-            report = Report(computation, low, high, sequencer, watermark, idle)
-            engine.promises.take_report(report)
-            for percentile, early in percentiles.items():
-                engine.promises.take_percentile(percentile, report._replace(watermark=early))
-        engine.check_finished()
+        """Take the low watermarks that another worker has stored for intervals that it owns."""
+        for report in reports:
+            self._weigh(worker, report, self.trust.looks)
+        self._engine.check_finished()
+
+    def _weigh(self, worker: str, report: IntervalReport, looks: int) -> None:
+        """Take a report if the store says that the worker owns the interval; ask the store if what
+        it said last does not decide.
+
+        Args:
+            looks: how many looks at the store had begun when the report came.
+        """
+        engine, trust = self._engine, self.trust
+        assert engine.courier is not None
+        id_, computation, low, high, sequencer, watermark, idle, percentiles = report
+        if computation not in engine.steps:
+            return  # of a graph that grew since we started
+        word = trust.owns(worker, id_, sequencer)
+        if word is Word.NEW and not trust.is_settled(looks):
+            self.look_up()
+            if trust.keep(worker, report, looks):
+                return
+        if word is not Word.TRUE or not trust.fits(report):
+            engine.courier.refused["report"] += 1
+            return
+        engine.promises.take_report(Report(computation, low, high, sequencer, watermark, idle))
+        for percentile, early in percentiles.items():
+            of_percentile = Report(computation, low, high, sequencer, early, idle)
+            engine.promises.take_percentile(percentile, of_percentile)
 
     def _take_away(self, step: Step) -> None:
         """A computation was removed: nobody waits for it, and what it has here goes.

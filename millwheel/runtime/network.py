@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from millwheel.errors import UsageError
 from millwheel.runtime.frames import GREETING_BYTES, PREFIX_BYTES, RECORD_OVERHEAD_BYTES, Frame
@@ -65,7 +65,8 @@ class Link(Protocol):
 
 
 class Handler(Protocol):
-    """Who uses the links. Called in the event loop, never within a call to a link; must not raise."""
+    """What uses the links. Called in the event loop, never within a call to a link. Only `received`
+    may raise, and nothing but `PeerError`."""
 
     def link_up(self, link: Link) -> None:
         """Frames can go, both ways."""
@@ -80,7 +81,11 @@ class Handler(Protocol):
         ...
 
     def received(self, link: Link, frame: Frame) -> None:
-        """A frame came: one of those with something to say about records or watermarks."""
+        """A frame came: one of those with something to say about records or watermarks.
+
+        Raises:
+            PeerError: no worker sends such a frame; the connection is closed as garbage.
+        """
         ...
 
 
@@ -112,31 +117,53 @@ class Network(Protocol):
 Make = Callable[[], asyncio.Protocol]
 
 
-class Medium(Protocol):
-    """What connections are made of. `proven`: both sides prove who they are with a secret."""
+class Visitor(asyncio.Protocol):
+    """An accepted connection. It counts as a stranger before its transport is ready, since a TLS
+    handshake may take as long as the other side likes."""
 
-    async def listen(self, make: Make, *, proven: bool) -> str:
-        """Call `make` for each connection that comes; gives the address others reach it at.
+    welcome = True
+    """Whether there was room for it; if not, it is not worth a TLS handshake."""
+
+    def abandon(self, kind: AbandonKind, text: str) -> None:
+        """Its transport will never be ready, for this reason."""
+        raise NotImplementedError
+
+
+AbandonKind = Literal["lost", "refused", "no TLS"]
+
+Admit = Callable[[str], Visitor]
+"""Counts a connection as soon as it is accepted, given the address it comes from."""
+
+
+class Medium(Protocol):
+    """What connections are made of."""
+
+    async def listen(self, admit: Admit, greeting_seconds: float) -> str:
+        """Call `admit` for each connection that comes; gives the address others reach it at.
+
+        Args:
+            greeting_seconds: when a connection's transport is not ready so long after it was
+                accepted, it is abandoned.
 
         Raises:
             UsageError: it cannot, or must not, listen there.
         """
         ...
 
-    async def connect(self, make: Make, address: str, *, proven: bool) -> None:
+    async def connect(self, make: Make, address: str) -> None:
         """Connect what `make` gives.
 
         Raises:
-            OSError: nobody answers there, or the two do not trust each other.
+            OSError: nothing answers there, or the two do not trust each other.
         """
         ...
 
     def deafen(self) -> None:
-        """Take no more connections."""
+        """Accept no more connections."""
         ...
 
     async def close(self) -> None:
-        """Let go of what is left; all connections have ended."""
+        """Release what is left; all connections have ended."""
         ...
 
 
@@ -152,10 +179,11 @@ class Limits:
     """The longest frame that is sent or taken."""
 
     waiting_bytes: int = 128 * MEBIBYTE
-    """What may wait to be written to one peer; who lets more pile up is deaf and is hung up on."""
+    """Maximum bytes buffered per peer; beyond it the connection is closed."""
 
     greeting_seconds: float = 5.0
-    """For connecting, and again for the greeting."""
+    """Deadline of an accepted connection, from accept to the end of its greeting, TLS included. A
+    caller has as long to connect, and again for its greeting."""
 
     ping_seconds: float = 2.0
     """How often each side asks for a sign of life; deadlines are looked at as often."""
@@ -177,7 +205,7 @@ class Limits:
     longest_pause_seconds: float = 5.0
 
     strangers: int = 64
-    """Connections that may be in their greeting at a time."""
+    """Accepted connections that may be in their TLS handshake or greeting at a time."""
 
     def __post_init__(self) -> None:
         if not GREETING_BYTES <= self.frame_bytes <= self.waiting_bytes - PREFIX_BYTES < 1 << 32:

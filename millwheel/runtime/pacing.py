@@ -83,6 +83,10 @@ class Flow(NamedTuple):
     """Within which 95 of 100 of the last readings were acknowledged; None: there was none yet."""
     target: float | None
     """Within which they should be; None: the cap stays as it is."""
+    lag_rows: int | None = None
+    """Rows that are there and were not read yet; None: not known."""
+    lag_bytes: int | None = None
+    """Bytes of these rows; None: not known."""
 
 
 class Pace:

@@ -210,7 +210,7 @@ class Placing(Service):
             if interval in wished:
                 continue
             is_ours = rows.get(interval.id) == (engine.worker, interval.sequencer)
-            if is_ours and interval.injector is None:
+            if is_ours and interval.source_task is None:
                 engine.log.info("keeps", interval=interval.name)
                 engine.holdings.keep(interval)
             else:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millwheel.runtime.injector import Injector
+from millwheel.model import MAX_TIME
 from millwheel.runtime.interval import Interval
+from millwheel.runtime.partition_discovery import PartitionDiscovery
+from millwheel.runtime.source_task import SourceTask
 from millwheel.runtime.step import Step
 from millwheel.timers.watermark import Report, Watermarks
 
@@ -24,14 +26,21 @@ class Promises:
         self._engine = engine
         self.watermarks = Watermarks()
         self.percentiles = {p: Watermarks() for n in engine.graph.nodes for p in n.percentiles}
-        self._idle: list[Injector] = []
+        self._growing: set[int] = set()
+        """The injectors whose partitions appear while they run."""
+        self._idle: list[SourceTask] = []
         """Those here that were idle at the last look."""
 
     def connect(self, by_name: dict[str, Step]) -> None:
         """Every computation reads from those upstream of it in the graph."""
         for step in self._engine.steps.values():
+            injection = step.node.injection
+            grows = injection is not None and injection.growing is not None
+            slots, free = (1, step.slots - 1) if grows else (step.slots, 0)
+            if grows:
+                self._growing.add(step.id)
             for kept in (self.watermarks, *self.percentiles.values()):
-                kept.add_sender(step.id, step.slots)
+                kept.add_sender(step.id, slots, free)
             if step.node.kind != "injector":
                 senders = [by_name[node.name].id for node in self._engine.graph.upstream(step.node)]
                 self.watermarks.add_reader(step.id, senders)
@@ -47,7 +56,7 @@ class Promises:
             for percentile, kept in interval.percentiles.items():
                 self.percentiles[percentile].report(interval.report(kept.durable))
         for interval in engine.intervals:
-            if interval.injector is None:
+            if interval.source_task is None:
                 interval.hear(self.watermarks.input(interval.step.id))
                 for percentile in interval.percentiles:
                     told = self.percentiles[percentile].input(interval.step.id)
@@ -57,7 +66,7 @@ class Promises:
     def stored(self, interval: Interval, watermark: int) -> None:
         """An interval's low watermark is durable: only now may its readers know (I5)."""
         engine = self._engine
-        if interval.injector is not None:
+        if interval.source_task is not None:
             self.excuse_idle()
         if engine.courier is not None:
             engine.courier.tell(interval)
@@ -69,7 +78,9 @@ class Promises:
 
     def take_report(self, report: Report) -> None:
         """What an interval, here or elsewhere, has stored: its readers here go on from it."""
-        for computation in self.watermarks.report(report):
+        readers = self.watermarks.report(report)
+        self._follow(report.computation)
+        for computation in readers:
             moved = self.watermarks.input(computation)
             for reader in self._engine.holdings.of(computation):
                 reader.hear(moved)
@@ -80,11 +91,21 @@ class Promises:
         kept = self.percentiles.get(percentile)
         if kept is None:
             return
-        for computation in kept.report(report):
+        readers = kept.report(report)
+        self._follow(report.computation)
+        for computation in readers:
             moved = kept.input(computation)
             for reader in self._engine.holdings.of(computation):
                 reader.hear_percentile(percentile, moved)
                 self._consider(reader)
+
+    def _follow(self, computation: int) -> None:
+        """A partition has stored its low watermark: the discovery of partitions promises the least
+        of them, if it is here."""
+        if computation in self._growing:
+            for interval in self._engine.holdings.of(computation):
+                if isinstance(interval.source_task, PartitionDiscovery):
+                    interval.source_task.follow()
 
     def _consider(self, interval: Interval) -> None:
         """What came in has moved on in time: timers may be due or to be read, holds among them, or
@@ -103,11 +124,11 @@ class Promises:
         news, and does no harm: what is excused promises for its own rows alone, and whoever reads
         still goes by the least of all (decision 26).
         """
-        injectors = self._engine.injectors
-        idle = [injector for injector in injectors if injector.idle]
-        for injector in injectors:
-            if (injector in idle) != (injector in self._idle):
-                self._tell_readers(injector.interval)
+        tasks = self._engine.source_tasks
+        idle = [task for task in tasks if task.idle]
+        for task in tasks:
+            if (task in idle) != (task in self._idle):
+                self._tell_readers(task.interval)
         self._idle = idle
         if not idle:
             return
@@ -115,8 +136,8 @@ class Promises:
         if least is None:
             return  # everybody is: time stands still
         percentiles = {p: self._least_awake(kept, p) for p, kept in self.percentiles.items()}
-        for injector in idle:
-            injector.go_along(least, percentiles)
+        for task in idle:
+            task.go_along(least, percentiles)
 
     def _tell_readers(self, interval: Interval) -> None:
         """Readers here take what is stored of an interval as it is now."""
@@ -125,7 +146,8 @@ class Promises:
             self.take_percentile(percentile, interval.report(kept.durable))
 
     def _least_awake(self, kept: Watermarks, percentile: float | None = None) -> int | None:
-        """The least that is stored of the partitions that are not idle, of all injectors.
+        """The least that is stored of the partitions that are not idle and have not ended, of all
+        injectors.
 
         An injector that keeps no such percentile low watermark counts with its exact one.
         """
@@ -134,4 +156,4 @@ class Promises:
             if step.node.kind == "injector":
                 keeps = percentile is None or percentile in step.node.percentiles
                 found.append((kept if keeps else self.watermarks).least_awake(step.id))
-        return min((least for least in found if least is not None), default=None)
+        return min((least for least in found if least not in (None, MAX_TIME)), default=None)

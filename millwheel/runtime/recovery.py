@@ -12,7 +12,14 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from millwheel.errors import BucketGone, CommitUnknown, Fenced, StatementError, StoreUnavailable
+from millwheel.errors import (
+    BucketGone,
+    CommitUnknown,
+    Fenced,
+    OutputFull,
+    StatementError,
+    StoreUnavailable,
+)
 from millwheel.model import Delivery
 from millwheel.runtime.bundle import Bundle, Item
 from millwheel.runtime.execution import give_up
@@ -24,6 +31,9 @@ if TYPE_CHECKING:
 
 Suspect = tuple[Interval, Item]
 """One of the items of a commit that was refused for what user code wrote."""
+
+PASSING = (StoreUnavailable, CommitUnknown, OutputFull)
+"""A commit that failed by one of these is tried again, for as long as patience with the store lasts."""
 
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 2.0
@@ -81,9 +91,12 @@ class Recovery:
         there are, if one was missed.
 
         Raises:
-            StoreUnavailable: commits have failed for longer than that.
+            StoreUnavailable, OutputFull: commits have failed for longer than that.
         """
         clock = self._engine.clock
+        if isinstance(error, OutputFull):
+            await self._wait_for_room(error)
+            return
         if (
             self._failing_since is None
             or self._commit_began - self._recovered_at > OUTAGE_GAP_SECONDS
@@ -92,6 +105,10 @@ class Recovery:
             self._pause = FIRST_PAUSE_SECONDS
         patience = self._engine.settings.store_patience_seconds
         if clock.monotonic() - self._failing_since > patience:
+            if isinstance(error, OutputFull):
+                raise OutputFull(
+                    f"{error} (tried for {patience:.0f} s). Then start again"
+                ) from error
             raise StoreUnavailable(
                 f"commits have failed for {patience:.0f} s: {error}. Nothing is lost: start again "
                 "when the store is well"
@@ -100,6 +117,19 @@ class Recovery:
         self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
         if isinstance(error, BucketGone):
             await self._engine.patiently(self._engine.buckets.load)
+
+    async def _wait_for_room(self, error: OutputFull) -> None:
+        """Back off, longer each time, until patience is at an end. It counts from the first failure of
+        that file: commits that write nothing to it go well meanwhile.
+
+        Raises:
+            OutputFull: the file has been full for longer than that.
+        """
+        clock, patience = self._engine.clock, self._engine.settings.store_patience_seconds
+        full = clock.monotonic() - error.since
+        if full > patience:
+            raise OutputFull(f"{error} (tried for {patience:.0f} s). Then start again") from error
+        await clock.sleep(min(max(full, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS))
 
     def _not_again(self, items: list[Suspect], error: Exception) -> list[Delivery[Any]]:
         """Records that may have had their effect, and are not to have it twice: of computations
@@ -122,8 +152,10 @@ class Recovery:
         """
         await self._lane.stop_running()
         for interval in list(self._lane.intervals):
-            if interval.injector is not None:
-                await interval.injector.stop()  # or it gives up rows now, and when it reads again
+            if interval.source_task is not None:
+                await (
+                    interval.source_task.stop()
+                )  # or it gives up rows now, and when it reads again
         self._lane.drop_open()
         apart = {id(item) for _, item in suspects} | {id(delivery) for delivery in given_up}
         engine = self._engine
@@ -216,7 +248,7 @@ class Recovery:
                     split(segment, once_more)
                 elif here:
                     todo.appendleft((here, None))
-            except (StoreUnavailable, CommitUnknown, Fenced) as delay:
+            except (*PASSING, Fenced) as delay:
                 # What became of it is for dedup to find out: all go back to the queues.
                 given_up = self._not_again(segment, delay)
                 again = {id(delivery) for delivery in given_up}

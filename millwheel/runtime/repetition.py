@@ -12,19 +12,18 @@ What is not found out: what is the same throughout a process, such as the order 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from millwheel.codec import reason, shown
 from millwheel.context import Context, Effects
-from millwheel.errors import NotTheSameAgain
+from millwheel.errors import NotTheSameAgain, UserCodeError
 from millwheel.model import Delivery, Record, from_micros
 from millwheel.runtime.ack_chain import Caused
 from millwheel.runtime.lineage import Lineage
 from millwheel.runtime.states import KeyState
 from millwheel.runtime.step import Step
-from millwheel.runtime.tasks import is_ours
+from millwheel.runtime.tasks import is_ours, raise_ours
 
 Said = tuple[str, int, bytes]
 """A production: its stream, its timestamp in microseconds, and its value as it is stored."""
@@ -42,7 +41,7 @@ class Repetition:
         effects: those that count.
     """
 
-    __slots__ = ("_code", "_context", "_effects", "_lineage", "_step", "_trial")
+    __slots__ = ("_code", "_effects", "_lineage", "_make_context", "_step", "_trial")
 
     def __init__(
         self,
@@ -56,8 +55,8 @@ class Repetition:
         self._code = code
         self._trial = Effects()
         self._trial.keeper = effects.keeper
-        self._lineage = self._trial.lineage = Lineage(step.id)
-        self._context = make_context(step, self._trial)
+        self._lineage = self._trial.lineage = Lineage(step.id, step.run)
+        self._make_context = make_context
 
     async def process(self, record: Record[Any], context: Context[Any, Any]) -> None:
         """Call the code on trial, and then in earnest, with the state as it was before.
@@ -78,9 +77,11 @@ class Repetition:
         mark = len(self._effects.caused)
         try:
             await self._code(record, context)
-        except (Exception, asyncio.CancelledError) as error:
+        except GeneratorExit:
+            raise
+        except BaseException as error:
             if is_ours(error):
-                raise
+                raise_ours(error)
             raise self._unlike(record, first, f"raised {reason(error)}", "again") from error
         again = _said(self._effects.caused[mark:])
         if again != first:
@@ -109,7 +110,7 @@ class Repetition:
         self, record: Delivery[Any], context: Context[Any, Any], cell: Any
     ) -> list[Said]:
         """What the code says; nothing else is left of it."""
-        trial = self._context
+        trial = self._make_context(self._step, self._trial)
         trial._open(cell, context._watermark, context._promised, context._now, context._table)
         trial._micros = record.micros
         self._lineage.begin(record)
@@ -118,6 +119,7 @@ class Repetition:
             return _said(self._trial.caused)
         finally:
             self._trial.clear()
+            trial._end(_ignore)
             self._step.renew(record)
 
     def _unlike(
@@ -131,6 +133,10 @@ class Repetition:
             'same then. Add it with productions="strong", or take out what differs from run to run '
             "(the clock, random numbers, what is kept outside of the state)"
         )
+
+
+def _ignore(error: UserCodeError) -> None:
+    """A task of a trial has used its context late: one of the call in earnest does the same."""
 
 
 def _said(caused: list[Caused]) -> list[Said]:

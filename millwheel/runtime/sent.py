@@ -9,8 +9,9 @@ What was sent together counts together: a *batch* (the productions of one commit
 of one reading) holds the low watermark by its least hold, and takes credits, until it and
 everything before it are acknowledged.
 
-What is stored of a log may have gaps: a weak production that was acknowledged before any commit
-is stored nowhere, and whoever takes the log over counts its number as done.
+The numbers of a log may have gaps, as long as they like: a source leaves numbers out, and a weak
+production that was acknowledged before any commit is stored nowhere. A number in a gap counts as
+acknowledged, takes no credit, and costs nothing: gaps are kept as runs.
 """
 
 from __future__ import annotations
@@ -50,10 +51,12 @@ class SentLog:
     __slots__ = (
         "_batches",
         "_beyond",
+        "_gaps",
         "_holds",
         "_percentiles",
         "_several",
         "_stragglers",
+        "absent",
         "changed",
         "complete",
         "first",
@@ -89,6 +92,11 @@ class SentLog:
         self._percentiles = percentiles
         self._batches: deque[Batch] = deque()
         self._beyond: set[int] = set()
+        self._gaps: deque[tuple[int, int]] = deque()
+        """Numbers from `first` on that stand for nothing, as runs in their order: the first number,
+        and one past the last."""
+        self.absent = 0
+        """How many numbers the gaps hold."""
         self.known_end = first
         """No record from here on was acknowledged before this claim."""
         for low, high in runs:
@@ -117,16 +125,26 @@ class SentLog:
             if least < MAX_TIME:
                 percentile.batches.add(least)
         self._batches.append(Batch(end, hold, size, stamp, aside))
+        if self._gaps:
+            self._advance()
 
     def skip(self, end: int) -> None:
         """Records up to `end` need not be sent: they are acknowledged."""
         self.next_seq = end
         self._advance()
 
-    def lack(self, end: int) -> None:
-        """Nothing is stored of the numbers from `next_seq` up to `end`: nobody waits for them."""
-        self._beyond.update(range(self.next_seq, end))
-        self.skip(end)
+    def lack(self, gaps: Iterable[tuple[int, int]]) -> None:
+        """The numbers in these runs, at or past `next_seq`, stand for nothing.
+
+        Args:
+            gaps: first number, and one past the last; in order.
+        """
+        beyond = self._beyond
+        for first, end in gaps:
+            self._gaps.append((first, end))
+            self.absent += end - first
+            if beyond:  # rows that were acknowledged before they vanished from the source
+                beyond.difference_update([seq for seq in beyond if first <= seq < end])
 
     def stored(self, stragglers: Iterable[Delivery[Any]]) -> None:
         """Weak productions that are on their way are stored by the next commit: until they are
@@ -159,11 +177,18 @@ class SentLog:
         self._advance()
 
     def _advance(self) -> None:
-        """Move on over what is acknowledged, as far as it was sent: of a source, what was read."""
-        first, end, beyond = self.first, self.next_seq, self._beyond
-        while first < end and first in beyond:
-            beyond.remove(first)
-            first += 1
+        """Move the prefix over what is acknowledged, as far as it was sent (of a source: read)."""
+        first, end, beyond, gaps = self.first, self.next_seq, self._beyond, self._gaps
+        while first < end:
+            if first in beyond:
+                beyond.remove(first)
+                first += 1
+            elif gaps and gaps[0][0] == first:
+                _, behind = gaps.popleft()
+                self.absent -= behind - first
+                first = behind
+            else:
+                break
         self.first = first
         batches = self._batches
         while batches and batches[0].end <= first:
@@ -190,7 +215,12 @@ class SentLog:
         """How many records are on their way."""
         end, beyond = self.next_seq, self._beyond
         done = len(beyond) if end >= self.known_end else sum(seq < end for seq in beyond)
-        return max(0, end - self.first - done)
+        return max(0, end - self.first - self.absent - done)
+
+    @property
+    def span(self) -> int:
+        """How many records lie past the prefix, acknowledged or not: what credits are for (I8)."""
+        return self.next_seq - self.first - self.absent
 
     def state(self, max_runs: int) -> list[Any]:
         """What is stored: the first not acknowledged, and runs beyond it."""

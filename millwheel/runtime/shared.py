@@ -43,7 +43,7 @@ class Table(KeyState):
             layout = self.cache.layout
             current = stored
             if stored is not None and version != self.cache.version:
-                current = self.cache.current(stored, version)
+                current = self.cache.current(stored, version, self.key)
             self._snapshot = layout.decode(current)
             self._decoded_from = stored
             if self._guarded:

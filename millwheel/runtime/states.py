@@ -12,10 +12,10 @@ and whatever is not in memory stands in the current table (design, the store).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from millwheel.codec import apply_migrations
+from millwheel.codec import Migration, apply_migrations, shown
 from millwheel.model import Key
 from millwheel.runtime.entries import Change, Entries
 from millwheel.state import UNKNOWN, StateLayout
@@ -73,8 +73,7 @@ class KeyState:
             layout, cache = self.cache.layout, self.cache
             stored = self._encoded
             if stored is not None and self._version != cache.version:
-                # Only now, within user code: a migration that fails is the record's fault.
-                stored = cache.current(stored, self._version)
+                stored = cache.current(stored, self._version, self.key)
             if layout.collections:
                 entries = self._made_entries()
                 state = layout.decode(stored, entries)
@@ -204,7 +203,7 @@ class StateCache:
         *,
         what: str,
         version: int,
-        migrations: Any,
+        migrations: Mapping[int, Migration],
         fetch_entry: EntryFetcher,
         scan_entries: EntryScanner,
     ) -> None:
@@ -224,9 +223,15 @@ class StateCache:
         self.loaded_bytes = 0
         """What a key takes, of those that were loaded last; 0: none was."""
 
-    def current(self, encoded: bytes, version: int) -> bytes:
-        """Stored JSON, brought up to this code's version."""
-        return apply_migrations(encoded, version, self.version, self._migrations, self._what)
+    def current(self, encoded: bytes, version: int, key: Key) -> bytes:
+        """Stored JSON, brought up to this code's version.
+
+        Raises:
+            MigrationFailed: that failed, which ends the worker.
+        """
+        what = f"{self._what}, key {shown(key)}"
+        decode = self.layout.codec.decode
+        return apply_migrations(encoded, version, self.version, self._migrations, what, decode)
 
     def get(self, key: Key, key_text: bytes, slot: int) -> KeyState:
         """The key's state, loaded or not."""

@@ -11,12 +11,12 @@ from typing import Any, Protocol
 import msgspec
 
 from millwheel.addresses import Address, cell_address, spread_addresses
-from millwheel.codec import Codec, encode_key, reason, shown
+from millwheel.codec import Codec, encode_key, place_of, reason, shown
 from millwheel.context import Effects, StateCell
 from millwheel.errors import UserCodeError
 from millwheel.graph import Node, Reading
 from millwheel.model import NAME_BYTES, SLOTS, Delivery, Key
-from millwheel.runtime.lineage import Lineage, id_at
+from millwheel.runtime.lineage import NO_RUN, Lineage, id_at
 from millwheel.sinks import Console, JsonLinesFiles, SinkUse, Table
 from millwheel.streams import Broadcast, Stream
 
@@ -57,6 +57,8 @@ class Step:
     """In the order of the graph, in which writers come before readers."""
     node: Node
     routes: dict[str, StreamRoute]
+    run: bytes = NO_RUN
+    """The mark of this worker in the ids of weak productions."""
     removed: bool = False
     """It was taken away while this worker runs code that still has it."""
     destinations: list[Destination] = field(default_factory=list)
@@ -104,9 +106,11 @@ class Step:
 
     @property
     def slots(self) -> int:
-        """How many slots its keys have; of an injector, how many partitions there are."""
+        """How many slots its keys have; of an injector, how many partitions there are, or may be."""
         injection = self.node.injection
-        return SLOTS if injection is None else len(injection.source.partitions())
+        if injection is None or injection.growing is not None:
+            return SLOTS
+        return len(injection.source.partitions())
 
     @property
     def name(self) -> str:
@@ -162,12 +166,18 @@ class KeyedReader:
         extractor = self.extractor
         try:
             key = extractor(value)
-        except Exception as error:
+        except BaseException as error:
             raise UserCodeError(
                 f"the key extractor of {self.step.name!r} failed on a value of stream {stream!r}: "
-                f"{reason(error)}; value {shown(value, 300)}"
+                f"{reason(error)}; value {shown(value, 300)}; the extractor is {place_of(extractor)}"
             ) from error
-        key_text, slot = encode_key(key)
+        try:
+            key_text, slot = encode_key(key)
+        except UserCodeError as error:
+            raise UserCodeError(
+                f"the key extractor of {self.step.name!r} gave for a value of stream {stream!r} what "
+                f"is no key: {error}; the extractor is {place_of(extractor)}"
+            ) from error
         return key, key_text, slot
 
 
@@ -217,6 +227,8 @@ class StreamRoute:
     def __init__(self, stream: Stream[Any], sinks: list[SinkUse]) -> None:
         self.stream = stream.name
         self.codec = stream.codec
+        self._classes = stream.codec.classes
+        self._line_codec: Codec[Any] = Codec(Any, what=f"a row of stream {stream.name!r}")
         self.readers: list[Reader] = []
         self.tables: list[tuple[Table[Any], Callable[[Any], Any] | None]] = []
         self.prefixes: list[str] = []
@@ -236,9 +248,14 @@ class StreamRoute:
     def send(self, effects: Effects, cell: StateCell, value: Any, micros: int, hold: int) -> None:
         """One delivery per consumer and one row per table, decided, not yet written.
 
-        Each consumer gets an object of its own, decoded from what is stored: what it sees
-        is what it would see after a crash, and nobody's changes reach anybody else.
+        Each consumer gets an object of its own, decoded from the stored JSON: it sees the same value
+        as after a crash, and no change that another consumer makes.
+
+        Raises:
+            UserCodeError: the value is not of the stream's type.
         """
+        if type(value) not in self._classes:
+            self._check(value)
         readers, encode = self.readers, self.codec.encode
         if self.discarded:
             encoded = encode(value)
@@ -266,8 +283,17 @@ class StreamRoute:
         if self.tables or self.to_file or self.prefixes:
             self._write(effects, cell, value)
 
+    def _check(self, value: Any) -> None:
+        """Refuse a value of another type, if its class alone does not prove that it is of this one."""
+        codec = self.codec
+        codec.check_class(value)
+        if not self.readers:  # else they decode what is stored
+            codec.check(codec.encode(value), value)
+
     def _write(self, effects: Effects, cell: StateCell, value: Any) -> None:
-        """To the sinks that ride in the producer's commit."""
+        """To the sinks that ride in the producer's commit: they take what a reader would take."""
+        if not self.readers:  # else it has been encoded
+            self.codec.check_finite(value)
         for table, row in self.tables:
             self._write_row(effects, cell.key, table, row(value) if row else value)
         if self.to_file or self.prefixes:
@@ -282,8 +308,8 @@ class StreamRoute:
             own = tuple(values[position] for position in table.producer_positions)
             if own != (key if isinstance(key, tuple) else (key,)):
                 raise UserCodeError(
-                    f"table {table.name!r}: the columns {table.producer_key} of the row hold {own!r}, "
-                    f"but the producing key is {key!r}; another key could write the same row. "
+                    f"table {table.name!r}: the columns {table.producer_key} of the row hold {own!r:.80}, "
+                    f"but the producing key is {key!r:.80}; another key could write the same row. "
                     "Leave producer_key out: then the rows get a step of their own"
                 )
         effects.rows.append((table, values))
@@ -295,7 +321,7 @@ class StreamRoute:
                 line = self.codec.encode(value)
                 self.codec.check(line, value)
             else:
-                line = msgspec.json.encode(row(value))
+                line = self._line_codec.encode(row(value))
             if self.to_file:
                 effects.lines.append(line)
                 effects.size += len(line)
@@ -317,6 +343,8 @@ class WeakRoute(StreamRoute):
         if cause is None:
             super().send(effects, cell, value, micros, hold)
             return
+        if type(value) not in self._classes:
+            self._check(value)
         if self.readers:
             encoded = self.codec.encode(value)
             size = len(encoded)

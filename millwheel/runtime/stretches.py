@@ -25,6 +25,7 @@ from millwheel.runtime.ack_chain import Caused
 from millwheel.runtime.courier import QUEUED_MOST
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.service import Service
+from millwheel.runtime.step import Step
 from millwheel.runtime.tree import Roots, edge_of, owner_bits, owner_of
 
 if TYPE_CHECKING:
@@ -115,19 +116,18 @@ class Stretches(Service):
         assert interval.chain is not None
         interval.chain.passed += inputs
 
-    def receive(self, receiver: int, deliveries: Iterable[Delivery[Any]], peer: str) -> int:
+    def receive(self, step: Step, deliveries: Iterable[Delivery[Any]], peer: str) -> int:
         """Take deliveries of another worker, each to the interval that has its slot, be it on its
         way here or from here; but none back to who thinks that it is here.
 
         Returns:
             How many were not taken: nobody knows better where to, or too many are queued.
         """
-        step = self._engine.steps.get(receiver)
-        self._receivers.add(receiver)
+        self._receivers.add(step.id)
         most = QUEUED_MOST * self._engine.settings.max_unacked_records
         left = 0
         for delivery in deliveries:
-            found = step.interval_of(delivery.slot) if step and step.destinations else None
+            found = step.interval_of(delivery.slot) if step.destinations else None
             if found is None or found.queued >= most or getattr(found, "owner", None) == peer:
                 left += 1
             else:

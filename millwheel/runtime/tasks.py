@@ -5,11 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Coroutine, Iterable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 from weakref import WeakSet
 
 from millwheel.clock import Clock
-from millwheel.errors import InvariantBroken, NotTheSameAgain, StoreError, UserCodeError
+from millwheel.codec import reason
+from millwheel.errors import (
+    InvariantBroken,
+    MigrationFailed,
+    NotTheSameAgain,
+    StoreError,
+    UserCodeError,
+)
 
 T = TypeVar("T")
 
@@ -41,11 +48,27 @@ async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 def is_ours(error: BaseException) -> bool:
     """Whether an exception means that the engine must stop, not that user code failed: also what
-    user code makes of it that its task is to end."""
+    user code makes of it that its task is to end.
+
+    SystemExit and KeyboardInterrupt are failures of user code: a worker is not ended by `sys.exit`, and
+    Ctrl-C does not come as an exception while one runs (`services/interruption.py`).
+    """
     task = asyncio.current_task()
     if _is_grave(error) or task in _ending:
         return True
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
+def raise_ours(error: BaseException) -> NoReturn:
+    """Raise an error that `is_ours`, which ends the task.
+
+    Raises:
+        CancelledError: it is SystemExit or KeyboardInterrupt, which would end the event loop, and with it
+            the tasks that close what is open.
+    """
+    if isinstance(error, (SystemExit, KeyboardInterrupt)):
+        raise asyncio.CancelledError(reason(error)) from error
+    raise error
 
 
 def failure_of(task: asyncio.Task[Any]) -> BaseException | None:
@@ -55,7 +78,7 @@ def failure_of(task: asyncio.Task[Any]) -> BaseException | None:
 
 
 def _is_grave(error: BaseException) -> bool:
-    return isinstance(error, (InvariantBroken, NotTheSameAgain, StoreError))
+    return isinstance(error, (InvariantBroken, NotTheSameAgain, MigrationFailed, StoreError))
 
 
 async def in_own_task(work: Awaitable[T]) -> T:
@@ -65,10 +88,17 @@ async def in_own_task(work: Awaitable[T]) -> T:
 
     Raises:
         UserCodeError: it has cancelled its task.
+        SystemExit, KeyboardInterrupt: it has raised them.
     """
 
+    exits: list[BaseException] = []
+
     async def run() -> T:
-        return await work
+        try:
+            return await work
+        except (SystemExit, KeyboardInterrupt) as error:
+            exits.append(error)  # a task that ends with it ends the whole event loop
+            raise UserCodeError(reason(error)) from error
 
     task = asyncio.create_task(run())
     try:
@@ -79,6 +109,9 @@ async def in_own_task(work: Awaitable[T]) -> T:
                 await end((task,))
     if task.cancelled() and task.cancelling():
         raise UserCodeError("user code has cancelled the task that it runs in")
+    if exits:
+        task.exception()  # looked at: it stands for the one that is raised
+        raise exits[0]
     return task.result()
 
 

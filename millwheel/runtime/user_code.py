@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from millwheel.context import Context, Effects, SpreadContext, WeakContext, WeakSpreadContext
+from millwheel.context import (
+    Context,
+    Effects,
+    SpreadContext,
+    TimerlessContext,
+    WeakContext,
+    WeakSpreadContext,
+    WeakTimerlessContext,
+)
 from millwheel.model import Record
 from millwheel.runtime.repetition import Repetition
 from millwheel.runtime.step import Step
@@ -17,9 +25,14 @@ def context_of(step: Step, effects: Effects) -> Context[Any, Any]:
     """What a step's code is handed: less, where what it says must not depend on when it runs."""
     node = step.node
     assert node.computation is not None
-    kind: type[Context[Any, Any]] = SpreadContext if node.is_spread else Context
-    if node.is_weak and not node.computation.order_insensitive:
-        kind = WeakSpreadContext if node.is_spread else WeakContext
+    weak = node.is_weak and not node.computation.order_insensitive
+    kind: type[Context[Any, Any]]
+    if node.is_spread:
+        kind = WeakSpreadContext if weak else SpreadContext
+    elif node.computation.defines("process_timer"):
+        kind = WeakContext if weak else Context
+    else:
+        kind = WeakTimerlessContext if weak else TimerlessContext
     return kind(node.name, step.routes, effects)
 
 

@@ -53,6 +53,7 @@ class Crew:
         target: ``MODULE:PIPELINE``, as it is found from the current directory.
         store: the address of the store, as in ``MILLWHEEL_STORE``.
         tell: gets each line that a worker logs, as the fields of an event or as plain text.
+        options: further options of ``millwheel worker``.
     """
 
     def __init__(
@@ -62,8 +63,11 @@ class Crew:
         number: int,
         tell: Callable[[int, dict[str, Any] | str], None],
         clock: Clock | None = None,
+        *,
+        options: Sequence[str] = (),
     ) -> None:
         self._target = target
+        self._options = options
         self._environment = {**os.environ, "MILLWHEEL_STORE": store}
         self._number = number
         self._tell = tell
@@ -144,7 +148,7 @@ class Crew:
 
     def _command(self) -> Sequence[str]:
         arguments = ("worker", self._target, "--until-done", "--stop-with-stdin")
-        return (sys.executable, "-m", "millwheel.cli.main", *arguments)
+        return (sys.executable, "-m", "millwheel.cli.main", *arguments, *self._options)
 
     async def _attend(self, place: int, process: asyncio.subprocess.Process) -> int:
         """Pass on what a worker says until it ends; gives its exit code.

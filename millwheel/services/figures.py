@@ -99,6 +99,10 @@ class ComputationFigures:
     """Records that arrived and wait."""
     unacked: int = 0
     """Records sent and not acknowledged."""
+    lag_rows: int | None = None
+    """Of an injector: rows that are there and were not read yet; None: not known."""
+    lag_bytes: int | None = None
+    """Bytes of these rows; None: not known."""
     pending_cap: int | None = None
     """Of an injector: how many may be, over its partitions here."""
     acknowledge_seconds: float | None = None

@@ -102,15 +102,19 @@ def _flow(found: tuple[ComputationFigures, ...]) -> Iterator[Metric]:
     cap = _gauge("pending_cap", "Rows that may be unacknowledged", None, "computation")
     took = _gauge("acknowledge_seconds", "Of 95 of 100 readings", None, "computation")
     target = _gauge("latency_target_seconds", "What they should take", None, "computation")
+    rows = _gauge("source_lag_rows", "Rows there and not read", None, "computation")
+    size = _gauge("source_lag_bytes", "Bytes there and not read", None, "computation")
     for computation in found:
         for family, value in (
             (cap, computation.pending_cap),
             (took, computation.acknowledge_seconds),
             (target, computation.latency_target_seconds),
+            (rows, computation.lag_rows),
+            (size, computation.lag_bytes),
         ):
             if value is not None:
                 family.add_metric([computation.name], value)
-    yield from (cap, took, target)
+    yield from (cap, took, target, rows, size)
 
 
 def _other_counters(found: tuple[ComputationFigures, ...]) -> Iterator[Metric]:

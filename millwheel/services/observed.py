@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 import msgspec
 
@@ -92,6 +93,9 @@ class EngineObserved(Observer):
                 f"it does not reach the workers {others}, who share the pipeline: it takes no "
                 "intervals. Its log says why (link_down, stranger_refused)"
             )
+        for interval in engine.intervals:
+            if interval.part_file is not None and interval.part_file.no_room is not None:
+                return f"commits wait for room: {interval.part_file.no_room}"
         return await self._why_no_store()
 
     async def _why_no_store(self) -> str | None:
@@ -130,16 +134,25 @@ def _totals(interval: Interval) -> dict[str, int]:
 def _computation(
     step: Step, intervals: list[Interval], counters: dict[str, int]
 ) -> ComputationFigures:
-    flows = [interval.injector.flow() for interval in intervals if interval.injector is not None]
+    tasks = [interval.source_task for interval in intervals if interval.source_task is not None]
+    flows = [flow for task in tasks if (flow := task.flow()) is not None]
     return ComputationFigures(
         name=step.name,
         intervals=len(intervals),
         counters=counters,
         backlog=sum(len(interval.intake) for interval in intervals),
         unacked=sum(log.unacked for interval in intervals for log in interval.logs),
+        lag_rows=_known_sum(flow.lag_rows for flow in flows),
+        lag_bytes=_known_sum(flow.lag_bytes for flow in flows),
         pending_cap=sum(flow.cap for flow in flows) if flows else None,
         acknowledge_seconds=max((f.latency for f in flows if f.latency is not None), default=None),
         latency_target_seconds=flows[0].target if flows else None,
         input_watermark=min((i.input_watermark for i in intervals), default=MIN_TIME),
         low_watermark=min((i.durable for i in intervals), default=MIN_TIME),
     )
+
+
+def _known_sum(parts: Iterable[int | None]) -> int | None:
+    """The sum of the parts that are known; None: none is."""
+    known = [part for part in parts if part is not None]
+    return sum(known) if known else None

@@ -1,34 +1,60 @@
 """Connections between workers over TCP, with TLS or without.
 
-Who may connect is decided twice: here, by certificates, if there are some, and in the greeting, by
-the shared secret, if there is one. With neither nobody could tell a worker from a stranger, so a
-worker listens on the loopback address only, and calls nobody elsewhere:
+Two things decide whether a peer is let in. In the greeting both sides prove that they know the
+pipeline's secret; there always is one (`millwheel.runtime.greeting`), so a worker may listen on any
+address. TLS adds what a secret cannot do:
 
-===========================  ==================================================================
-a secret, no TLS             others prove that they know it; what follows can be read and changed
-                             by whoever sits on the way
-TLS, ``mutual``              who has no certificate of the `authority` is hung up on
-TLS, not ``mutual``          nobody can listen in; a secret must say who is who
-neither                      the loopback address only
-===========================  ==================================================================
+=======================  ==========================  ============================================
+                         who may connect             who can read or change what is sent
+=======================  ==========================  ============================================
+no TLS, loopback         who knows the secret        the machine's administrator
+no TLS, other addresses  who knows the secret        everybody on the network path
+TLS, not ``mutual``      who knows the secret        nobody
+TLS, ``mutual``          who also has a certificate  nobody; strangers do not even get as far as
+                         of the `authority`          the greeting
+=======================  ==========================  ============================================
+
+A connection counts as a stranger's from the moment when it is accepted (`Visitor`), before its TLS
+handshake. And a listener accepts only while the process has `SPARE_DESCRIPTORS` file descriptors
+left: otherwise it pauses, so that strangers never take the last ones from the rest of the worker.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
+import errno
+import os
+import socket
 import ssl
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+import structlog
+
 from millwheel.errors import UsageError
-from millwheel.runtime.network import Make
+from millwheel.runtime.connection import shown
+from millwheel.runtime.links import TOO_MANY
+from millwheel.runtime.network import AbandonKind, Admit, Make, Visitor
+from millwheel.runtime.tasks import end
 
 HANDSHAKE_SECONDS = 5.0
-"""For the handshake of TLS."""
+"""For the TLS handshake of an outgoing connection."""
 
 FAREWELL_SECONDS = 1.0
 """For the end of TLS: a peer that does not answer is not waited for."""
+
+BACKLOG = 100
+"""Connections that the system keeps until they are accepted, and that are accepted in one turn."""
+
+SPARE_DESCRIPTORS = 16
+"""File descriptors that a listener leaves to the rest of the process: to Postgres, sources, sinks."""
+
+PAUSE_SECONDS = 0.5
+"""How long a listener accepts nothing when file descriptors are scarce."""
+
+QUIET_SECONDS = 60.0
+"""A listener that pauses again within this time does not log it again."""
 
 ANYWHERE = frozenset(("", "*", "0.0.0.0", "::"))  # noqa: S104 (they are refused, not bound to)
 """Hosts that one can listen on but not call."""
@@ -99,23 +125,14 @@ class Tcp:
         self._calling: ssl.SSLContext | None = None
         if tls is not None:
             self._listening, self._calling = tls.contexts()
-        self._mutual = tls is not None and tls.mutual
-        self._server: asyncio.Server | None = None
+        self._listener: Listener | None = None
 
-    def check(self, *, proven: bool) -> None:
-        """Before anything is started: whether it may listen there, and could be called.
-
-        Args:
-            proven: whether a secret says who is who.
+    def check(self) -> None:
+        """Before anything is started: whether it could be called.
 
         Raises:
-            UsageError: it may not, or it could not.
+            UsageError: it could not.
         """
-        if not (proven or self._mutual or is_loopback(self._host)):
-            raise UsageError(
-                f"a worker that listens on {self._host!r} can be reached by strangers: give all "
-                "workers a shared secret or certificates (mutual TLS), or listen on 127.0.0.1"
-            )
         if self._host in ANYWHERE and self._advertise is None:
             raise UsageError(
                 f"{self._host!r} is no address that others could call: say at which host they "
@@ -124,48 +141,39 @@ class Tcp:
         if self._advertise is not None:
             _parts(self._advertise)
 
-    async def listen(self, make: Make, *, proven: bool) -> str:
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        assert self._listener is not None
+        return self._listener.port
+
+    async def listen(self, admit: Admit, greeting_seconds: float) -> str:
         """Listen at the host and port.
 
         Raises:
             UsageError: it cannot, or must not, listen there.
         """
-        self.check(proven=proven)
+        self.check()
         try:
-            self._server = await asyncio.get_running_loop().create_server(
-                make,
-                None if self._host in ("", "*") else self._host,
-                self._port,
-                ssl=self._listening,
-                ssl_handshake_timeout=HANDSHAKE_SECONDS if self._listening else None,
-                ssl_shutdown_timeout=FAREWELL_SECONDS if self._listening else None,
-            )
+            sockets = await _bound(None if self._host in ("", "*") else self._host, self._port)
         except (OSError, OverflowError, UnicodeError) as error:
             raise UsageError(
                 f"the worker cannot listen on {self._host}, port {self._port}: {error}"
             ) from error
-        port = self._server.sockets[0].getsockname()[1]
+        self._listener = Listener(sockets, admit, self._listening, greeting_seconds)
         if self._advertise is None:
-            return _address(self._host, port)
+            return _address(self._host, self.port)
         host, told = _parts(self._advertise)
-        return _address(host, told or port)
+        return _address(host, told or self.port)
 
-    async def connect(self, make: Make, address: str, *, proven: bool) -> None:
+    async def connect(self, make: Make, address: str) -> None:
         """Connect what `make` gives.
 
         Raises:
-            OSError: nobody answers there, or the two do not trust each other.
+            OSError: nothing answers there, or the two do not trust each other.
         """
         try:
             host, port = _parts(address)
-        except UsageError as error:
-            raise OSError(str(error)) from error
-        if not (proven or self._mutual or is_loopback(host)):
-            raise OSError(
-                "a worker on another machine is called only with a shared secret or with "
-                "certificates (mutual TLS)"
-            )
-        try:
             await asyncio.get_running_loop().create_connection(
                 make,
                 host,
@@ -174,29 +182,194 @@ class Tcp:
                 ssl_handshake_timeout=HANDSHAKE_SECONDS if self._calling else None,
                 ssl_shutdown_timeout=FAREWELL_SECONDS if self._calling else None,
             )
+        except UsageError as error:
+            raise OSError(str(error)) from error
         except UnicodeError as error:
             raise OSError(f"{address!r} is no address") from error
 
     def deafen(self) -> None:
-        """Take no more connections."""
-        if self._server is not None:
-            self._server.close()
+        """Accept no more connections, and abandon those whose TLS handshake goes on."""
+        if self._listener is not None:
+            self._listener.close()
 
     async def close(self) -> None:
         """Wait until nothing is left of the listener."""
-        if self._server is not None:
-            await self._server.wait_closed()
-            self._server = None
+        if self._listener is not None:
+            await self._listener.closed()
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine is reached there."""
-    if host == "localhost":
-        return True
+@dataclass(eq=False)
+class Arrival:
+    """An accepted connection until its transport is ready."""
+
+    connected: socket.socket
+    visitor: Visitor
+    taken: bool = False
+    """The event loop has the socket, and closes it."""
+
+
+class Listener:
+    """Accepts connections on some sockets, and counts each at once.
+
+    Args:
+        tls: None: plain TCP.
+        seconds: for a TLS handshake.
+    """
+
+    def __init__(
+        self, sockets: list[socket.socket], admit: Admit, tls: ssl.SSLContext | None, seconds: float
+    ) -> None:
+        self.port: int = sockets[0].getsockname()[1]
+        self._sockets = sockets
+        self._admit = admit
+        self._tls = tls
+        self._seconds = seconds
+        self._loop = asyncio.get_running_loop()
+        self._arriving: set[asyncio.Task[None]] = set()
+        self._pausing: asyncio.TimerHandle | None = None
+        self._quiet_until = float("-inf")
+        self._resume()
+
+    def _resume(self) -> None:
+        self._pausing = None
+        for listening in self._sockets:
+            self._loop.add_reader(listening.fileno(), self._accept, listening)
+
+    def _pause(self, reason: str) -> None:
+        """Accept nothing for a while; callers wait in the system's queue."""
+        for listening in self._sockets:
+            self._loop.remove_reader(listening.fileno())
+        self._pausing = self._loop.call_later(PAUSE_SECONDS, self._resume)
+        if self._loop.time() >= self._quiet_until:
+            structlog.get_logger().warning(
+                "accepts_nothing",
+                port=self.port,
+                reason=reason,
+                what_it_means="other workers cannot connect until file descriptors are free",
+                what_to_do="raise the limit of open files (ulimit -n, LimitNOFILE), and look for "
+                "strangers at the port",
+            )
+        self._quiet_until = self._loop.time() + QUIET_SECONDS
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(BACKLOG):
+            if not _has_spare_descriptors(listening.fileno()):
+                self._pause(f"less than {SPARE_DESCRIPTORS} file descriptors are left")
+                return
+            try:
+                connected, address = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # EMFILE, ENFILE, ENOBUFS, ENOMEM
+                self._pause(str(error))
+                return
+            connected.setblocking(False)
+            self._greet(Arrival(connected, self._admit(shown(address))))
+
+    def _greet(self, arrival: Arrival) -> None:
+        if self._tls is not None and not arrival.visitor.welcome:
+            arrival.connected.close()
+            arrival.visitor.abandon("refused", TOO_MANY)
+            return
+        task = self._loop.create_task(self._make_ready(arrival))
+        self._arriving.add(task)
+        task.add_done_callback(partial(self._arrived, arrival))
+
+    async def _make_ready(self, arrival: Arrival) -> None:
+        """Let the event loop take the socket; with TLS that ends with the handshake."""
+        arrival.connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        arrival.taken = True
+        await self._loop.connect_accepted_socket(
+            lambda: arrival.visitor,
+            arrival.connected,
+            ssl=self._tls,
+            ssl_handshake_timeout=self._seconds if self._tls else None,
+            ssl_shutdown_timeout=FAREWELL_SECONDS if self._tls else None,
+        )
+
+    def _arrived(self, arrival: Arrival, task: asyncio.Task[None]) -> None:
+        self._arriving.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is None and not task.cancelled():
+            return
+        if not arrival.taken:
+            arrival.connected.close()
+        kind: AbandonKind = "lost" if self._tls is None or error is None else "no TLS"
+        text = "the worker stops" if error is None else str(error) or type(error).__name__
+        arrival.visitor.abandon(kind, text)
+        if error is not None and not isinstance(error, OSError):
+            raise error
+
+    def close(self) -> None:
+        """Accept no more, and abandon what is not ready."""
+        if self._pausing is not None:
+            self._pausing.cancel()
+        for listening in self._sockets:
+            self._loop.remove_reader(listening.fileno())
+            listening.close()
+        self._sockets = []
+        for task in self._arriving:
+            task.cancel()
+
+    async def closed(self) -> None:
+        """Wait until nothing is left of it."""
+        self.close()
+        await end(self._arriving)
+
+
+async def _bound(host: str | None, port: int) -> list[socket.socket]:
+    """Listening sockets for all addresses of a host, or of this machine.
+
+    Raises:
+        OSError: one of them is taken, or there is none.
+    """
+    found = await asyncio.get_running_loop().getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    sockets: list[socket.socket] = []
+    missing: OSError | None = None
     try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            try:
+                listening = socket.socket(family, kind, protocol)
+            except OSError as error:  # the system has no IPv6
+                missing = error
+                continue
+            sockets.append(listening)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            try:
+                listening.bind(address)
+            except OSError as error:
+                if error.errno != errno.EADDRNOTAVAIL:  # of a family that is switched off
+                    raise
+                missing = error
+                sockets.pop().close()
+                continue
+            listening.listen(BACKLOG)
+            listening.setblocking(False)
+    except BaseException:
+        for listening in sockets:
+            listening.close()
+        raise
+    if not sockets:
+        raise missing or OSError("no address")
+    return sockets
+
+
+def _has_spare_descriptors(descriptor: int) -> bool:
+    """Whether the process could open `SPARE_DESCRIPTORS` more files now."""
+    taken: list[int] = []
+    try:
+        while len(taken) < SPARE_DESCRIPTORS:
+            taken.append(os.dup(descriptor))
+    except OSError:
         return False
+    finally:
+        for copy in taken:
+            os.close(copy)
+    return True
 
 
 def _address(host: str, port: int) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 
 from millwheel.clock import Clock, SystemClock
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.balancer import Balancer
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.greeting import Identity
+from millwheel.runtime.greeting import Identity, Secret
 from millwheel.runtime.links import Links
 from millwheel.runtime.network import Limits, Network
 from millwheel.runtime.placing import LeaseGuard, Placing
@@ -19,6 +20,7 @@ from millwheel.services.hosting import Beside, hosted, opened, unless
 from millwheel.services.http import HttpService
 from millwheel.services.observed import EngineObserved
 from millwheel.services.tcp import Tcp, Tls
+from millwheel.store.port import Store
 
 
 @dataclass(frozen=True)
@@ -28,9 +30,13 @@ class Neighbourhood:
     listen: Endpoint = field(default_factory=Endpoint)
     advertise: str | None = None
     """Host, or ``host:port``, at which others reach it, if not there."""
-    secret: bytes | None = None
-    """What all workers of the pipeline know and nobody else."""
+    secret: bytes | None = field(default=None, repr=False)
+    """The secret that was given to all workers of the pipeline; None: they go by the store's."""
     tls: Tls | None = None
+
+    def __post_init__(self) -> None:
+        if self.secret is not None:
+            Secret(self.secret, "given")
 
     def medium(self) -> Tcp:
         """What its connections are made of.
@@ -40,22 +46,23 @@ class Neighbourhood:
         """
         return Tcp(self.listen.host, self.listen.port, advertise=self.advertise, tls=self.tls)
 
-    def identity(self, pipeline: str, worker: str) -> Identity:
-        """Who a worker is to the others.
+    async def secret_of(self, store: Store) -> Secret:
+        """The secret that was given, or the one that is kept in the store.
 
         Raises:
-            UsageError: the secret can be guessed.
+            StoreUnavailable: the store cannot be asked.
         """
-        return Identity(pipeline, worker, self.secret)
+        if self.secret is not None:
+            return Secret(self.secret, "given")
+        return Secret(await store.peer_secret(), "store")
 
     def check(self) -> None:
-        """What can be told before anything is started.
+        """Check what can be checked before anything is started.
 
         Raises:
             UsageError: it makes no sense, or is not safe.
         """
-        self.identity("", "")
-        self.medium().check(proven=self.secret is not None)
+        self.medium().check()
 
 
 class Worker:
@@ -65,8 +72,9 @@ class Worker:
         url: where the store is; its schema is at the right version.
         neighbourhood: how it is connected with the others.
         http: where probes and a scraper are answered, if at all.
-        until_done: end when everything is processed, instead of waiting for more; at the end of
-            the input the watermark moves to the end of time, so that all windows close.
+        until_done: end when all input has ended and everything is stored, instead of waiting.
+        keep_open: as `Engine`'s.
+        accept_late: as `Engine`'s.
         beside: who is shown how far it is, and who looks after the store.
     """
 
@@ -78,6 +86,8 @@ class Worker:
         *,
         http: Endpoint | None = None,
         until_done: bool = False,
+        keep_open: bool = False,
+        accept_late: bool = False,
         beside: Beside | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -86,6 +96,8 @@ class Worker:
         self._neighbourhood = neighbourhood or Neighbourhood()
         self._http = http
         self._until_done = until_done
+        self._keep_open = keep_open
+        self._accept_late = accept_late
         self._beside = beside or Beside()
         self._clock = clock or SystemClock()
 
@@ -100,12 +112,14 @@ class Worker:
         """
         async with AsyncExitStack() as stack:
             store = await stack.enter_async_context(opened(self._pipeline, self._url))
+            secret = await self._neighbourhood.secret_of(store)  # before anything listens
             engine = Engine(
                 self._pipeline,
                 store,
                 clock=self._clock,
-                close_at_end=self._until_done,
-                network=self._network,
+                keep_open=self._keep_open,
+                accept_late=self._accept_late,
+                network=partial(self._network, secret),
             )
             if self._http is not None:
                 service = HttpService(EngineObserved(engine), self._http)
@@ -118,11 +132,11 @@ class Worker:
                 await engine.run(stop, until_done=self._until_done)
         return engine.done.is_set()
 
-    def _network(self, worker: str) -> Network:
+    def _network(self, secret: Secret, worker: str) -> Network:
         limits = Limits()
         limits.check(self._pipeline.settings.max_record_bytes)
         return Links(
-            self._neighbourhood.identity(self._pipeline.name, worker),
+            Identity(self._pipeline.name, worker, secret),
             self._neighbourhood.medium(),
             clock=self._clock,
             limits=limits,

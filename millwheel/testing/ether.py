@@ -3,8 +3,8 @@
 ::
 
     ether = Ether(clock, weather=Weather(Random(7), drop=0.01, duplicate=0.01, delay=0.2))
-    one = Links(Identity("p", "one"), ether.medium("one"), clock=clock)
-    two = Links(Identity("p", "two"), ether.medium("two"), clock=clock)
+    one = Links(Identity("p", "one", SECRET), ether.medium("one"), clock=clock)
+    two = Links(Identity("p", "two", SECRET), ether.medium("two"), clock=clock)
 
 Everything above the bytes is the real thing: `millwheel.runtime.links` with its greetings,
 frames, pings and pauses. What is made up is the line. It carries whole frames, each with a fate:
@@ -27,7 +27,11 @@ from typing import Any
 
 from millwheel.clock import Clock
 from millwheel.runtime.frames import PREFIX_BYTES, Splitter
-from millwheel.runtime.network import Make
+from millwheel.runtime.greeting import Secret
+from millwheel.runtime.network import Admit, Make
+
+SECRET = Secret(b"what workers on the ether know", "given")
+"""For workers to which nothing else is given."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ class Ether:
     def __init__(self, clock: Clock, weather: Fates = fair) -> None:
         self.clock = clock
         self.weather = weather
-        self._listeners: dict[str, Make] = {}
+        self._listeners: dict[str, Admit] = {}
         self._lines: set[Line] = set()
         self._parted: set[frozenset[str]] = set()
         self._joined = asyncio.Event()
@@ -127,8 +131,8 @@ class Ether:
 
     # -- for places and lines -----------------------------------------------------
 
-    def listen(self, name: str, make: Make) -> None:
-        self._listeners[name] = make
+    def listen(self, name: str, admit: Admit) -> None:
+        self._listeners[name] = admit
 
     def deafen(self, name: str) -> None:
         self._listeners.pop(name, None)
@@ -139,7 +143,7 @@ class Ether:
         await asyncio.sleep(0)
         if name not in self._listeners:
             raise ConnectionRefusedError(f"nobody listens at {name!r}")
-        calling, listening = make(), self._listeners[name]()
+        calling, listening = make(), self._listeners[name](caller)
         there, back = Line(self, caller, name), Line(self, name, caller)
         there.back, back.back = back, there
         there.start(calling)
@@ -201,11 +205,11 @@ class Place:
         self._ether = ether
         self._name = name
 
-    async def listen(self, make: Make, *, proven: bool) -> str:
-        self._ether.listen(self._name, make)
+    async def listen(self, admit: Admit, greeting_seconds: float) -> str:
+        self._ether.listen(self._name, admit)
         return self._name
 
-    async def connect(self, make: Make, address: str, *, proven: bool) -> None:
+    async def connect(self, make: Make, address: str) -> None:
         await self._ether.connect(self._name, address, make)
 
     def deafen(self) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from millwheel.clock import VirtualClock
 from millwheel.errors import Fenced
@@ -17,11 +17,14 @@ from millwheel.settings import Settings
 from millwheel.store.memory import MemoryStore
 from millwheel.streams import Stream
 from millwheel.testing.harness import quick
+from millwheel.testing.letters import in_words
 from millwheel.testing.rig import Rig, capture_table
 from millwheel.testing.script import Step
 
 MAX_CRASHES = 40
 """Crash points tried per mode; a longer run is cut at points spread evenly."""
+
+Letters = Literal["unexpected", "expected"]
 
 Outputs = dict[str, Counter[str]]
 
@@ -59,6 +62,7 @@ async def assert_exactly_once(
     max_crashes: int = MAX_CRASHES,
     before_each: Callable[[], object] | None = None,
     after_each: Callable[[], object] | None = None,
+    dead_letters: Letters = "unexpected",
 ) -> None:
     """Run `inputs` in every mode, and see that each stream gets the expected values, once.
 
@@ -75,12 +79,16 @@ async def assert_exactly_once(
         before_each: called before each run, to empty what is outside of the store (for
             `Computation.process_bundle`).
         after_each: called after each run, to see what is there now.
+        dead_letters: ``"expected"``: it is no failure if records or rows are given up on.
 
     Raises:
-        AssertionError: naming the mode, the crash point, and what is missing or too much.
+        AssertionError: naming the mode, the crash point, and what is missing or too much, or the
+            first dead letters with their tracebacks.
         NotTheSameAgain: weak code did not do the same again.
     """
-    await _try_every_way(pipeline, inputs, expected, _both, max_crashes, before_each, after_each)
+    await _try_every_way(
+        pipeline, inputs, expected, _both, max_crashes, dead_letters, before_each, after_each
+    )
 
 
 async def assert_at_least_once(
@@ -89,10 +97,11 @@ async def assert_at_least_once(
     expected: Mapping[Stream[Any], Sequence[Any]],
     *,
     max_crashes: int = MAX_CRASHES,
+    dead_letters: Letters = "unexpected",
 ) -> None:
     """Like `assert_exactly_once`, for computations added with ``exactly_once=False``: every
     expected value must come, and more may."""
-    await _try_every_way(pipeline, inputs, expected, _missing, max_crashes)
+    await _try_every_way(pipeline, inputs, expected, _missing, max_crashes, dead_letters)
 
 
 async def assert_at_most_once(
@@ -101,10 +110,11 @@ async def assert_at_most_once(
     expected: Mapping[Stream[Any], Sequence[Any]],
     *,
     max_crashes: int = MAX_CRASHES,
+    dead_letters: Letters = "unexpected",
 ) -> None:
     """Like `assert_exactly_once`, for computations added with ``delivery="at_most_once"``: no value
     may come that is not expected, none more often, and without a fault none is missing."""
-    await _try_every_way(pipeline, inputs, expected, _too_much, max_crashes)
+    await _try_every_way(pipeline, inputs, expected, _too_much, max_crashes, dead_letters)
 
 
 Difference = tuple[Counter[str], Counter[str]]
@@ -135,16 +145,21 @@ async def _try_every_way(
     expected: Mapping[Stream[Any], Sequence[Any]],
     judge: _Judge,
     max_crashes: int,
+    dead_letters: Letters,
     before_each: Callable[[], object] | None = None,
     after_each: Callable[[], object] | None = None,
 ) -> None:
     streams = list(expected)
     wanted = {s.name: Counter(_spelled(s, value) for value in expected[s]) for s in streams}
 
-    async def check(what: str, run: Awaitable[Outputs], *, faults: bool = True) -> None:
+    async def check(
+        what: str, trial: Trial, *, faults: bool = True, at: dict[str, int] | None = None
+    ) -> None:
         if before_each is not None:
             before_each()
-        found = await run
+        found = await trial.run(**(at or {}))
+        if dead_letters == "unexpected" and trial.letters:
+            raise AssertionError(f"{what}: {trial.letters}")
         if after_each is not None:
             try:
                 after_each()
@@ -165,25 +180,19 @@ async def _try_every_way(
         Mode("each record twice", _coalesced, copies=2),
     ):
         trial = Trial(pipeline, inputs, streams, mode)
-        await check(mode.name, trial.run(), faults=False)
+        await check(mode.name, trial, faults=False)
     mode = Mode("small bundles", _few)
     if before_each is not None:
         before_each()
     commits = await Trial(pipeline, inputs, streams, mode).count_commits()
     step = max(1, commits // max_crashes)
     for point in range(0, commits, step):
-        await check(
-            f"crash before commit {point}",
-            Trial(pipeline, inputs, streams, mode).run(crash_before=point),
-        )
-        await check(
-            f"crash after commit {point}, before its ACKs",
-            Trial(pipeline, inputs, streams, mode).run(crash_after=point),
-        )
-        await check(
-            f"takeover at commit {point}",
-            Trial(pipeline, inputs, streams, mode).run(take_over=point),
-        )
+        for what, fault in (
+            (f"crash before commit {point}", "crash_before"),
+            (f"crash after commit {point}, before its ACKs", "crash_after"),
+            (f"takeover at commit {point}", "take_over"),
+        ):
+            await check(what, Trial(pipeline, inputs, streams, mode), at={fault: point})
 
 
 def _spelled(stream: Stream[Any], value: Any) -> str:
@@ -210,18 +219,24 @@ class Trial:
         self._rig = Rig(pipeline, inputs, streams, settings)
         self._commits = 0
 
+    @property
+    def letters(self) -> str:
+        """The dead letters of the run in words; empty if there are none."""
+        letters = self._store.dead_letters
+        return in_words(letters, self._newest.steps) if letters else ""
+
     def _engine(self, *, take_over: bool = False) -> Engine:
-        return Engine(
+        self._newest = Engine(
             self._rig.pipeline,
             self._store,
             clock=self._clock,
-            close_at_end=False,
             inject_copies=self._mode.copies,
             guard_shared=True,
             run_weak_twice=True,
             take_over=take_over,
             process=FREE_OF_CHARGE,
         )
+        return self._newest
 
     async def count_commits(self) -> int:
         """How many commits a run without faults makes."""

@@ -18,6 +18,7 @@ from millwheel.runtime.load import FREE_OF_CHARGE
 from millwheel.settings import Settings
 from millwheel.store.memory import MemoryStore
 from millwheel.streams import Stream
+from millwheel.testing.letters import in_words
 from millwheel.testing.rig import Rig, capture_table
 from millwheel.testing.script import advance, inject
 
@@ -40,11 +41,13 @@ class Harness:
             assert harness.produced(COUNTS) == [...]
 
     Each call returns when everything that came of it is done. Wall time stands still
-    until `sleep` moves it. The code of weak computations is called twice on each record, and has to
+    until `sleep` moves it. A block without another error ends with an `AssertionError` if there are dead
+    letters that the test has not read from `dead_letters`. The code of weak computations is called twice on each record, and has to
     produce the same both times: `NotTheSameAgain` shows both.
     """
 
     def __init__(self, pipeline: Pipeline, *, start: datetime | None = None) -> None:
+        self._letters_read = 0
         self.clock = VirtualClock() if start is None else VirtualClock(to_micros(start))
         self.store = MemoryStore(pipeline.name, clock=self.clock)
         graph = pipeline.graph()
@@ -54,7 +57,6 @@ class Harness:
             self._rig.pipeline,
             self.store,
             clock=self.clock,
-            close_at_end=False,
             guard_shared=True,
             run_weak_twice=True,
             process=FREE_OF_CHARGE,
@@ -65,26 +67,33 @@ class Harness:
         await self._settle()
         return self
 
-    async def __aexit__(self, *exception: object) -> None:
+    async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
         await self._engine.stop()
         await self.store.close()
+        unread = self.store.dead_letters[self._letters_read :]
+        if unread and kind is None:
+            raise AssertionError(
+                f"{in_words(unread, self._engine.steps)}\nIf the test expects them, let it read "
+                "harness.dead_letters after they have come"
+            )
 
     async def _settle(self) -> None:
+        """Wait until the engine has read every row by itself, and stored what came of them."""
         if not self._engine.intervals:
             raise UsageError("a Harness works inside its block: async with Harness(...) as harness")
+        for script in self._rig.scripts.values():
+            await self._engine.run(script.caught_up, until_done=False)
         await self._engine.run()
 
     async def inject(self, stream: Stream[V], *values: V) -> None:
         """`values` come into `stream`, one after the other."""
         for value in values:
             self._rig.append(inject(stream, value))
-        self._engine.read_on()
         await self._settle()
 
     async def advance(self, stream: Stream[Any], at: datetime) -> None:
         """The source of `stream` promises: nothing on time is older than `at` any more."""
         self._rig.append(advance(stream, at))
-        self._engine.read_on()
         await self._settle()
 
     async def sleep(self, seconds: float) -> None:
@@ -94,7 +103,7 @@ class Harness:
             due = [t for i in self._engine.intervals if (t := i.next_wall_timer()) is not None]
             stop = min([until, *(t for t in due if t > self.clock.now())])
             self.clock.advance((stop - self.clock.now()) / 1e6)
-            self._engine.read_on()
+            self._engine.done.clear()
             self._engine.wake_all()
             for _ in range(5):
                 await asyncio.sleep(0)
@@ -142,5 +151,10 @@ class Harness:
 
     @property
     def dead_letters(self) -> list[Any]:
-        """What was given up on."""
+        """The records and rows that were given up on.
+
+        To read this is to expect them: letters that come later, or that are never read, are an
+        `AssertionError` at the end of the block.
+        """
+        self._letters_read = len(self.store.dead_letters)
         return self.store.dead_letters

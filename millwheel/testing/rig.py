@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -63,7 +63,7 @@ class Rig:
         ]
         weak = {s.name for node in pipeline.nodes.values() if node.is_weak for s in node.writes}
         for stream in self.captured:
-            use = SinkUse(capture_table(stream), _as_row, apart=stream.name in weak)
+            use = SinkUse(capture_table(stream), _row_of(stream), apart=stream.name in weak)
             self.pipeline.sinks.append((stream, use))
         for step in steps:
             self.append(step)
@@ -79,5 +79,12 @@ class Rig:
         script.append(step)
 
 
-def _as_row(value: Any) -> Captured:
-    return Captured(msgspec.json.encode(value).decode())
+def _row_of(stream: Stream[V]) -> Callable[[V], Captured]:
+    """What makes the row of a captured value, and refuses one that is not of the stream's type."""
+
+    def row(value: V) -> Captured:
+        encoded = stream.codec.encode(value)
+        stream.codec.check(encoded, value)
+        return Captured(encoded.decode())
+
+    return row

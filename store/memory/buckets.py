@@ -62,7 +62,7 @@ class Buckets:
         """Whether nothing stored needs it."""
         tables = self._tables
         if bucket.family == "named":
-            return True
+            return all(self._sent_since(id_) >= bucket.high for id_ in self._read_by_id())
         if bucket.family == "source":
             if any(
                 row.origin == bucket.log and row.place < bucket.high
@@ -84,3 +84,22 @@ class Buckets:
             for id_, commits in tables.buckets[bucket.id].commits.items()
             if id_ in tables.intervals
         )
+
+    def _read_by_id(self) -> list[int]:
+        """The partitions whose rows have user-supplied ids."""
+        tables = self._tables
+        nodes = tables.generations[-1].code.graph["nodes"] if tables.generations else {}
+        named = [node for node in nodes.values() if node.get("named")]
+        streams = {stream for node in named for stream, *_ in node["inputs"]}
+        injectors = {
+            tables.computations[name].id
+            for name, node in nodes.items()
+            if tables.computations[name].kind == "injector" and streams & set(node["writes"])
+        }
+        return [id_ for id_, row in tables.intervals.items() if row.computation in injectors]
+
+    def _sent_since(self, interval_id: int) -> int:
+        """The first instant at which a row past the stored position can have been sent."""
+        last, _ = self._tables.last_commit(interval_id)
+        position = None if last.link.position is None else msgspec.json.decode(last.link.position)
+        return int((position or {}).get("sent_since", last.stamp))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from millwheel.model import MIN_TIME
 from millwheel.sinks import Table
-from millwheel.store.deployment import admission_of
+from millwheel.store.deployment import admission_of, standing_of
 from millwheel.store.generations import Admission, Code, Generation, plain
 from millwheel.store.memory.sinks import TableSinks
 from millwheel.store.memory.tables import Log, Node, Tables
 from millwheel.store.port import Deployment, IntervalCommit, NodeDeploy, StreamDeploy
+from millwheel.store.rekeying import rekeyed
 
 
 def deploy(
@@ -24,11 +27,13 @@ def deploy(
     stamp: int,
     bucket_high: int,
     shared: bool,
+    alive: int,
 ) -> Deployment:
     """Make or check what is stored of the graph.
 
     Args:
         wanted: the tables of its sinks.
+        alive: workers whose leases are not over.
     """
     least_left = min((row.generation for row in tables.intervals.values()), default=1)
     admission, code = admission_of(
@@ -39,7 +44,9 @@ def deploy(
         streams,
         {name for name, node in tables.computations.items() if node.removed},
         least_left if shared else None,
+        standing_of(nodes, _bundled(tables), alive if shared else 0),
     )
+    ever = rekeyed(tables.generations, code)
     if not admission.is_older:
         sinks.check(wanted)
     if not tables.generations:
@@ -52,7 +59,19 @@ def deploy(
         dict(tables.streams),
         [interval.row() for interval in tables.in_order()],
         admission.generation,
+        ever,
+        admission.rekeyed,
     )
+
+
+def _bundled(tables: Tables) -> set[str]:
+    """Computations with a numbered bundle that is begun and not delivered."""
+    found = set()
+    for row in tables.in_order():
+        last, _ = tables.last_commit(row.id)
+        if msgspec.json.decode(last.link.position or b"{}").get("bundle", {}).get("open"):
+            found.add(tables.names()[row.computation])
+    return found
 
 
 def _begin(

@@ -165,4 +165,4 @@ def _check_users(commit: Commit, sinks: TableSinks, refuse: Refuse) -> None:
             raise StatementError(f"rows for table {table.name!r} were refused: {answer}")
     for statement, params in commit.statements:
         if answer := refuse(statement, params):
-            raise StatementError(f"the statement {statement!r:.200} was refused: {answer}")
+            raise StatementError(f"the statement {statement!r} was refused: {answer}")

@@ -12,11 +12,12 @@ import msgspec
 
 from millwheel.clock import Clock
 from millwheel.errors import Fenced
-from millwheel.store.lineage import Line, merged, upper_part
+from millwheel.store.lineage import Line, merged, partition, upper_part
 from millwheel.store.memory.tables import Interval, Log, ShownEvent, Tables
 from millwheel.store.memory.workers import Workers
 from millwheel.store.placement import refuse
 from millwheel.store.port import (
+    FoundPartition,
     IntervalCommit,
     Lapse,
     MergeWish,
@@ -40,6 +41,10 @@ class MemoryPlacement:
     def read(self) -> Placement:
         tables = self._tables
         nodes = {node.id: (name, node.kind) for name, node in tables.computations.items()}
+        logs: dict[int, list[int]] = {}
+        for id_, log in tables.logs.items():
+            if not log.retired:
+                logs.setdefault(log.interval_id, []).append(id_)
         return Placement(
             self._clock.now(),
             [
@@ -47,7 +52,7 @@ class MemoryPlacement:
                     row.id, row.computation, row.slot_from, row.slot_to, row.sequencer, row.owner,
                     row.wanted_by, self._is_lease_over(row), row.generation,
                     *nodes[row.computation], tables.grain(row.computation), row.pinned,
-                    row.split_at, row.merge_with,
+                    row.split_at, row.merge_with, tuple(sorted(logs.get(row.id, ()))),
                 )
                 for row in tables.in_order()
             ],
@@ -224,6 +229,40 @@ class MemoryPlacement:
         self._note(made, "merge", None, None, why)
         return made.id
 
+    def add_partitions(
+        self, discovery: int, sequencer: int, identities: Sequence[str]
+    ) -> list[FoundPartition]:
+        tables = self._tables
+        row = tables.intervals[discovery]
+        known = {found.identity for found in self._partitions(discovery)}
+        for identity in identities:
+            if identity in known:
+                continue
+            if not tables.is_current(discovery, sequencer):
+                raise Fenced("somebody has claimed the interval since; nothing was made")
+            siblings = [i for i in tables.intervals.values() if i.computation == row.computation]
+            slot = max(sibling.slot_to for sibling in siblings)
+            made = self._begin(partition(self._line(discovery), slot), None, row.generation)
+            tables.logs[tables.next_number()] = Log(made.id, identity)
+            self._note(made, "partition", None, None, f"found: {identity}")
+        return self._partitions(discovery)
+
+    def _partitions(self, discovery: int) -> list[FoundPartition]:
+        tables = self._tables
+        computation = tables.intervals[discovery].computation
+        sources = {log.interval_id: log.source for log in tables.logs.values() if log.source}
+        found = []
+        for row in tables.in_order():
+            if row.computation == computation and row.id != discovery:
+                link = tables.last_commit(row.id)[0].link
+                found.append(
+                    FoundPartition(
+                        row.id, row.slot_from, row.sequencer, sources[row.id],
+                        link.low_watermark, dict(link.percentiles),
+                    )
+                )  # fmt: skip
+        return found
+
     def _take_apart(self, sequencers: dict[int, int]) -> list[Line]:
         """Free intervals that are to be split or merged, with their last commits.
 
@@ -238,40 +277,40 @@ class MemoryPlacement:
             if (row := tables.intervals.get(id_)) is not None
         }
         refuse(sequencers, found)
-        sourced = tables.sourced()
-        lines = []
-        for id_ in sequencers:
-            row, (last, _) = tables.intervals[id_], tables.last_commit(id_)
-            link = last.link
-            lines.append(
-                Line(
-                    id=id_,
-                    computation=row.computation,
-                    slot_from=row.slot_from,
-                    slot_to=row.slot_to,
-                    is_source=id_ in sourced,
-                    n=link.n,
-                    folded=row.folded,
-                    stamp=last.stamp,
-                    input_watermark=link.input_watermark,
-                    low_watermark=link.low_watermark,
-                    floor=link.floor,
-                    percentiles=link.percentiles,
-                    acked=msgspec.json.decode(link.acked),
-                    position=None if link.position is None else msgspec.json.decode(link.position),
-                    counters=msgspec.json.decode(link.counters),
-                    grain=tables.grain(row.computation),
-                )
-            )
-        return lines
+        return [self._line(id_) for id_ in sequencers]
 
-    def _begin(self, line: Line, parent: Interval, generation: int) -> Interval:
+    def _line(self, interval_id: int) -> Line:
+        """An interval with what counts of its last commit."""
+        tables = self._tables
+        row, (last, _) = tables.intervals[interval_id], tables.last_commit(interval_id)
+        link = last.link
+        return Line(
+            id=interval_id,
+            computation=row.computation,
+            slot_from=row.slot_from,
+            slot_to=row.slot_to,
+            is_source=interval_id in tables.sourced(),
+            n=link.n,
+            folded=row.folded,
+            stamp=last.stamp,
+            input_watermark=link.input_watermark,
+            low_watermark=link.low_watermark,
+            floor=link.floor,
+            percentiles=link.percentiles,
+            acked=msgspec.json.decode(link.acked),
+            position=None if link.position is None else msgspec.json.decode(link.position),
+            counters=msgspec.json.decode(link.counters),
+            grain=tables.grain(row.computation),
+        )
+
+    def _begin(self, line: Line, parent: Interval | None, generation: int) -> Interval:
         """Make an interval and the commit that its chain begins with.
 
-        Who should own it is as for `parent`.
+        Its owner is to be the one of `parent`; without a parent the balancer finds one.
         """
         row = self._tables.make_interval(line.computation, line.slot_from, line.slot_to, generation)
-        row.wanted_by, row.pinned = parent.wanted_by, parent.pinned
+        if parent is not None:
+            row.wanted_by, row.pinned = parent.wanted_by, parent.pinned
         link = IntervalCommit(
             row.id, row.sequencer, 0, 0, line.input_watermark, line.low_watermark, line.floor,
             msgspec.json.encode(line.acked),

@@ -35,8 +35,10 @@ from millwheel.store.port import (
     Claim,
     Commit,
     Deployment,
+    FoundPartition,
     Heartbeat,
     NodeDeploy,
+    OldState,
     OtherWorker,
     Placement,
     PlacementChange,
@@ -122,6 +124,7 @@ class MemoryStore:
             stamp=stamp,
             bucket_high=bucket_high,
             shared=shared,
+            alive=sum(other.lease_left > 0 for other in self._workers.others("")),
         )
         self._versions = {stream.name: stream.version for stream in streams}
         return result
@@ -212,6 +215,12 @@ class MemoryStore:
         await self._called("release")
         return self._placement.release(worker, sequencers)
 
+    async def add_partitions(
+        self, discovery: int, sequencer: int, identities: Sequence[str]
+    ) -> list[FoundPartition]:
+        await self._called("add_partitions")
+        return self._placement.add_partitions(discovery, sequencer, identities)
+
     async def read_placement(self) -> Placement:
         await self._called("read_placement")
         return self._placement.read()
@@ -219,6 +228,10 @@ class MemoryStore:
     async def wish(self, changes: Sequence[PlacementChange]) -> list[int]:
         await self._called("wish")
         return self._placement.wish(changes)
+
+    async def peer_secret(self) -> bytes:
+        await self._called("peer_secret")
+        return self.tables.peer_secret
 
     async def try_lead(self, seconds: float) -> bool:
         await self._called("try_lead")
@@ -277,14 +290,12 @@ class MemoryStore:
                 self.tables.logs[log].retired = True
 
     async def look_up_seen(
-        self, buckets: Sequence[int], computation: int, ids: list[tuple[int, bytes]]
+        self, buckets: Sequence[int], computation: int, ids: Sequence[bytes]
     ) -> set[bytes]:
         await self._called("look_up_seen")
         known = set().union(*map(self._seen, buckets))
-        names = {(slot, name_of(id_)) for slot, id_ in ids}
-        return {
-            id_ for slot, of, id_ in known if of == computation and (slot, name_of(id_)) in names
-        }
+        names = {name_of(id_) for id_ in ids}
+        return {id_ for _, of, id_ in known if of == computation and name_of(id_) in names}
 
     async def newest_seen(self, bucket: int, computation: int) -> dict[int, int]:
         await self._called("newest_seen")
@@ -348,6 +359,10 @@ class MemoryStore:
         found = self.tables.state.get(key, {})
         names = sorted(name for name in found if also_first or after < name < before)
         return [(name, jsonb_text(found[name][0]), found[name][1]) for name in names[:limit]]
+
+    async def sample_states(self, versions: Mapping[str, int], most: int) -> list[OldState]:
+        await self._called("sample_states")
+        return views.old_states(self.tables, versions, most)
 
     # -- folds ------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ is one transaction.
 
 from __future__ import annotations
 
+import secrets
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -150,6 +151,7 @@ class Tables:
         self.events: deque[ShownEvent] = deque(maxlen=KEEP_EVENTS)
         self.buckets: dict[int, BucketTables] = {}
         self.gc_watermark = 0
+        self.peer_secret = secrets.token_bytes(32)
         self.state: dict[StateKey, dict[str, tuple[bytes, int]]] = {}
         """What is folded: per key and entry the value and its version."""
         self.timers: dict[TimerKey, tuple[int, int]] = {}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
-from millwheel.store.memory.tables import Tables
+from millwheel.store.memory.jsonb import jsonb_text
+from millwheel.store.memory.tables import StateKey, Tables
+from millwheel.store.port import OldState
 
 
 class ShownState(NamedTuple):
@@ -35,6 +38,28 @@ class ShownTimer(NamedTuple):
 
 def states(tables: Tables) -> list[ShownState]:
     """Every entry of state: current tables and unfolded tail together, decoded."""
+    names = tables.names()
+    return [
+        ShownState(names[computation], slot, json.loads(key), entry, json.loads(value), version)
+        for ((slot, computation, key), entry), (value, version) in sorted(_merged(tables).items())
+    ]
+
+
+def old_states(tables: Tables, versions: Mapping[str, int], most: int) -> list[OldState]:
+    """Plain states and shared tables of other versions than these, at most so many of each."""
+    names = tables.names()
+    found: dict[tuple[str, int], list[OldState]] = {}
+    for ((_, computation, key), entry), (value, version) in sorted(_merged(tables).items()):
+        name = names[computation]
+        if entry == "" and version != versions.get(name, version):
+            same = found.setdefault((name, version), [])
+            if len(same) < most:
+                same.append(OldState(name, key, version, jsonb_text(value)))
+    return [old for _, same in sorted(found.items()) for old in same]
+
+
+def _merged(tables: Tables) -> dict[tuple[StateKey, str], tuple[bytes, int]]:
+    """Value and version of each entry, as it is committed."""
     merged = {
         (key, entry): found
         for key, entries in tables.state.items()
@@ -45,11 +70,7 @@ def states(tables: Tables) -> list[ShownState]:
             merged.pop(name, None)
             if change.value is not None:
                 merged[name] = (change.value, change.version)
-    names = tables.names()
-    return [
-        ShownState(names[computation], slot, json.loads(key), entry, json.loads(value), version)
-        for ((slot, computation, key), entry), (value, version) in sorted(merged.items())
-    ]
+    return merged
 
 
 def timers(tables: Tables) -> list[ShownTimer]:

@@ -1,5 +1,5 @@
--- Who owns what, who should, who is there, and which injectors rest: one statement, so one snapshot;
--- one row, since every worker asks every second. The database's clock decides on leases, nobody
+-- Who owns what and sends which logs, who should, who is there, and which injectors rest: one statement,
+-- so one snapshot; one row, since every worker asks every second. The database's clock decides on leases, nobody
 -- else's.
 SELECT
     (extract(epoch FROM now()) * 1000000)::bigint,
@@ -16,7 +16,11 @@ SELECT
                     65536 / coalesce(
                         (g.code #>> ARRAY['graph', 'nodes', c.name, 'broadcast_cells'])::integer, 65536
                     ),
-                    k.pinned, k.split_at, k.merge_with
+                    k.pinned, k.split_at, k.merge_with,
+                    (
+                        SELECT coalesce(jsonb_agg(l.id ORDER BY l.id), '[]') FROM {log} AS l
+                        WHERE l.interval_id = k.id AND NOT l.retired
+                    )
                 )
                 ORDER BY k.computation, k.slot_from
             ),

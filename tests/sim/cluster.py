@@ -102,7 +102,6 @@ class Cluster:
             store(self.server, database, machine),
             self._ether,
             copies=1,
-            close_at_end=False,
         )
         await deploy(before.engine)
 
@@ -122,8 +121,8 @@ class Cluster:
         if self.scenario.quiet:
             await self._settle()
         self.monitor.ledger.closing = self._closing = True
-        for worker in self._present():
-            worker.machine.do(self._close_at_end, worker)
+        for tape in self.tapes:
+            tape.end()
         await self._until(self.monitor.is_finished, "not everything is done")
         await self._until(
             lambda: all(worker.engine.done.is_set() for worker in self._present()),
@@ -135,10 +134,6 @@ class Cluster:
         await self._until(
             lambda: all(worker.over for worker in self.workers), "a worker does not end"
         )
-
-    def _close_at_end(self, worker: Worker) -> None:
-        worker.engine.close_at_end = True
-        worker.engine.read_on()
 
     async def _settle(self) -> None:
         """Nothing comes to anybody's help: no row, no word of time, no fault. What was given is done by
@@ -171,13 +166,9 @@ class Cluster:
         """The sources get their rows, when it is time."""
         for step in self.scenario.plan.steps:
             if isinstance(step, Wait):
-                for worker in self._present():
-                    worker.machine.do(worker.engine.read_on)
                 await asyncio.sleep(step.turns * 0.05)
             elif isinstance(step, Row | Word):
                 self._give(step)
-        for worker in self._present():
-            worker.machine.do(worker.engine.read_on)
 
     def _give(self, step: Row | Word) -> None:
         said = range(len(self.tapes)) if step.partition is None else [step.partition]
@@ -208,7 +199,6 @@ class Cluster:
             store(self.server, database, machine),
             self._ether,
             copies=self.scenario.plan.copies,
-            close_at_end=self._closing,
         )
         self.workers.append(worker)
         self.monitor.joined(worker.name, worker.id)

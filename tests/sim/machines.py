@@ -16,7 +16,7 @@ from millwheel.runtime.load import FREE_OF_CHARGE
 from millwheel.runtime.placing import LeaseGuard, Placing
 from millwheel.services.hosting import unless
 from millwheel.store.port import Store
-from millwheel.testing.ether import Ether
+from millwheel.testing.ether import SECRET, Ether
 from millwheel.testing.virtual_loop import Machine
 from tests.sim.network import Spot
 from tests.sim.scenario import Member
@@ -54,7 +54,6 @@ class Worker:
         ether: Ether,
         *,
         copies: int,
-        close_at_end: bool,
     ) -> None:
         self.number = number
         self.name = machine.name
@@ -69,7 +68,7 @@ class Worker:
 
         def network(worker: str) -> Links:
             return Links(
-                Identity(pipeline.name, worker, None),
+                Identity(pipeline.name, worker, SECRET),
                 Spot(ether, machine),
                 clock=clock,
                 random=Random(number),
@@ -83,7 +82,6 @@ class Worker:
             worker=self.id,
             process=FREE_OF_CHARGE,
             inject_copies=copies,
-            close_at_end=close_at_end,
         )
 
     async def work(self) -> None:

@@ -11,7 +11,7 @@ from contextvars import copy_context
 from typing import Any
 
 from millwheel.runtime.frames import Acknowledge, decode
-from millwheel.runtime.network import Make
+from millwheel.runtime.network import Admit, Make, Visitor
 from millwheel.testing.ether import Ether, Fate, Place, Weather
 from millwheel.testing.virtual_loop import Machine
 from tests.sim.watch import Watch
@@ -42,7 +42,7 @@ class Sky:
         return self.weather(sender, receiver, body)
 
 
-class Home(asyncio.Protocol):
+class Home(Visitor):
     """A protocol whose callbacks run on its machine, whoever calls."""
 
     def __init__(self, inner: asyncio.BaseProtocol, machine: Machine) -> None:
@@ -106,8 +106,10 @@ class Spot(Place):
         super().__init__(ether, machine.name)
         self._machine = machine
 
-    async def listen(self, make: Make, *, proven: bool) -> str:
-        return await super().listen(lambda: Home(make(), self._machine), proven=proven)
+    async def listen(self, admit: Admit, greeting_seconds: float) -> str:
+        return await super().listen(
+            lambda remote: Home(admit(remote), self._machine), greeting_seconds
+        )
 
-    async def connect(self, make: Make, address: str, *, proven: bool) -> None:
-        await super().connect(lambda: Home(make(), self._machine), address, proven=proven)
+    async def connect(self, make: Make, address: str) -> None:
+        await super().connect(lambda: Home(make(), self._machine), address)

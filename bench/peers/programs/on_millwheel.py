@@ -23,12 +23,12 @@ from millwheel.store.postgres import PostgresStore
 STATES = "SELECT key::bigint, value FROM bench_peers.states WHERE computation = 'keep_balance'"
 
 
-def pipeline(options, path):
+def pipeline(options, path, *, follow=False):
     """The workload, with its outputs where the setting says."""
     made = Pipeline("bench_peers")
     made.inject(
         PAYMENTS,
-        JsonLines(path),
+        JsonLines(path, follow=follow),
         timestamp=lambda payment: payment.at,
         lateness=timedelta(seconds=10),
     )
@@ -100,17 +100,15 @@ async def by_the_clock(options):
     lines = options.input.read_bytes().splitlines(keepends=True)[: options.records]
     growing = options.out / "payments.jsonl"
     growing.write_bytes(b"".join(lines[: options.warm]))
-    engine = Engine(pipeline(options, growing), store, close_at_end=False)
+    engine = Engine(pipeline(options, growing, follow=True), store)
     await engine.start()
     store.sink = next(id_ for id_, step in engine.steps.items() if has_file(step.node))
     await engine.run()
     marks.begin(options.warm)
-    here = asyncio.get_running_loop()
 
     def place(group):
         with growing.open("ab") as file:
             file.writelines(lines[options.warm + group[0] : options.warm + group[-1] + 1])
-        here.call_soon_threadsafe(engine.read_on)
 
     arrivals = marks.Arrivals(options.rate, options.records - options.warm, place)
     arrivals.before = store.lines

@@ -69,7 +69,8 @@ SELECT
     root.what AS root
 FROM holders AS h
 JOIN path AS p ON p.waiting = h.computation
-JOIN holders AS root ON root.computation = p.reached AND root.sender IS NULL;
+JOIN holders AS root ON root.computation = p.reached AND root.sender IS NULL
+WHERE h.low_watermark < 253402128000000000; -- the end of time: nothing is held there
 COMMENT ON VIEW {watermark_holders} IS 'What keeps each computation''s low watermark from moving on';
 COMMENT ON COLUMN {watermark_holders}.computation IS 'name of the computation';
 COMMENT ON COLUMN {watermark_holders}.low_watermark IS 'its low watermark as stored';

@@ -1,0 +1,309 @@
+"""What the code of a key extractor says, as a fingerprint that a deploy compares.
+
+The deployed graph knows an extractor by its name, and two lambdas have the same one. The fingerprint is
+a hash of its syntax: that of the function itself, of functions and constants of its own module that it
+uses, and of what it closes over. Formatting, comments, annotations and the names of local variables make
+no difference, nor does the version of Python. Without the source, the names and constants of the compiled
+code are hashed; such a fingerprint is not comparable with one of the source, and says so by how it begins.
+
+It cannot tell everything: a property of the value's class, a library, a table that is read at run time.
+So nothing that must be correct depends on it (decision 42).
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import inspect
+import linecache
+import operator
+from collections.abc import Callable, Iterator
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
+from typing import Any, TypeAlias
+
+import msgspec
+
+SOURCE = "source"
+COMPILED = "compiled"
+
+MOST_DEPTH = 8
+"""Functions that use functions, and so on, are followed so deep."""
+
+_FIXED = (str, int, float, bool, bytes, type(None))
+_LEFT_OUT = frozenset(
+    {"annotation", "ctx", "decorator_list", "kind", "returns", "type_comment", "type_params"}
+)
+"""Parts of the syntax that make no key."""
+
+
+class Keys(msgspec.Struct, frozen=True, array_like=True):
+    """How one computation takes its keys from one stream."""
+
+    version: int
+    """As `Stream.by` was given it."""
+    fingerprint: str | None
+    """Of the extractor's code; None: unknown."""
+
+    def may_differ(self, other: Keys) -> bool:
+        """Whether both are known to give other keys, or may."""
+        if self.version != other.version:
+            return True
+        known = comparable(self.fingerprint, other.fingerprint)
+        return known and self.fingerprint != other.fingerprint
+
+
+AllKeys: TypeAlias = dict[str, dict[str, Keys]]
+"""By computation and stream."""
+
+
+class _Unknown(Exception):
+    """There is no telling what it does."""
+
+
+def fingerprint(extractor: Callable[..., Any]) -> str | None:
+    """A hash of what an extractor's code says, with how it was found; None: nobody can tell."""
+    reading = _Reading()
+    try:
+        said = reading.of(extractor)
+    except _Unknown:
+        return None
+    text = msgspec.json.encode(said)
+    digest = hashlib.blake2b(text, digest_size=12).hexdigest()
+    return f"{SOURCE if reading.from_source else COMPILED}:{digest}"
+
+
+def comparable(one: str | None, other: str | None) -> bool:
+    """Whether two fingerprints tell if the code is the same."""
+    return one is not None and other is not None and one.split(":")[0] == other.split(":")[0]
+
+
+class _Reading:
+    """Describes functions, each once."""
+
+    def __init__(self) -> None:
+        self.from_source = True
+        self._known: dict[int, int] = {}
+        """Functions that are described already, by identity, with their place."""
+
+    def of(self, function: Any, depth: int = 0) -> Any:
+        """JSON that says what a callable does.
+
+        Raises:
+            _Unknown: it cannot be told.
+        """
+        if id(function) in self._known:
+            return ["again", self._known[id(function)]]
+        self._known[id(function)] = len(self._known)
+        if depth > MOST_DEPTH:
+            raise _Unknown
+        if isinstance(function, FunctionType):
+            return self._of_function(function, depth)
+        if isinstance(function, MethodType):
+            return ["method", self.of(function.__func__, depth + 1)]
+        if isinstance(function, functools.partial):
+            named = [[name, self._of_value(v, depth)] for name, v in function.keywords.items()]
+            given = [self._of_value(value, depth) for value in function.args]
+            return ["partial", self.of(function.func, depth + 1), given, sorted(named)]
+        if isinstance(function, (operator.attrgetter, operator.itemgetter, operator.methodcaller)):
+            return ["operator", repr(function)]
+        if isinstance(function, (type, BuiltinFunctionType)):
+            return ["named", function.__module__, function.__qualname__]
+        call = inspect.getattr_static(type(function), "__call__", None)
+        if isinstance(call, FunctionType):
+            kept = [
+                [name, self._of_value(value, depth)]
+                for name, value in sorted(getattr(function, "__dict__", {}).items())
+            ]
+            return ["object", type(function).__qualname__, self.of(call, depth + 1), kept]
+        raise _Unknown
+
+    def _of_value(self, value: Any, depth: int) -> Any:
+        """What a function closes over, or is given."""
+        if type(value) in _FIXED:
+            return [type(value).__name__, repr(value)]
+        if type(value) in (tuple, list):
+            return [type(value).__name__, [self._of_value(part, depth) for part in value]]
+        if callable(value):
+            return self.of(value, depth + 1)
+        return ["a", type(value).__qualname__]
+
+    def _of_function(self, function: FunctionType, depth: int) -> Any:
+        code = function.__code__
+        if (
+            function.__module__.partition(".")[0] == "millwheel"
+        ):  # another release writes it otherwise
+            return ["engine", function.__qualname__, self._closed(function, depth)]
+        node = _node_of(function)
+        if node is None:
+            self.from_source = False
+            said: Any = [list(_names(code)), sorted(map(repr, _constants(code))), code.co_argcount]
+        else:
+            said = _Syntax().of_function(node)
+        defaults = [self._of_value(v, depth) for v in function.__defaults__ or ()]
+        used = []
+        for name in sorted(set(_names(code))):
+            value = function.__globals__.get(name)
+            is_own = isinstance(value, FunctionType) and value.__module__ == function.__module__
+            if is_own or (name in function.__globals__ and type(value) in _FIXED):
+                used.append([name, self._of_value(value, depth)])
+        return ["function", said, defaults, self._closed(function, depth), used]
+
+    def _closed(self, function: FunctionType, depth: int) -> Any:
+        """What a function closes over."""
+        closed = []
+        names = function.__code__.co_freevars
+        for name, cell in zip(names, function.__closure__ or (), strict=True):
+            try:
+                closed.append([name, self._of_value(cell.cell_contents, depth)])
+            except ValueError:  # it is not filled yet
+                closed.append([name, "empty"])
+        return closed
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """The global names and attributes that a function uses, with what is defined in it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _constants(code: CodeType) -> Iterator[Any]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _constants(constant)
+        else:
+            yield constant
+
+
+_Node = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+def _node_of(function: FunctionType) -> _Node | None:
+    """The syntax of a function; None: there is no source, or no telling which of several it is."""
+    try:
+        file = inspect.getsourcefile(function)
+    except TypeError:
+        return None
+    if file is None:
+        return None
+    lines = linecache.getlines(file, function.__globals__)
+    return _find_node("".join(lines), function.__code__)
+
+
+@functools.lru_cache(maxsize=1000)
+def _find_node(source: str, code: CodeType) -> _Node | None:
+    tree = _tree_of(source)
+    if tree is None:
+        return None
+    found: list[_Node] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Lambda):
+            if code.co_name == "<lambda>" and node.lineno == code.co_firstlineno:
+                found.append(node)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            if node.name == code.co_name and first == code.co_firstlineno:
+                found.append(node)
+    if len(found) > 1:
+        found = _innermost([n for n in found if isinstance(n, ast.Lambda) and _holds(n, code)])
+    return found[0] if len(found) == 1 else None
+
+
+@functools.lru_cache(maxsize=16)
+def _tree_of(source: str) -> ast.Module | None:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError):
+        return None
+
+
+Place = tuple[int, int]
+"""Line and column."""
+
+
+def _span(node: ast.Lambda) -> tuple[Place, Place]:
+    """Where the body of a lambda begins and ends."""
+    body = node.body
+    return (body.lineno, body.col_offset), (body.end_lineno or 0, body.end_col_offset or 0)
+
+
+def _holds(node: ast.Lambda, code: CodeType) -> bool:
+    """Whether all of some compiled code comes of a lambda's body."""
+    begin, end = _span(node)
+    spans = [
+        ((line, column), (end_line, end_column))
+        for line, end_line, column, end_column in code.co_positions()
+        if line is not None
+        and column is not None
+        and end_line is not None
+        and end_column is not None
+        and (line, column) != (end_line, end_column)
+    ]
+    return bool(spans) and all(begin <= first and last <= end for first, last in spans)
+
+
+def _innermost(found: list[ast.Lambda]) -> list[_Node]:
+    """Of lambdas within each other those that hold no other."""
+    spans = [_span(node) for node in found]
+    return [
+        node
+        for node, (begin, end) in zip(found, spans, strict=True)
+        if not any(
+            begin <= other_begin and other_end <= end
+            for other_begin, other_end in spans
+            if (other_begin, other_end) != (begin, end)
+        )
+    ]
+
+
+class _Syntax:
+    """Syntax as JSON; local names by the order in which they come."""
+
+    def __init__(self) -> None:
+        self._local: dict[str, str] = {}
+
+    def of_function(self, node: _Node) -> Any:
+        """What the parameters and the body say."""
+        for argument in ast.walk(node.args):
+            if isinstance(argument, ast.arg):
+                self._name(argument.arg)
+        body: Any = node.body
+        if isinstance(node, ast.Lambda):
+            body = [ast.Return(node.body)]
+        elif ast.get_docstring(node) is not None:
+            body = node.body[1:]
+        for part in body:
+            for name in ast.walk(part):
+                if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store):
+                    self._name(name.id)
+        return [self._of(node.args), [self._of(part) for part in body]]
+
+    def _name(self, name: str) -> str:
+        return self._local.setdefault(name, f"local {len(self._local)}")
+
+    def _of(self, part: Any) -> Any:
+        if isinstance(part, ast.AST):
+            fields = [
+                [field, self._of_field(part, field, value)]
+                for field, value in ast.iter_fields(part)
+                if field not in _LEFT_OUT and value is not None and value != []
+            ]
+            return [type(part).__name__, sorted(fields, key=operator.itemgetter(0))]
+        if isinstance(part, list):
+            return [self._of(each) for each in part]
+        return [type(part).__name__, repr(part)]
+
+    def _of_field(self, part: ast.AST, field: str, value: Any) -> Any:
+        if (isinstance(part, ast.Name) and field == "id") or (
+            isinstance(part, ast.arg) and field == "arg"
+        ):
+            return self._local.get(value, value)
+        if isinstance(part, ast.JoinedStr):  # Python 3.12 has empty texts where others have none
+            value = [each for each in value if not _is_empty(each)]
+        return self._of(value)
+
+
+def _is_empty(part: Any) -> bool:
+    return isinstance(part, ast.Constant) and part.value == ""

@@ -1,0 +1,11 @@
+-- The partitions of an injector, with what each has promised. The discovery of partitions is none.
+SELECT k.id, k.slot_from, k.sequencer, g.source, c.low_watermark, c.percentiles
+FROM {key_interval} AS k
+JOIN {key_interval} AS d ON d.computation = k.computation AND d.id = %(discovery)s
+JOIN {log} AS g ON g.interval_id = k.id AND g.source IS NOT NULL
+CROSS JOIN LATERAL (
+    SELECT r.low_watermark, r.percentiles
+    FROM {commit_record} AS r WHERE r.interval_id = k.id ORDER BY r.n DESC LIMIT 1
+) AS c
+WHERE k.id <> d.id
+ORDER BY k.slot_from

@@ -1,0 +1,40 @@
+-- Values that were written by another version of a state's type than the code's, at most `most` of each
+-- computation and version. Looks at no more than `rows` rows from each of some slots on, and at no more
+-- of each interval's tail: whatever is stored of a small pipeline, a part of a large one.
+WITH tail AS (
+    SELECT DISTINCT ON (t.computation, t.slot, t.key) t.computation, t.slot, t.key, t.value, t.version
+    FROM {fold} AS f
+    CROSS JOIN LATERAL (
+        SELECT r.* FROM {state_change} AS r
+        WHERE r.interval_id = f.interval_id AND r.n > f.through
+        ORDER BY r.n DESC LIMIT %(rows)s
+    ) AS t
+    WHERE t.entry = ''
+    ORDER BY t.computation, t.slot, t.key, t.n DESC
+),
+folded AS (
+    SELECT DISTINCT s.computation, s.slot, s.key, s.value, s.version
+    FROM unnest(%(slots)s::integer[]) AS b (slot)
+    CROSS JOIN LATERAL (
+        SELECT r.* FROM {state} AS r
+        WHERE r.slot >= b.slot
+        ORDER BY r.slot, r.computation, r.key, r.entry LIMIT %(rows)s
+    ) AS s
+    WHERE s.entry = ''
+      AND NOT EXISTS (
+          SELECT FROM tail AS t
+          WHERE t.computation = s.computation AND t.slot = s.slot AND t.key = s.key
+      )
+)
+SELECT o.name, o.key, o.version, o.value
+FROM (
+    SELECT
+        c.name, s.key, s.version, s.value::text AS value,
+        row_number() OVER (PARTITION BY s.computation, s.version ORDER BY s.slot, s.key) AS place
+    FROM (SELECT * FROM tail UNION ALL SELECT * FROM folded) AS s
+    JOIN {computation} AS c ON c.id = s.computation
+    JOIN unnest(%(names)s::text[], %(versions)s::integer[]) AS w (name, version) ON w.name = c.name
+    WHERE s.version <> w.version AND s.value IS NOT NULL
+) AS o
+WHERE o.place <= %(most)s
+ORDER BY o.name, o.version, o.place
