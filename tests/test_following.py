@@ -6,7 +6,10 @@ import asyncio
 import gzip
 import json
 import os
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -19,11 +22,11 @@ import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millwheel.errors import InputError
-from millwheel.files import Csv, JsonLines, following, packed, rotation
+from millwheel.errors import InputError, UsageError
+from millwheel.files import Csv, JsonLines, following, packed, rotation, watching
 from millwheel.files import reader as reading
 from millwheel.files.following import FILE_ROWS
-from millwheel.sources import Reader, Row, Source
+from millwheel.sources import GrowingSource, Reader, Row, Source
 
 DEADLINE_SECONDS = 20.0
 IN_FILE_2 = FILE_ROWS
@@ -319,6 +322,24 @@ async def test_a_file_that_was_emptied_when_all_was_read(tmp_path: Path, restart
     async with following_of(followed(path), Any, position) as reader:
         (row,) = await all_there(reader)
         assert (row.offset, row.line, row.value) == (IN_FILE_2, 1, 9)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_file_that_begins_as_before_and_is_another(tmp_path: Path, restarts: bool) -> None:
+    """Truncated and written again: its first 4 KiB are the same, and it is longer."""
+    path = tmp_path / "app.log"
+    lines = [b"%09d\n" % -(number + 10**7) for number in range(1_000)]
+    path.write_bytes(b"".join(lines))
+    async with following_of(followed(path)) as reader:
+        assert len(await all_there(reader)) == 1_000
+        position = reader.position(1_000)
+        path.write_bytes(b"".join([*lines[:700], *lines[800:], *lines[:200]]))
+        if not restarts:
+            rows = await all_there(reader)
+            assert [row.offset for row in rows] == list(range(IN_FILE_2, IN_FILE_2 + 1_100))
+    async with following_of(followed(path), Any, position) as reader:
+        rows = await all_there(reader)
+        assert [row.offset for row in rows] == list(range(IN_FILE_2, IN_FILE_2 + 1_100))
 
 
 @pytest.mark.parametrize("restarts", [False, True])

@@ -529,9 +529,8 @@ class FollowedReader(FileReader[Trail, _File | None]):
             if state.st_nlink == 0 and now is not None and await self._is_replaced(file):
                 return True
         younger = self._younger(file)
-        if younger and state.st_nlink == 0 and await self._holds_the_same(file, younger[0]):
-            file.device, file.inode = younger[0].device, younger[0].inode
-            younger = self._younger(file)
+        if younger and state.st_nlink == 0:
+            younger = await self._behind_its_copy(file, younger)
         if now is None and not younger:
             self._left_at = None  # it may come back
             return False
@@ -546,11 +545,13 @@ class FollowedReader(FileReader[Trail, _File | None]):
 
     def _emptied(self, file: _File, now: Entry | None) -> list[Entry]:
         """The copies that were made of a file before anything of it was read; then it was truncated."""
-        if file.log.taken or not file.is_at(now):
+        if file.log.taken:
             return []
         younger = self._younger(file)
-        # it was not renamed while they were listed
-        return younger if younger and file.is_at(look(self._path)) else []
+        if not younger or (file.is_at(now) and file.is_at(look(self._path))):
+            return younger
+        written = file.log.state().st_mtime_ns
+        return [entry for entry in younger if entry.modified < written]
 
     def _leave(self, file: _File, rows: list[Row]) -> bool:
         log = self._open_first_of(lambda: self._younger(file), patient=True)
@@ -569,13 +570,16 @@ class FollowedReader(FileReader[Trail, _File | None]):
         self._go_on_in(log)
         return True
 
-    async def _holds_the_same(self, file: _File, entry: Entry) -> bool:
-        """Whether a rotated file was made of this one, which has no name any more."""
-        log = open_log(entry, rotated=True) if file.log.taken else None
-        if log is None or not await self._continues(file, log):
-            return False
-        log.close()
-        return True
+    async def _behind_its_copy(self, file: _File, younger: list[Entry]) -> list[Entry]:
+        """The rotated files behind the one that was made of this file, which has no name any more."""
+        for number, entry in enumerate(younger):
+            log = open_log(entry, rotated=True) if file.log.taken else None
+            if log is not None and await self._continues(file, log):
+                log.close()
+                file.device, file.inode = entry.device, entry.inode
+                file.modified = entry.modified
+                return younger[number + 1 :]
+        return younger
 
     async def _continues(self, file: _File, log: Log) -> bool:
         """Whether a file begins with what was read of another one; else it is closed."""
