@@ -6,7 +6,10 @@ import asyncio
 import gzip
 import json
 import os
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -19,11 +22,11 @@ import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millwheel.errors import InputError
-from millwheel.files import Csv, JsonLines, following, packed, rotation
+from millwheel.errors import InputError, UsageError
+from millwheel.files import Csv, JsonLines, following, packed, rotation, watching
 from millwheel.files import reader as reading
 from millwheel.files.following import FILE_ROWS
-from millwheel.sources import Reader, Row, Source
+from millwheel.sources import GrowingSource, Reader, Row, Source
 
 DEADLINE_SECONDS = 20.0
 IN_FILE_2 = FILE_ROWS
@@ -322,6 +325,24 @@ async def test_a_file_that_was_emptied_when_all_was_read(tmp_path: Path, restart
 
 
 @pytest.mark.parametrize("restarts", [False, True])
+async def test_a_file_that_begins_as_before_and_is_another(tmp_path: Path, restarts: bool) -> None:
+    """Truncated and written again: its first 4 KiB are the same, and it is longer."""
+    path = tmp_path / "app.log"
+    lines = [b"%09d\n" % -(number + 10**7) for number in range(1_000)]
+    path.write_bytes(b"".join(lines))
+    async with following_of(followed(path)) as reader:
+        assert len(await all_there(reader)) == 1_000
+        position = reader.position(1_000)
+        path.write_bytes(b"".join([*lines[:700], *lines[800:], *lines[:200]]))
+        if not restarts:
+            rows = await all_there(reader)
+            assert [row.offset for row in rows] == list(range(IN_FILE_2, IN_FILE_2 + 1_100))
+    async with following_of(followed(path), Any, position) as reader:
+        rows = await all_there(reader)
+        assert [row.offset for row in rows] == list(range(IN_FILE_2, IN_FILE_2 + 1_100))
+
+
+@pytest.mark.parametrize("restarts", [False, True])
 async def test_rows_that_were_cut_off_unread_are_missed(tmp_path: Path, restarts: bool) -> None:
     path = tmp_path / "app.log"
     path.write_bytes(b"1\n2\n3\n")
@@ -567,7 +588,9 @@ async def test_each_line_comes_once_in_order_under_one_number(
         stack.enter_context(mock.patch.object(rotation, "CHUNK_BYTES", chunk))
         world = History(Path(directory))
         world.clock.write(world.path, b"")
-        source = followed(world.path)
+        # one that was emptied, and then packed while nobody looked, is not known again
+        emptied = any(event[0] == "truncate" for event in history)
+        source = followed(world.path, on_missing="skip" if emptied else "fail")
         (partition,) = source.partitions()
         reader = await partition.open(str, None)
         try:
@@ -620,3 +643,369 @@ async def test_each_line_comes_once_in_order_under_one_number(
             world.done()
         finally:
             reader.close()
+
+
+# --------------------------------------------------------------------------- other processes
+
+APPENDER = """
+import sys, time, os
+path, lines = sys.argv[1], int(sys.argv[2])
+print("ready", flush=True)
+for number in range(lines):
+    sys.stdin.readline()
+    with open(path, "ab", buffering=0) as file:
+        line = b'{"a":%d}\\n' % number
+        file.write(line[:4])
+        file.write(line[4:])
+    print(time.monotonic_ns(), flush=True)
+"""
+
+ROTATOR = """
+import os, sys
+path, lines = sys.argv[1], int(sys.argv[2])
+for number in range(lines):
+    with open(path, "ab", buffering=0) as file:
+        for part in (b'{"a":', b'%d' % number, b'}\\n'):
+            file.write(part)
+    if number % 50 == 49:
+        for old in range(30, 0, -1):
+            if os.path.exists(f"{path}.{old}"):
+                os.rename(f"{path}.{old}", f"{path}.{old + 1}")
+        os.rename(path, f"{path}.1")
+"""
+
+
+@asynccontextmanager
+async def process(script: str, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    started = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, *arguments,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        yield started
+    finally:
+        if started.returncode is None:
+            started.kill()
+        await started.communicate()
+
+
+@pytest.mark.skipif(not watching.HAS_INOTIFY, reason="needs Linux and asyncinotify")
+async def test_a_line_that_another_process_appends_wakes_the_reader(tmp_path: Path) -> None:
+    """Within 100 ms, which a look every hour could not: the best of twenty, as machines are busy."""
+    path = tmp_path / "n.jsonl"
+    delays = []
+    async with (
+        following_of(followed(path, poll=3600), Line) as reader,
+        process(APPENDER, str(path), "20") as writer,
+    ):
+        assert writer.stdin is not None
+        assert writer.stdout is not None
+        await writer.stdout.readline()
+        for number in range(20):
+            waiting = asyncio.create_task(until(reader, 1))
+            writer.stdin.write(b"\n")
+            written = int(await writer.stdout.readline())
+            assert values(await waiting) == [Line(number)]
+            delays.append(time.monotonic_ns() - written)
+    assert min(delays) < 100e6
+
+
+@pytest.mark.skipif(not watching.HAS_INOTIFY, reason="needs Linux and asyncinotify")
+async def test_a_reader_is_woken_after_the_file_was_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "n.jsonl"
+    async with following_of(followed(path, poll=3600)) as reader:
+        for number in range(5):
+            waiting = asyncio.create_task(until(reader, 2))
+            (tmp_path / "new").write_bytes(b"%d\n" % number)
+            (tmp_path / "new").replace(path)
+            await asyncio.sleep(0)
+            append(path, b"%d\n" % -number)
+            assert values(await waiting) == [number, -number]
+    assert not watching._watchers
+
+
+@pytest.mark.parametrize("told", [True, False])
+async def test_a_log_that_another_process_writes_and_rotates(
+    tmp_path: Path, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With inotify, and where a system tells nothing."""
+    if not told:
+        monkeypatch.setattr(watching, "HAS_INOTIFY", False)
+    monkeypatch.setattr(following, "GRACE_SECONDS", 0.02)
+    path = tmp_path / "app.log"
+    source = followed(path, poll=0.01)
+    (partition,) = source.partitions()
+    reader = await partition.open(Line, None)
+    rows: dict[int, Any] = {}
+    position = None
+    async with process(ROTATOR, str(path), "1000"), asyncio.timeout(DEADLINE_SECONDS):
+        try:
+            while len(rows) < 1000:
+                more = await reader.read(37)
+                before = len(rows)
+                for row in more:
+                    assert rows.setdefault(row.offset, row.value) == row.value
+                if len(rows) > before and len(rows) % 5 == 0:  # as a crash would have it
+                    position = json.loads(json.dumps(reader.position(more[len(more) // 2].offset)))
+                    reader.close()
+                    reader = await partition.open(Line, position)
+                elif not more:
+                    await reader.wait()
+        finally:
+            reader.close()
+    assert [rows[number] for number in sorted(rows)] == [Line(number) for number in range(1000)]
+
+
+async def test_waiting_can_be_cancelled_and_a_wake_up_is_not_lost(tmp_path: Path) -> None:
+    path = tmp_path / "n.jsonl"
+    path.write_bytes(b"")
+    async with following_of(followed(path, poll=0.01)) as reader:
+        for number in range(20):
+            assert await reader.read(5) == []
+            waiting = asyncio.create_task(reader.wait())
+            for _ in range(number % 4):
+                await asyncio.sleep(0)
+            append(path, b"%d\n" % number)
+            waiting.cancel()
+            assert await asyncio.gather(waiting, return_exceptions=True)
+            assert values(await until(reader, 1)) == [number]
+
+
+async def test_limits_of_inotify_are_told_and_looking_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(watching, "HAS_INOTIFY", True)
+    monkeypatch.setattr(watching, "_Watcher", refuse)
+    path = tmp_path / "n.jsonl"
+    with structlog.testing.capture_logs() as logs:
+        async with following_of(followed(path, poll=0.01)) as reader:
+            append(path, b"1\n")
+            assert values(await until(reader, 1)) == [1]
+            append(path, b"2\n")
+            assert values(await until(reader, 1)) == [2]
+    assert "directory_not_watched" in [log["event"] for log in logs]
+
+
+# ------------------------------------------------------------------------------ refused files
+
+
+async def refused(source: Source, position: Any = None) -> str:
+    with pytest.raises(InputError) as caught:
+        async with following_of(source, Any, position) as reader:
+            await all_there(reader)
+    return str(caught.value)
+
+
+async def test_files_that_cannot_be_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed_file = tmp_path / "n.gz"
+    packed_file.write_bytes(gzip.compress(b"1\n"))
+    assert "is packed (gzip), and a packed file cannot be followed" in await refused(
+        followed(packed_file)
+    )
+    os.mkfifo(tmp_path / "pipe")
+    assert "is no regular file" in await refused(followed(tmp_path / "pipe"))
+    assert "with a slash at its end" in await refused(followed(tmp_path))
+    utf_16 = tmp_path / "utf16"
+    utf_16.write_bytes("\ufeff1\n".encode("utf-16-le"))
+    assert "is UTF-16" in await refused(followed(utf_16))
+    path = tmp_path / "n.jsonl"
+    path.write_bytes(b"1\n")
+    assert "cannot be understood" in await refused(followed(path), {"row": 1})
+    async with following_of(followed(path)) as reader:
+        await all_there(reader)
+        position = reader.position(1)
+    assert 'was read as json_lines before and is csv ,"' in await refused(
+        Csv(path, follow=True), position
+    )
+    assert "do not fit together" in await refused(followed(path), {**position, "cut": 9})
+
+    class Forbidden:
+        def __init__(self, path: str) -> None:
+            raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(rotation, "FileIO", Forbidden)
+    assert await refused(followed(path)) == f"{path}: cannot be opened: Permission denied"
+
+
+async def test_a_new_file_gets_time_for_its_rights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "n.jsonl"
+    path.write_bytes(b"1\n")
+    real = rotation.open_log
+    denied = True
+
+    def open_log(entry: rotation.Entry, *, rotated: bool) -> Any:
+        if denied:
+            raise rotation.Denied(f"{entry.path}: cannot be opened: Permission denied")
+        return real(entry, rotated=rotated)
+
+    async with following_of(followed(path)) as reader:
+        assert values(await all_there(reader)) == [1]
+        path.rename(tmp_path / "n.jsonl.1")
+        path.write_bytes(b"2\n")
+        monkeypatch.setattr(following, "open_log", open_log)
+        assert await all_there(reader) == []
+        denied = False
+        assert values(await all_there(reader)) == [2]
+        path.rename(tmp_path / "n.jsonl.0")
+        path.write_bytes(b"3\n")
+        denied = True
+        monkeypatch.setattr(following, "DENIED_SECONDS", 0.0)
+        with pytest.raises(InputError, match="Permission denied"):
+            await all_there(reader)
+
+
+async def test_a_rotated_file_in_a_packing_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "app.log"
+    clock = Clock()
+    clock.write(path, b"1\n")
+    async with following_of(followed(path)) as reader:
+        assert values(await all_there(reader)) == [1]
+        position = reader.position(1)
+    path.rename(tmp_path / "app.log.2")
+    clock.write(tmp_path / "app.log.1.xz", b"\xfd7zXZ\x00...")
+    clock.write(path, b"3\n")
+    text = await refused(followed(path), position)
+    assert "app.log.1.xz: is a rotated file that holds rows which were not read yet" in text
+    assert "Unpack it beside" in text
+
+
+def test_sources_that_make_no_sense() -> None:
+    with pytest.raises(UsageError, match="poll must be more than 0 seconds"):
+        followed("x", poll=0)
+    with pytest.raises(UsageError, match='on_missing must be "fail" or "skip"'):
+        followed("x", on_missing="maybe")
+    with pytest.raises(UsageError, match="a member of a zip file cannot be followed"):
+        followed("x", member="y")
+    for path, what in (("/data/*.jsonl", "a pattern"), ("/data/", "a directory")):
+        with pytest.raises(UsageError, match=f"is {what}. Without follow=True") as caught:
+            JsonLines(path)
+        assert "sorted(glob.glob(...))" in str(caught.value)
+        with pytest.raises(UsageError, match=f"is {what}, in which files appear; give it alone"):
+            followed([path])  # type: ignore[arg-type]
+    assert followed("x").describe() == {"json_lines": "x", "follow": True}
+    assert not isinstance(followed("x"), GrowingSource)
+    assert not isinstance(JsonLines("x"), GrowingSource)
+
+
+def test_names_of_rotated_files() -> None:
+    for name in ("app.log.1", "app.log.12.gz", "app.log-20260131", "app-2026-01-31.log", "app.1.log",
+                 "app.log.2026-01-31T10:00:00.gz", "app_3.log"):  # fmt: skip
+        assert "app.log" in rotation.bases(name), name
+    for name in ("app.log", "app.log.bak", "app-errors.log", "app.log.gz", "apple.log.1"):
+        assert "app.log" not in rotation.bases(name), name
+
+
+# ---------------------------------------------------------------------------- files that appear
+
+
+async def found(source: Source, position: Any = None) -> tuple[list[str], Any]:
+    assert isinstance(source, GrowingSource)
+    assert not source.bounded
+    assert source.partitions() == []
+    discovery = source.discover(position)
+    try:
+        names = [os.path.basename(name) for name in await discovery.look()]
+        return names, json.loads(json.dumps(discovery.position()))
+    finally:
+        discovery.close()
+
+
+async def test_files_of_a_pattern_are_found_once(tmp_path: Path) -> None:
+    clock = Clock()
+    source = followed(f"{tmp_path}/**/*.jsonl*")
+    assert await found(source) == ([], {"files": {}, "renamed": {}})
+    clock.write(tmp_path / "b.jsonl", b"1\n")
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    clock.write(tmp_path / "deep" / "er" / "a.jsonl", b"2\n")
+    clock.write(tmp_path / "c.jsonl", b"3\n")
+    clock.write(tmp_path / "empty.jsonl", b"")
+    clock.write(tmp_path / "other.txt", b"x\n")
+    names, position = await found(source)
+    assert names == ["b.jsonl", "a.jsonl", "c.jsonl"], "by age"
+    (tmp_path / "b.jsonl").rename(tmp_path / "b.jsonl.1")  # rotated
+    (tmp_path / "c.jsonl").rename(tmp_path / "d.jsonl")  # renamed
+    (tmp_path / "link.jsonl").symlink_to(tmp_path / "d.jsonl")
+    names, position = await found(source, position)
+    assert names == ["a.jsonl"]
+    clock.write(tmp_path / "b.jsonl", b"11\n")
+    clock.write(tmp_path / "c.jsonl", b"33\n")
+    append(tmp_path / "d.jsonl", b"4\n")
+    for _ in range(2):
+        names, position = await found(source, position)
+        assert sorted(names) == ["a.jsonl", "b.jsonl", "c.jsonl"]
+    (tmp_path / "d.jsonl").unlink()
+    clock.write(tmp_path / "e.jsonl", b"5\n")  # may get that inode
+    names, position = await found(source, position)
+    assert sorted(names) == ["a.jsonl", "b.jsonl", "c.jsonl", "e.jsonl"]
+
+
+async def test_the_files_of_a_directory(tmp_path: Path) -> None:
+    clock = Clock()
+    for name, data in (("a", b"1\n"), (".hidden", b"1\n"), ("b.gz", b"1\n"), ("c", b"PK\x03\x04"),
+                       ("a.1", b"1\n"), ("d", b"2\n")):  # fmt: skip
+        clock.write(tmp_path / name, data)
+    (tmp_path / "sub").mkdir()
+    with structlog.testing.capture_logs() as logs:
+        names, _ = await found(followed(f"{tmp_path}/"))
+    assert names == ["a", "d"]
+    assert sorted(os.path.basename(log["path"]) for log in logs) == ["b.gz", "c"]
+
+
+async def test_rotated_files_that_a_pattern_matches_are_read_before(tmp_path: Path) -> None:
+    clock = Clock()
+    clock.write(tmp_path / "app.log.2", b"1\n")
+    clock.write(tmp_path / "app.log.1", b"2\n")
+    clock.write(tmp_path / "app.log", b"3\n")
+    for pattern, expected in (("app.log*", [1, 2, 3]), ("*.log", [3])):
+        source = followed(f"{tmp_path}/{pattern}")
+        names, _ = await found(source)
+        assert names == ["app.log"]
+        assert isinstance(source, GrowingSource)
+        partition = source.partition(str(tmp_path / "app.log"))
+        assert partition.identity == str(tmp_path / "app.log")
+        reader = await partition.open(int, None)
+        try:
+            assert values(await all_there(reader)) == expected
+        finally:
+            reader.close()
+
+
+async def test_a_file_that_appears_wakes_the_discovery(tmp_path: Path) -> None:
+    source = Csv(f"{tmp_path}/*/*.csv", follow=True, poll=0.01)
+    assert isinstance(source, GrowingSource)
+    assert source.describe()["follow"] is True
+    discovery = source.discover(None)
+    try:
+        assert list(await discovery.look()) == []
+        (tmp_path / "day").mkdir()
+        (tmp_path / "day" / "part").write_bytes(b"a\n1\n")
+        (tmp_path / "day" / "part").rename(tmp_path / "day" / "a.csv")
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while not (names := list(await discovery.look())):
+                await discovery.wait()
+        assert names == [str(tmp_path / "day" / "a.csv")]
+    finally:
+        discovery.close()
+    assert not watching._watchers
+
+
+async def test_a_directory_that_may_not_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: str) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    source = followed(f"{tmp_path}/")
+    assert isinstance(source, GrowingSource)
+    discovery = source.discover(None)
+    with pytest.raises(InputError, match="cannot be listed: Permission denied"):
+        await discovery.look()
+    discovery.close()

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,6 +38,7 @@ from millwheel.files.packed import CHUNK_BYTES, READ_ANEW
 from millwheel.files.reader import BOM, FileReader, Place
 from millwheel.files.rotation import (
     FINGERPRINT_BYTES,
+    Denied,
     Entry,
     Fingerprint,
     Growing,
@@ -61,6 +61,8 @@ FILE_ROWS = 1 << 40
 """Numbers for the rows of one file."""
 GRACE_SECONDS = 0.3
 """A file that was renamed is left when nothing was appended to it for so long."""
+LOOKS = 3
+"""For a file that was read, before it is missed; GRACE_SECONDS apart."""
 DENIED_SECONDS = 5.0
 """A new file that may not be opened gets its rights within this time, or reading ends."""
 
@@ -189,7 +191,8 @@ class FollowedReader(FileReader[Trail, _File | None]):
         """Since when the file at the path may not be opened."""
         self._looked: object = None
         """What the file system said at the last look."""
-        self._begun_at = time.time_ns()
+        self._begun_at = 0
+        """The youngest rotated sibling when the path was looked for and not there."""
         super().__init__(format_, Trail(), None)
 
     # -- the Reader protocol
@@ -260,8 +263,10 @@ class FollowedReader(FileReader[Trail, _File | None]):
         if stored is not None:
             self._stored = self._understand(stored)
             self._rows = self._acknowledged = self._stored.row
+        youngest = max((entry.modified for entry in self._since(0)), default=1)
         await self._find(patient=False)
         if self._file is None:
+            self._begun_at = youngest
             structlog.get_logger().info("file_not_there_yet", path=self._path)
 
     def _understand(self, stored: dict[str, Any]) -> _Position:
@@ -283,19 +288,34 @@ class FollowedReader(FileReader[Trail, _File | None]):
         """Open the file to read, if it is there."""
         position = self._stored
         if position is None:
-            takes = self._following.takes_older
-            older = [] if takes is None else [e for e in self._younger(None) if takes(e.path)]
-            self._begin_file(self._open_first_of(older, patient=patient), 0, before=None)
+            log = self._open_first_of(self._older, patient=patient)
+            self._begin_file(log, 0, before=None)
         elif await self._find_again(position, patient=patient):
             self._stored = None
 
     async def _find_again(self, position: _Position, *, patient: bool) -> bool:
         """Open the file that was read up to `position`, or what comes after it."""
-        now = look(self._path)
-        others = beside(self._path)
+        for _ in range(LOOKS):
+            now, others = look(self._path), beside(self._path)
+            if not position.byte:
+                return await self._find_unread(position, now, others, patient=patient)
+            if await self._find_read(position, now, others):
+                return True
+            if now is None:
+                return False  # it may come back
+            await asyncio.sleep(GRACE_SECONDS)  # it may be just being renamed, or packed
         known = (position.device, position.inode)
-        if not position.byte:
-            return await self._find_unread(position, now, others, patient=patient)
+        rotated = siblings(self._path, others)
+        assert now is not None
+        is_truncated = any((e.device, e.inode) == known for e in [now, *rotated])
+        if not is_truncated or position.seen > position.byte:
+            self._miss(position.byte, position.seen, position.line, position.row)
+        log = self._open_first_of(lambda: self._since(position.modified), patient=patient)
+        return self._begin_file(log, position.number + 1, before=position.left)
+
+    async def _find_read(self, position: _Position, now: Entry | None, others: list[Entry]) -> bool:
+        """Open the file that holds what was read."""
+        known = (position.device, position.inode)
         for entry in others if now is None else [now, *others]:
             if (entry.device, entry.inode) == known and await self._resume(entry, position):
                 return True
@@ -306,15 +326,7 @@ class FollowedReader(FileReader[Trail, _File | None]):
         for entry in sorted(named, key=lambda e: e.modified < position.modified):
             if await self._resume(entry, position):
                 return True
-        if now is None:
-            return False  # it may come back
-        rotated = siblings(self._path, others)
-        is_truncated = any((e.device, e.inode) == known for e in [now, *rotated])
-        if not is_truncated or position.seen > position.byte:
-            self._miss(position.byte, position.seen, position.line, position.row)
-        younger = [e for e in rotated if e.modified > position.modified]
-        log = self._open_first_of(younger, patient=patient)
-        return self._begin_file(log, position.number + 1, before=position.left)
+        return False
 
     async def _find_unread(
         self, position: _Position, now: Entry | None, others: list[Entry], *, patient: bool
@@ -327,13 +339,11 @@ class FollowedReader(FileReader[Trail, _File | None]):
         if now is None:
             return False
         since = position.modified - bool(position.seen)
-        younger = [
-            entry
-            for entry in siblings(self._path, others)
-            if entry.modified > since
-            and not (position.before is not None and position.before.is_at(entry))
-        ]
-        log = self._open_first_of(younger, patient=patient)
+        before = position.before
+        log = self._open_first_of(
+            lambda: [e for e in self._since(since) if before is None or not before.is_at(e)],
+            patient=patient,
+        )
         return self._begin_file(log, position.number, before=position.before)
 
     async def _resume(self, entry: Entry, position: _Position) -> bool:
@@ -411,25 +421,45 @@ class FollowedReader(FileReader[Trail, _File | None]):
             and not (file.before is not None and file.before.is_at(entry))
         ]
 
-    def _open_first_of(self, younger: list[Entry], *, patient: bool) -> Log | None:
-        """Open the first of these, or what is at the path; None: it is not there, or not any more."""
+    def _older(self) -> list[Entry]:
+        """The rotated siblings to be read where nothing was read yet."""
+        takes = self._following.takes_older
+        if self._begun_at:  # what came since was at the path
+            return [
+                e
+                for e in self._since(0)
+                if e.modified > self._begun_at or (takes and takes(e.path))
+            ]
+        return [] if takes is None else [entry for entry in self._since(0) if takes(entry.path)]
+
+    def _since(self, modified: int) -> list[Entry]:
+        """The rotated siblings that were written to after a time, from old to young."""
+        return [e for e in siblings(self._path, beside(self._path)) if e.modified > modified]
+
+    def _open_first_of(self, find: Callable[[], list[Entry]], *, patient: bool) -> Log | None:
+        """Open the first rotated file that is found, or what is at the path if none is.
+
+        Returns:
+            None: it is not there, or not any more.
+        """
+        younger = find()
         entry = younger[0] if younger else look(self._path)
         if entry is None:
             return None
         try:
             log = open_log(entry, rotated=bool(younger))
-        except InputError:
+        except Denied:
             clock = asyncio.get_running_loop().time()
             self._denied_at = self._denied_at or clock
             if not patient or clock >= self._denied_at + DENIED_SECONDS:
                 raise
             return None
         self._denied_at = None
-        if log is not None and (log.state().st_dev, log.state().st_ino) != entry[1:3]:
-            log.close()
+        if log is not None and not younger and find():
+            log.close()  # what was at the path until now is to be read before it
             log = None
-        if log is None:  # it was renamed just now
-            self._signal.set()
+        if log is None:
+            self._signal.set()  # files were renamed just now
         return log
 
     def _begin_file(self, log: Log | None, number: int, before: Left | None) -> bool:
@@ -486,7 +516,7 @@ class FollowedReader(FileReader[Trail, _File | None]):
         if isinstance(file.log, Growing):
             file.seen = max(file.seen, state.st_size)
             if younger := self._emptied(file, now):
-                log = self._open_first_of(younger, patient=True)
+                log = self._open_first_of(lambda: younger, patient=True)
                 return self._begin_file(log, file.number, before=file.before)
             if file.is_at(now):
                 file.modified = state.st_mtime_ns
@@ -499,9 +529,8 @@ class FollowedReader(FileReader[Trail, _File | None]):
             if state.st_nlink == 0 and now is not None and await self._is_replaced(file):
                 return True
         younger = self._younger(file)
-        if younger and state.st_nlink == 0 and await self._holds_the_same(file, younger[0]):
-            file.device, file.inode = younger[0].device, younger[0].inode
-            younger = younger[1:]
+        if younger and state.st_nlink == 0:
+            younger = await self._behind_its_copy(file, younger)
         if now is None and not younger:
             self._left_at = None  # it may come back
             return False
@@ -512,36 +541,45 @@ class FollowedReader(FileReader[Trail, _File | None]):
                 return False
             if time_ < self._left_at[0] + GRACE_SECONDS:
                 return False
-        return self._leave(file, younger, rows)
+        return self._leave(file, rows)
 
     def _emptied(self, file: _File, now: Entry | None) -> list[Entry]:
         """The copies that were made of a file before anything of it was read; then it was truncated."""
-        if file.log.taken or not file.is_at(now):
+        if file.log.taken:
             return []
-        return self._younger(file)
+        younger = self._younger(file)
+        if not younger or (file.is_at(now) and file.is_at(look(self._path))):
+            return younger
+        written = file.log.state().st_mtime_ns
+        return [entry for entry in younger if entry.modified < written]
 
-    def _leave(self, file: _File, younger: list[Entry], rows: list[Row]) -> bool:
-        log = self._open_first_of(younger, patient=True)
+    def _leave(self, file: _File, rows: list[Row]) -> bool:
+        log = self._open_first_of(lambda: self._younger(file), patient=True)
         if log is None:
             return False
         self._take_unfinished(rows)
+        if not file.log.taken:  # an empty file takes no number: it may be gone at the next start
+            return self._begin_file(log, file.number, before=file.before)
         return self._begin_file(log, file.number + 1, before=file.left)
 
     async def _is_replaced(self, file: _File) -> bool:
         """Whether a file that was removed is at the path again, perhaps longer: then go on there."""
-        log = self._open_first_of([], patient=True) if file.log.taken else None
+        log = self._open_first_of(list, patient=True) if file.log.taken else None
         if log is None or not await self._continues(file, log):
             return False
         self._go_on_in(log)
         return True
 
-    async def _holds_the_same(self, file: _File, entry: Entry) -> bool:
-        """Whether a rotated file was made of this one, which has no name any more."""
-        log = open_log(entry, rotated=True) if file.log.taken else None
-        if log is None or not await self._continues(file, log):
-            return False
-        log.close()
-        return True
+    async def _behind_its_copy(self, file: _File, younger: list[Entry]) -> list[Entry]:
+        """The rotated files behind the one that was made of this file, which has no name any more."""
+        for number, entry in enumerate(younger):
+            log = open_log(entry, rotated=True) if file.log.taken else None
+            if log is not None and await self._continues(file, log):
+                log.close()
+                file.device, file.inode = entry.device, entry.inode
+                file.modified = entry.modified
+                return younger[number + 1 :]
+        return younger
 
     async def _continues(self, file: _File, log: Log) -> bool:
         """Whether a file begins with what was read of another one; else it is closed."""
@@ -575,8 +613,7 @@ class FollowedReader(FileReader[Trail, _File | None]):
             self._take_unfinished(rows)
             file.log.rewind()
             return self._begin_file(file.log, file.number + 1, before=file.before)
-        younger = [entry for entry in self._younger(file) if entry.modified > file.modified]
-        return self._leave(file, younger, rows)
+        return self._leave(file, rows)
 
     def _take_unfinished(self, rows: list[Row]) -> None:
         """The last line of a file that is left has no newline: nobody will finish it."""

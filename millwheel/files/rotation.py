@@ -27,6 +27,8 @@ from millwheel.files.packed import CHUNK_BYTES, GZIP_MAGIC, ZIP_MAGICS, Bytes, G
 
 FINGERPRINT_BYTES = 4096
 """At each end of what was read, that a file is known by."""
+LISTS = 100
+"""Of a directory at most, until nothing is renamed in between."""
 PACKED_MAGICS = {
     GZIP_MAGIC: "gzip",
     **dict.fromkeys(ZIP_MAGICS, "zip"),
@@ -92,14 +94,29 @@ def look(path: str) -> Entry | None:
     except OSError as error:
         raise InputError(f"{path}: cannot be looked at: {error.strerror}") from error
     if stat.S_ISDIR(found.st_mode):
-        raise InputError(f"{path}: is a directory now; a file was expected")
+        raise InputError(
+            f"{path}: is a directory. To follow the files in it, give it with a slash at its end"
+        )
     if not stat.S_ISREG(found.st_mode):
         raise InputError(f"{path}: is no regular file, so it could not be read again")
     return Entry(path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 def beside(path: str) -> list[Entry]:
-    """The other regular files in the directory of a path."""
+    """The other regular files in the directory of a path.
+
+    A file that is renamed while the directory is listed may be missed. So it is listed until two
+    lists name the same files.
+    """
+    found = _list(path)
+    for _ in range(LISTS):
+        before, found = found, _list(path)
+        if [entry[:3] for entry in before] == [entry[:3] for entry in found]:
+            break
+    return found
+
+
+def _list(path: str) -> list[Entry]:
     directory, own = os.path.split(path)
     found = []
     try:
@@ -145,6 +162,10 @@ def may_be(path: str, entry: Entry) -> bool:
     """Whether a file may be what was once at `path`, by its name: it begins likewise."""
     own = PurePath(path)
     return entry.name.startswith((own.name, own.stem))
+
+
+class Denied(InputError):
+    """A file may not be opened now; it may get its rights yet."""
 
 
 class Rewritten(Exception):
@@ -253,7 +274,7 @@ class Unpacking:
 
 
 def open_log(entry: Entry, *, rotated: bool) -> Growing | Unpacking | None:
-    """Open one of the files that a path has been; None if it is gone.
+    """Open one of the files that a path has been; None if it is gone, or renamed since it was seen.
 
     Raises:
         InputError: it may not be read, or is packed in a way in which it cannot be followed.
@@ -264,8 +285,12 @@ def open_log(entry: Entry, *, rotated: bool) -> Growing | Unpacking | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise InputError(f"{path}: cannot be opened: {error.strerror}") from error
+        raise Denied(f"{path}: cannot be opened: {error.strerror}") from error
     try:
+        state = os.fstat(file.fileno())
+        if (state.st_dev, state.st_ino) != (entry.device, entry.inode):
+            file.close()
+            return None
         packed = packing(os.pread(file.fileno(), 8, 0))
         if packed is None:
             return Growing(path, file)
