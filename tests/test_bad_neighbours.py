@@ -44,7 +44,17 @@ from millwheel.testing import ether, inject
 from millwheel.testing.ether import FAIR, Fate, Fates, fair
 from millwheel.timers.holds import Holds
 from tests.test_exactly_once import with_ids
-from tests.test_runtime_world import ITEMS, Count, Item, Kept, at, doing, read_on, script
+from tests.test_runtime_world import (
+    ITEMS,
+    Count,
+    Item,
+    Kept,
+    at,
+    doing,
+    end_scripts,
+    read_on,
+    script,
+)
 from tests.test_sharing import SHARED, Cluster, check, counting, many
 from tests.test_tcp import call, hang_up, until
 
@@ -694,6 +704,7 @@ async def test_strangers_at_the_port_disturb_nobody_and_are_told_of_once() -> No
     """Real sockets and real time: two workers in the midst of their work."""
     values = many(2000)
     pipeline = counting(values, replace(SHARED, placement_seconds=0.05, lease_seconds=10.0))
+    end_scripts(pipeline)
     store = MemoryStore(pipeline.name, clock=SystemClock())
     engines = [Engine(pipeline, store, network=tcp(pipeline.name)) for _ in range(2)]
     with capture_logs() as logs:

@@ -63,6 +63,7 @@ from tests.test_runtime_world import (
     Counted,
     Item,
     Tally,
+    end_scripts,
     key_of,
     script,
     time_of,
@@ -229,6 +230,8 @@ class Rolling(Cluster):
                 random=Random(number),
             )
 
+        if not self.endless:
+            end_scripts(pipeline)
         engine = Engine(
             pipeline,
             self.store.another(),
