@@ -19,7 +19,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from millwheel.clock import SystemClock
-from millwheel.errors import PeerError
+from millwheel.errors import PeerError, UserCodeError
 from millwheel.model import MAX_TIME, MIN_TIME, SLOTS
 from millwheel.runtime.balancer import Balancer
 from millwheel.runtime.courier import QUESTIONS_KEPT, Courier
@@ -590,6 +590,43 @@ async def test_unknown_streams_are_garbage_of_the_same_generation_and_too_new_of
     first.generation = 1
     await cluster.go(cluster.finished)
     check(cluster, values)
+
+
+@pytest.mark.parametrize("value", ["the code's fault", "the peer's fault"])
+async def test_a_migration_that_fails_stops_the_worker_and_not_the_link(
+    value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a peer of other code sends is right by that code: the error is of the migration. What is no
+    JSON is right by no code."""
+    values = many(600)
+    cluster = Cluster(counting(values))
+    first, second = await cluster.join(), await cluster.join()
+    courier = courier_of(first)
+    await cluster.go(lambda: min(first.processed, second.processed) > 50 and courier._incoming)
+    (log, interval_id), stream = next(iter(courier._incoming.items()))
+    interval = first.holdings.held(interval_id)
+    assert interval is not None
+    (name,) = interval.step.codecs
+
+    def fail(_: Any) -> Any:
+        raise ValueError("no such form")
+
+    monkeypatch.setattr(first.graph.streams[name], "migrations", {2: fail})
+    text, seq = (b'{"v": 2}' if value.startswith("the code") else b"{v"), stream.last + 1
+    row: Row = (seq, name, b'"k"', interval.slots[0], 0, 0, 0, 8, b"", False, text, 2, 0)
+    frame = Deliver(log, *stream.epoch, interval_id, interval.step.id, stream.last, [row])
+    if text == b"{v":
+        with pytest.raises(PeerError, match=r"with the value b'\{v'"):
+            courier.received(courier._sources[log], frame)
+        assert first.failure is None
+        return
+    courier.received(courier._sources[log], frame)
+    assert isinstance(first.failure, UserCodeError)
+    told = str(first.failure)
+    assert f"stream {name!r}: a value of version 2 cannot be migrated to version 1" in told
+    assert "ValueError: no such form" in told
+    assert "mend the migration" in told
+    assert stream.last == seq - 1, "nothing of it was taken"
 
 
 async def test_root_reports_of_no_worker_count_for_nothing() -> None:
