@@ -429,6 +429,35 @@ async def test_a_late_line_of_a_file_that_was_left_moves_no_number(tmp_path: Pat
         assert [(row.offset, row.value) for row in rows] == [(1, 2), (2, 3), (four.offset, 4)]
 
 
+async def test_a_rotation_between_two_looks_skips_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No rotated file was there, and then the path was rotated before it was opened."""
+    path = tmp_path / "app.log"
+    clock = Clock()
+    clock.write(path, b"1\n")
+    async with following_of(followed(path)) as reader:
+        assert values(await all_there(reader)) == [1]
+        path.rename(tmp_path / "app.log.2")
+        clock.write(path, b"2\n")
+        looks = 0
+        real = rotation.siblings
+
+        def siblings(*arguments: Any) -> Any:
+            nonlocal looks
+            looks += 1
+            found = real(*arguments)
+            if looks == 3:  # one at the first look; at the second, to see and to go on
+                path.rename(tmp_path / "app.log.1")
+                clock.write(path, b"3\n")
+            return found
+
+        monkeypatch.setattr(following, "siblings", siblings)
+        rows = await all_there(reader)
+        assert looks > 3
+        assert [(row.offset, row.value) for row in rows] == [(IN_FILE_2, 2), (IN_FILE_3, 3)]
+
+
 async def test_what_waits_is_told_over_all_files(tmp_path: Path) -> None:
     path = tmp_path / "app.log"
     clock = Clock()

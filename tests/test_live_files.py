@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -55,8 +55,8 @@ async def until(world: World, condition: Callable[[], object]) -> None:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path / "items.jsonl"
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "items.jsonl"
 
 
 async def test_appended_lines_come_out_of_a_running_engine(path: Path) -> None:
