@@ -324,6 +324,25 @@ async def test_a_file_that_was_emptied_when_all_was_read(tmp_path: Path, restart
         assert (row.offset, row.line, row.value) == (IN_FILE_2, 1, 9)
 
 
+async def test_nothing_is_read_again_after_several_starts_without_a_row(tmp_path: Path) -> None:
+    path = tmp_path / "app.log"
+    clock = Clock()
+    clock.write(tmp_path / "app.log.1", b"0\n")
+    clock.write(path, b"1\n")
+    async with following_of(followed(path)) as reader:
+        assert values(await all_there(reader)) == [1]
+        position = reader.position(1)
+    os.truncate(path, 0)
+    clock.tick(path)
+    for _ in range(3):
+        async with following_of(followed(path), Any, position) as reader:
+            assert await all_there(reader) == []
+            position = json.loads(json.dumps(reader.position(1)))
+    clock.append(path, b"2\n")
+    async with following_of(followed(path), Any, position) as reader:
+        assert [(row.offset, row.value) for row in await all_there(reader)] == [(IN_FILE_2, 2)]
+
+
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_a_file_that_begins_as_before_and_is_another(tmp_path: Path, restarts: bool) -> None:
     """Truncated and written again: its first 4 KiB are the same, and it is longer."""

@@ -472,7 +472,10 @@ class FollowedReader(FileReader[Trail, _File | None]):
         self._format.file = self._name_of(log.name)
         self._rows = max(self._rows, number * FILE_ROWS)
         self._go_to(Place(file))
-        self._append_block(0, Place(file), Trail())
+        if self._place.file is None:  # it is where this reader begins
+            self._place, self._proof = Place(file), Trail()
+        else:
+            self._append_block(0, Place(file), Trail())
         self._left_at = None
         self._truncated = False
         return True
