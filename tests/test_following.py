@@ -742,20 +742,24 @@ async def test_a_line_that_another_process_appends_wakes_the_reader(tmp_path: Pa
     """Within 100 ms, which a look every hour could not: the best of twenty, as machines are busy."""
     path = tmp_path / "n.jsonl"
     delays = []
-    async with (
-        following_of(followed(path, poll=3600), Line) as reader,
-        process(APPENDER, str(path), "20") as writer,
-    ):
-        assert writer.stdin is not None
-        assert writer.stdout is not None
-        await writer.stdout.readline()
-        for number in range(20):
-            waiting = asyncio.create_task(until(reader, 1))
-            writer.stdin.write(b"\n")
-            written = int(await writer.stdout.readline())
-            assert values(await waiting) == [Line(number)]
-            delays.append(time.monotonic_ns() - written)
+    read = following.FollowedReader.read
+    reads = mock.patch.object(following.FollowedReader, "read", autospec=True, side_effect=read)
+    with reads as counted:
+        async with (
+            following_of(followed(path, poll=3600), Line) as reader,
+            process(APPENDER, str(path), "20") as writer,
+        ):
+            assert writer.stdin is not None
+            assert writer.stdout is not None
+            await writer.stdout.readline()
+            for number in range(20):
+                waiting = asyncio.create_task(until(reader, 1))
+                writer.stdin.write(b"\n")
+                written = int(await writer.stdout.readline())
+                assert values(await waiting) == [Line(number)]
+                delays.append(time.monotonic_ns() - written)
     assert min(delays) < 100e6
+    assert counted.call_count < 20 * 10, "it rests while it waits"
 
 
 @pytest.mark.skipif(not watching.HAS_INOTIFY, reason="needs Linux and asyncinotify")
@@ -807,7 +811,8 @@ async def test_a_log_that_another_process_writes_and_rotates(
 async def test_waiting_can_be_cancelled_and_a_wake_up_is_not_lost(tmp_path: Path) -> None:
     path = tmp_path / "n.jsonl"
     path.write_bytes(b"")
-    async with following_of(followed(path, poll=0.01)) as reader:
+    poll = 3600 if watching.HAS_INOTIFY else 0.01
+    async with following_of(followed(path, poll=poll)) as reader:
         for number in range(20):
             assert await reader.read(5) == []
             waiting = asyncio.create_task(reader.wait())
@@ -817,6 +822,34 @@ async def test_waiting_can_be_cancelled_and_a_wake_up_is_not_lost(tmp_path: Path
             waiting.cancel()
             assert await asyncio.gather(waiting, return_exceptions=True)
             assert values(await until(reader, 1)) == [number]
+
+
+async def test_a_reader_that_has_read_all_rests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a system tells nothing, it looks by itself, and goes on waiting if nothing changed."""
+    monkeypatch.setattr(watching, "HAS_INOTIFY", False)
+    path = tmp_path / "n.jsonl"
+    looks = 0
+
+    def look(path: str) -> Any:
+        nonlocal looks
+        looks += 1
+        return rotation.look(path)
+
+    monkeypatch.setattr(following, "look", look)
+    async with following_of(followed(path, poll=0.001)) as reader:
+        for number in range(3):
+            assert await reader.read(1) == []
+            waiting = asyncio.create_task(reader.wait())
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                start = looks
+                while looks < start + 5:
+                    await asyncio.sleep(0)
+                    assert not waiting.done()
+                append(path, b"%d\n" % number)
+                await waiting
+            assert values(await all_there(reader)) == [number]
 
 
 async def test_limits_of_inotify_are_told_and_looking_goes_on(
