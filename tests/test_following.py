@@ -324,6 +324,25 @@ async def test_a_file_that_was_emptied_when_all_was_read(tmp_path: Path, restart
         assert (row.offset, row.line, row.value) == (IN_FILE_2, 1, 9)
 
 
+async def test_nothing_is_read_again_after_several_starts_without_a_row(tmp_path: Path) -> None:
+    path = tmp_path / "app.log"
+    clock = Clock()
+    clock.write(tmp_path / "app.log.1", b"0\n")
+    clock.write(path, b"1\n")
+    async with following_of(followed(path)) as reader:
+        assert values(await all_there(reader)) == [1]
+        position = reader.position(1)
+    os.truncate(path, 0)
+    clock.tick(path)
+    for _ in range(3):
+        async with following_of(followed(path), Any, position) as reader:
+            assert await all_there(reader) == []
+            position = json.loads(json.dumps(reader.position(1)))
+    clock.append(path, b"2\n")
+    async with following_of(followed(path), Any, position) as reader:
+        assert [(row.offset, row.value) for row in await all_there(reader)] == [(IN_FILE_2, 2)]
+
+
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_a_file_that_begins_as_before_and_is_another(tmp_path: Path, restarts: bool) -> None:
     """Truncated and written again: its first 4 KiB are the same, and it is longer."""
@@ -427,6 +446,35 @@ async def test_a_late_line_of_a_file_that_was_left_moves_no_number(tmp_path: Pat
     async with following_of(followed(path), Any, position) as reader:
         rows = await all_there(reader)
         assert [(row.offset, row.value) for row in rows] == [(1, 2), (2, 3), (four.offset, 4)]
+
+
+async def test_a_rotation_between_two_looks_skips_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No rotated file was there, and then the path was rotated before it was opened."""
+    path = tmp_path / "app.log"
+    clock = Clock()
+    clock.write(path, b"1\n")
+    async with following_of(followed(path)) as reader:
+        assert values(await all_there(reader)) == [1]
+        path.rename(tmp_path / "app.log.2")
+        clock.write(path, b"2\n")
+        looks = 0
+        real = rotation.siblings
+
+        def siblings(*arguments: Any) -> Any:
+            nonlocal looks
+            looks += 1
+            found = real(*arguments)
+            if looks == 3:  # one at the first look; at the second, to see and to go on
+                path.rename(tmp_path / "app.log.1")
+                clock.write(path, b"3\n")
+            return found
+
+        monkeypatch.setattr(following, "siblings", siblings)
+        rows = await all_there(reader)
+        assert looks > 3
+        assert [(row.offset, row.value) for row in rows] == [(IN_FILE_2, 2), (IN_FILE_3, 3)]
 
 
 async def test_what_waits_is_told_over_all_files(tmp_path: Path) -> None:
@@ -694,20 +742,24 @@ async def test_a_line_that_another_process_appends_wakes_the_reader(tmp_path: Pa
     """Within 100 ms, which a look every hour could not: the best of twenty, as machines are busy."""
     path = tmp_path / "n.jsonl"
     delays = []
-    async with (
-        following_of(followed(path, poll=3600), Line) as reader,
-        process(APPENDER, str(path), "20") as writer,
-    ):
-        assert writer.stdin is not None
-        assert writer.stdout is not None
-        await writer.stdout.readline()
-        for number in range(20):
-            waiting = asyncio.create_task(until(reader, 1))
-            writer.stdin.write(b"\n")
-            written = int(await writer.stdout.readline())
-            assert values(await waiting) == [Line(number)]
-            delays.append(time.monotonic_ns() - written)
+    read = following.FollowedReader.read
+    reads = mock.patch.object(following.FollowedReader, "read", autospec=True, side_effect=read)
+    with reads as counted:
+        async with (
+            following_of(followed(path, poll=3600), Line) as reader,
+            process(APPENDER, str(path), "20") as writer,
+        ):
+            assert writer.stdin is not None
+            assert writer.stdout is not None
+            await writer.stdout.readline()
+            for number in range(20):
+                waiting = asyncio.create_task(until(reader, 1))
+                writer.stdin.write(b"\n")
+                written = int(await writer.stdout.readline())
+                assert values(await waiting) == [Line(number)]
+                delays.append(time.monotonic_ns() - written)
     assert min(delays) < 100e6
+    assert counted.call_count < 20 * 10, "it rests while it waits"
 
 
 @pytest.mark.skipif(not watching.HAS_INOTIFY, reason="needs Linux and asyncinotify")
@@ -759,7 +811,8 @@ async def test_a_log_that_another_process_writes_and_rotates(
 async def test_waiting_can_be_cancelled_and_a_wake_up_is_not_lost(tmp_path: Path) -> None:
     path = tmp_path / "n.jsonl"
     path.write_bytes(b"")
-    async with following_of(followed(path, poll=0.01)) as reader:
+    poll = 3600 if watching.HAS_INOTIFY else 0.01
+    async with following_of(followed(path, poll=poll)) as reader:
         for number in range(20):
             assert await reader.read(5) == []
             waiting = asyncio.create_task(reader.wait())
@@ -769,6 +822,34 @@ async def test_waiting_can_be_cancelled_and_a_wake_up_is_not_lost(tmp_path: Path
             waiting.cancel()
             assert await asyncio.gather(waiting, return_exceptions=True)
             assert values(await until(reader, 1)) == [number]
+
+
+async def test_a_reader_that_has_read_all_rests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a system tells nothing, it looks by itself, and goes on waiting if nothing changed."""
+    monkeypatch.setattr(watching, "HAS_INOTIFY", False)
+    path = tmp_path / "n.jsonl"
+    looks = 0
+
+    def look(path: str) -> Any:
+        nonlocal looks
+        looks += 1
+        return rotation.look(path)
+
+    monkeypatch.setattr(following, "look", look)
+    async with following_of(followed(path, poll=0.001)) as reader:
+        for number in range(3):
+            assert await reader.read(1) == []
+            waiting = asyncio.create_task(reader.wait())
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                start = looks
+                while looks < start + 5:
+                    await asyncio.sleep(0)
+                    assert not waiting.done()
+                append(path, b"%d\n" % number)
+                await waiting
+            assert values(await all_there(reader)) == [number]
 
 
 async def test_limits_of_inotify_are_told_and_looking_goes_on(

@@ -21,12 +21,11 @@ from io import FileIO
 from typing import Any
 
 import msgspec
-import structlog
 import xxhash
 
 from millwheel.errors import InputError
 from millwheel.files.rotation import PACKED_NAMES, bases, packing
-from millwheel.files.watching import Signal
+from millwheel.files.watching import Signal, logger
 
 HEAD_BYTES = 1024
 """Of a file, by which it is told from another one that got its inode."""
@@ -213,7 +212,7 @@ class FileDiscovery:
         if self._pattern.is_directory and (packing(head) or file.path.endswith(PACKED_NAMES)):
             if file.path not in self._told:
                 self._told.add(file.path)
-                structlog.get_logger().warning("packed_file_not_followed", path=file.path)
+                logger().warning("packed_file_not_followed", path=file.path)
             return None
         return len(head), xxhash.xxh3_128_hexdigest(head)
 

@@ -31,7 +31,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import msgspec
-import structlog
 
 from millwheel.errors import InputError
 from millwheel.files.packed import CHUNK_BYTES, READ_ANEW
@@ -54,7 +53,7 @@ from millwheel.files.rotation import (
     siblings,
 )
 from millwheel.files.rows import RowFormat
-from millwheel.files.watching import Signal
+from millwheel.files.watching import Signal, logger
 from millwheel.sources import Lag, Row
 
 FILE_ROWS = 1 << 40
@@ -206,7 +205,7 @@ class FollowedReader(FileReader[Trail, _File | None]):
         """Up to `limit` further rows of those that are whole."""
         self._signal.clear()
         if self._file is None and self._failure is None:
-            self._looked = None
+            self._looked = self._look()
             await self._find(patient=True)
         return await super().read(limit)
 
@@ -248,7 +247,7 @@ class FollowedReader(FileReader[Trail, _File | None]):
             now = look(self._path)
         except InputError:
             now = None
-        return now, None if self._file is None else self._file.log.state()[:9]
+        return now, None if self._file is None else _outline(self._file.log.state())
 
     # -- opening
 
@@ -267,7 +266,7 @@ class FollowedReader(FileReader[Trail, _File | None]):
         await self._find(patient=False)
         if self._file is None:
             self._begun_at = youngest
-            structlog.get_logger().info("file_not_there_yet", path=self._path)
+            logger().info("file_not_there_yet", path=self._path)
 
     def _understand(self, stored: dict[str, Any]) -> _Position:
         try:
@@ -472,7 +471,10 @@ class FollowedReader(FileReader[Trail, _File | None]):
         self._format.file = self._name_of(log.name)
         self._rows = max(self._rows, number * FILE_ROWS)
         self._go_to(Place(file))
-        self._append_block(0, Place(file), Trail())
+        if self._place.file is None:  # it is where this reader begins
+            self._place, self._proof = Place(file), Trail()
+        else:
+            self._append_block(0, Place(file), Trail())
         self._left_at = None
         self._truncated = False
         return True
@@ -512,7 +514,7 @@ class FollowedReader(FileReader[Trail, _File | None]):
         if self._truncated:
             return await self._after_truncation(file, rows)
         now, state = look(self._path), file.log.state()
-        self._looked = now, state[:9]
+        self._looked = now, _outline(state)
         if isinstance(file.log, Growing):
             file.seen = max(file.seen, state.st_size)
             if younger := self._emptied(file, now):
@@ -641,7 +643,7 @@ class FollowedReader(FileReader[Trail, _File | None]):
             InputError: unless they are to be skipped.
         """
         if self._following.on_missing == "skip":
-            structlog.get_logger().warning(
+            logger().warning(
                 "rows_missing", path=self._path, bytes_read=byte, bytes_seen=seen, line=line
             )
             return
@@ -688,3 +690,8 @@ class FollowedReader(FileReader[Trail, _File | None]):
 def _places(path: str) -> set[tuple[str, str]]:
     """Directory and name of a path, and of where it leads to if it is a link."""
     return {os.path.split(path), os.path.split(os.path.realpath(path))}
+
+
+def _outline(state: os.stat_result) -> tuple[int, int, int]:
+    """What changes when others write to a file, or rename it."""
+    return state.st_size, state.st_mtime_ns, state.st_nlink

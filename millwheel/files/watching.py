@@ -16,13 +16,19 @@ from importlib.util import find_spec
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import structlog
-
 HAS_INOTIFY = sys.platform == "linux" and find_spec("asyncinotify") is not None
 inotify: Any = import_module("asyncinotify") if HAS_INOTIFY else None
 
 REST_SECONDS = 0.01
 """Between two looks at what happened: a writer of many lines must not wake readers for each."""
+
+
+def logger() -> Any:
+    """The log; loaded when it is needed, as pipelines are also imported to be looked at."""
+    import structlog
+
+    return structlog.get_logger()
+
 
 Wake = Callable[[str], None]
 """Is called with the name of what changed in the directory; empty: nobody knows what."""
@@ -107,7 +113,7 @@ def watch(directory: str, wake: Wake) -> Watch:
             watcher.close_if_unused()
         if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
             # ENOSPC and EMFILE: fs.inotify.max_user_watches and max_user_instances
-            structlog.get_logger().warning(
+            logger().warning(
                 "directory_not_watched", directory=directory, error=error.strerror,
                 consequence="changes are found by looking every few seconds",
             )  # fmt: skip
