@@ -16,6 +16,7 @@
     │   │   └── BucketGone    a commit notes records of so long ago that all have acknowledged them
     │   ├── StatementError    a user's statement or sink row was refused by Postgres
     │   ├── CommitUnknown     the connection was lost while a commit was on the wire
+    │   ├── StoreWentBack     the store may have lost its newest commits: start over
     │   └── EmbeddedServerError  the embedded Postgres cannot be started or used
     ├── PeerError             another process on the network does not say what fits here
     ├── NotCarriedOut         what an operator asked of the workers was not done in time
@@ -98,6 +99,12 @@ class StatementError(StoreError):
 
 class CommitUnknown(StoreError):
     """The connection was lost while a commit was on the wire: it may or may not be durable."""
+
+
+class StoreWentBack(StoreError):
+    """The store is another incarnation than the one this worker knows, or a chain of commits is
+    shorter than it was: the newest commits may be lost. The worker forgets everything it holds in
+    memory and claims its intervals again (decision 40)."""
 
 
 class EmbeddedServerError(StoreError):

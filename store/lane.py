@@ -30,10 +30,12 @@ from millwheel.errors import (
     StatementError,
     StoreError,
     StoreUnavailable,
+    StoreWentBack,
 )
 from millwheel.sinks import Column, Table
 from millwheel.store import arrays, rows
-from millwheel.store.port import Commit
+from millwheel.store.port import ANOTHER_CHAIN, Commit
+from millwheel.store.session import Session
 from millwheel.store.statements import FENCE, READ_COMMITTED, Part, Statements
 
 Parts = list[tuple[Part, dict[str, Any]]]
@@ -71,6 +73,7 @@ class PostgresLane:
         schema: str,
         statements: Statements,
         streams: Mapping[str, tuple[int, int]],
+        begin: Callable[[AsyncConnection[Any]], Awaitable[Session]],
         ended: Callable[[PostgresLane], Awaitable[None]],
     ) -> None:
         search_path = (
@@ -83,6 +86,7 @@ class PostgresLane:
         )
         self._statements = statements
         self._streams = streams
+        self._begin = begin
         self._ended = ended
         self._connection: AsyncConnection[Any] | None = None
         self._sent_commit = False
@@ -95,14 +99,23 @@ class PostgresLane:
         return self._connection is not None and self._connection.broken
 
     async def connect(self) -> None:
-        """Open the connection and note who serves it."""
+        """Open the connection and note which server process is behind it.
+
+        Raises:
+            StoreUnavailable: the server does not answer, or takes no writes.
+            StoreWentBack: it is another incarnation than the worker's.
+        """
         try:
-            self._connection = await AsyncConnection.connect(self._url, autocommit=True)
-            arrays.register(self._connection.adapters)
-            cursor = await self._connection.execute(self._statements.get("own_backend"))
-            self.backend = await cursor.fetchone()
+            connection = await AsyncConnection.connect(self._url, autocommit=True)
+            try:
+                arrays.register(connection.adapters)
+                self.backend = (await self._begin(connection)).backend
+            except BaseException:
+                await connection.close()
+                raise
         except psycopg.Error as error:
             raise StoreUnavailable(f"the store cannot be reached: {str(error).strip()}") from error
+        self._connection = connection
 
     async def close(self) -> None:
         await self._ended(self)  # if this fails, it is all to be done again
@@ -133,7 +146,10 @@ class PostgresLane:
                 ) from error
             if error.sqlstate == "42P01" and await self._is_dropped(connection, error, commit):
                 raise BucketGone("the bucket of records to be noted was dropped") from error
-            raise _engine_error(error) from error
+            meant = _engine_error(error)
+            if isinstance(meant, Fenced) and not await self._is_fenced(connection, commit):
+                raise StoreWentBack(ANOTHER_CHAIN) from error
+            raise meant from error
 
     async def _is_fenced(self, connection: AsyncConnection[Any], commit: Commit) -> bool:
         """Whether somebody else has claimed an interval, asked after a commit has failed."""
@@ -313,10 +329,7 @@ def _engine_error(error: psycopg.Error) -> MillwheelError:
     """What an error of the engine's own statements means."""
     table = error.diag.table_name or ""
     if table.startswith("commit_record") and error.sqlstate in ("23502", "23505"):
-        return Fenced(
-            "the commit was refused: another owner has claimed the interval, or the commit "
-            "before this one is missing"
-        )
+        return Fenced("the commit was refused: another owner has claimed the interval")
     if table.startswith("seen_record") and error.sqlstate == "23505":
         return InvariantBroken(f"a record that was committed before came through again: {error}")
     if table.startswith(("production", "straggler")) and error.sqlstate == "23505":

@@ -107,6 +107,13 @@ class DeadLetter(NamedTuple):
     stamp: int
 
 
+ANOTHER_CHAIN = (
+    "the interval's chain of commits is not as this worker left it, though no other worker has claimed "
+    "the interval: the store has lost commits"
+)
+"""Says a commit that is refused although its sequencer is right."""
+
+
 @dataclass(slots=True)
 class IntervalCommit:
     """One interval's part of a commit: its link in the chain and what it promises."""
@@ -410,6 +417,7 @@ class StoreLane(Protocol):
             StoreUnavailable: the store is away or asked to try again; nothing was written.
             BucketGone: it notes ids in a bucket that was dropped; nothing was written.
             CommitUnknown: the connection broke while the commit was on the wire.
+            StoreWentBack: the interval is still its owner's, and the commit is not the next of its chain.
         """
         ...
 
@@ -423,7 +431,21 @@ class StoreLane(Protocol):
 
 
 class Store(Protocol):
-    """Where a pipeline's state lives."""
+    """Where a pipeline's state lives.
+
+    The server behind it may come back without its newest commits. Every method raises `StoreWentBack`
+    once the store has met another incarnation of the server than its first one, and goes on raising it
+    until `begin_again` (decision 40).
+    """
+
+    async def incarnation(self) -> str:
+        """What tells this run of the server from every other; the same text for every worker."""
+        ...
+
+    def begin_again(self) -> None:
+        """Work with the incarnation that was met last. The caller has forgotten all it knew, and has
+        closed its lanes."""
+        ...
 
     async def deploy(
         self,
@@ -463,6 +485,11 @@ class Store(Protocol):
         Args:
             address: where others reach it.
             generation: that of its deployment; it never owns what newer code has owned.
+
+        A worker that starts over registers again.
+
+        Raises:
+            Fenced: somebody has ended it meanwhile.
         """
         ...
 

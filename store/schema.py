@@ -59,6 +59,17 @@ pipeline = Table(
     comment="One row: what the pipeline is called, and how far its past was forgotten",
 )
 
+incarnation = Table(
+    "incarnation",
+    metadata,
+    Column("row", SmallInteger, primary_key=True, autoincrement=False, comment="1: the only row"),
+    Column("id", UUID, nullable=False, comment="drawn by the worker that found the table empty"),
+    Column("began_at", DateTime(timezone=True), nullable=False, comment="when it was drawn"),
+    comment="Which run of the server this is: unlogged, so that every crash recovery and every "
+    "promotion of a standby empties it (decision 40)",
+    prefixes=["UNLOGGED"],
+)
+
 generation = Table(
     "generation",
     metadata,

@@ -166,6 +166,30 @@ def upgrade() -> None:
         schema=schema,
     )
     op.create_table(
+        "incarnation",
+        sa.Column(
+            "row",
+            sa.SmallInteger(),
+            autoincrement=False,
+            nullable=False,
+            comment="1: the only row",
+        ),
+        sa.Column(
+            "id",
+            postgresql.UUID(),
+            nullable=False,
+            comment="drawn by the worker that found the table empty",
+        ),
+        sa.Column(
+            "began_at", sa.DateTime(timezone=True), nullable=False, comment="when it was drawn"
+        ),
+        sa.PrimaryKeyConstraint("row"),
+        comment="Which run of the server this is: unlogged, so that every crash recovery and every "
+        "promotion of a standby empties it (decision 40)",
+        schema=schema,
+        prefixes=["UNLOGGED"],
+    )
+    op.create_table(
         "pipeline",
         sa.Column(
             "name", sa.Text(), nullable=False, comment="the pipeline's name, also the schema's"

@@ -47,7 +47,7 @@ import msgspec
 
 from millwheel.errors import PeerError
 
-VERSION = 3
+VERSION = 4
 """Of this protocol. Workers of different versions refuse each other."""
 
 GREETING_BYTES = 4096
@@ -92,6 +92,8 @@ class Hello(Frame, frozen=True, array_like=True, gc=False, tag=1):
     pipeline: str
     worker: str
     nonce: Nonce
+    incarnation: str = ""
+    """Of the store's server, as this worker knows it (decision 40)."""
 
 
 class Proof(Frame, frozen=True, array_like=True, gc=False, tag=2):

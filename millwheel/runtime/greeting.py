@@ -3,8 +3,10 @@
 ::
 
     caller                                            listener
-      Hello(version, pipeline, worker, nonce)  ->       fits? has the nonce
-      the one I called? fits?                  <-       Hello(version, pipeline, worker, nonce)
+      Hello(version, pipeline, worker, nonce,  ->       fits? has the nonce
+            incarnation of the store)
+      the one I called? fits?                  <-       Hello(version, pipeline, worker, nonce,
+                                                              incarnation of the store)
       Proof(digest of both Hellos)             ->       knows the secret?
       knows the secret?                        <-       Proof(digest of both Hellos)
                                                <-       Welcome()                      up
@@ -74,14 +76,17 @@ class Greeting:
     Args:
         expected: the worker who is called; None: this side is the listener.
         nonce: random bytes nobody has seen.
+        incarnation: of the store's server, as this worker knows it.
     """
 
-    def __init__(self, identity: Identity, nonce: bytes, *, expected: str | None) -> None:
+    def __init__(
+        self, identity: Identity, nonce: bytes, *, expected: str | None, incarnation: str = ""
+    ) -> None:
         self._identity = identity
         self._expected = expected
         self._role: Role = "listener" if expected is None else "caller"
         self._state = "hello"
-        self._mine = Hello(VERSION, identity.pipeline, identity.worker, nonce)
+        self._mine = Hello(VERSION, identity.pipeline, identity.worker, nonce, incarnation)
         self._theirs = self._mine
         self.peer = ""
         """The worker on the other side, once `done`."""
@@ -131,6 +136,11 @@ class Greeting:
             raise PeerError(f"both sides call themselves worker {hello.worker!r}")
         if self._expected is not None and hello.worker != self._expected:
             raise PeerError(f"worker {hello.worker!r} listens where {self._expected!r} was called")
+        if hello.incarnation != mine.incarnation:
+            raise PeerError(
+                "the database server has restarted or failed over, and one of the two workers has not "
+                "noticed yet; it starts over as soon as it does"
+            )
 
     def _verify(self, proof: Proof) -> None:
         other: Role = "caller" if self._role == "listener" else "listener"

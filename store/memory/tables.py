@@ -136,6 +136,8 @@ class Tables:
 
     def __init__(self, pipeline: str) -> None:
         self.pipeline = pipeline
+        self.incarnation = 1
+        """Raised when the server comes back as it was before (`MemoryStore.come_back_as`)."""
         self.generations: list[Generation] = []
         self.computations: dict[str, Node] = {}
         """By name, also those that were removed."""

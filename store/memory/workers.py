@@ -13,6 +13,11 @@ from millwheel.store.port import OtherWorker, PlacedWorker
 FORGET_WORKERS_SECONDS = 86_400.0
 """A worker whose lease ended so long ago is forgotten when another registers."""
 
+ENDED = (
+    "somebody ended this worker, or it was silent for so long that it was forgotten; it must let go of "
+    "everything"
+)
+
 HOST = "memory"
 """The machine that all workers of such a store run on."""
 
@@ -26,21 +31,21 @@ class Workers:
 
     def register(self, worker: str, lease_seconds: float, address: str, generation: int) -> None:
         now = self._clock.monotonic()
+        known = self._tables.workers.get(worker)
+        if known is not None and known.stopped:
+            raise Fenced(ENDED)
         workers = self._tables.workers = {
             id_: other
             for id_, other in self._tables.workers.items()
             if other.lease_until >= now - FORGET_WORKERS_SECONDS
         }
-        number = self._tables.next_number()
+        number = self._tables.next_number() if known is None else known.number
         workers[worker] = Worker(number, now + lease_seconds, {}, address, generation)
 
     def heartbeat(self, worker: str, lease_seconds: float, load: dict[str, Any]) -> None:
         found = self._tables.workers.get(worker)
         if found is None or found.stopped:
-            raise Fenced(
-                "somebody ended this worker, or it was silent for so long that it was forgotten; "
-                "it must let go of everything"
-            )
+            raise Fenced(ENDED)
         found.lease_until = self._clock.monotonic() + lease_seconds
         found.load = plain(load)
 

@@ -137,11 +137,17 @@ class SmallDisk(Plain):
 
 
 class Replicated:
-    """A primary, and a standby that has each commit before it is answered."""
+    """A primary, and a standby that has each commit before it is answered.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        programs: the directory of Postgres' programs; None: as an embedded store finds them.
+    """
+
+    synchronous = True
+
+    def __init__(self, directory: Path, programs: Path | None = None) -> None:
         self._account = server_account(os.geteuid(), decided=False)
-        self._programs = find_binaries(self._account).directory
+        self._programs = programs or find_binaries(self._account).directory
         if not (self._programs / "pg_basebackup").exists():
             raise Refused(f"there is no pg_basebackup in {self._programs}")
         self._site = directory / "store"
@@ -190,7 +196,7 @@ class Replicated:
         may have ended when the primary crashed."""
         try:
             with self._connect(self._primary) as connection:
-                self._wait(connection, "sync_state = 'sync'")
+                self._wait(connection, self._followed)
         except (TimeoutError, psycopg.OperationalError):
             self.start()
             self.recover()
@@ -219,11 +225,16 @@ class Replicated:
         shutil.rmtree(self._site, ignore_errors=True)
 
     @property
+    def _followed(self) -> str:
+        """What a standby is that may take the primary's place."""
+        return "sync_state = 'sync'" if self.synchronous else "state = 'streaming'"
+
+    @property
     def _other(self) -> str:
         return self._names[self._primary == self._names[0]]
 
     def _follow(self) -> None:
-        """Make the standby, and wait for it with each commit from then on."""
+        """Make the standby; if it is synchronous, each commit waits for it from then on."""
         self._run(
             "pg_basebackup", "-h", str(self._sockets(self._primary)), "-p", str(PORT), "-U", USER,
             "-D", str(self._data(self._other)), "-R", "-X", "stream", "-c", "fast", "--no-sync",
@@ -237,6 +248,8 @@ class Replicated:
         self._start(self._other)
         with self._connect(self._primary) as connection:
             self._wait(connection, "state = 'streaming'")
+            if not self.synchronous:
+                return
             connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
             connection.execute("SELECT pg_reload_conf()")
             self._wait(connection, "sync_state = 'sync'")
@@ -275,6 +288,27 @@ class Replicated:
         )  # fmt: skip
         if done.returncode:
             raise Refused(f"{program} {' '.join(words)}: {done.stdout}{done.stderr}")
+
+
+class Lagging(Replicated):
+    """A primary, and a standby that commits do not wait for: what a failover loses is the newest."""
+
+    synchronous = False
+
+    def hold_back(self) -> None:
+        """Let nothing more come to the standby, as on a slow line."""
+        with self._connect(self._primary) as connection:
+            for (pid,) in connection.execute("SELECT pid FROM pg_stat_replication").fetchall():
+                os.kill(pid, signal.SIGSTOP)
+
+    def newest(self) -> int:
+        """Where the primary's log of changes ends, in bytes."""
+        with self._connect(self._primary) as connection:
+            row = connection.execute(
+                "SELECT (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint"
+            ).fetchone()
+        assert row is not None
+        return int(row[0])
 
 
 SITES: dict[str, Callable[[Path], Site]] = {

@@ -91,8 +91,8 @@ class Worker:
         engine = self.engine
         try:
             if await unless(self._stop, engine.start()):
-                engine.spawn(Placing(engine, Balancer(engine)).run(), "placing")
-                engine.spawn(LeaseGuard(engine).run(), "lease guard")
+                engine.attend(lambda it: Placing(it, Balancer(it)), "placing")
+                engine.attend(LeaseGuard, "lease guard")
                 await engine.run(self._stop, until_done=False)
         finally:
             await engine.stop()

@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import copy_context
-from copy import deepcopy
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -61,11 +60,7 @@ class Database(MemoryStore):
 
     def copy_into(self, other: Database) -> None:
         """Let another database hold what this one holds, and share none of it."""
-        leader, self.tables.leader = self.tables.leader, None
-        vars(other.tables).update(deepcopy(vars(self.tables)))
-        self.tables.leader = leader
-        vars(other._sinks).update(deepcopy(vars(self._sinks)))
-        other.dead_letters, other.statements = other.tables.dead_letters, other.tables.statements
+        other.come_back_as(self.saved())
 
 
 @dataclass
