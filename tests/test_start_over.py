@@ -186,7 +186,7 @@ async def test_a_worker_that_stops_while_it_starts_over_stops() -> None:
     assert world.tallied() == tally_of(TEN)
 
 
-async def test_a_store_that_goes_back_while_a_worker_stops_ends_it_with_the_reason() -> None:
+async def test_a_worker_whose_store_goes_back_while_it_stops_ends_without_another_commit() -> None:
     world = World(two_lanes())
     engine = await world.start()
     await world.until(lambda: world.commits)
@@ -195,6 +195,7 @@ async def test_a_store_that_goes_back_while_a_worker_stops_ends_it_with_the_reas
     for _ in range(500):
         await world.turns(1, tick=0.01)
     await stopping
+    assert engine.failure is None
     await world.run()
     assert world.tallied() == tally_of(TEN)
 

@@ -291,7 +291,7 @@ class Engine:
         """End in order: read no more, commit what is finished, give up the lease."""
         self.stopping = True
         await self._restarts.close()
-        if self._restarts.under_way:
+        if self._restarts.under_way or self._restarts.is_wanted:
             await self.kill()
             await self._say_that_it_stops()
             return
@@ -403,9 +403,11 @@ class Engine:
 
     def fail(self, error: BaseException | None) -> None:
         """Something cannot go on; the first reason counts. A store that went back is no failure: the
-        engine starts over."""
-        if isinstance(error, StoreWentBack) and not self.stopping:
+        engine starts over, or stops without another commit if it is stopping."""
+        if isinstance(error, StoreWentBack):
             self._restarts.wanted(error)
+            if self.stopping:
+                self._failed.set()
             return
         if self._failure is None and error is not None:
             self._failure = error

@@ -45,6 +45,11 @@ class Restarts:
         self._reason = reason
         self._wanted.set()
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether memory and store have parted."""
+        return self._wanted.is_set()
+
     def watch(self) -> None:
         """Start over from now on whenever that is wanted."""
         self._watching = asyncio.create_task(self._watch(), name="restarts")

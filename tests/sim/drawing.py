@@ -47,6 +47,9 @@ EVENTS: tuple[Event, ...] = (
     "stall", "mute", "mute", "cut", "part", "deaf", "away", "storm", "move", "move", "split", "split", "merge",
 )  # fmt: skip
 
+LOSES = 0.25
+"""The share of scenarios with a server that loses commits."""
+
 MANY_LANES = 8
 HAND_OVERS: tuple[Event, ...] = ("crash", "crash", "vanish", "leave", "move", "move", "join")
 
@@ -81,7 +84,23 @@ def draw(seed: int) -> Scenario:
         chance.random() < 0.75,
         seed,
     )
-    return _under_load(chance, scenario) if chance.random() < 0.5 else scenario
+    scenario = _under_load(chance, scenario) if chance.random() < 0.5 else scenario
+    return _losing(Random(~seed), scenario)
+
+
+def _losing(chance: Random, scenario: Scenario) -> Scenario:
+    """The same with a server that loses its newest commits, once or twice; mostly as it is."""
+    if chance.random() > LOSES:
+        return scenario
+    acts = list(scenario.acts)
+    under_load = any(act.commits is not None for act in acts)
+    for _ in range(chance.choice([1, 1, 2])):
+        at, commits = round(chance.random() * SPAN_SECONDS, 3), None
+        if under_load:
+            at, commits = SPAN_SECONDS, chance.randrange(5, 160)
+        acts.append(Act(at, "lose", 0, chance.choice([0.05, 0.3, 1.0, 3.0]), commits))
+    acts.sort(key=lambda act: (act.commits or 0) if under_load else act.at)
+    return replace(scenario, acts=tuple(acts))
 
 
 def _under_load(chance: Random, scenario: Scenario) -> Scenario:

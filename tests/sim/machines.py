@@ -57,6 +57,7 @@ class Worker:
         close_at_end: bool,
     ) -> None:
         self.number = number
+        self.store = store
         self.name = machine.name
         self.id = str(UUID(int=Random(number).getrandbits(128)))
         self.machine = machine
