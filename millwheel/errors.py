@@ -13,7 +13,8 @@
     ├── InputError            an input file is not what it was, or a row in it is bad
     ├── StoreError
     │   ├── StoreUnavailable  the store cannot be reached, or broke off; try again
-    │   │   └── BucketGone    a commit notes records of so long ago that all have acknowledged them
+    │   │   ├── BucketGone    a commit notes records of so long ago that all have acknowledged them
+    │   │   └── StatementRace a user's statement met another transaction; try again
     │   ├── StatementError    a user's statement or sink row was refused by Postgres
     │   ├── CommitUnknown     the connection was lost while a commit was on the wire
     │   ├── StoreWentBack     the store may have lost its newest commits: start over
@@ -91,6 +92,11 @@ class StoreUnavailable(StoreError):
 class BucketGone(StoreUnavailable):
     """A bucket that a commit notes ids in was dropped: everybody has acknowledged those records, and
     the ones at hand are copies. Nothing was written; whoever reads the buckets again drops them."""
+
+
+class StatementRace(StoreUnavailable):
+    """A user's statement met a lock, a deadlock or a serialization failure. It is tried again; one that
+    meets it for as long as patience with the store lasts counts against its record."""
 
 
 class StatementError(StoreError):

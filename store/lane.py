@@ -28,6 +28,7 @@ from millwheel.errors import (
     InvariantBroken,
     MillwheelError,
     StatementError,
+    StatementRace,
     StoreError,
     StoreUnavailable,
     StoreWentBack,
@@ -42,24 +43,34 @@ Parts = list[tuple[Part, dict[str, Any]]]
 """Statements of a commit that go as one, with their parameters."""
 
 RETRY_CLASSES = frozenset({"08", "25", "40", "53", "55", "57", "58"})
-"""SQLSTATE classes that say nothing about the data: the same bundle is tried again."""
+"""SQLSTATE classes that, raised by a statement of the engine's, do not speak of its data."""
 
-USER_CLASSES = frozenset({"0A", "21", "22", "23", "42", "44", "54", "P0"})
-"""SQLSTATE classes that, raised by a user's statement or row, count against a record."""
+RACES = frozenset({"40001", "40P01", "55P03"})
+"""A user's statement met another transaction. It may win the next time."""
 
+OF_THE_SERVER = re.compile("08|53|25006|57P0[123]")
+"""Beginnings of SQLSTATEs that speak of the connection or the server, whatever statement meets them."""
 
 LOST = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)
 """What psycopg raises when the connection or the server is at fault; anything else without
 an SQLSTATE is a value that it could not send (a NUL in a text, a number out of range)."""
 
 
-def translate(error: psycopg.Error, *, user: str = "") -> MillwheelError:
-    """The engine's error for one of Postgres; `user` says what of the user's was running."""
+def translate(error: psycopg.Error, *, user: str = "", alive: bool = True) -> MillwheelError:
+    """The engine's error for one of Postgres.
+
+    Args:
+        user: the user's statement or rows that were running. Then every SQLSTATE counts against a
+            record but those of the server and of a race: users and extensions have their own.
+        alive: the connection is still there.
+    """
     state = error.sqlstate or ""
     text = str(error).strip()
-    if user and (state[:2] in USER_CLASSES or (not state and not isinstance(error, LOST))):
+    if user and state in RACES:
+        return StatementRace(f"the store broke off {user}: {text}")
+    if user and alive and not OF_THE_SERVER.match(state) and (state or not isinstance(error, LOST)):
         return StatementError(f"Postgres refused {user}: {text}")
-    if isinstance(error, LOST) and (not state or state[:2] in RETRY_CLASSES):
+    if not alive or (isinstance(error, LOST) and (not state or state[:2] in RETRY_CLASSES)):
         return StoreUnavailable(f"the store broke off: {text}")
     return StoreError(f"the store answered {state}: {text}")
 
@@ -284,7 +295,7 @@ class PostgresLane:
             # several statements in one text, and with them a COMMIT of the user's.
             await connection.execute(statement, params or None, prepare=True)
         except psycopg.Error as error:
-            raise translate(error, user=what) from error
+            raise translate(error, user=what, alive=not connection.closed) from error
         except (TypeError, ValueError, OverflowError) as error:
             raise StatementError(f"{what} cannot be sent to Postgres: {error}") from error
 
