@@ -33,8 +33,13 @@ class Bucket:
 NodeKind = Literal["injector", "computation", "relay"]
 
 EARLY_CLOSE_MICROS = 5_000_000
-"""A bucket closed early ends at least so far ahead of the database's clock: what was read of
-the buckets is final for every stamp before the time of reading and this much."""
+"""What was read of the buckets is final for every stamp before the time of reading and this much."""
+
+CLOCK_STEP_MICROS = 5_000_000
+"""How far the database's clock may go back between two heartbeats without being noticed."""
+
+CLOSE_AHEAD_MICROS = EARLY_CLOSE_MICROS + CLOCK_STEP_MICROS
+"""A bucket closed early ends at least so far ahead of the database's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -493,8 +498,13 @@ class Store(Protocol):
         """
         ...
 
-    async def heartbeat(self, worker: str, lease_seconds: float, load: dict[str, Any]) -> Heartbeat:
-        """Renew the lease.
+    async def heartbeat(
+        self, worker: str, lease_seconds: float, load: dict[str, Any], stamp: int = 0
+    ) -> Heartbeat:
+        """Renew the lease, and cut down those that end too late since the store's clock went back.
+
+        Args:
+            stamp: the newest one that the worker has given.
 
         Raises:
             Fenced: somebody ended this worker, or nobody remembers it.
@@ -700,7 +710,8 @@ class Store(Protocol):
 
     async def close_bucket(self, bucket: int, high: int) -> Bucket | None:
         """End the newest bucket of its family early: at `high`, and not before
-        `EARLY_CLOSE_MICROS` from now by the store's clock. One that has a successor, or that
+        `CLOSE_AHEAD_MICROS` from now by the store's clock, or from the end of the longest lease if that
+        clock has gone back. One that has a successor, or that
         would end later than it does, is left alone.
 
         Returns:

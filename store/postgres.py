@@ -31,7 +31,7 @@ from millwheel.store.lane import PostgresLane, translate
 from millwheel.store.leadership import Leadership
 from millwheel.store.placement import PostgresPlacement
 from millwheel.store.port import (
-    EARLY_CLOSE_MICROS,
+    CLOSE_AHEAD_MICROS,
     TIMER_KINDS,
     TIMERS_A_PAGE,
     Bucket,
@@ -367,20 +367,25 @@ class PostgresStore:
         )
         if not registered:
             raise Fenced(ENDED)
+        await self._run("cut_leases", {})
         await self._run("forget_workers", {})
 
-    async def heartbeat(self, worker: str, lease_seconds: float, load: dict[str, Any]) -> Heartbeat:
+    async def heartbeat(
+        self, worker: str, lease_seconds: float, load: dict[str, Any], stamp: int = 0
+    ) -> Heartbeat:
         params = {
             "id": worker,
             "lease_seconds": lease_seconds,
             "backends": self._backends(),
             "load": msgspec.json.encode(load).decode(),
+            "stamp": stamp,
         }
         async with self._connection(self._lifeline) as connection:
             cursor = await connection.execute(
                 self.statements.get("heartbeat"), params, prepare=True
             )
             row = await cursor.fetchone()
+            await connection.execute(self.statements.get("cut_leases"), prepare=True)
         if row is None:
             raise Fenced(ENDED)
         return Heartbeat(row[0])
@@ -771,7 +776,7 @@ class PostgresStore:
             await connection.execute(self.statements.get("lock_buckets"), self._bucket_lock)
             await connection.execute(
                 self.statements.get("close_bucket"),
-                {"id": bucket, "high": high, "ahead": EARLY_CLOSE_MICROS},
+                {"id": bucket, "high": high, "ahead": CLOSE_AHEAD_MICROS},
             )
             cursor = await connection.execute(self.statements.get("live_buckets"))
             found = [Bucket(*row) for row in await cursor.fetchall()]

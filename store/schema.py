@@ -15,6 +15,7 @@ from sqlalchemy import (
     Boolean,
     Column,
     DateTime,
+    Double,
     ForeignKey,
     Identity,
     Index,
@@ -122,7 +123,13 @@ worker = Table(
         "pid_started", Text, nullable=False, comment="tells a process from a later one with its pid"
     ),
     Column("started_at", DateTime(timezone=True), nullable=False),
-    Column("heartbeat_at", DateTime(timezone=True), nullable=False),
+    Column(
+        "heartbeat_at",
+        DateTime(timezone=True),
+        nullable=False,
+        comment="never goes back, whatever the database's clock does",
+    ),
+    Column("lease_seconds", Double, nullable=False, comment="how long a lease is that it asks for"),
     Column(
         "lease_until", DateTime(timezone=True), nullable=False, comment="by the database's clock"
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -35,7 +35,7 @@ FOR EACH ROW EXECUTE FUNCTION {schema}.guard();
 @pytest.fixture(params=VERSIONS, ids=[f"pg{version}" for version in VERSIONS])
 def guarded(
     request: pytest.FixtureRequest, new_schema: Callable[[int], Schema]
-) -> Iterator[Callable[[str], Schema]]:
+) -> Callable[[str], Schema]:
     """Gives a schema with a table that refuses the number 7 with an SQLSTATE."""
 
     def make(code: str) -> Schema:
@@ -44,7 +44,7 @@ def guarded(
             connection.execute(GUARD.format(schema=schema.name, code=code).encode())
         return schema
 
-    yield make
+    return make
 
 
 async def write(record: Any, ctx: Any) -> None:

@@ -30,7 +30,14 @@ from millwheel.errors import (
 from millwheel.model import MIN_TIME, SLOTS, record_id
 from millwheel.sinks import Table
 from millwheel.store.memory import jsonb_text
-from millwheel.store.port import EARLY_CLOSE_MICROS, Bucket, Commit, IntervalCommit, Store
+from millwheel.store.port import (
+    CLOSE_AHEAD_MICROS,
+    EARLY_CLOSE_MICROS,
+    Bucket,
+    Commit,
+    IntervalCommit,
+    Store,
+)
 from millwheel.store.rows import ARRAY_ROWS
 from tests.store_contract import (
     BUCKET_HIGH,
@@ -1196,9 +1203,59 @@ async def test_a_bucket_does_not_end_before_what_others_count_on(site: Site) -> 
     after = await site.store.view_buckets()
     assert closed is not None
     assert before + EARLY_CLOSE_MICROS <= closed.high < bucket.high
-    assert closed.high <= max(bucket.low + 1, after.now + EARLY_CLOSE_MICROS)
+    assert closed.high <= max(bucket.low + 1, after.now + CLOSE_AHEAD_MICROS)
     assert after.buckets == await site.store.live_buckets()
     assert closed in after.buckets
+
+
+@pytest.mark.parametrize("seconds", [30, 600])
+async def test_a_bucket_does_not_end_before_what_was_told_until_the_clock_went_back(
+    site: Site, seconds: int
+) -> None:
+    """A worker goes by what it was told until its next heartbeat, at most for its lease."""
+    _, bucket = await _current_bucket(site)
+    await site.store.register_worker(str(uuid.uuid4()), 20.0)
+    before = await site.store.view_buckets()
+    await site.clock_goes_back(seconds)
+    view = await (await site.another()).view_buckets()
+    assert view.now >= before.now + seconds * SECOND - SECOND
+    closed = await site.store.close_bucket(bucket.id, bucket.low + 1)
+    assert closed is not None
+    assert view.now + 20 * SECOND + EARLY_CLOSE_MICROS - SECOND <= closed.high < bucket.high
+
+
+async def test_a_bucket_does_not_end_before_a_stamp_that_a_worker_has_given(site: Site) -> None:
+    """Its clock ran ahead, or the store's went back a moment before its heartbeat."""
+    _, bucket = await _current_bucket(site)
+    worker = str(uuid.uuid4())
+    await site.store.register_worker(worker, 20.0)
+    given = (await site.store.view_buckets()).now + 60 * SECOND
+    await site.store.heartbeat(worker, 20.0, {}, given)
+    await site.store.heartbeat(worker, 20.0, {}, 0)
+    closed = await site.store.close_bucket(bucket.id, bucket.low + 1)
+    assert closed is not None
+    assert given + EARLY_CLOSE_MICROS <= closed.high < bucket.high
+
+
+@pytest.mark.parametrize("another", ["heartbeat", "register"])
+async def test_a_lease_ends_within_its_length_though_the_clock_went_back(
+    site: Site, another: str
+) -> None:
+    """A worker that has died would keep its intervals for as long as the clock went back."""
+    dead, alive = str(uuid.uuid4()), str(uuid.uuid4())
+    await site.store.register_worker(dead, 10.0)
+    if another == "heartbeat":
+        await site.store.register_worker(alive, 60.0)
+    await site.clock_goes_back(600)
+    left = {w.id: w.lease_left for w in await site.store.other_workers("")}
+    assert left[dead] > 500
+    if another == "heartbeat":
+        await site.store.heartbeat(alive, 60.0, {})
+    else:
+        await site.store.register_worker(alive, 60.0)
+    left = {w.id: w.lease_left for w in await site.store.other_workers("")}
+    assert left[dead] <= 10
+    assert 50 < left[alive] <= 60
 
 
 async def test_a_bucket_with_a_successor_ends_where_that_begins(site: Site) -> None:

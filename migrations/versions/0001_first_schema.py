@@ -451,7 +451,18 @@ def upgrade() -> None:
             comment="tells a process from a later one with its pid",
         ),
         sa.Column("started_at", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("heartbeat_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column(
+            "heartbeat_at",
+            sa.DateTime(timezone=True),
+            nullable=False,
+            comment="never goes back, whatever the database's clock does",
+        ),
+        sa.Column(
+            "lease_seconds",
+            sa.Double(),
+            nullable=False,
+            comment="how long a lease is that it asks for",
+        ),
         sa.Column(
             "lease_until",
             sa.DateTime(timezone=True),

@@ -192,9 +192,11 @@ class MemoryStore:
         await self._called("register_worker")
         self._workers.register(worker, lease_seconds, address, generation)
 
-    async def heartbeat(self, worker: str, lease_seconds: float, load: dict[str, Any]) -> Heartbeat:
+    async def heartbeat(
+        self, worker: str, lease_seconds: float, load: dict[str, Any], stamp: int = 0
+    ) -> Heartbeat:
         await self._called("heartbeat")
-        self._workers.heartbeat(worker, lease_seconds, load)
+        self._workers.heartbeat(worker, lease_seconds, load, stamp)
         return Heartbeat(self._clock.now())
 
     async def stop_worker(self, worker: str) -> None:
@@ -434,7 +436,7 @@ class MemoryStore:
 
     async def view_buckets(self) -> BucketView:
         await self._called("view_buckets")
-        return BucketView(self._clock.now(), self._buckets.live())
+        return BucketView(self._buckets.told_time(), self._buckets.live())
 
     async def open_bucket(self, family: str, log: int, low: int, high: int) -> Bucket:
         await self._called("open_bucket")

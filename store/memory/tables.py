@@ -52,6 +52,9 @@ class Worker:
     number: int
     lease_until: float
     load: dict[str, Any]
+    lease_seconds: float
+    heartbeat_at: int
+    """Microseconds of the store's clock; never goes back."""
     address: str = ""
     generation: int = 1
     stopped: bool = False

@@ -69,7 +69,9 @@ class Cluster:
         """The number of the first worker: those of another cluster are others."""
         self._closing = False
         self._closed = False
-        self.database = Database("graph", clock=LoopClock())
+        self._clock = LoopClock()
+        """The server's."""
+        self.database = Database("graph", clock=self._clock)
         self.server = Server(self.database, Random(scenario.seed + 1), monitor)
         self._sky = Sky(Weather(Random(scenario.seed + 2), delay=0.01), monitor)
         self._ether = Ether(LoopClock(), self._sky)
@@ -297,6 +299,8 @@ class Cluster:
             self._for_a_while(lambda: blocked.add(way), lambda: blocked.discard(way), how)
         elif what == "away":
             self._for_a_while(self.server.go_away, self.server.come_back, how)
+        elif what == "step":
+            self._clock.stepped += how
         elif what == "lose":
             self._play(self._lose(how))
         elif what == "storm":

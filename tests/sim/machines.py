@@ -29,10 +29,12 @@ class LoopClock:
 
     def __init__(self, member: Member | None = None) -> None:
         self._member = member or Member()
+        self.stepped = 0.0
+        """By how many seconds it was set forward."""
         self._loop = asyncio.get_running_loop()
 
     def now(self) -> int:
-        return EPOCH_MICROS + int((self._member.ahead + self.monotonic()) * 1e6)
+        return EPOCH_MICROS + int((self._member.ahead + self.stepped + self.monotonic()) * 1e6)
 
     def monotonic(self) -> float:
         return self._loop.time() * self._member.rate
