@@ -378,6 +378,8 @@ class Deployment:
     intervals: list[IntervalRow]
     generation: int
     """That of the code: what it may own depends on it."""
+    is_first: bool = True
+    """The pipeline was deployed first in this incarnation of the server: none of its commits is lost."""
 
 
 @dataclass(slots=True)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from millwheel import Record
 from millwheel.errors import Fenced
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.observer import Observer
 from millwheel.store.port import Commit
+from tests.test_bundles import Outside, outward
 from tests.test_runtime_world import (
     ITEMS,
     QUICK,
@@ -221,3 +225,96 @@ async def test_observers_hear_of_every_interval_that_goes_and_comes() -> None:
     world.store.come_back_as(world.store.saved())
     await world.finish(engine)
     assert set(observer.balance.values()) == {1}
+
+
+# -- databases elsewhere ------------------------------------------------------------------------
+
+
+class Keeping(Outside):
+    """A database that keeps what the store has lost, and takes numbers that jump."""
+
+    def write(self, bundle: tuple[int, int], records: Sequence[Record[Any]]) -> None:
+        scope, number = bundle
+        if number <= self.last.get(scope, 0):
+            return
+        self.last[scope] = number
+        self.rows += [(record.value.key, record.value.number) for record in records]
+
+
+@pytest.mark.parametrize("back", [1, 2, 4, 7])
+@pytest.mark.parametrize("at", range(2, 15, 2))
+async def test_a_database_elsewhere_loses_nothing_of_what_the_store_has_lost(
+    at: int, back: int
+) -> None:
+    """Its greatest number may be one that the store has never given, by now: nothing is left out."""
+    values = [Item("abc"[n % 3], n, n) for n in range(14)]
+    outside = Keeping()
+    world = World(outward(outside, values))
+    losing = Losing(world, at, back)
+    await world.run()
+    assert losing.lost
+    await world.run()
+    assert {number for _, number in outside.rows} == set(range(14))
+    assert len(world.numbers()) == len(set(world.numbers())) == 14
+
+
+async def test_a_bundle_that_is_stored_keeps_its_number_and_the_next_one_is_above_all() -> None:
+    values = [Item("a", n, n) for n in range(6)]
+    outside = Keeping()
+    world = World(outward(outside, values))
+    saved: list[Any] = []
+
+    def durable(commit: Commit) -> None:
+        """Bundle 1 is closed; what comes after that is lost when bundle 2 has been delivered."""
+        if not saved and outside.calls == [] and any(_bundles_in(commit)):
+            saved.append(world.store.saved())
+        elif len(saved) == 1 and len(outside.calls) == 2:
+            saved.append(None)
+            world.store.come_back_as(saved[0])
+
+    world.on_durable = durable
+    await world.run()
+    assert len({scope for scope, _ in outside.calls}) == 1
+    numbers = [number for _, number in outside.calls]
+    assert numbers[:3] == [1, 2, 1]
+    assert min(numbers[3:]) > 1_000_000
+    assert sorted(numbers[3:]) == list(range(numbers[3], numbers[3] + len(numbers[3:])))
+    assert {number for _, number in outside.rows} == set(range(6))
+
+
+def _bundles_in(commit: Commit) -> list[str]:
+    return [
+        link_id
+        for link in commit.intervals
+        for link_id in msgspec.json.decode(link.position or b"{}").get("bundle", {}).get("open", [])
+    ]
+
+
+async def test_numbers_go_on_by_one_where_nothing_was_lost() -> None:
+    """Also when another process has the pipeline next."""
+    values = [Item("a", n, n) for n in range(14)]
+    outside = Keeping()
+    world = World(outward(outside, values))
+    engine = await world.start()
+    await world.until(lambda: len(outside.calls) == 2, tick=0.01)
+    await engine.kill()
+    await world.run()
+    for scope in outside.last:
+        numbers = sorted({number for of, number in outside.calls if of == scope})
+        assert numbers == list(range(1, len(numbers) + 1))
+
+
+async def test_a_pipeline_that_the_store_remembers_from_before_counts_above_all() -> None:
+    """All of its workers have gone, and with them the memory of what was given."""
+    values = [Item("a", n, n) for n in range(6)]
+    outside = Keeping()
+    world = World(outward(outside, values))
+    engine = await world.start()
+    nothing = world.store.saved()  # deployed, and no bundle closed
+    await world.until(lambda: len(outside.calls) == 1, tick=0.01)
+    await engine.kill()
+    world.store.come_back_as(nothing)
+    world.store.begin_again()
+    await world.run()
+    assert min(number for _, number in outside.calls[1:]) > 1_000_000
+    assert {number for _, number in outside.rows} == set(range(6))

@@ -13,6 +13,7 @@ import contextlib
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from hashlib import blake2b
 from typing import Any, TypeVar
 
 import structlog
@@ -29,6 +30,7 @@ from millwheel.model import MAX_TIME, Delivery
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.ack_chain import AckChain
 from millwheel.runtime.buckets import Buckets, Stamps
+from millwheel.runtime.bundling import Numbering
 from millwheel.runtime.courier import Courier
 from millwheel.runtime.deploying import deploy
 from millwheel.runtime.execution import Group
@@ -133,11 +135,15 @@ class Engine:
         self._beside: list[tuple[Callable[[Engine], Service], str]] = []
         """Services that work beside the engine whenever it runs."""
         self._restarts = Restarts(self)
+        self._given = 0
+        """The greatest number of a bundle that this process knew when it started over; 0: it never did."""
         self._listens = False
         self.forget()
 
     def forget(self) -> None:
         """Hold nothing in memory that is not in the store: as at the first start."""
+        self.numbering = Numbering()
+        """Of the bundles that are closed from now on."""
         self.stamps = Stamps(self.clock)
         self.buckets = Buckets(
             self.store, self.settings, self.stamps, shared=self._network is not None
@@ -209,6 +215,11 @@ class Engine:
             before = self.clock.now()
             self.tell_time(before, await self.patiently(self.store.now))
         deployment = await deploy(self)
+        self.numbering = Numbering(
+            blake2b(incarnation.encode(), digest_size=8).hexdigest(),
+            max(self._given, await self.patiently(self.store.now)),
+            is_first=deployment.is_first and not self._restarts.under_way,
+        )
         asked = self.clock.monotonic()
         await self.store.register_worker(
             self.worker,
@@ -350,6 +361,8 @@ class Engine:
 
     async def drop_everything(self) -> None:
         """Stop all work, as a crash would; what is not durable never was."""
+        numbers = (i.bundling.number for i in self.intervals if i.bundling is not None)
+        self._given = max(self._given, *numbers, 0)
         self.stretches.close()
         while self._tasks:
             await end(list(self._tasks))

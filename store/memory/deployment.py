@@ -44,6 +44,7 @@ def deploy(
         sinks.check(wanted)
     if not tables.generations:
         tables.create_bucket("time", 0, 0, bucket_high)
+        tables.deployed_in = tables.incarnation
     if admission.begins:
         _begin(tables, admission, code, nodes, streams, stamp)
     sinks.add(wanted)
@@ -52,6 +53,7 @@ def deploy(
         dict(tables.streams),
         [interval.row() for interval in tables.in_order()],
         admission.generation,
+        is_first=tables.deployed_in == tables.incarnation,
     )
 
 

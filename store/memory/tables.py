@@ -141,6 +141,8 @@ class Tables:
         self.pipeline = pipeline
         self.incarnation = 1
         """Raised when the server comes back as it was before (`MemoryStore.come_back_as`)."""
+        self.deployed_in: int | None = None
+        """In which incarnation first."""
         self.generations: list[Generation] = []
         self.computations: dict[str, Node] = {}
         """By name, also those that were removed."""
