@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import tempfile
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from millwheel.store.migrate import migrate
 from millwheel.store.postgres import PostgresStore
 from millwheel.store.statements import Statements
 from tests.campaign.reader import wait_for
-from tests.campaign.sites import Lagging, Refused
+from tests.campaign.sites import Lagging, Refused, Stepping
 from tests.chaos import wait_for_end
 from tests.conftest import VERSIONS, _programs, _quick_directory
 from tests.store_contract import Owner, PostgresSite, Schema
@@ -194,9 +195,13 @@ async def test_who_survives_a_failover_notices(pair: Lagging) -> None:
     store = await opened(pair.url)
     try:
         before = await store.incarnation()
+        held = pair.hold_back()
         with psycopg.connect(pair.url, autocommit=True) as connection:
-            connection.execute("CREATE TABLE kept ()")
-            pair.fail_over()
+            connection.execute("CREATE TABLE lost ()")
+        assert pair.newest() > held
+        pair.fail_over()
+        with psycopg.connect(pair.url, autocommit=True) as connection:
+            assert connection.execute("SELECT to_regclass('lost')").fetchone() == (None,)
         await notices(store)
         store.begin_again()
         assert await patiently(store, store.incarnation) != before
@@ -212,6 +217,39 @@ async def test_a_standby_is_no_store_to_work_with(pair: Lagging) -> None:
     with pytest.raises(StoreUnavailable, match="cannot be reached"):
         await store.open()
     await store.close()
+
+
+# -- a server whose clock is set ----------------------------------------------------------------
+
+
+async def test_workers_are_told_no_time_that_is_before_a_heartbeat(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The campaign moves the clock of a real server in the same way."""
+    monkeypatch.delenv("PGBIN", raising=False)
+    try:
+        site = Stepping(directory)
+    except Refused as refused:
+        pytest.skip(str(refused))
+    try:
+        migrate(site.url, NAME)
+        store = await opened(site.url)
+        try:
+            await store.register_worker(OWN, 15.0)
+            before = await store.now()
+            site.set_clock(-600)
+            assert await store.now() < before - 590_000_000
+            assert (await store.view_buckets()).now >= before - 1_000_000
+            left = {w.id: w.lease_left for w in await store.other_workers("")}
+            assert left[OWN] > 500
+            await store.heartbeat(OWN, 15.0, {})
+            await store.register_worker(str(uuid.uuid4()), 15.0)
+            left = {w.id: w.lease_left for w in await store.other_workers("")}
+            assert max(left.values()) <= 15
+        finally:
+            await store.close()
+    finally:
+        site.remove()
 
 
 # -- what commits wait for ----------------------------------------------------------------------
