@@ -257,6 +257,8 @@ class Echo:
 
     def link_drained(self, link: Link) -> None: ...
 
+    def link_refused(self, link: Link) -> None: ...
+
     def received(self, link: Link, frame: Frame) -> None:
         if isinstance(frame, Deliver):
             link.send(Acknowledge(frame.log, frame.receiver, [(1, 1)]))

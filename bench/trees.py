@@ -177,7 +177,7 @@ class Site:
             await engine.start()
             self.engines.append(engine)
             if workers > 1:
-                engine.spawn(Placing(engine, Balancer(engine)).run(), "placing")
+                engine.attend(lambda it: Placing(it, Balancer(it)), "placing")
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Let time pass until something holds."""

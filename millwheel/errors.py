@@ -17,9 +17,11 @@
     │   └── OutputFull        there is no room for it; tried again for a while
     ├── StoreError
     │   ├── StoreUnavailable  the store cannot be reached, or broke off; try again
-    │   │   └── BucketGone    a commit notes records of so long ago that all have acknowledged them
+    │   │   ├── BucketGone    a commit notes records of so long ago that all have acknowledged them
+    │   │   └── StatementRace a user's statement met another transaction; try again
     │   ├── StatementError    a user's statement or sink row was refused by Postgres
     │   ├── CommitUnknown     the connection was lost while a commit was on the wire
+    │   ├── StoreWentBack     the store may have lost its newest commits: start over
     │   └── EmbeddedServerError  the embedded Postgres cannot be started or used
     ├── PeerError             another process on the network does not say what fits here
     ├── NotCarriedOut         what an operator asked of the workers was not done in time
@@ -123,12 +125,23 @@ class BucketGone(StoreUnavailable):
     the ones at hand are copies. Nothing was written; whoever reads the buckets again drops them."""
 
 
+class StatementRace(StoreUnavailable):
+    """A user's statement met a lock, a deadlock or a serialization failure. It is tried again; one that
+    meets it for as long as patience with the store lasts counts against its record."""
+
+
 class StatementError(StoreError):
     """Postgres refused a statement or row that came from user code or a sink."""
 
 
 class CommitUnknown(StoreError):
     """The connection was lost while a commit was on the wire: it may or may not be durable."""
+
+
+class StoreWentBack(StoreError):
+    """The store is another incarnation than the one this worker knows, or a chain of commits is
+    shorter than it was: the newest commits may be lost. The worker forgets everything it holds in
+    memory and claims its intervals again (decision 40)."""
 
 
 class EmbeddedServerError(StoreError):

@@ -214,7 +214,11 @@ async def _read(
     streams = {name: id_ for id_, name in await cursor.fetchall()}
     cursor = await connection.execute(statements.get("list_intervals"))
     intervals = [IntervalRow(*row[:5]) for row in await cursor.fetchall()]
-    return Deployment(computations, streams, intervals, generation)
+    cursor = await connection.execute(statements.get("deployed_here"))
+    here = await cursor.fetchone()
+    return Deployment(
+        computations, streams, intervals, generation, is_first=here is not None and here[0]
+    )
 
 
 async def _add(

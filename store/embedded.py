@@ -24,7 +24,8 @@ error, never a reason to begin anew.
 Safety: no TCP. The socket is in a directory of mode 0700 of the server's account, which
 is what protects ``trust`` authentication: only that account and root get in. ``fsync``,
 ``synchronous_commit`` and ``full_page_writes`` are on the command line, where no file can
-turn them off; sizes are in ``postgresql.conf``, where the owner may change them.
+turn them off (a role's or a database's ``synchronous_commit`` is raised by every connection of a
+worker, see `millwheel.store.incarnation`); sizes are in ``postgresql.conf``, where the owner may change them.
 
 A process that has its URL but is not connected yet is not seen by another one's
 ``stop_if_unused``: if the first connection is refused, call ``start`` again.

@@ -28,12 +28,15 @@ from millwheel.errors import (
     InvariantBroken,
     MillwheelError,
     StatementError,
+    StatementRace,
     StoreError,
     StoreUnavailable,
+    StoreWentBack,
 )
 from millwheel.sinks import Column, Table
 from millwheel.store import arrays, rows
-from millwheel.store.port import Commit
+from millwheel.store.incarnation import Session
+from millwheel.store.port import ANOTHER_CHAIN, Commit
 from millwheel.store.session import OwnSession
 from millwheel.store.statements import FENCE, READ_COMMITTED, Part, Statements
 
@@ -41,24 +44,34 @@ Parts = list[tuple[Part, dict[str, Any]]]
 """Statements of a commit that go as one, with their parameters."""
 
 RETRY_CLASSES = frozenset({"08", "25", "40", "53", "55", "57", "58"})
-"""SQLSTATE classes that say nothing about the data: the same bundle is tried again."""
+"""SQLSTATE classes that, raised by a statement of the engine's, do not speak of its data."""
 
-USER_CLASSES = frozenset({"0A", "21", "22", "23", "42", "44", "54", "P0"})
-"""SQLSTATE classes that, raised by a user's statement or row, count against a record."""
+RACES = frozenset({"40001", "40P01", "55P03"})
+"""A user's statement met another transaction. It may win the next time."""
 
+OF_THE_SERVER = re.compile("08|53|25006|57P0[123]")
+"""Beginnings of SQLSTATEs that speak of the connection or the server, whatever statement meets them."""
 
 LOST = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)
 """What psycopg raises when the connection or the server is at fault; anything else without
 an SQLSTATE is a value that it could not send (a NUL in a text, a number out of range)."""
 
 
-def translate(error: psycopg.Error, *, user: str = "") -> MillwheelError:
-    """The engine's error for one of Postgres; `user` says what of the user's was running."""
+def translate(error: psycopg.Error, *, user: str = "", alive: bool = True) -> MillwheelError:
+    """The engine's error for one of Postgres.
+
+    Args:
+        user: the user's statement or rows that were running. Then every SQLSTATE counts against a
+            record but those of the server and of a race: users and extensions have their own.
+        alive: the connection is still there.
+    """
     state = error.sqlstate or ""
     text = str(error).strip()
-    if user and (state[:2] in USER_CLASSES or (not state and not isinstance(error, LOST))):
+    if user and state in RACES:
+        return StatementRace(f"the store broke off {user}: {text}")
+    if user and alive and not OF_THE_SERVER.match(state) and (state or not isinstance(error, LOST)):
         return StatementError(f"Postgres refused {user}: {text}")
-    if isinstance(error, LOST) and (not state or state[:2] in RETRY_CLASSES):
+    if not alive or (isinstance(error, LOST) and (not state or state[:2] in RETRY_CLASSES)):
         return StoreUnavailable(f"the store broke off: {text}")
     return StoreError(f"the store answered {state}: {text}")
 
@@ -72,6 +85,7 @@ class PostgresLane:
         schema: str,
         statements: Statements,
         streams: Mapping[str, tuple[int, int]],
+        begin: Callable[[AsyncConnection[Any]], Awaitable[Session]],
         ended: Callable[[PostgresLane], Awaitable[None]],
     ) -> None:
         search_path = (
@@ -84,6 +98,7 @@ class PostgresLane:
         )
         self._statements = statements
         self._streams = streams
+        self._begin = begin
         self._ended = ended
         self._connection: AsyncConnection[Any] | None = None
         self._sent_commit = False
@@ -96,19 +111,24 @@ class PostgresLane:
         return self._connection is not None and self._connection.broken
 
     async def connect(self) -> None:
-        """Open the connection and note who serves it.
+        """Open the connection and note which server process is behind it.
 
         Raises:
-            StoreUnavailable: nobody answers.
-            PooledStore: a connection pooler does.
+            StoreUnavailable: the server does not answer, or takes no writes.
+            StoreWentBack: it is another incarnation than the worker's.
+            PooledStore: a connection pooler answers in its place.
         """
         try:
-            self._connection = await OwnSession.connect(self._url)
-            arrays.register(self._connection.adapters)
-            cursor = await self._connection.execute(self._statements.get("own_backend"))
-            self.backend = await cursor.fetchone()
+            connection = await OwnSession.connect(self._url)
+            try:
+                arrays.register(connection.adapters)
+                self.backend = (await self._begin(connection)).backend
+            except BaseException:
+                await connection.close()
+                raise
         except psycopg.Error as error:
             raise StoreUnavailable(f"the store cannot be reached: {str(error).strip()}") from error
+        self._connection = connection
 
     async def close(self) -> None:
         await self._ended(self)  # if this fails, it is all to be done again
@@ -139,7 +159,10 @@ class PostgresLane:
                 ) from error
             if error.sqlstate == "42P01" and await self._is_dropped(connection, error, commit):
                 raise BucketGone("the bucket of records to be noted was dropped") from error
-            raise _engine_error(error) from error
+            meant = _engine_error(error)
+            if isinstance(meant, Fenced) and not await self._is_fenced(connection, commit):
+                raise StoreWentBack(ANOTHER_CHAIN) from error
+            raise meant from error
 
     async def _is_fenced(self, connection: AsyncConnection[Any], commit: Commit) -> bool:
         """Whether somebody else has claimed an interval, asked after a commit has failed."""
@@ -280,7 +303,9 @@ class PostgresLane:
             # several statements in one text, and with them a COMMIT of the user's.
             await connection.execute(statement, params or None, prepare=True)
         except psycopg.Error as error:
-            raise translate(error, user=_named(statement, table)) from error
+            raise translate(
+                error, user=_named(statement, table), alive=not connection.closed
+            ) from error
         except (TypeError, ValueError, OverflowError) as error:
             what = _named(statement, table)
             raise StatementError(f"{what} cannot be sent to Postgres: {error}") from error
@@ -326,10 +351,7 @@ def _engine_error(error: psycopg.Error) -> MillwheelError:
     """What an error of the engine's own statements means."""
     table = error.diag.table_name or ""
     if table.startswith("commit_record") and error.sqlstate in ("23502", "23505"):
-        return Fenced(
-            "the commit was refused: another owner has claimed the interval, or the commit "
-            "before this one is missing"
-        )
+        return Fenced("the commit was refused: another owner has claimed the interval")
     if table.startswith("seen_record") and error.sqlstate == "23505":
         return InvariantBroken(f"a record that was committed before came through again: {error}")
     if table.startswith(("production", "straggler")) and error.sqlstate == "23505":

@@ -5,9 +5,9 @@ least of theirs, and so is its floor, unless it has no logs to send again from. 
 heard from the senders holds for the other's slots too, since all intervals of a computation hear the
 least of the same: so the input watermark is the greatest, and goes back for no key.
 
-Of a position only the number of the last bundle goes on, the greater of the parents': a number that
-was used for some keys is not used for others of them (decision 30). What an open bundle holds cannot
-be divided, so that an interval that has one is not cut.
+Of a position only the number of the last bundle goes on, the greater of the parents', with the incarnation
+of the server it was closed in: a number that was used for some keys is not used for others of them
+(decision 30). What an open bundle holds cannot be divided, so that an interval that has one is not cut.
 """
 
 from __future__ import annotations
@@ -175,5 +175,11 @@ def _bundle(line: Line) -> Mapping[str, Any]:
 
 def _numbering(*parents: Line) -> dict[str, Any] | None:
     """The position of an interval that goes on above the numbers of its parents."""
-    numbers = [_bundle(parent)["number"] for parent in parents if _bundle(parent)]
-    return {"bundle": {"number": max(numbers)}} if numbers else None
+    bundles = [_bundle(parent) for parent in parents if _bundle(parent)]
+    if not bundles:
+        return None
+    found: dict[str, Any] = {"number": max(bundle["number"] for bundle in bundles)}
+    incarnations = {bundle.get("incarnation") for bundle in bundles}
+    if len(incarnations) == 1 and None not in incarnations:  # else the next number is above all
+        found["incarnation"] = incarnations.pop()
+    return {"bundle": found}

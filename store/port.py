@@ -34,8 +34,13 @@ class Bucket:
 NodeKind = Literal["injector", "computation", "relay"]
 
 EARLY_CLOSE_MICROS = 5_000_000
-"""A bucket closed early ends at least so far ahead of the database's clock: what was read of
-the buckets is final for every stamp before the time of reading and this much."""
+"""What was read of the buckets is final for every stamp before the time of reading and this much."""
+
+CLOCK_STEP_MICROS = 5_000_000
+"""How far the database's clock may go back between two heartbeats without being noticed."""
+
+CLOSE_AHEAD_MICROS = EARLY_CLOSE_MICROS + CLOCK_STEP_MICROS
+"""A bucket closed early ends at least so far ahead of the database's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +120,13 @@ class DeadLetter(NamedTuple):
     traceback: str
     attempts: int
     stamp: int
+
+
+ANOTHER_CHAIN = (
+    "the interval's chain of commits is not as this worker left it, though no other worker has claimed "
+    "the interval: the store has lost commits"
+)
+"""Says a commit that is refused although its sequencer is right."""
 
 
 @dataclass(slots=True)
@@ -395,6 +407,8 @@ class Deployment:
     """Computations that may have had records under other keys than this code gives them."""
     newly_rekeyed: tuple[tuple[str, str], ...] = ()
     """Those, with the streams, whose keys this deploy has changed."""
+    is_first: bool = True
+    """The pipeline was deployed first in this incarnation of the server: none of its commits is lost."""
 
 
 @dataclass(slots=True)
@@ -444,6 +458,7 @@ class StoreLane(Protocol):
             StoreUnavailable: the store is away or asked to try again; nothing was written.
             BucketGone: it notes ids in a bucket that was dropped; nothing was written.
             CommitUnknown: the connection broke while the commit was on the wire.
+            StoreWentBack: the interval is still its owner's, and the commit is not the next of its chain.
         """
         ...
 
@@ -457,7 +472,21 @@ class StoreLane(Protocol):
 
 
 class Store(Protocol):
-    """Where a pipeline's state lives."""
+    """Where a pipeline's state lives.
+
+    The server behind it may come back without its newest commits. Every method raises `StoreWentBack`
+    once the store has met another incarnation of the server than its first one, and goes on raising it
+    until `begin_again` (decision 40).
+    """
+
+    async def incarnation(self) -> str:
+        """What tells this run of the server from every other; the same text for every worker."""
+        ...
+
+    def begin_again(self) -> None:
+        """Work with the incarnation that was met last. The caller has forgotten all it knew, and has
+        closed its lanes."""
+        ...
 
     async def deploy(
         self,
@@ -497,11 +526,21 @@ class Store(Protocol):
         Args:
             address: where others reach it.
             generation: that of its deployment; it never owns what newer code has owned.
+
+        A worker that starts over registers again.
+
+        Raises:
+            Fenced: somebody has ended it meanwhile.
         """
         ...
 
-    async def heartbeat(self, worker: str, lease_seconds: float, load: dict[str, Any]) -> Heartbeat:
-        """Renew the lease.
+    async def heartbeat(
+        self, worker: str, lease_seconds: float, load: dict[str, Any], stamp: int = 0
+    ) -> Heartbeat:
+        """Renew the lease, and cut down those that end too late since the store's clock went back.
+
+        Args:
+            stamp: the newest one that the worker has given.
 
         Raises:
             Fenced: somebody ended this worker, or nobody remembers it.
@@ -738,7 +777,8 @@ class Store(Protocol):
 
     async def close_bucket(self, bucket: int, high: int) -> Bucket | None:
         """End the newest bucket of its family early: at `high`, and not before
-        `EARLY_CLOSE_MICROS` from now by the store's clock. One that has a successor, or that
+        `CLOSE_AHEAD_MICROS` from now by the store's clock, or from the end of the longest lease if that
+        clock has gone back. One that has a successor, or that
         would end later than it does, is left alone.
 
         Returns:

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
+from weakref import WeakKeyDictionary
 
 import msgspec
 import psycopg
@@ -26,11 +27,12 @@ from millwheel.errors import Fenced, PooledStore, StoreError, StoreUnavailable
 from millwheel.model import SLOTS, log_and_number, name_of
 from millwheel.sinks import Table
 from millwheel.store import deployment
+from millwheel.store.incarnation import Incarnations, Session, Warnings, begin_session
 from millwheel.store.lane import PostgresLane, translate
 from millwheel.store.leadership import Leadership
 from millwheel.store.placement import PostgresPlacement, as_percentiles
 from millwheel.store.port import (
-    EARLY_CLOSE_MICROS,
+    CLOSE_AHEAD_MICROS,
     TIMER_KINDS,
     TIMERS_A_PAGE,
     Bucket,
@@ -73,6 +75,11 @@ SAMPLED_PLACES = 4
 
 SAMPLED_ROWS = 20_000
 """Rows looked at from each of them: some 50 ms."""
+
+ENDED = (
+    "somebody ended this worker, or it was silent for so long that it was forgotten; it must let go of "
+    "everything"
+)
 
 LIVELINESS = {
     "keepalives_idle": "5",
@@ -119,6 +126,13 @@ class PostgresStore:
         )
         self._pooled: PooledStore | None = None
         """Why the last connection of a pool was not made, if a connection pooler is in between."""
+        self._incarnations = Incarnations()
+        self._incarnation_of: WeakKeyDictionary[AsyncConnection[Any], str] = WeakKeyDictionary()
+        """Of the connections of both pools."""
+        self._backend_of: WeakKeyDictionary[AsyncConnection[Any], tuple[int, str]] = (
+            WeakKeyDictionary()
+        )
+        self._warnings = Warnings()
         options = {
             "outcome": self._connected,
             "options": "-c search_path= -c statement_timeout=300000 "
@@ -145,12 +159,13 @@ class PostgresStore:
             reconnect_timeout=RECONNECT_SECONDS,
             reconnect_failed=_try_on,
             connection_class=OwnSession,
+            configure=self._begin_pooled,
             kwargs=options,
         )
         """For heartbeats alone: the lease does not wait until `_pool` has a connection left. Whoever
         waits here is told soon that there is none."""
         self._placement = PostgresPlacement(
-            self.statements, self._sequence, self._pool.connection, self.end_backends
+            self.statements, self._sequence, self._checked, self.end_backends
         )
         self._leadership = Leadership(self._url, self.statements)
         self._lanes: list[PostgresLane] = []
@@ -169,7 +184,8 @@ class PostgresStore:
         """
         try:
             async with await OwnSession.connect(self._url) as connection:
-                await connection.execute("SELECT 1")
+                session = await begin_session(connection, self.statements, self._warnings)
+                self._incarnations.meet(session.incarnation)
         except psycopg.Error as error:
             raise StoreUnavailable(
                 f"the store cannot be reached: {str(error).strip()}\nCheck --store, and that "
@@ -196,7 +212,7 @@ class PostgresStore:
         self, pool: AsyncConnectionPool[OwnSession] | None = None
     ) -> AsyncIterator[AsyncConnection[Any]]:
         try:
-            async with (pool or self._pool).connection() as connection:
+            async with self._checked(pool) as connection:
                 yield connection
         except PoolTimeout as error:
             if self._pooled is not None:
@@ -209,6 +225,28 @@ class PostgresStore:
             ) from error
         except psycopg.Error as error:
             raise translate(error) from error
+
+    @asynccontextmanager
+    async def _checked(
+        self, pool: AsyncConnectionPool[OwnSession] | None = None
+    ) -> AsyncIterator[AsyncConnection[Any]]:
+        """A connection of a pool to the incarnation that this worker knows; errors are psycopg's.
+
+        Raises:
+            StoreWentBack: the server is another incarnation by now.
+        """
+        self._incarnations.check(self._incarnations.known)
+        try:
+            async with (pool or self._pool).connection() as connection:
+                try:
+                    self._incarnations.check(self._incarnation_of.get(connection))
+                except StoreUnavailable:
+                    await connection.close()
+                    raise
+                yield connection
+        except PoolTimeout:
+            self._incarnations.check(self._incarnations.known)
+            raise
 
     async def _rows(
         self,
@@ -228,6 +266,35 @@ class PostgresStore:
         async with self._connection() as connection:
             cursor = await connection.execute(self.statements.get(name, **tables), params)
             return cursor.rowcount
+
+    # -- incarnations of the server ------------------------------------------------
+
+    async def incarnation(self) -> str:
+        async with self._connection():
+            return self._incarnations.known
+
+    def begin_again(self) -> None:
+        self._incarnations.begin_again()
+        self._lanes.clear()  # their server processes are gone with their incarnation
+        for connection, backend in list(self._pool_backends):
+            if self._incarnation_of[connection] != self._incarnations.known:
+                self._pool_backends.remove((connection, backend))
+
+    async def _begin(self, connection: AsyncConnection[Any]) -> Session:
+        session = await begin_session(connection, self.statements, self._warnings)
+        self._incarnations.meet(session.incarnation)
+        return session
+
+    async def _begin_lane(self, connection: AsyncConnection[Any]) -> Session:
+        session = await self._begin(connection)
+        self._incarnations.check(session.incarnation)
+        return session
+
+    async def _begin_pooled(self, connection: AsyncConnection[Any]) -> None:
+        """Note the incarnation that a pool is connected with; `_checked` refuses another one."""
+        session = await self._begin(connection)
+        self._incarnation_of[connection] = session.incarnation
+        self._backend_of[connection] = session.backend
 
     # -- deploy -------------------------------------------------------------------
 
@@ -278,11 +345,9 @@ class PostgresStore:
     async def _note_backend(self, connection: AsyncConnection[Any]) -> None:
         """A fold holds its interval too: who takes that over must be able to end it, also if the worker
         hangs before its next heartbeat. (Whatever it holds, it can commit nothing after a claim.)"""
-        cursor = await connection.execute(self.statements.get("own_backend"))
-        backend = await cursor.fetchone()
-        if backend is not None:
-            self._pool_backends.append((connection, backend))
-        if self._worker:
+        await self._begin_pooled(connection)
+        self._pool_backends.append((connection, self._backend_of[connection]))
+        if self._worker and self._incarnation_of[connection] == self._incarnations.known:
             await connection.execute(
                 self.statements.get("note_backends"),
                 {"id": self._worker, "backends": self._backends()},
@@ -308,7 +373,7 @@ class PostgresStore:
     ) -> None:
         self._worker = worker
         host, pid, started = process_identity()
-        await self._run(
+        registered = await self._run(
             "register_worker",
             {
                 "id": worker,
@@ -320,25 +385,29 @@ class PostgresStore:
                 "generation": generation,
             },
         )
+        if not registered:
+            raise Fenced(ENDED)
+        await self._run("cut_leases", {})
         await self._run("forget_workers", {})
 
-    async def heartbeat(self, worker: str, lease_seconds: float, load: dict[str, Any]) -> Heartbeat:
+    async def heartbeat(
+        self, worker: str, lease_seconds: float, load: dict[str, Any], stamp: int = 0
+    ) -> Heartbeat:
         params = {
             "id": worker,
             "lease_seconds": lease_seconds,
             "backends": self._backends(),
             "load": msgspec.json.encode(load).decode(),
+            "stamp": stamp,
         }
         async with self._connection(self._lifeline) as connection:
             cursor = await connection.execute(
                 self.statements.get("heartbeat"), params, prepare=True
             )
             row = await cursor.fetchone()
+            await connection.execute(self.statements.get("cut_leases"), prepare=True)
         if row is None:
-            raise Fenced(
-                "somebody ended this worker, or it was silent for so long that it was forgotten; "
-                "it must let go of everything"
-            )
+            raise Fenced(ENDED)
         return Heartbeat(row[0])
 
     async def stop_worker(self, worker: str) -> None:
@@ -519,7 +588,9 @@ class PostgresStore:
         ]
 
     async def open_lane(self) -> PostgresLane:
-        lane = PostgresLane(self._url, self.schema, self.statements, self._streams, self._end_lane)
+        lane = PostgresLane(
+            self._url, self.schema, self.statements, self._streams, self._begin_lane, self._end_lane
+        )
         await lane.connect()
         self._lanes.append(lane)
         if self._worker:
@@ -528,7 +599,7 @@ class PostgresStore:
         return lane
 
     async def _end_lane(self, lane: PostgresLane) -> None:
-        if lane.backend is not None and lane.broken:
+        if lane.backend is not None and lane.broken and lane in self._lanes:
             await self.end_backends([lane.backend])
         if lane in self._lanes:  # until here successors are told of it
             self._lanes.remove(lane)
@@ -753,7 +824,7 @@ class PostgresStore:
             await connection.execute(self.statements.get("lock_buckets"), self._bucket_lock)
             await connection.execute(
                 self.statements.get("close_bucket"),
-                {"id": bucket, "high": high, "ahead": EARLY_CLOSE_MICROS},
+                {"id": bucket, "high": high, "ahead": CLOSE_AHEAD_MICROS},
             )
             cursor = await connection.execute(self.statements.get("live_buckets"))
             found = [Bucket(*row) for row in await cursor.fetchall()]
@@ -771,7 +842,7 @@ class PostgresStore:
         names = [bucket_table(parent, bucket.id) for parent in parents]
         identifiers = sql.SQL(", ").join(self.statements.table(name) for name in names)
         try:
-            async with self._pool.connection() as connection, connection.transaction():
+            async with self._checked() as connection, connection.transaction():
                 await connection.execute(  # nor does a process that is stopped hold readers up
                     "SELECT set_config('lock_timeout', %s, true), "
                     "set_config('idle_in_transaction_session_timeout', '5s', true)",

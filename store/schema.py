@@ -16,6 +16,7 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     DateTime,
+    Double,
     ForeignKey,
     Identity,
     Index,
@@ -77,6 +78,17 @@ peer_secret = Table(
     "whoever knows it can be a worker",
 )
 
+incarnation = Table(
+    "incarnation",
+    metadata,
+    Column("row", SmallInteger, primary_key=True, autoincrement=False, comment="1: the only row"),
+    Column("id", UUID, nullable=False, comment="drawn by the worker that found the table empty"),
+    Column("began_at", DateTime(timezone=True), nullable=False, comment="when it was drawn"),
+    comment="Which run of the server this is: unlogged, so that every crash recovery and every "
+    "promotion of a standby empties it (decision 40)",
+    prefixes=["UNLOGGED"],
+)
+
 generation = Table(
     "generation",
     metadata,
@@ -129,7 +141,13 @@ worker = Table(
         "pid_started", Text, nullable=False, comment="tells a process from a later one with its pid"
     ),
     Column("started_at", DateTime(timezone=True), nullable=False),
-    Column("heartbeat_at", DateTime(timezone=True), nullable=False),
+    Column(
+        "heartbeat_at",
+        DateTime(timezone=True),
+        nullable=False,
+        comment="never goes back, whatever the database's clock does",
+    ),
+    Column("lease_seconds", Double, nullable=False, comment="how long a lease is that it asks for"),
     Column(
         "lease_until", DateTime(timezone=True), nullable=False, comment="by the database's clock"
     ),

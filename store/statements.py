@@ -14,8 +14,9 @@ BUCKETED = (
 """The parents of bucket tables; a bucket of seen ids of a source has `seen_record` alone."""
 
 TABLES = (
-    *BUCKETED, "bucket", "computation", "dead_letter", "fold", "generation", "key_interval", "log",
-    "peer_secret", "pipeline", "placement_event", "state", "stream", "timer", "worker",
+    *BUCKETED, "bucket", "computation", "dead_letter", "fold", "generation", "incarnation",
+    "key_interval", "log", "peer_secret", "pipeline", "placement_event", "state", "stream", "timer",
+    "worker",
 )  # fmt: skip
 """The names in `millwheel.store.schema`, which takes 0.13 s to import; a test compares."""
 

@@ -115,12 +115,11 @@ def postgres_url() -> Iterator[Callable[[int], str]]:
         if version not in urls:
             with pytest.MonkeyPatch.context() as patch:
                 patch.delenv("PGBIN", raising=False)
+                # Nobody cuts the power of a test: its commits need not wait for the disk.
+                patch.setitem(embedded._FIXED_SETTINGS, "fsync", "off")
                 server = embedded.start(root / str(version), binaries=_programs(version))
             assert server.major_version == version
             urls[version] = server.url
-            with psycopg.connect(server.url, autocommit=True) as connection:
-                # Nobody cuts the power of a test: its commits need not wait for the disk.
-                connection.execute("ALTER ROLE CURRENT_USER SET synchronous_commit = off")
         return urls[version]
 
     yield url

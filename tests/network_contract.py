@@ -51,6 +51,8 @@ class Heard:
     """Those that are up, by peer and whether they are outgoing."""
     busy: bool = False
     """A test is within a call to a link: nothing may be told now."""
+    refused: int = 0
+    """How often an outgoing link was refused, by either side."""
 
     def link_up(self, link: Link) -> None:
         assert not self.busy
@@ -64,6 +66,11 @@ class Heard:
         assert self.links.pop((link.peer, link.outgoing)) is link, "down without up"
         self.events.append(("down", link.peer))
         self.reasons.append(reason)
+
+    def link_refused(self, link: Link) -> None:
+        assert not self.busy
+        assert link.outgoing
+        self.refused += 1
 
     def link_drained(self, link: Link) -> None:
         assert not self.busy
@@ -112,12 +119,13 @@ class Site(ABC):
         pipeline: str = "p",
         secret: Secret = SECRET,
         limits: Limits | None = None,
+        incarnation: str = "",
     ) -> Worker:
         """A worker that listens."""
         links = await self.medium(name, Identity(pipeline, name, secret), limits or Limits())
         worker = Worker(name, links, Heard())
         self.workers.append(worker)
-        await links.start(worker.heard)
+        await links.start(worker.heard, incarnation)
         return worker
 
     async def until(self, true: Callable[[], object]) -> None:

@@ -126,6 +126,10 @@ class Site(ABC):
         """Let these injectors rest, and no others, as an operator does."""
 
     @abstractmethod
+    async def clock_goes_back(self, seconds: float) -> None:
+        """Have everything that was written by the store's clock lie so far ahead of it."""
+
+    @abstractmethod
     async def aclose(self) -> None: ...
 
     @abstractmethod
@@ -162,6 +166,11 @@ class MemorySite(Site):
 
     async def pause(self, *injectors: str) -> None:
         self.tables.pause(*injectors)
+
+    async def clock_goes_back(self, seconds: float) -> None:
+        for worker in self.tables.tables.workers.values():
+            worker.heartbeat_at += int(seconds * 1e6)
+            worker.lease_until += seconds
 
     async def aclose(self) -> None:
         await self.store.close()
@@ -228,6 +237,15 @@ class PostgresSite(Site):
             )
             for letter in letters
         ]
+
+    async def clock_goes_back(self, seconds: float) -> None:
+        await self.query(
+            "UPDATE {w} SET heartbeat_at = heartbeat_at + %s * interval '1 second', "
+            "lease_until = lease_until + %s * interval '1 second'",
+            seconds,
+            seconds,
+            w="worker",
+        )
 
     async def pause(self, *injectors: str) -> None:
         administration.pause(self.schema.url, self.schema.name, paused=False)

@@ -481,6 +481,8 @@ class Ears:
     def link_up(self, link: Link) -> None: ...
     def link_down(self, link: Link, reason: str) -> None: ...
     def link_drained(self, link: Link) -> None: ...
+
+    def link_refused(self, link: Link) -> None: ...
     def received(self, link: Link, frame: Frame) -> None:
         self.frames.append(frame)
 
@@ -710,7 +712,7 @@ async def test_strangers_at_the_port_disturb_nobody_and_are_told_of_once() -> No
     with capture_logs() as logs:
         for engine in engines:
             await engine.start()
-            engine.spawn(Placing(engine, Balancer(engine)).run(), "placing")
+            engine.attend(lambda it: Placing(it, Balancer(it)), "placing")
         links = links_of(engines[0])
         await until(lambda: len(said(logs, "link_up")) == 4)
         for _ in range(3):

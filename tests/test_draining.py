@@ -112,7 +112,7 @@ class Held(Cluster):
             ]
 
         await end([task for task in engine._tasks if task.get_name() == "placing"])
-        engine.spawn(Placing(engine, decide).run(), "placing")
+        engine.attend(lambda it: Placing(it, decide), "placing")
 
     async def wish(self, interval: Interval, worker: Engine) -> None:
         """Let a worker have an interval."""
@@ -312,7 +312,7 @@ async def test_what_a_kept_interval_has_sent_weakly_waits_no_longer_than_elsewhe
     engine = await cluster.join()
     await cluster.go(lambda: here.reached and there.reached)
     await end([task for task in engine._tasks if task.get_name() == "placing"])
-    engine.spawn(Placing(engine, lambda _: []).run(), "placing")
+    engine.attend(lambda it: Placing(it, lambda _: []), "placing")
     parts = [i for i in engine.intervals if i.step.name == "relay"]
     lower, upper = sorted(parts, key=lambda i: i.slots)
     (drained,) = (i for i in parts if b'"a"' not in i.backlog)
@@ -775,7 +775,7 @@ async def test_an_injector_joins_a_lane_that_starts_over(call: str) -> None:
     await cluster.go(lambda: again.log.next_seq > again.log.first, turns=2_000)
     assert len(cluster.store.dead_letters) == letters, "nothing is stored before that is done"
     gate.open()
-    first.spawn(Placing(first, Balancer(first)).run(), "placing")
+    first.attend(lambda it: Placing(it, Balancer(it)), "placing")
     await cluster.go(cluster.finished)
     check(cluster, values)
     assert len(cluster.store.dead_letters) == 200

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from millwheel.errors import PeerError, UsageError
 from millwheel.runtime import frames
@@ -123,8 +124,8 @@ def test_what_is_no_frame(body: bytes) -> None:
 
 
 def test_a_later_hello_may_say_more_and_is_still_understood() -> None:
-    body = msgspec.msgpack.encode((1, 2, "p", "w", NONCES[0], "given", "more"))
-    assert decode(body) == Hello(2, "p", "w", NONCES[0], "given")
+    body = msgspec.msgpack.encode((1, 2, "p", "w", NONCES[0], "given", "cut", "more"))
+    assert decode(body) == Hello(2, "p", "w", NONCES[0], "given", "cut")
 
 
 def test_an_earlier_hello_says_less_and_is_still_understood() -> None:
@@ -213,6 +214,34 @@ def test_two_that_do_not_fit(caller: Identity, listener: Identity, reason: str) 
     with pytest.raises(PeerError, match=reason):
         greet(*sides)
     assert not any(side.done for side in sides)
+
+
+def test_workers_that_know_two_incarnations_of_the_server_refuse_each_other() -> None:
+    caller = Greeting(identity("caller"), NONCES[0], expected="listener", incarnation="1")
+    listener = Greeting(identity("listener"), NONCES[1], expected=None, incarnation="2")
+    with pytest.raises(PeerError, match="server has restarted or failed over"):
+        greet(caller, listener)
+    assert not caller.done
+
+
+def test_the_incarnation_is_part_of_what_is_proved() -> None:
+    """Nobody between two workers makes them believe in the same incarnation."""
+    caller = Greeting(identity("caller"), NONCES[0], expected="listener", incarnation="1")
+    listener = Greeting(identity("listener"), NONCES[1], expected=None, incarnation="2")
+    (hello,) = caller.begin()
+    assert isinstance(hello, Hello)
+    (answer,) = listener.receive(structs.replace(hello, incarnation="2"))
+    assert isinstance(answer, Hello)
+    (proof,) = caller.receive(structs.replace(answer, incarnation="1"))
+    with pytest.raises(PeerError, match="secret"):
+        listener.receive(proof)
+
+
+def test_a_greeting_of_an_older_version_is_understood() -> None:
+    """It has no incarnation in it."""
+    old = frames.decode(msgspec.msgpack.encode([1, 3, "p", "old", NONCES[0]]))
+    with pytest.raises(PeerError, match="version 3 of the protocol"):
+        Greeting(identity("listener"), NONCES[1], expected=None, incarnation="2").receive(old)
 
 
 def test_a_proof_that_was_overheard_is_of_no_use() -> None:

@@ -319,7 +319,7 @@ async def test_what_a_claim_sends_again_wakes_its_readers_in_other_lanes() -> No
         await cluster.pass_time(asyncio.sleep(0.1))
     (sender,) = (i for i in engine.intervals if i.step.name == "tally")
     await cluster.go(lambda: all(log.drained for log in sender.logs), turns=5_000)
-    engine.spawn(Placing(engine, Balancer(engine)).run(), "placing")
+    engine.attend(lambda it: Placing(it, Balancer(it)), "placing")
     await cluster.go(cluster.finished)
     check(cluster, values)
 

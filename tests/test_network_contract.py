@@ -384,6 +384,47 @@ async def test_a_restarted_connection_takes_the_place_of_one_that_looks_alive(si
 
 
 @everywhere
+async def test_nothing_of_before_comes_to_who_starts_over_and_who_has_not_is_refused(
+    site: Site,
+) -> None:
+    one, two_ = [await site.worker(name, incarnation="first") for name in ("one", "two")]
+    link = one.call(two_)
+    await site.until(lambda: link.up and ("one", False) in two_.heard.links)
+    for frame in numbered(1, 50):
+        one.send(link, frame)
+    two_.links.hang_up()
+    await site.until(lambda: two_.heard.reasons and one.heard.reasons)
+    before = two_.heard
+    two_.heard = Heard()
+    two_.links.begin_again(two_.heard, "second")
+    await site.live(20, until=lambda: one.heard.refused)
+    assert not link.up
+    assert not two_.heard.events
+    came = list(before.frames)
+
+    one.links.hang_up()
+    one.links.begin_again(one.heard, "second")
+    link = one.call(two_)
+    await site.live(20, until=lambda: link.up and ("one", False) in two_.heard.links)
+    one.send(link, numbered(99, 99)[0])
+    await site.until(lambda: two_.heard.frames)
+    assert two_.heard.frames == numbered(99, 99)
+    assert before.frames == came
+    assert before.events == [("up", "one"), ("down", "one")]
+
+
+@everywhere
+async def test_who_starts_over_lets_nobody_in_meanwhile(site: Site) -> None:
+    _, two_, link = await two(site)
+    two_.links.hang_up()
+    await site.until(lambda: not link.up)
+    await site.live(20)
+    assert not link.up
+    two_.links.begin_again(two_.heard, "")
+    await site.live(20, until=lambda: link.up)
+
+
+@everywhere
 async def test_a_closed_link_says_goodbye_and_is_not_dialed_again(site: Site) -> None:
     one, two_, link = await two(site)
     for frame in numbered(1, 50):

@@ -31,6 +31,7 @@ from millwheel.errors import (
     CommitUnknown,
     Fenced,
     MillwheelError,
+    StatementRace,
     StoreUnavailable,
     UserCodeError,
 )
@@ -204,8 +205,8 @@ async def test_patience_ends_with_a_clear_error(calls: Sequence[str]) -> None:
 
 
 async def test_patience_is_for_one_outage_not_for_all_of_them() -> None:
-    """Outages that end start the clock anew."""
-    values = items(*range(40))
+    """Outages that end start the clock again for what has become durable."""
+    values = items(*range(120))
     world = World(tally_pipeline(script(ITEMS, values), replace(SMALL, chunk_records=1)))
 
     chance = random.Random(1)
@@ -218,7 +219,7 @@ async def test_patience_is_for_one_outage_not_for_all_of_them() -> None:
             raise StoreUnavailable("away")
 
     world.on_try = flaky
-    await world.run(tick=0.3)
+    await world.run(tick=0.1)
     assert world.clock.monotonic() > 65
     assert world.tallied() == tally_of(values)
 
@@ -1157,3 +1158,60 @@ async def test_a_start_waits_for_who_holds_the_buckets(call: str) -> None:
     await world.finish(await starting)
     assert len(refused) == 3
     assert world.tallied() == tally_of(values)
+
+
+# -- patience is for each record -------------------------------------------------------------
+
+
+async def test_a_record_that_always_fails_ends_the_worker_though_others_go_well() -> None:
+    """Commits of other records between do not start its clock again: it would recover for ever."""
+    values = items(*range(5))
+    world = World(tally_pipeline(script(ITEMS, values), replace(SMALL, chunk_records=1)))
+
+    def judge(commit: Commit) -> None:
+        if any(values[1] == 3 for _, values in commit.rows):
+            raise StoreUnavailable("55P03, whenever this one comes")
+
+    world.on_try = judge
+    engine = await world.start()
+    begun = world.clock.monotonic()
+    with pytest.raises(StoreUnavailable, match="commits have failed for 60 s"):
+        await world.until(engine.done.is_set, tick=0.05)
+    assert world.clock.monotonic() - begun < 130
+    await engine.stop()
+
+
+@pytest.mark.parametrize("on_error", ["dead_letter", "fail"])
+async def test_a_race_that_a_statement_never_wins_counts_against_its_record(on_error: str) -> None:
+    values = items(*range(6))
+    world = World(doing(values, write, on_error=on_error))
+
+    def judge(commit: Commit) -> None:
+        if any(params[0] == 3 for _, params in commit.statements):
+            raise StatementRace("deadlock detected")
+
+    world.on_try = judge
+    engine = await world.start()
+    if on_error == "fail":
+        with pytest.raises(UserCodeError, match="deadlock detected"):
+            await world.until(engine.done.is_set, tick=0.05)
+        await engine.stop()
+        return
+    await world.finish(engine)
+    assert world.clock.monotonic() > 60
+    assert sorted(world.numbers()) == [0, 1, 2, 4, 5]
+    assert ["deadlock" in error for _, error in world.letters()] == [True]
+
+
+async def test_a_race_that_is_won_in_the_end_harms_nobody() -> None:
+    values = items(*range(6))
+    world = World(doing(values, write, on_error="dead_letter"))
+
+    def judge(commit: Commit) -> None:
+        if world.clock.monotonic() < 30 and any(p[0] == 3 for _, p in commit.statements):
+            raise StatementRace("deadlock detected")
+
+    world.on_try = judge
+    await world.run()
+    assert sorted(world.numbers()) == list(range(6))
+    assert world.letters() == []

@@ -101,8 +101,8 @@ class Cluster(World):
         self.engines.append(engine)
         self.alive.append(engine)
         await engine.start()
-        engine.spawn(Placing(engine, Balancer(engine)).run(), "placing")
-        engine.spawn(LeaseGuard(engine).run(), "lease guard")
+        engine.attend(lambda it: Placing(it, Balancer(it)), "placing")
+        engine.attend(LeaseGuard, "lease guard")
         return engine
 
     async def go(

@@ -35,12 +35,15 @@ FOUND_SOON = (
     "fold drops a change",
     "late record freezes",
     "no credit for who waits",
+    "lost commits go unnoticed",
 )
 """Bugs that one of the first few seeds shows."""
 SOON = 5
 HANGS = (19, 839)
 """They showed: room in a reader's queue that nobody was told of; records for an interval that nobody was
 known to own, and that were not sent when it was the one again who had refused it."""
+HEARD_OF_A_LOST_PAST_SEED = 56
+"""One in which a link that stays up brings word of what the server has lost."""
 NOT_WOKEN_SEED = 547
 """One that shows what a lane that sleeps does not do."""
 
@@ -108,6 +111,17 @@ def test_who_waits_in_another_lane_and_is_not_woken_is_found() -> None:
     assert violation is not None
     assert violation.check == "progress"
     assert violation_of(draw(NOT_WOKEN_SEED)) is None, "it was the bug"
+
+
+def test_who_starts_over_and_keeps_its_links_is_found() -> None:
+    with planted("what was sent survives"):
+        assert violation_of(draw(HEARD_OF_A_LOST_PAST_SEED)) is not None
+    assert violation_of(draw(HEARD_OF_A_LOST_PAST_SEED)) is None, "it was the bug"
+
+
+def test_a_server_loses_commits_now_and_then() -> None:
+    losing = [seed for seed in range(SEEDS) if any(a.what == "lose" for a in draw(seed).acts)]
+    assert len(losing) > SEEDS / 10
 
 
 @pytest.mark.parametrize("name", FOUND_SOON)

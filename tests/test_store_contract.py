@@ -21,14 +21,23 @@ from millwheel.errors import (
     DeployRefused,
     Fenced,
     InvariantBroken,
+    MillwheelError,
     StatementError,
     StoreError,
     StoreUnavailable,
+    StoreWentBack,
 )
 from millwheel.model import MIN_TIME, SLOTS, record_id
 from millwheel.sinks import Table
 from millwheel.store.memory import jsonb_text
-from millwheel.store.port import EARLY_CLOSE_MICROS, Bucket, Commit, IntervalCommit, Store
+from millwheel.store.port import (
+    CLOSE_AHEAD_MICROS,
+    EARLY_CLOSE_MICROS,
+    Bucket,
+    Commit,
+    IntervalCommit,
+    Store,
+)
 from millwheel.store.rows import ARRAY_ROWS
 from tests.store_contract import (
     BUCKET_HIGH,
@@ -507,12 +516,23 @@ def _from_the_beginning(link: IntervalCommit) -> IntervalCommit:
     return replace(link, n=0)
 
 
-BREACHES = [_stale_sequencer, _sequencer_of_nobody, _skipped, _repeated, _from_the_beginning]
 Breach = Callable[[IntervalCommit], IntervalCommit]
+BREACHES: list[tuple[Breach, type[MillwheelError]]] = [
+    (_stale_sequencer, Fenced),
+    (_sequencer_of_nobody, Fenced),
+    (
+        _skipped,
+        StoreWentBack,
+    ),  # the interval is still its owner's: the store's chain is another one
+    (_repeated, StoreWentBack),
+    (_from_the_beginning, StoreWentBack),
+]
 
 
-@pytest.mark.parametrize("breach", BREACHES)
-async def test_a_commit_that_the_fence_refuses_leaves_no_trace(site: Site, breach: Breach) -> None:
+@pytest.mark.parametrize(("breach", "refusal"), BREACHES)
+async def test_a_commit_that_the_fence_refuses_leaves_no_trace(
+    site: Site, breach: Breach, refusal: type[MillwheelError]
+) -> None:
     owner = await Owner.take(site.store)
     await owner.write(owner.fill(owner.commit(), 2))
     for round_, (count, with_rows) in enumerate(SHAPES, 1):
@@ -523,7 +543,7 @@ async def test_a_commit_that_the_fence_refuses_leaves_no_trace(site: Site, breac
             commit.statements = [("SELECT 1", ())]
         good = commit.intervals[0]
         commit.intervals[0] = breach(good)
-        with pytest.raises(Fenced):
+        with pytest.raises(refusal):
             await owner.lane.commit(commit)
         assert await look(site, owner) == before
         commit.intervals[0] = good  # the lane goes on, and nothing of the other's was taken
@@ -592,7 +612,7 @@ async def test_a_commit_cannot_be_repeated_into_another_bucket(site: Site) -> No
     commit = owner.commit()
     await owner.lane.commit(commit)
     bucket = await site.store.open_bucket("time", 0, BUCKET_HIGH, BUCKET_HIGH + SECOND)
-    with pytest.raises(Fenced):
+    with pytest.raises(StoreWentBack):
         await owner.lane.commit(replace(commit, bucket=bucket.id))
     assert [claim.n for claim in await owner.claim(*owner.intervals)] == [2, 2]
 
@@ -606,7 +626,7 @@ async def test_the_chain_goes_on_in_the_next_bucket(site: Site) -> None:
     await owner.write(owner.fill(owner.commit(first, bucket=new), 4))
     wrong = owner.commit(first, bucket=new)
     wrong.intervals[0].previous_bucket = old  # its last commit stands in the other one
-    with pytest.raises(Fenced):
+    with pytest.raises(StoreWentBack):
         await owner.lane.commit(wrong)
     both = owner.commit(bucket=new)  # their last commits stand in two buckets
     assert {link.previous_bucket for link in both.intervals} == {old, new}
@@ -1182,9 +1202,59 @@ async def test_a_bucket_does_not_end_before_what_others_count_on(site: Site) -> 
     after = await site.store.view_buckets()
     assert closed is not None
     assert before + EARLY_CLOSE_MICROS <= closed.high < bucket.high
-    assert closed.high <= max(bucket.low + 1, after.now + EARLY_CLOSE_MICROS)
+    assert closed.high <= max(bucket.low + 1, after.now + CLOSE_AHEAD_MICROS)
     assert after.buckets == await site.store.live_buckets()
     assert closed in after.buckets
+
+
+@pytest.mark.parametrize("seconds", [30, 600])
+async def test_a_bucket_does_not_end_before_what_was_told_until_the_clock_went_back(
+    site: Site, seconds: int
+) -> None:
+    """A worker goes by what it was told until its next heartbeat, at most for its lease."""
+    _, bucket = await _current_bucket(site)
+    await site.store.register_worker(str(uuid.uuid4()), 20.0)
+    before = await site.store.view_buckets()
+    await site.clock_goes_back(seconds)
+    view = await (await site.another()).view_buckets()
+    assert view.now >= before.now + seconds * SECOND - SECOND
+    closed = await site.store.close_bucket(bucket.id, bucket.low + 1)
+    assert closed is not None
+    assert view.now + 20 * SECOND + EARLY_CLOSE_MICROS - SECOND <= closed.high < bucket.high
+
+
+async def test_a_bucket_does_not_end_before_a_stamp_that_a_worker_has_given(site: Site) -> None:
+    """Its clock ran ahead, or the store's went back a moment before its heartbeat."""
+    _, bucket = await _current_bucket(site)
+    worker = str(uuid.uuid4())
+    await site.store.register_worker(worker, 20.0)
+    given = (await site.store.view_buckets()).now + 60 * SECOND
+    await site.store.heartbeat(worker, 20.0, {}, given)
+    await site.store.heartbeat(worker, 20.0, {}, 0)
+    closed = await site.store.close_bucket(bucket.id, bucket.low + 1)
+    assert closed is not None
+    assert given + EARLY_CLOSE_MICROS <= closed.high < bucket.high
+
+
+@pytest.mark.parametrize("another", ["heartbeat", "register"])
+async def test_a_lease_ends_within_its_length_though_the_clock_went_back(
+    site: Site, another: str
+) -> None:
+    """A worker that has died would keep its intervals for as long as the clock went back."""
+    dead, alive = str(uuid.uuid4()), str(uuid.uuid4())
+    await site.store.register_worker(dead, 10.0)
+    if another == "heartbeat":
+        await site.store.register_worker(alive, 60.0)
+    await site.clock_goes_back(600)
+    left = {w.id: w.lease_left for w in await site.store.other_workers("")}
+    assert left[dead] > 500
+    if another == "heartbeat":
+        await site.store.heartbeat(alive, 60.0, {})
+    else:
+        await site.store.register_worker(alive, 60.0)
+    left = {w.id: w.lease_left for w in await site.store.other_workers("")}
+    assert left[dead] <= 10
+    assert 50 < left[alive] <= 60
 
 
 async def test_a_bucket_with_a_successor_ends_where_that_begins(site: Site) -> None:

@@ -31,6 +31,7 @@ from millwheel.errors import (
     Fenced,
     MillwheelError,
     StatementError,
+    StatementRace,
     StoreError,
     StoreUnavailable,
 )
@@ -764,19 +765,26 @@ async def test_a_users_statement_finds_the_tables_of_its_pipeline(postgres: Post
     ("state", "mine", "users"),
     [
         ("08006", StoreUnavailable, StoreUnavailable),
-        ("40001", StoreUnavailable, StoreUnavailable),
-        ("40P01", StoreUnavailable, StoreUnavailable),
+        ("25006", StoreUnavailable, StoreUnavailable),
+        ("40001", StoreUnavailable, StatementRace),
+        ("40P01", StoreUnavailable, StatementRace),
         ("53100", StoreUnavailable, StoreUnavailable),
-        ("55P03", StoreUnavailable, StoreUnavailable),
-        ("57014", StoreUnavailable, StoreUnavailable),
+        ("55P03", StoreUnavailable, StatementRace),
         ("57P01", StoreUnavailable, StoreUnavailable),
+        ("57P03", StoreUnavailable, StoreUnavailable),
+        ("55000", StoreUnavailable, StatementError),
+        ("57014", StoreUnavailable, StatementError),
+        ("58030", StoreUnavailable, StatementError),
+        ("25P01", StoreUnavailable, StatementError),
+        ("38000", StoreError, StatementError),
+        ("HV001", StoreError, StatementError),
         ("22012", StoreError, StatementError),
         ("23505", StoreError, StatementError),
         ("42P01", StoreError, StatementError),
         ("54000", StoreError, StatementError),
         ("P0001", StoreError, StatementError),
         ("0A000", StoreError, StatementError),
-        ("XX000", StoreError, StoreError),
+        ("XX000", StoreError, StatementError),
     ],
 )
 def test_errors_are_told_apart_by_sqlstate(
@@ -785,6 +793,18 @@ def test_errors_are_told_apart_by_sqlstate(
     error = psycopg.errors.lookup(state)("it failed")
     assert type(translate(error)) is mine
     assert type(translate(error, user="the statement")) is users
+    assert isinstance(translate(error, user="the statement", alive=False), StoreUnavailable)
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_an_sqlstate_of_the_users_own_counts_against_the_record(alive: bool) -> None:
+    """RAISE EXCEPTION ... USING ERRCODE = 'MW001'."""
+
+    class Own(psycopg.DatabaseError):
+        sqlstate = "MW001"
+
+    found = translate(Own("no sevens"), user="the statement", alive=alive)
+    assert type(found) is (StatementError if alive else StoreUnavailable)
 
 
 # -- buckets and readers --------------------------------------------------------------------------

@@ -242,8 +242,8 @@ class Rolling(Cluster):
         self.engines.append(engine)
         await engine.start()
         self.alive.append(engine)
-        engine.spawn(Placing(engine, decide(engine)).run(), "placing")
-        engine.spawn(LeaseGuard(engine).run(), "lease guard")
+        engine.attend(lambda it: Placing(it, decide(it)), "placing")
+        engine.attend(LeaseGuard, "lease guard")
         return engine
 
     async def wait(self, seconds: float) -> None:

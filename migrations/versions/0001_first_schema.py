@@ -176,6 +176,30 @@ def upgrade() -> None:
         schema=schema,
     )
     op.create_table(
+        "incarnation",
+        sa.Column(
+            "row",
+            sa.SmallInteger(),
+            autoincrement=False,
+            nullable=False,
+            comment="1: the only row",
+        ),
+        sa.Column(
+            "id",
+            postgresql.UUID(),
+            nullable=False,
+            comment="drawn by the worker that found the table empty",
+        ),
+        sa.Column(
+            "began_at", sa.DateTime(timezone=True), nullable=False, comment="when it was drawn"
+        ),
+        sa.PrimaryKeyConstraint("row"),
+        comment="Which run of the server this is: unlogged, so that every crash recovery and every "
+        "promotion of a standby empties it (decision 40)",
+        schema=schema,
+        prefixes=["UNLOGGED"],
+    )
+    op.create_table(
         "pipeline",
         sa.Column(
             "name", sa.Text(), nullable=False, comment="the pipeline's name, also the schema's"
@@ -437,7 +461,18 @@ def upgrade() -> None:
             comment="tells a process from a later one with its pid",
         ),
         sa.Column("started_at", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("heartbeat_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column(
+            "heartbeat_at",
+            sa.DateTime(timezone=True),
+            nullable=False,
+            comment="never goes back, whatever the database's clock does",
+        ),
+        sa.Column(
+            "lease_seconds",
+            sa.Double(),
+            nullable=False,
+            comment="how long a lease is that it asks for",
+        ),
         sa.Column(
             "lease_until",
             sa.DateTime(timezone=True),

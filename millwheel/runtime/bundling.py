@@ -20,6 +20,8 @@ is delivered, and that its members are seen; only then are these acknowledged::
 * Of weak productions that may take for ever: nobody has stored them, and who makes them again has used
   up his credits, maybe, for records that wait here behind the bundle. So the commit that closes a bundle
   stores these members too, in the interval's own log, from which they are sent again.
+* A bundle that is closed after the store may have lost commits gets a number above all that can have been
+  given (`Numbering`); one that is stored as open keeps its number, and its members.
 * One bundle is on its way at a time, so that numbers are delivered in their order.
 
 No await, no clock, no store: the lane asks, and tells what has happened.
@@ -85,11 +87,29 @@ class Refusal:
     error: Exception
 
 
+@dataclass(frozen=True)
+class Numbering:
+    """Which numbers bundles may get where the store may have lost some that were given (decision 40).
+
+    A database elsewhere keeps the greatest number that it was given. If the store has lost that one,
+    the next bundle must have a greater number, or its records would be left out there.
+    """
+
+    incarnation: str = ""
+    """Of the store's server, shortened. Stored with the number of a bundle that was closed in it."""
+    floor: int = 0
+    """Every number that was given in another incarnation is less: microseconds since 1970, of which no
+    interval closes a bundle each."""
+    is_first: bool = True
+    """The pipeline was deployed in this incarnation: an interval without bundles has had none."""
+
+
 class Bundling:
     """The numbered bundles of one interval, since it was last claimed.
 
     Args:
         position: of the interval, as stored.
+        numbering: what the next number depends on besides the last one.
         refusal: what is known of the bundle that is open, from before the claim.
         most_bytes: of the values of members that are stored with the bundle; one may be larger.
     """
@@ -101,8 +121,13 @@ class Bundling:
         refusal: Refusal | None = None,
         *,
         most_bytes: int = 1 << 62,
+        numbering: Numbering = Numbering(),
     ) -> None:
         stored = (position or {}).get("bundle", {})
+        self._numbering = numbering
+        first = numbering.incarnation if not stored and numbering.is_first else ""
+        self._incarnation: str = stored.get("incarnation", first)
+        """Where the newest bundle was closed: if it is not the present one, later numbers may be lost."""
         self._records = limits.records
         self._wait = int(limits.seconds * 1e6)
         self._most_bytes = most_bytes
@@ -209,6 +234,9 @@ class Bundling:
     def close(self) -> None:
         """Make a bundle of what came first."""
         self._change("close")
+        if self._incarnation != self._numbering.incarnation:
+            self.number = max(self.number, self._numbering.floor)
+            self._incarnation = self._numbering.incarnation
         self.number += 1
         self.members = []
         size = 0
@@ -245,11 +273,14 @@ class Bundling:
         """
         if self._stored_by is None and (self.phase is Phase.CLOSING or delivers):
             self._stored_by = n
+        found: dict[str, Any] = {"number": self.number}
+        if self._incarnation:
+            found["incarnation"] = self._incarnation
         if self.phase is Phase.GATHERING or (
             self.phase is Phase.DELIVERED and self._stored_by is not None
         ):
-            return {"number": self.number}
-        return {"number": self.number, "open": self._open}
+            return found
+        return {**found, "open": self._open}
 
     def settled(self, n: int) -> None:
         """Commit `n` of the interval is durable."""

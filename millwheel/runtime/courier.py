@@ -249,6 +249,10 @@ class Courier:
         for log in [log for log, source in self._sources.items() if source is link]:
             del self._sources[log]
 
+    def link_refused(self, link: Link) -> None:
+        """Perhaps this worker knows an earlier incarnation of the server: look at the store."""
+        self._engine.neighbours.look_up()
+
     def link_drained(self, link: Link) -> None:
         """What had to wait can go on."""
         for remote in self._held_up.pop(link, ()):
@@ -743,9 +747,17 @@ class Courier:
 
     async def close(self) -> None:
         """Say goodbye to everybody."""
+        self._drop_unsent()
+        await self._network.close()
+
+    def hang_up(self) -> None:
+        """Send nothing more of what this courier holds, and end all links; others may follow."""
+        self._drop_unsent()
+        self._network.hang_up()
+
+    def _drop_unsent(self) -> None:
         if self._flushing is not None:
             self._flushing.cancel()
-        await self._network.close()
 
 
 def _reports(intervals: Iterable[Interval]) -> Iterator[Report]:

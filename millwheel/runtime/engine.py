@@ -9,19 +9,28 @@ and housekeeping (the chores in between).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from hashlib import blake2b
 from typing import Any, TypeVar
 
 import structlog
 
 from millwheel.clock import Clock, SystemClock
-from millwheel.errors import InvariantBroken, StoreUnavailable, UsageError
+from millwheel.errors import (
+    InvariantBroken,
+    StoreError,
+    StoreUnavailable,
+    StoreWentBack,
+    UsageError,
+)
 from millwheel.model import MAX_TIME, Delivery
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.ack_chain import AckChain
 from millwheel.runtime.buckets import Buckets, Stamps
+from millwheel.runtime.bundling import Numbering
 from millwheel.runtime.courier import Courier
 from millwheel.runtime.deploying import deploy
 from millwheel.runtime.execution import Group
@@ -44,7 +53,9 @@ from millwheel.runtime.observer import Observer
 from millwheel.runtime.placing import Pauses
 from millwheel.runtime.promises import Promises
 from millwheel.runtime.recovery import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
+from millwheel.runtime.restarts import Restarts
 from millwheel.runtime.sent import SentLog
+from millwheel.runtime.service import Service
 from millwheel.runtime.source_task import SourceTask
 from millwheel.runtime.step import NOBODY, Step, StreamRoute, WeakRoute, connect
 from millwheel.runtime.stretches import Stretches
@@ -109,7 +120,6 @@ class Engine:
         self.store = store
         self.clock = clock or SystemClock()
         self.process = process or Process()
-        self._meter = Meter(self.clock, self.process)
         self.keep_open = keep_open
         self.accept_late = accept_late
         self.inject_copies = inject_copies
@@ -119,8 +129,37 @@ class Engine:
         self.worker = worker or str(uuid.uuid4())
         self._network = None if network is None else network(self.worker)
         self.log = structlog.get_logger().bind(pipeline=pipeline.name, worker=self.worker[:8])
+        self.processed = 0
+        """Records and timers whose effects are durable, since this start."""
+        self.done = asyncio.Event()
+        """No source has a row to read, now or ever, and all effects of those read are stored. Cleared
+        when a row comes."""
+        self.observer = Observer()
+        """Called on engine events."""
+        self.stopping = False
+        """Nothing new is read or run: what is finished is committed, and that is all."""
+        self._failure: BaseException | None = None
+        self._failed = asyncio.Event()
+        self.late_uses = LateUses(self.log, self.fail)
+        self._clock_is_off = False
+        """The clock warning has been logged."""
+        self._beside: list[tuple[Callable[[Engine], Service], str]] = []
+        """Services that work beside the engine whenever it runs."""
+        self._restarts = Restarts(self)
+        self._given = 0
+        """The greatest number of a bundle that this process knew when it started over; 0: it never did."""
+        self._listens = False
+        self.forget()
+
+    def forget(self) -> None:
+        """Hold nothing in memory that is not in the store: as at the first start."""
+        self.done.clear()
+        self.numbering = Numbering()
+        """Of the bundles that are closed from now on."""
         self.stamps = Stamps(self.clock)
-        self.buckets = Buckets(store, self.settings, self.stamps, shared=network is not None)
+        self.buckets = Buckets(
+            self.store, self.settings, self.stamps, shared=self._network is not None
+        )
         self.promises = Promises(self)
         self.fusion = Fusion(self)
         """Which computations run back to back."""
@@ -133,11 +172,6 @@ class Engine:
         """To and from other workers; None: there are none."""
         self.neighbours = Neighbours(self)
         self.lanes = [Lane(self, number) for number in range(self.settings.lanes)]
-        self.processed = 0
-        """Records and timers whose effects are durable, since this start."""
-        self.done = asyncio.Event()
-        """No source has a row to read, now or ever, and all effects of those read are stored. Cleared
-        when a row comes."""
         self.lease = Lease(self.clock, self.settings.lease_seconds)
         self.out_of_touch: frozenset[str] = frozenset()
         """The workers that share the pipeline, if this one cannot since it does not reach them."""
@@ -145,23 +179,15 @@ class Engine:
         """Of the code that this worker runs; known once it has deployed."""
         self.paused: frozenset[int] = frozenset()
         """The injectors, by computation, that an operator wants to rest."""
-        self.observer = Observer()
-        """Who is told what happens."""
         self.started = False
         """It has claimed what it is to begin with, or looked around for it."""
-        self.stopping = False
-        """Nothing new is read or run: what is finished is committed, and that is all."""
         self.letting_go = False
         """Of everything it has: no lane may begin to work on it again meanwhile."""
-        self.late_uses = LateUses(self.log, self.fail)
         self.letters = DeadLetterLog(self.log, self.clock, self.steps)
-        self._failure: BaseException | None = None
-        self._failed = asyncio.Event()
-        self._clock_is_off = False
-        """And it was said."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._changes: set[asyncio.Task[None]] = set()
         """Takings and givings that are under way."""
+        self._meter = Meter(self.clock, self.process)
         self.heartbeat = Heartbeat(self)
         self.housekeeping = Housekeeping(self)
         self.folding = Folding(self)
@@ -179,10 +205,29 @@ class Engine:
             UsageError: a live worker holds the pipeline's intervals.
             InputError: a source is missing or has changed.
         """
+        try:
+            await self.begin()
+        except StoreWentBack as error:
+            await self._restarts.start_over(error)
+        self._restarts.watch()
+
+    def attend(self, make: Callable[[Engine], Service], name: str) -> None:
+        """Let a service work beside the engine from now on, and again after each start over."""
+        self._beside.append((make, name))
+        if self.started:  # else it begins with the engine
+            self.spawn(make(self).run(), name)
+
+    async def begin(self) -> None:
+        """Start with nothing in memory."""
         address = ""
+        incarnation = await self.patiently(self.store.incarnation)
         if self._network is not None:  # first: who cannot be reached begins no generation
             assert self.courier is not None
-            await self._network.start(self.courier)
+            if self._listens:
+                self._network.begin_again(self.courier, incarnation)
+            else:
+                await self._network.start(self.courier, incarnation)
+                self._listens = True
             address = self._network.address
             before = self.clock.now()
             self.tell_time(before, await self.patiently(self.store.now))
@@ -190,6 +235,11 @@ class Engine:
         self.generation = deployment.generation
         self.rekeyed = deployment.rekeyed
         self._tell_rekeyed(deployment)
+        self.numbering = Numbering(
+            blake2b(incarnation.encode(), digest_size=8).hexdigest(),
+            max(self._given, await self.patiently(self.store.now)),
+            is_first=deployment.is_first and not self._restarts.under_way,
+        )
         asked = self.clock.monotonic()
         await self.store.register_worker(
             self.worker,
@@ -224,6 +274,8 @@ class Engine:
         self.spawn(self.housekeeping.run(), "housekeeping")
         self.spawn(self.folding.run(), "folding")
         self.spawn(self.stretches.run(), "stretches")
+        for make, name in self._beside:
+            self.spawn(make(self).run(), name)
         self.started = True
         self.log.info(
             "started",
@@ -290,6 +342,11 @@ class Engine:
     async def stop(self) -> None:
         """End in order: read no more, commit what is finished, give up the lease."""
         self.stopping = True
+        await self._restarts.close()
+        if self._restarts.under_way or self._restarts.is_wanted:
+            await self.kill()
+            await self._say_that_it_stops()
+            return
         if self.courier is not None and self._failure is None:
             await self._hand_everything_over()
         for task in self.source_tasks:
@@ -308,9 +365,13 @@ class Engine:
         for interval in self.intervals:
             if interval.ownership is Ownership.HELD:
                 interval.transition("release")
+        await self._say_that_it_stops()
+
+    async def _say_that_it_stops(self) -> None:
+        """Give up the lease: others need not wait for its end."""
         try:
             await self.store.stop_worker(self.worker)
-        except StoreUnavailable as error:
+        except (StoreUnavailable, StoreWentBack) as error:
             self.log.warning("lease_not_given_up", error=str(error))
 
     async def _hand_everything_over(self) -> None:
@@ -334,20 +395,29 @@ class Engine:
 
     async def kill(self) -> None:
         """End without order, as a crash would: no commit, no farewell."""
+        await self._restarts.close()
+        await self.drop_everything()
+        if self.courier is not None:
+            await self.courier.close()
+
+    async def drop_everything(self) -> None:
+        """Stop all work, as a crash would; what is not durable never was."""
+        numbers = (i.bundling.number for i in self.intervals if i.bundling is not None)
+        self._given = max(self._given, *numbers, 0)
         self.stretches.close()
         self.letters.flush(all_of_them=True)
-        await end(list(self._tasks))
+        while self._tasks:
+            await end(list(self._tasks))
         for lane in self.lanes:
             await lane.stop_running()
-            await lane.close()
+            with contextlib.suppress(StoreError):  # a successor ends what is left of it
+                await lane.close()
         for task in self.source_tasks:
             await task.stop()
             task.close()
         for interval in self.intervals:
             if interval.part_file is not None:
                 interval.part_file.close()
-        if self.courier is not None:
-            await self.courier.close()
 
     def now(self) -> int:
         """Wall time in microseconds: that of the store where others share it, so that a timer or
@@ -381,7 +451,13 @@ class Engine:
             self.fail(task.exception())
 
     def fail(self, error: BaseException | None) -> None:
-        """Something cannot go on; the first reason counts."""
+        """Something cannot go on; the first reason counts. A store that went back is no failure: the
+        engine starts over, or stops without another commit if it is stopping."""
+        if isinstance(error, StoreWentBack):
+            self._restarts.wanted(error)
+            if self.stopping:
+                self._failed.set()
+            return
         if self._failure is None and error is not None:
             self._failure = error
             self._failed.set()

@@ -138,6 +138,8 @@ class Hello(Frame, frozen=True, array_like=True, gc=False, tag=1):
     nonce: Nonce
     secret: str = ""
     """Which secret this side goes by, of `millwheel.runtime.greeting.Origin`; never the secret."""
+    incarnation: str = ""
+    """Of the store's server, as this worker knows it (decision 40)."""
 
 
 class Proof(Frame, frozen=True, array_like=True, gc=False, tag=2):

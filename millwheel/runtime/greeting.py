@@ -95,15 +95,23 @@ class Greeting:
     Args:
         expected: the worker who is called; None: this side is the listener.
         nonce: random bytes nobody has seen.
+        incarnation: of the store's server, as this worker knows it.
     """
 
-    def __init__(self, identity: Identity, nonce: bytes, *, expected: str | None) -> None:
+    def __init__(
+        self, identity: Identity, nonce: bytes, *, expected: str | None, incarnation: str = ""
+    ) -> None:
         self._identity = identity
         self._expected = expected
         self.role: Role = "listener" if expected is None else "caller"
         self._state = "hello"
         self._mine = Hello(
-            VERSION, identity.pipeline, identity.worker, nonce, identity.secret.origin
+            VERSION,
+            identity.pipeline,
+            identity.worker,
+            nonce,
+            identity.secret.origin,
+            incarnation,
         )
         self._theirs = self._mine
         self.peer = ""
@@ -160,6 +168,11 @@ class Greeting:
                 f"the two workers go by different secrets: worker {mine.worker!r} by "
                 f"{ORIGINS[mine.secret]}, worker {hello.worker!r} by {theirs}. Give all workers "
                 "of the pipeline the same secret, or none of them"
+            )
+        if hello.incarnation != mine.incarnation:
+            raise PeerError(
+                "the database server has restarted or failed over, and one of the two workers has not "
+                "noticed yet; it starts over as soon as it does"
             )
 
     def _verify(self, proof: Proof) -> None:

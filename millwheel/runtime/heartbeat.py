@@ -35,7 +35,7 @@ class Heartbeat(Service):
         if asked - self._last < self._every:
             return
         answer = await engine.store.heartbeat(
-            engine.worker, engine.settings.lease_seconds, engine.load()
+            engine.worker, engine.settings.lease_seconds, engine.load(), engine.stamps.last
         )
         self._last = asked
         engine.lease.renewed(asked)

@@ -131,7 +131,7 @@ class Holdings:
         """An interval in its place among the others; it takes no records yet."""
         engine = self._engine
         step = engine.steps[claim.interval.computation]
-        interval = Interval(step, claim, engine.settings)
+        interval = Interval(step, claim, engine.settings, engine.numbering)
         self.intervals.append(interval)
         self._of.setdefault(step.id, []).append(interval)
         self._by_id[interval.id] = interval

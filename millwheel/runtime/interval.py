@@ -27,7 +27,7 @@ from millwheel.errors import InvariantBroken
 from millwheel.model import MAX_TIME, MIN_TIME, Delivery, Firing, Key, Timer
 from millwheel.runtime.ack_chain import AckChain
 from millwheel.runtime.bundle import IntervalWork, Item
-from millwheel.runtime.bundling import Bundling, encoded
+from millwheel.runtime.bundling import Bundling, Numbering, encoded
 from millwheel.runtime.dedup import Dedup
 from millwheel.runtime.load import Workload
 from millwheel.runtime.part_file import PartFile
@@ -75,8 +75,11 @@ class Interval:
 
     is_here = True
 
-    def __init__(self, step: Step, claim: Claim, settings: Settings) -> None:
+    def __init__(
+        self, step: Step, claim: Claim, settings: Settings, numbering: Numbering | None = None
+    ) -> None:
         self.step = step
+        self._numbering = numbering or Numbering()
         self.id = claim.interval.id
         self.slots = (claim.interval.slot_from, claim.interval.slot_to)
         self.name = f"{step.name}[{self.slots[0]}:{self.slots[1]}]"
@@ -215,6 +218,7 @@ class Interval:
                 claim.position,
                 before,
                 most_bytes=self.settings.bundle_bytes,
+                numbering=self._numbering,
             )
 
     def attach(

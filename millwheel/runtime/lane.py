@@ -795,7 +795,7 @@ class Lane:
         sent = clock.monotonic()
         await self._port.commit(commit)
         self._engine.observer.commit_durable(clock.monotonic() - sent)
-        self._recovery.commit_durable()
+        self._recovery.commit_durable(bundle)
         self._settle(bundle, commit)
 
     def _settle(self, bundle: Bundle, commit: Commit) -> None:

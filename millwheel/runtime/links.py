@@ -115,6 +115,10 @@ class Links:
         self._spoilt: set[tuple[str, bool]] = set()
         """Peers that sent garbage, with whether the link was outgoing: that was logged."""
         self._closing = False
+        self._refuses = False
+        """The worker starts over."""
+        self._incarnation = ""
+        """Of the store's server, as this worker knows it."""
         self.address = ""
         self._log = structlog.get_logger().bind(
             pipeline=identity.pipeline, worker=identity.worker[:8]
@@ -122,15 +126,30 @@ class Links:
 
     # -- life ---------------------------------------------------------------------
 
-    async def start(self, handler: Handler) -> None:
+    async def start(self, handler: Handler, incarnation: str = "") -> None:
         """Listen, and keep connections alive.
 
         Raises:
             UsageError: it cannot, or must not, listen there.
         """
         self._handler = handler
+        self._incarnation = incarnation
         self.address = await self._medium.listen(self._admit, self._limits.greeting_seconds)
         self._keeper = asyncio.create_task(self._keep())
+
+    def hang_up(self) -> None:
+        """End all links, and refuse others until `begin_again`."""
+        self._refuses = True
+        for link in list(self._outgoing.values()):
+            link.close()
+        for connection in list(self._connections):
+            connection.end("closed", "the worker starts over")
+
+    def begin_again(self, handler: Handler, incarnation: str) -> None:
+        """Take links again, for another handler, after `hang_up`."""
+        self._handler = handler
+        self._incarnation = incarnation
+        self._refuses = False
 
     def link(self, worker: str, address: str) -> Link:
         """A link to a worker, which connects by itself until it is closed."""
@@ -212,7 +231,7 @@ class Links:
 
     def _connection(self, expected: str | None, remote: str = "nowhere") -> Connection:
         nonce = secrets.token_bytes(NONCE_BYTES)
-        greeting = Greeting(self._identity, nonce, expected=expected)
+        greeting = Greeting(self._identity, nonce, expected=expected, incarnation=self._incarnation)
         return Connection(self, greeting, self._clock, self._limits, remote)
 
     def _admit(self, remote: str) -> Connection:
@@ -233,6 +252,8 @@ class Links:
         self._all_gone.clear()
         if self._closing:
             connection.end("closed", "the worker stops")
+        elif self._refuses:
+            connection.end("closed", "the worker starts over; come again")
         elif not connection.welcome:
             connection.end("refused", TOO_MANY)
 
@@ -264,6 +285,8 @@ class Links:
             return
         # Not at once: it may be that the handler is sending just now.
         asyncio.get_running_loop().call_soon(self._tell_down, link, str(end))
+        if link.outgoing and end.kind == "refused":
+            asyncio.get_running_loop().call_soon(self._tell_refused, link)
         over = self._over.get(connection)
         if over is not None:
             over.set()
@@ -286,6 +309,10 @@ class Links:
             link.handler_knows = False
             assert self._handler is not None
             self._handler.link_down(link, reason)
+
+    def _tell_refused(self, link: WorkerLink) -> None:
+        assert self._handler is not None
+        self._handler.link_refused(link)
 
     # -- logs ---------------------------------------------------------------------
 

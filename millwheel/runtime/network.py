@@ -88,6 +88,10 @@ class Handler(Protocol):
         """
         ...
 
+    def link_refused(self, link: Link) -> None:
+        """The other worker refused this outgoing link, or was refused: one of them may be wrong."""
+        ...
+
 
 class Network(Protocol):
     """Where links come from."""
@@ -97,12 +101,20 @@ class Network(Protocol):
         """Where others reach this worker; known once it has started."""
         ...
 
-    async def start(self, handler: Handler) -> None:
-        """Listen.
+    async def start(self, handler: Handler, incarnation: str = "") -> None:
+        """Listen. Links come up only to workers that know the same `incarnation` of the store.
 
         Raises:
             UsageError: it cannot, or must not, listen there.
         """
+        ...
+
+    def hang_up(self) -> None:
+        """End all links, and refuse others until `begin_again`."""
+        ...
+
+    def begin_again(self, handler: Handler, incarnation: str) -> None:
+        """Take links again, for another handler, after `hang_up`."""
         ...
 
     def link(self, worker: str, address: str) -> Link:

@@ -9,7 +9,7 @@ code wrote is cut in halves until the item at fault stands alone (decision 3; de
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from millwheel.errors import (
@@ -18,6 +18,7 @@ from millwheel.errors import (
     Fenced,
     OutputFull,
     StatementError,
+    StatementRace,
     StoreUnavailable,
 )
 from millwheel.model import Delivery
@@ -29,11 +30,19 @@ if TYPE_CHECKING:
     from millwheel.runtime.engine import Engine
     from millwheel.runtime.lane import Lane
 
+Name = bytes | tuple[bytes, str, str] | int
+"""Of something that a commit carries: a record's id, a timer, or an interval without either."""
+
 Suspect = tuple[Interval, Item]
 """One of the items of a commit that was refused for what user code wrote."""
 
 PASSING = (StoreUnavailable, CommitUnknown, OutputFull)
 """A commit that failed by one of these is tried again, for as long as patience with the store lasts."""
+
+Todo = deque[tuple[list[Suspect], Exception | None]]
+"""Parts of a refused commit, and why one is given up; None: it is to be run."""
+
+Split = Callable[[list[Suspect], Exception], None]
 
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 2.0
@@ -49,7 +58,9 @@ class Recovery:
         self._lane = lane
         self._engine = engine
         self.under_way = False
-        self._failing_since: float | None = None
+        self._failing: dict[Name, float] = {}
+        """What has failed to become durable, and since when. Patience is for each record: commits of
+        other records that go well in between say nothing of one that always fails."""
         self._recovered_at = 0.0
         self._commit_began = 0.0
         self._pause = FIRST_PAUSE_SECONDS
@@ -58,9 +69,11 @@ class Recovery:
         """A commit is about to be tried."""
         self._commit_began = self._engine.clock.monotonic()
 
-    def commit_durable(self) -> None:
-        """It went well: whatever fails next is another outage."""
-        self._failing_since = None
+    def commit_durable(self, bundle: Bundle) -> None:
+        """It went well: if any of it fails again, that is another outage."""
+        if self._failing:
+            for name in (*names_of(bundle), *(interval.id for interval in bundle.works)):
+                self._failing.pop(name, None)
 
     async def recover(self, failed: Bundle, error: Exception) -> None:
         """Drop the failed bundle and everything after it, and start from what is durable."""
@@ -68,7 +81,7 @@ class Recovery:
         engine.log.warning("commit_failed", lane=self._lane.number, error=str(error))
         self.under_way = True
         if not isinstance(error, (StatementError, Fenced)):
-            await self._wait_after(error)
+            error = await self._wait_after(error, names_of(failed))
         suspects = failed.items() if isinstance(error, StatementError) else []
         if isinstance(error, StatementError):
             for interval, work in failed.works.items():
@@ -86,29 +99,24 @@ class Recovery:
         if not engine.stopping:
             self._lane.run_on()
 
-    async def _wait_after(self, error: Exception) -> None:
-        """Back off, longer each time, until patience with the store is at an end; see which buckets
+    async def _wait_after(self, error: Exception, names: Sequence[Name]) -> Exception:
+        """Back off, longer each time, until patience with what failed is at an end; see which buckets
         there are, if one was missed.
 
+        Returns:
+            The error to act on: a race that some user's statement never wins counts against its record.
+
         Raises:
-            StoreUnavailable, OutputFull: commits have failed for longer than that.
+            StoreUnavailable, OutputFull: some of it has failed for longer than that.
         """
         clock = self._engine.clock
         if isinstance(error, OutputFull):
             await self._wait_for_room(error)
-            return
-        if (
-            self._failing_since is None
-            or self._commit_began - self._recovered_at > OUTAGE_GAP_SECONDS
-        ):
-            self._failing_since = clock.monotonic()
-            self._pause = FIRST_PAUSE_SECONDS
-        patience = self._engine.settings.store_patience_seconds
-        if clock.monotonic() - self._failing_since > patience:
-            if isinstance(error, OutputFull):
-                raise OutputFull(
-                    f"{error} (tried for {patience:.0f} s). Then start again"
-                ) from error
+            return error
+        if self._is_overdue(error, names):
+            if isinstance(error, StatementRace):
+                return StatementError(str(error))
+            patience = self._engine.settings.store_patience_seconds
             raise StoreUnavailable(
                 f"commits have failed for {patience:.0f} s: {error}. Nothing is lost: start again "
                 "when the store is well"
@@ -117,6 +125,20 @@ class Recovery:
         self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
         if isinstance(error, BucketGone):
             await self._engine.patiently(self._engine.buckets.load)
+        return error
+
+    def _is_overdue(self, error: Exception, names: Sequence[Name]) -> bool:
+        """Note what has failed; whether patience with some of it is at an end."""
+        now = self._engine.clock.monotonic()
+        patience = self._engine.settings.store_patience_seconds
+        if self._commit_began - self._recovered_at > OUTAGE_GAP_SECONDS:
+            self._failing.clear()
+        if self._failing.keys().isdisjoint(names):
+            self._pause = FIRST_PAUSE_SECONDS
+        since = min((self._failing.setdefault(name, now) for name in names), default=now)
+        for name in [name for name, at in self._failing.items() if at < now - 2 * patience]:
+            del self._failing[name]  # its interval is elsewhere by now
+        return now - since > patience
 
     async def _wait_for_room(self, error: OutputFull) -> None:
         """Back off, longer each time, until patience is at an end. It counts from the first failure of
@@ -214,7 +236,7 @@ class Recovery:
             error: None if they were refused in the company of others, whose fault it may be: a
                 numbered bundle's, or of intervals that are gone.
         """
-        todo: deque[tuple[list[Suspect], Exception | None]] = deque()
+        todo: Todo = deque()
         tries: Counter[int] = Counter()
 
         def split(segment: list[Suspect], refused: Exception) -> None:
@@ -242,26 +264,35 @@ class Recovery:
                 else:
                     await self._run_apart(segment, watermarks)
             except StatementError as once_more:
-                await self._start_over([*segment, *(pair for part, _ in todo for pair in part)])
-                here = self._still_here(segment)
-                if len(here) == len(segment):
-                    split(segment, once_more)
-                elif here:
-                    todo.appendleft((here, None))
+                await self._refused(segment, once_more, todo, split)
             except (*PASSING, Fenced) as delay:
                 # What became of it is for dedup to find out: all go back to the queues.
+                if not isinstance(delay, Fenced):
+                    acted_on = await self._wait_after(delay, [name_of_item(i) for _, i in segment])
+                    if isinstance(acted_on, StatementError):
+                        await self._refused(segment, acted_on, todo, split)
+                        continue
                 given_up = self._not_again(segment, delay)
                 again = {id(delivery) for delivery in given_up}
                 rest = [pair for pair in segment if id(pair[1]) not in again]
                 rest += [pair for part, _ in todo for pair in part]
-                if not isinstance(delay, Fenced):
-                    await self._wait_after(delay)
                 await self._start_over(rest, given_up)
                 rest = self._still_here(rest)
                 for interval in dict.fromkeys(interval for interval, _ in rest):
                     records = [i for of, i in rest if of is interval and isinstance(i, Delivery)]
                     interval.intake.extendleft(reversed(records))
                 return
+
+    async def _refused(
+        self, segment: list[Suspect], error: StatementError, todo: Todo, split: Split
+    ) -> None:
+        """Some items were refused once more: cut them in halves, unless some are gone meanwhile."""
+        await self._start_over([*segment, *(pair for part, _ in todo for pair in part)])
+        here = self._still_here(segment)
+        if len(here) == len(segment):
+            split(segment, error)
+        elif here:
+            todo.appendleft((here, None))
 
     async def _run_apart(self, segment: list[Suspect], watermarks: dict[Interval, int]) -> None:
         """Run some items and commit them, with nothing else of the lane in between; user code has
@@ -293,3 +324,20 @@ class Recovery:
         effects = give_up(interval, item, error, attempts, self._engine.now())
         self._lane.finish(interval, state, [item], effects, [])
         await self._lane.commit_open()
+
+
+def names_of(bundle: Bundle) -> list[Name]:
+    """What tells everything in a bundle from all else, whatever else is committed with it."""
+    found: list[Name] = []
+    for interval, work in bundle.works.items():
+        found += [name_of_item(item) for item in work.items]
+        if not work.items:
+            found.append(interval.id)
+    return found
+
+
+def name_of_item(item: Item) -> Name:
+    """What a record or timer is known by when it runs again."""
+    if isinstance(item, Delivery):
+        return item.id
+    return item.key_text, item.timer.kind, item.timer.tag

@@ -127,8 +127,8 @@ class Worker:
             beside = self._beside.services(engine, self._clock)
             await stack.enter_async_context(hosted(engine, beside))
             if await unless(stop, engine.start()):
-                engine.spawn(Placing(engine, Balancer(engine)).run(), "placing")
-                engine.spawn(LeaseGuard(engine).run(), "lease guard")
+                engine.attend(lambda it: Placing(it, Balancer(it)), "placing")
+                engine.attend(LeaseGuard, "lease guard")
                 await engine.run(stop, until_done=self._until_done)
         return engine.done.is_set()
 

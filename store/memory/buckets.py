@@ -8,7 +8,7 @@ import msgspec
 
 from millwheel.clock import Clock
 from millwheel.store.memory.tables import Tables
-from millwheel.store.port import EARLY_CLOSE_MICROS, Bucket
+from millwheel.store.port import CLOSE_AHEAD_MICROS, Bucket
 
 
 class Buckets:
@@ -32,12 +32,27 @@ class Buckets:
             high = min((high, *(bucket.low for bucket in found if bucket.low > low)))
         return self._tables.create_bucket(family, log, begin, high)
 
+    def told_time(self) -> int:
+        """The clock's time, or that of the newest heartbeat if the clock has gone back."""
+        beats = (worker.heartbeat_at for worker in self._tables.workers.values())
+        return max(self._clock.now(), *beats, 0)
+
+    def _end_of_what_was_told(self) -> int:
+        """No worker goes by a later time than this before its next heartbeat or the end of its lease."""
+        now = self._clock.now()
+        ends = (
+            worker.heartbeat_at + int(worker.lease_seconds * 1e6)
+            for worker in self._tables.workers.values()
+            if worker.heartbeat_at > now
+        )
+        return max(now, *ends, 0)
+
     def close(self, bucket: int, high: int) -> Bucket | None:
         found = self._tables.buckets.get(bucket)
         if found is None:
             return None
         row = found.row
-        high = max(high, self._clock.now() + EARLY_CLOSE_MICROS)
+        high = max(high, self._end_of_what_was_told() + CLOSE_AHEAD_MICROS)
         newest = max(b.low for b in self.live() if (b.family, b.log) == (row.family, row.log))
         if row.low < high < row.high and row.low == newest:
             found.row = replace(row, high=high)

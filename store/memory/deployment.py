@@ -51,6 +51,7 @@ def deploy(
         sinks.check(wanted)
     if not tables.generations:
         tables.create_bucket("time", 0, 0, bucket_high)
+        tables.deployed_in = tables.incarnation
     if admission.begins:
         _begin(tables, admission, code, nodes, streams, stamp)
     sinks.add(wanted)
@@ -61,6 +62,7 @@ def deploy(
         admission.generation,
         ever,
         admission.rekeyed,
+        is_first=tables.deployed_in == tables.incarnation,
     )
 
 

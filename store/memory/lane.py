@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,11 +14,18 @@ from millwheel.errors import (
     InvariantBroken,
     StatementError,
     StoreUnavailable,
+    StoreWentBack,
 )
 from millwheel.store.memory.faults import Faults
 from millwheel.store.memory.sinks import TableSinks, refusal
 from millwheel.store.memory.tables import BucketTables, CommitRow, Tables
-from millwheel.store.port import Commit, IntervalCommit, StateChange, StoredProduction
+from millwheel.store.port import (
+    ANOTHER_CHAIN,
+    Commit,
+    IntervalCommit,
+    StateChange,
+    StoredProduction,
+)
 
 Refuse = Callable[[str, Sequence[Any]], str | None]
 
@@ -27,19 +34,16 @@ class MemoryLane:
     """One ordered chain of commits to a `MemoryStore`. Not for concurrent use.
 
     Args:
-        called: awaited with the name of the method, as for those of the store.
         apply: what the server does with a commit.
+        lives: whether the server is the one that the lane was opened to.
     """
 
     def __init__(
-        self,
-        faults: Faults,
-        called: Callable[[str], Awaitable[None]],
-        apply: Callable[[Commit], None],
+        self, faults: Faults, apply: Callable[[Commit], None], lives: Callable[[], bool]
     ) -> None:
         self._faults = faults
-        self._called = called
         self._apply = apply
+        self._lives = lives
         self._connected = True
         self._busy = False
 
@@ -50,10 +54,12 @@ class MemoryLane:
         self._busy = True
         faults = self._faults
         try:
-            await self._called("commit")
+            await asyncio.sleep(0)
+            if faults.before_call is not None:
+                await faults.before_call("commit")
             if faults.before_commit is not None:
                 await faults.before_commit(commit)
-            self._apply(commit)
+            self._apply_if_it_lives(commit)
             if faults.after_commit is not None:
                 await faults.after_commit(commit)
             await asyncio.sleep(0)
@@ -62,6 +68,11 @@ class MemoryLane:
             raise
         finally:
             self._busy = False
+
+    def _apply_if_it_lives(self, commit: Commit) -> None:
+        if not self._lives():
+            raise CommitUnknown("the connection was lost while a commit was on the wire")
+        self._apply(commit)
 
     async def close(self) -> None:
         await asyncio.sleep(0)
@@ -118,16 +129,14 @@ def check_fence(commit: Commit, tables: Tables) -> None:
     """Whether each interval is still its owner's, and the commit the next one of its chain.
 
     Raises:
-        Fenced: it is not.
+        Fenced: another owner has claimed one.
+        StoreWentBack: the commit before is missing.
     """
     for link in commit.intervals:
-        if not tables.is_current(link.interval_id, link.sequencer) or not _follows(
-            link, commit.bucket, tables
-        ):
-            raise Fenced(
-                "the commit was refused: another owner has claimed the interval, or the "
-                "commit before this one is missing"
-            )
+        if not tables.is_current(link.interval_id, link.sequencer):
+            raise Fenced("the commit was refused: another owner has claimed the interval")
+    if not all(_follows(link, commit.bucket, tables) for link in commit.intervals):
+        raise StoreWentBack(ANOTHER_CHAIN)
 
 
 def _follows(link: IntervalCommit, bucket: int, tables: Tables) -> bool:

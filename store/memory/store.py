@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from millwheel.clock import Clock, SystemClock
-from millwheel.errors import PlacementRefused, StoreError
+from millwheel.errors import PlacementRefused, StoreError, StoreWentBack
 from millwheel.model import is_derived, log_and_number, name_of
 from millwheel.sinks import Table
 from millwheel.store.memory import administration, deployment, lane, views
@@ -34,6 +34,7 @@ from millwheel.store.port import (
     BucketView,
     Claim,
     Commit,
+    DeadLetter,
     Deployment,
     FoundPartition,
     Heartbeat,
@@ -51,6 +52,9 @@ from millwheel.store.port import (
 Taken = tuple[dict[int, int], dict[int, int]]
 """Of a claim: per interval what its sequencer was raised to, and its new log."""
 
+Saved = tuple[dict[str, Any], dict[str, Any]]
+"""The tables of the engine, and those of sinks."""
+
 PAGE_ROWS = 2000
 """Productions read back between two looks at the event loop."""
 
@@ -67,9 +71,6 @@ class MemoryStore:
         self.tables = Tables(name)
         """What is stored, for a test to look into; only the table sinks keep theirs themselves."""
         self.faults = Faults()
-        self.dead_letters = self.tables.dead_letters
-        self.statements = self.tables.statements
-        """What `ctx.execute` asked for, in the order of the commits; nothing is run."""
         self.dead_workers: set[str] = set()
         """Workers whose process a test declares dead."""
         self.snapshot_seconds = 0.0
@@ -82,13 +83,49 @@ class MemoryStore:
         self._leadership = Leadership(self.tables, self._clock)
         self._versions: dict[str, int] = {}
         """Of the streams, as the code of this object writes them."""
+        self._incarnation: int | None = None
+        """The first incarnation of the server that this object has met."""
 
     def another(self) -> MemoryStore:
         """The same store, as another process sees it: its leadership and code are its own."""
         twin = copy.copy(self)
         twin._leadership = Leadership(self.tables, self._clock)
         twin._versions = {}
+        twin._incarnation = None
         return twin
+
+    @property
+    def dead_letters(self) -> list[DeadLetter]:
+        """What was given up on."""
+        return self.tables.dead_letters
+
+    @property
+    def statements(self) -> list[tuple[str, Sequence[Any]]]:
+        """What `ctx.execute` asked for, in the order of the commits; nothing is run."""
+        return self.tables.statements
+
+    def saved(self) -> Saved:
+        """All that is stored now; see `come_back_as`."""
+        leader, self.tables.leader = self.tables.leader, None  # advisory locks are not stored
+        try:
+            return copy.deepcopy((vars(self.tables), vars(self._sinks)))
+        finally:
+            self.tables.leader = leader
+
+    def come_back_as(self, saved: Saved) -> None:
+        """Let the server crash, lose every commit after `saved`, and come back."""
+        incarnation = self.tables.incarnation
+        tables, sinks = copy.deepcopy(saved)
+        vars(self.tables).update(tables)
+        vars(self._sinks).update(sinks)
+        self.tables.incarnation = incarnation + 1
+
+    async def incarnation(self) -> str:
+        await self._called("incarnation")
+        return str(self._incarnation)
+
+    def begin_again(self) -> None:
+        self._incarnation = None
 
     async def close(self) -> None:
         """Let the leadership go, and nothing else: other engines may still be using the store."""
@@ -99,6 +136,10 @@ class MemoryStore:
         await asyncio.sleep(0)
         if self.faults.before_call is not None:
             await self.faults.before_call(name)
+        if self._incarnation is None:
+            self._incarnation = self.tables.incarnation
+        elif self._incarnation != self.tables.incarnation:
+            raise StoreWentBack("the server has lost commits")
 
     # -- deploy -------------------------------------------------------------------
 
@@ -154,9 +195,11 @@ class MemoryStore:
         await self._called("register_worker")
         self._workers.register(worker, lease_seconds, address, generation)
 
-    async def heartbeat(self, worker: str, lease_seconds: float, load: dict[str, Any]) -> Heartbeat:
+    async def heartbeat(
+        self, worker: str, lease_seconds: float, load: dict[str, Any], stamp: int = 0
+    ) -> Heartbeat:
         await self._called("heartbeat")
-        self._workers.heartbeat(worker, lease_seconds, load)
+        self._workers.heartbeat(worker, lease_seconds, load, stamp)
         return Heartbeat(self._clock.now())
 
     async def stop_worker(self, worker: str) -> None:
@@ -259,7 +302,8 @@ class MemoryStore:
 
     async def open_lane(self) -> MemoryLane:
         await self._called("open_lane")
-        return MemoryLane(self.faults, self._called, self.apply)
+        incarnation = self.tables.incarnation
+        return MemoryLane(self.faults, self.apply, lambda: self.tables.incarnation == incarnation)
 
     def apply(self, commit: Commit) -> None:
         """What the server does with a commit: all of it in one go, or an error and nothing.
@@ -407,7 +451,7 @@ class MemoryStore:
 
     async def view_buckets(self) -> BucketView:
         await self._called("view_buckets")
-        return BucketView(self._clock.now(), self._buckets.live())
+        return BucketView(self._buckets.told_time(), self._buckets.live())
 
     async def open_bucket(self, family: str, log: int, low: int, high: int) -> Bucket:
         await self._called("open_bucket")

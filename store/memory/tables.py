@@ -53,6 +53,9 @@ class Worker:
     number: int
     lease_until: float
     load: dict[str, Any]
+    lease_seconds: float
+    heartbeat_at: int
+    """Microseconds of the store's clock; never goes back."""
     address: str = ""
     generation: int = 1
     stopped: bool = False
@@ -137,6 +140,10 @@ class Tables:
 
     def __init__(self, pipeline: str) -> None:
         self.pipeline = pipeline
+        self.incarnation = 1
+        """Raised when the server comes back as it was before (`MemoryStore.come_back_as`)."""
+        self.deployed_in: int | None = None
+        """In which incarnation first."""
         self.generations: list[Generation] = []
         self.computations: dict[str, Node] = {}
         """By name, also those that were removed."""

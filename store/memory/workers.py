@@ -13,6 +13,11 @@ from millwheel.store.port import OtherWorker, PlacedWorker
 FORGET_WORKERS_SECONDS = 86_400.0
 """A worker whose lease ended so long ago is forgotten when another registers."""
 
+ENDED = (
+    "somebody ended this worker, or it was silent for so long that it was forgotten; it must let go of "
+    "everything"
+)
+
 HOST = "memory"
 """The machine that all workers of such a store run on."""
 
@@ -26,23 +31,38 @@ class Workers:
 
     def register(self, worker: str, lease_seconds: float, address: str, generation: int) -> None:
         now = self._clock.monotonic()
+        known = self._tables.workers.get(worker)
+        if known is not None and known.stopped:
+            raise Fenced(ENDED)
         workers = self._tables.workers = {
             id_: other
             for id_, other in self._tables.workers.items()
             if other.lease_until >= now - FORGET_WORKERS_SECONDS
         }
-        number = self._tables.next_number()
-        workers[worker] = Worker(number, now + lease_seconds, {}, address, generation)
+        number = self._tables.next_number() if known is None else known.number
+        beat = self._clock.now() if known is None else max(known.heartbeat_at, self._clock.now())
+        workers[worker] = Worker(
+            number, now + lease_seconds, {}, lease_seconds, beat, address, generation
+        )
+        self.cut_leases()
 
-    def heartbeat(self, worker: str, lease_seconds: float, load: dict[str, Any]) -> None:
+    def heartbeat(
+        self, worker: str, lease_seconds: float, load: dict[str, Any], stamp: int
+    ) -> None:
         found = self._tables.workers.get(worker)
         if found is None or found.stopped:
-            raise Fenced(
-                "somebody ended this worker, or it was silent for so long that it was forgotten; "
-                "it must let go of everything"
-            )
+            raise Fenced(ENDED)
         found.lease_until = self._clock.monotonic() + lease_seconds
+        found.lease_seconds = lease_seconds
+        found.heartbeat_at = max(found.heartbeat_at, self._clock.now(), stamp)
         found.load = plain(load)
+        self.cut_leases()
+
+    def cut_leases(self) -> None:
+        """No lease ends later than its length from now."""
+        now = self._clock.monotonic()
+        for worker in self._tables.workers.values():
+            worker.lease_until = min(worker.lease_until, now + worker.lease_seconds)
 
     def stop(self, worker: str) -> None:
         found = self._tables.workers.get(worker)

@@ -1,7 +1,10 @@
 -- Renews a worker's lease, unless somebody ended it. The database's clock decides on leases,
--- nobody else's; it is told, so that all workers stamp by it.
+-- nobody else's; its time is returned, so that all workers stamp by it. The time of the heartbeat never
+-- goes back and is not before the newest stamp that the worker has given: buckets that are closed early
+-- go by it where the clock went back (close_bucket.sql).
 UPDATE {worker}
-SET heartbeat_at = now(), lease_until = now() + %(lease_seconds)s * interval '1 second',
+SET heartbeat_at = greatest(heartbeat_at, now(), to_timestamp(%(stamp)s::bigint / 1e6)),
+    lease_until = now() + %(lease_seconds)s * interval '1 second', lease_seconds = %(lease_seconds)s,
     backends = %(backends)s::jsonb, load = %(load)s::jsonb
 WHERE id = %(id)s AND NOT stopped
 RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint

@@ -1,9 +1,16 @@
--- Registers a worker with a fresh lease, by the database's clock.
-INSERT INTO {worker} (
-    id, host, pid, pid_started, started_at, heartbeat_at, lease_until, stopped, backends, load,
-    address, generation
+-- Registers a worker with a fresh lease, by the database's clock; one that starts over, again, unless
+-- it was ended meanwhile.
+INSERT INTO {worker} AS w (
+    id, host, pid, pid_started, started_at, heartbeat_at, lease_until, lease_seconds, stopped,
+    backends, load, address, generation
 )
 VALUES (
     %(id)s, %(host)s, %(pid)s, %(pid_started)s, now(), now(),
-    now() + %(lease_seconds)s * interval '1 second', false, '[]', '{{}}', %(address)s, %(generation)s
+    now() + %(lease_seconds)s * interval '1 second', %(lease_seconds)s, false, '[]', '{{}}',
+    %(address)s, %(generation)s
 )
+ON CONFLICT (id) DO UPDATE
+SET heartbeat_at = greatest(w.heartbeat_at, excluded.heartbeat_at),
+    lease_until = excluded.lease_until, lease_seconds = excluded.lease_seconds, backends = excluded.backends,
+    load = excluded.load, address = excluded.address, generation = excluded.generation
+WHERE NOT w.stopped

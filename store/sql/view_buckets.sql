@@ -1,5 +1,10 @@
--- All buckets, oldest first, with the time before which none had been closed early after this.
-SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, b.id, b.family, b.log, b.low, b.high
+-- All buckets, oldest first, with the time before which none had been closed early after this: the
+-- clock's, or that of the newest heartbeat if the clock has gone back.
+SELECT
+    (extract(epoch FROM greatest(
+        clock_timestamp(), (SELECT max(w.heartbeat_at) FROM {worker} AS w)
+    )) * 1000000)::bigint,
+    b.id, b.family, b.log, b.low, b.high
 FROM (SELECT) AS once
 LEFT JOIN {bucket} AS b ON true
 ORDER BY b.family, b.log, b.low

@@ -58,6 +58,8 @@ class Snapshot:
     """How many rows there are of each account, and how many different ones."""
     acknowledged: dict[int, int] = field(default_factory=dict)
     """Rows of each partition of which the source was told that they are done: a prefix."""
+    incarnation: str | None = None
+    """Of the server; None: not asked, as it can lose nothing."""
     pending: int | None = None
     """Entries for the branches that are stored, and not known to have arrived; None: not asked."""
 
@@ -84,6 +86,8 @@ class Watcher:
         return found
 
     def _goes_back(self, now: Snapshot) -> list[Found]:
+        if now.incarnation != self._before.incarnation:
+            return []  # the server has lost its newest commits: what is left must agree with itself
         found = []
         for what in ("accounts", "branches", "ledger", "receipts"):
             after = getattr(now, what)

@@ -16,7 +16,7 @@ from tests.campaign.crew import Hand
 from tests.campaign.faults import NOBODY, Outcome, Scene, fault, on_one, until
 from tests.campaign.looker import connect
 from tests.campaign.reader import wait_for
-from tests.campaign.sites import Replicated, SmallDisk
+from tests.campaign.sites import Lagging, Replicated, SmallDisk, Stepping
 from tests.campaign.wire import FATES, Wire
 
 DOWN_SECONDS = 2.0
@@ -235,6 +235,48 @@ async def failover(scene: Scene) -> Outcome:
         went_on = await until(lambda: scene.pulse.commits > before, 40.0)
         await asyncio.to_thread(site.recover)
     return Outcome(went_on)
+
+
+@fault("failover that loses", "lagging", counts_as="crash")
+async def failover_that_loses(scene: Scene) -> Outcome:
+    """An asynchronous standby falls behind for up to two seconds; then the primary is killed, and the standby is promoted without its newest commits."""
+    site = scene.crew.site
+    assert isinstance(site, Lagging)
+    async with scene.site_lock:
+        before = scene.pulse.commits
+        try:
+            held = await asyncio.to_thread(site.hold_back)
+            await asyncio.sleep(scene.draw.uniform(0.2, 2))
+            lost = await asyncio.to_thread(site.newest) - held
+        except psycopg.OperationalError:  # it has just crashed
+            lost = 0
+        await asyncio.to_thread(site.fail_over)
+        went_on = await until(lambda: scene.pulse.commits > before, 40.0)
+        await asyncio.to_thread(site.recover)
+    return Outcome(went_on and lost > 0, f"{lost} bytes of WAL lost")
+
+
+async def _set_clock(scene: Scene, seconds: int) -> Outcome:
+    site = scene.crew.site
+    assert isinstance(site, Stepping)
+    async with scene.site_lock:
+        await asyncio.to_thread(site.set_clock, seconds)
+        before = scene.pulse.commits
+        went_on = await until(lambda: scene.pulse.commits > before, 40.0)
+        await asyncio.sleep(scene.draw.uniform(0, 4))
+    return Outcome(went_on, f"{seconds} s ahead")
+
+
+@fault("server clock back", "stepping")
+async def server_clock_back(scene: Scene) -> Outcome:
+    """The clock of the database's machine is set back by up to five minutes."""
+    return await _set_clock(scene, -round(scene.draw.uniform(3, 300)))
+
+
+@fault("server clock forward", "stepping")
+async def server_clock_forward(scene: Scene) -> Outcome:
+    """The clock of the database's machine is set forward by up to five minutes."""
+    return await _set_clock(scene, round(scene.draw.uniform(3, 300)))
 
 
 @fault("out of memory", "cgroup", counts_as="kill")

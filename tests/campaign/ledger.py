@@ -119,7 +119,7 @@ class Ledger:
                 machines=pair,
                 plant=run.plant,
             )
-            pulse, reader = Pulse(site.url), Reader(site.url, work)
+            pulse, reader = Pulse(site.url), Reader(site.url, work, loses=run.site == "lagging")
             scene = Scene(crew, pulse, self._draw, run.workers, pair, cable, group)
             pulse.start()
             try:

@@ -126,6 +126,12 @@ def one_round(number: int) -> list[Run]:
                             "kill": 1, "leave": 1}))  # fmt: skip
     runs.append(run("failover", site="replicated", rest=2.0, at_once=1, workers=3,
                     faults={"failover": 3, "kill": 1, "postgres": 1}))  # fmt: skip
+    runs.append(run("losses", site="lagging", rest=2.0, at_once=1, workers=3,
+                    faults={"failover that loses": 3, "kill": 1, "postgres": 1}))  # fmt: skip
+    runs.append(run("server clock", site="stepping", rest=1.5, at_once=2, workers=3,
+                    bucket_seconds=4.0,
+                    faults={"server clock back": 3, "server clock forward": 2, "kill": 2,
+                            "suspend": 1, "postgres": 1}))  # fmt: skip
     runs.append(run("disk", site="small disk", rest=3.0, at_once=1, workers=3, seconds=45.0,
                     faults={"disk full": 3, "kill": 1}))  # fmt: skip
     runs.append(run("volume", workers=2, seconds=360.0, rest=8.0, at_once=1,

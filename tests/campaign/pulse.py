@@ -81,7 +81,7 @@ class Pulse(Looker):
             if beat is None:
                 self._beats[id_] = Beat(n, [now])
             elif n != beat.n:
-                self.commits += n - beat.n
+                self.commits += max(0, n - beat.n)  # a server that lost commits counts from before
                 beat.n = n
                 beat.times.append(now)
                 self.last = now

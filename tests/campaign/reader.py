@@ -39,6 +39,7 @@ POSITIONS = """
 SELECT slot_from, coalesce((position -> 'reader' ->> 'row')::bigint, 0) FROM latest_commits
 WHERE kind = 'injector'
 """
+INCARNATION = "SELECT coalesce((SELECT id::text FROM incarnation), '')"
 PENDING = "SELECT count(*) FROM pending_productions WHERE receiver = 'branches'"
 
 FINAL = """
@@ -64,12 +65,17 @@ LIMIT 50
 STRAY = "SELECT (SELECT count(*) FROM dead_letters), (SELECT count(*) FROM pending_productions)"
 
 
-def read(connection: psycopg.Connection[Any], work: Work, *, pending: bool) -> Snapshot:
-    """One snapshot, in a transaction of its own."""
+def read(
+    connection: psycopg.Connection[Any], work: Work, *, pending: bool, loses: bool = False
+) -> Snapshot:
+    """One snapshot, in a transaction of its own; of a server that `loses` commits, with its incarnation."""
     connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     try:
         connection.execute(LOCK.encode())
-        return read_within(connection, work, pending=pending)
+        found = read_within(connection, work, pending=pending)
+        if loses:
+            ((found.incarnation,),) = connection.execute(INCARNATION.encode()).fetchall()
+        return found
     finally:
         with contextlib.suppress(psycopg.Error):
             connection.execute("ROLLBACK")
@@ -101,8 +107,9 @@ class Reader(Looker):
 
     pause_seconds = 0.4
 
-    def __init__(self, url: str, work: Work) -> None:
+    def __init__(self, url: str, work: Work, *, loses: bool = False) -> None:
         super().__init__(url)
+        self._loses = loses
         self.looks = 0
         self.anomalies: Counter[str] = Counter()
         self.told: list[str] = []
@@ -118,7 +125,9 @@ class Reader(Looker):
                 self.told.append(f"look {self.looks}: {one}")
 
     def look(self, connection: psycopg.Connection[Any]) -> None:
-        snapshot = read(connection, self._work, pending=self.looks % PENDING_LOOKS == 0)
+        snapshot = read(
+            connection, self._work, pending=self.looks % PENDING_LOOKS == 0, loses=self._loses
+        )
         self.looks += 1
         self.last = snapshot
         self.note(self._watcher.look(snapshot))

@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -137,11 +138,17 @@ class SmallDisk(Plain):
 
 
 class Replicated:
-    """A primary, and a standby that has each commit before it is answered."""
+    """A primary, and a standby that has each commit before it is answered.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        programs: the directory of Postgres' programs; None: as an embedded store finds them.
+    """
+
+    synchronous = True
+
+    def __init__(self, directory: Path, programs: Path | None = None) -> None:
         self._account = server_account(os.geteuid(), decided=False)
-        self._programs = find_binaries(self._account).directory
+        self._programs = programs or find_binaries(self._account).directory
         if not (self._programs / "pg_basebackup").exists():
             raise Refused(f"there is no pg_basebackup in {self._programs}")
         self._site = directory / "store"
@@ -190,7 +197,7 @@ class Replicated:
         may have ended when the primary crashed."""
         try:
             with self._connect(self._primary) as connection:
-                self._wait(connection, "sync_state = 'sync'")
+                self._wait(connection, self._followed)
         except (TimeoutError, psycopg.OperationalError):
             self.start()
             self.recover()
@@ -219,11 +226,16 @@ class Replicated:
         shutil.rmtree(self._site, ignore_errors=True)
 
     @property
+    def _followed(self) -> str:
+        """What a standby is that may take the primary's place."""
+        return "sync_state = 'sync'" if self.synchronous else "state = 'streaming'"
+
+    @property
     def _other(self) -> str:
         return self._names[self._primary == self._names[0]]
 
     def _follow(self) -> None:
-        """Make the standby, and wait for it with each commit from then on."""
+        """Make the standby; if it is synchronous, each commit waits for it from then on."""
         self._run(
             "pg_basebackup", "-h", str(self._sockets(self._primary)), "-p", str(PORT), "-U", USER,
             "-D", str(self._data(self._other)), "-R", "-X", "stream", "-c", "fast", "--no-sync",
@@ -237,6 +249,8 @@ class Replicated:
         self._start(self._other)
         with self._connect(self._primary) as connection:
             self._wait(connection, "state = 'streaming'")
+            if not self.synchronous:
+                return
             connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
             connection.execute("SELECT pg_reload_conf()")
             self._wait(connection, "sync_state = 'sync'")
@@ -261,6 +275,11 @@ class Replicated:
             "-o", f"-p {PORT} -k {self._sockets(name)}",
         )  # fmt: skip
 
+    @property
+    def _variables(self) -> dict[str, str]:
+        """Of the environment of its programs."""
+        return {}
+
     def _data(self, name: str) -> Path:
         return self._sockets(name) / "data"
 
@@ -271,16 +290,112 @@ class Replicated:
         # To a file: a server that a program starts keeps what it was given open.
         done = self._account.run(
             ["/bin/sh", "-c", 'out=$(mktemp); "$@" >$out 2>&1; code=$?; cat $out; rm $out; exit $code',
-             "sh", self._programs / program, *words]
+             "sh", self._programs / program, *words],
+            variables=self._variables,
         )  # fmt: skip
         if done.returncode:
             raise Refused(f"{program} {' '.join(words)}: {done.stdout}{done.stderr}")
+
+
+class Lagging(Replicated):
+    """A primary, and a standby that commits do not wait for: what a failover loses is the newest."""
+
+    synchronous = False
+
+    def hold_back(self) -> int:
+        """Let nothing more come to the standby, as on a slow line; gives where that stands, in bytes."""
+        with self._connect(self._primary) as connection:
+            for (pid,) in connection.execute("SELECT pid FROM pg_stat_replication").fetchall():
+                os.kill(pid, signal.SIGSTOP)
+        return self.newest()
+
+    def newest(self) -> int:
+        """Where the primary's log of changes ends, in bytes."""
+        with self._connect(self._primary) as connection:
+            row = connection.execute(
+                "SELECT (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint"
+            ).fetchone()
+        assert row is not None
+        return int(row[0])
+
+
+SHIM = r"""
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+static volatile const int64_t *ahead;
+
+__attribute__((constructor)) static void begin(void) {
+    const char *path = getenv("CAMPAIGN_CLOCK");
+    int file = path ? open(path, O_RDONLY) : -1;
+    void *found = file < 0 ? MAP_FAILED : mmap(0, sizeof *ahead, PROT_READ, MAP_SHARED, file, 0);
+    if (found != MAP_FAILED) ahead = found;
+    if (file >= 0) close(file);
+}
+
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    int answer = syscall(SYS_clock_gettime, clock, now);
+    if (!answer && ahead && clock == CLOCK_REALTIME) now->tv_sec += *ahead;
+    return answer;
+}
+
+int gettimeofday(struct timeval *restrict now, void *restrict zone) {
+    struct timespec found;
+    int answer = clock_gettime(CLOCK_REALTIME, &found);
+    if (now) { now->tv_sec = found.tv_sec; now->tv_usec = found.tv_nsec / 1000; }
+    return answer;
+}
+
+time_t time(time_t *now) {
+    struct timespec found;
+    clock_gettime(CLOCK_REALTIME, &found);
+    if (now) *now = found.tv_sec;
+    return found.tv_sec;
+}
+"""
+"""Adds to the clock as many seconds as a file says."""
+
+
+class Stepping(Replicated):
+    """A server whose clock can be set, by a library that is loaded before all others; no standby."""
+
+    def __init__(self, directory: Path, programs: Path | None = None) -> None:
+        compiler = shutil.which("cc")
+        if compiler is None:
+            raise Refused("there is no C compiler (cc) to make the library that moves the clock")
+        self._library, self._clock = directory / "clock.so", directory / "clock"
+        source = directory / "clock.c"
+        source.write_text(SHIM)
+        do(compiler, "-shared", "-fPIC", "-O2", "-o", str(self._library), str(source))
+        self.set_clock(0)
+        super().__init__(directory, programs)
+
+    def set_clock(self, seconds: int) -> None:
+        """Let the server's clock be so far ahead of the machine's, or behind it."""
+        with self._clock.open("r+b" if self._clock.exists() else "wb") as file:
+            file.write(seconds.to_bytes(8, sys.byteorder, signed=True))
+        self._clock.chmod(0o644)
+
+    def _follow(self) -> None:
+        """Nobody does."""
+
+    @property
+    def _variables(self) -> dict[str, str]:
+        return {"LD_PRELOAD": str(self._library), "CAMPAIGN_CLOCK": str(self._clock)}
 
 
 SITES: dict[str, Callable[[Path], Site]] = {
     "plain": Plain,
     "small disk": SmallDisk,
     "replicated": Replicated,
+    "lagging": Lagging,
+    "stepping": Stepping,
 }
 
 

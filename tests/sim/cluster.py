@@ -6,7 +6,7 @@ import asyncio
 import gc
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
 from random import Random
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import structlog
 
@@ -25,12 +25,13 @@ from tests.sim.pipelines import make_pipeline
 from tests.sim.scenario import Act, Member, Scenario
 from tests.sim.server import Database, Server, Trouble
 from tests.sim.violation import Violation
-from tests.sim.wire import store
+from tests.sim.wire import Wire, store
 from tests.test_runtime_world import at
 
 MOST_WORKERS = 4
 NOBODY = 1000
 """The number of a worker that never works."""
+ELSEWHERE = 500
 LIMIT_SECONDS = 300.0
 """Within which everything is done, once nothing goes wrong any more."""
 STILL_SECONDS = 15.0
@@ -41,6 +42,8 @@ TURN_SECONDS = 0.01
 """Between two looks at how many commits there are."""
 RESTART_SECONDS = 1.0
 """After which a worker that could not reach the store is started again, as systemd would."""
+LOST_SECONDS = 0.1
+"""For which a server that crashes is away."""
 MOST_STEPS = 2_000_000
 """Of one run; more means that something goes round in circles."""
 
@@ -62,14 +65,19 @@ class Cluster:
         self.tapes = tapes or [Tape(number) for number in range(len(self._owners))]
         self._arrivals = plan.arrivals()
         self._fed = [0] * len(self.tapes)
+        self._first = 0 if tapes is None else ELSEWHERE
+        """The number of the first worker: those of another cluster are others."""
         self._closing = False
         self._closed = False
-        self.database = Database("graph", clock=LoopClock())
+        self._clock = LoopClock()
+        """The server's."""
+        self.database = Database("graph", clock=self._clock)
         self.server = Server(self.database, Random(scenario.seed + 1), monitor)
         self._sky = Sky(Weather(Random(scenario.seed + 2), delay=0.01), monitor)
         self._ether = Ether(LoopClock(), self._sky)
         self._plays: list[asyncio.Task[None]] = []
         monitor.watch(self.database, self.tapes, make_pipeline(scenario, self.tapes).graph())
+        monitor.is_current = self._is_current
 
     # -- the course of things -----------------------------------------------------
 
@@ -187,7 +195,7 @@ class Cluster:
         return [worker for worker in self.workers if worker.is_there]
 
     def _join(self, member: Member) -> None:
-        number = len(self.workers)
+        number = self._first + len(self.workers)
         machine = self._machines.machine(f"w{number}")
         database = self.database.another()
         assert isinstance(database, Database)
@@ -281,10 +289,28 @@ class Cluster:
             self._for_a_while(lambda: blocked.add(way), lambda: blocked.discard(way), how)
         elif what == "away":
             self._for_a_while(self.server.go_away, self.server.come_back, how)
+        elif what == "step":
+            self._clock.stepped += how
+        elif what == "lose":
+            self._play(self._lose(how))
         elif what == "storm":
             self._for_a_while(self._worsen_calls, self._ease_calls, how)
         elif what in ("move", "split", "merge"):
             self._play(self._wish(act))
+
+    async def _lose(self, seconds: float) -> None:
+        """The server crashes in so many seconds, and what took effect until then is lost."""
+        saved, ledger = self.database.saved(), self.monitor.ledger.saved()
+        await asyncio.sleep(seconds)
+        self.monitor.note("server", f"loses what it did in {seconds:g} seconds")
+        self.server.crash(saved)
+        self.monitor.ledger.go_back(ledger)
+        await asyncio.sleep(LOST_SECONDS)
+        self.server.come_back()
+
+    def _is_current(self, name: str) -> bool:
+        """Whether a worker has met the server as it is now."""
+        return all(cast(Wire, w.store).is_current for w in self.workers if w.name == name)
 
     def _play(self, work: Coroutine[Any, Any, None]) -> None:
         self._plays.append(asyncio.ensure_future(work))

@@ -47,6 +47,14 @@ EVENTS: tuple[Event, ...] = (
     "stall", "mute", "mute", "cut", "part", "deaf", "away", "storm", "move", "move", "split", "split", "merge",
 )  # fmt: skip
 
+LOSES = 0.25
+"""The share of scenarios with a server that loses commits."""
+
+STEPS = 0.15
+"""The share of scenarios with a server whose clock is set."""
+
+STEP_SECONDS = (-300.0, -30.0, -4.0, -1.0, 30.0, 300.0)
+
 MANY_LANES = 8
 HAND_OVERS: tuple[Event, ...] = ("crash", "crash", "vanish", "leave", "move", "move", "join")
 
@@ -81,7 +89,35 @@ def draw(seed: int) -> Scenario:
         chance.random() < 0.75,
         seed,
     )
-    return _under_load(chance, scenario) if chance.random() < 0.5 else scenario
+    scenario = _under_load(chance, scenario) if chance.random() < 0.5 else scenario
+    return _stepping(Random(~seed * 2), _losing(Random(~seed), scenario))
+
+
+def _stepping(chance: Random, scenario: Scenario) -> Scenario:
+    """The same with a server whose clock is set, once; mostly as it is."""
+    if chance.random() > STEPS:
+        return scenario
+    at, commits = round(chance.random() * SPAN_SECONDS, 3), None
+    if under_load := any(act.commits is not None for act in scenario.acts):
+        at, commits = SPAN_SECONDS, chance.randrange(5, 160)
+    acts = [*scenario.acts, Act(at, "step", 0, chance.choice(STEP_SECONDS), commits)]
+    acts.sort(key=lambda act: (act.commits or 0) if under_load else act.at)
+    return replace(scenario, acts=tuple(acts))
+
+
+def _losing(chance: Random, scenario: Scenario) -> Scenario:
+    """The same with a server that loses its newest commits, once or twice; mostly as it is."""
+    if chance.random() > LOSES:
+        return scenario
+    acts = list(scenario.acts)
+    under_load = any(act.commits is not None for act in acts)
+    for _ in range(chance.choice([1, 1, 2])):
+        at, commits = round(chance.random() * SPAN_SECONDS, 3), None
+        if under_load:
+            at, commits = SPAN_SECONDS, chance.randrange(5, 160)
+        acts.append(Act(at, "lose", 0, chance.choice([0.05, 0.3, 1.0, 3.0]), commits))
+    acts.sort(key=lambda act: (act.commits or 0) if under_load else act.at)
+    return replace(scenario, acts=tuple(acts))
 
 
 def _under_load(chance: Random, scenario: Scenario) -> Scenario:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -69,6 +70,12 @@ EntryName = tuple[int, int, bytes, str]
 """(slot, computation, key, entry)"""
 
 
+ELSEWHERE = frozenset(
+    ("scenario", "plan", "tapes", "graph", "nodes", "_tables", "closing", "commits", "losses")
+)
+"""What a ledger knows that is not in the store, and how many commits there were."""
+
+
 class Ledger:
     """What has taken effect."""
 
@@ -110,11 +117,24 @@ class Ledger:
         self.read_at: dict[int, float] = {}
         """Interval -> when a claim has read it last, by virtual time."""
         self.commits = 0
+        self.losses = 0
+        """How often the server has lost commits."""
         self.closing = False
         """The sources have ended."""
         self.tapes: Sequence[Tape] = ()
         self._tables: Tables | None = None
         self._ready = False
+
+    # -- a server that loses what took effect ----------------------------------------
+
+    def saved(self) -> dict[str, Any]:
+        """All that is written down now, but for what no server can lose."""
+        return deepcopy({name: of for name, of in vars(self).items() if name not in ELSEWHERE})
+
+    def go_back(self, saved: dict[str, Any]) -> None:
+        """What was written down since was lost by the server."""
+        vars(self).update(deepcopy(saved))
+        self.losses += 1
 
     # -- the graph ----------------------------------------------------------------
 

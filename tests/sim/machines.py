@@ -29,10 +29,12 @@ class LoopClock:
 
     def __init__(self, member: Member | None = None) -> None:
         self._member = member or Member()
+        self.stepped = 0.0
+        """By how many seconds it was set forward."""
         self._loop = asyncio.get_running_loop()
 
     def now(self) -> int:
-        return EPOCH_MICROS + int((self._member.ahead + self.monotonic()) * 1e6)
+        return EPOCH_MICROS + int((self._member.ahead + self.stepped + self.monotonic()) * 1e6)
 
     def monotonic(self) -> float:
         return self._loop.time() * self._member.rate
@@ -56,6 +58,7 @@ class Worker:
         copies: int,
     ) -> None:
         self.number = number
+        self.store = store
         self.name = machine.name
         self.id = str(UUID(int=Random(number).getrandbits(128)))
         self.machine = machine
@@ -89,8 +92,8 @@ class Worker:
         engine = self.engine
         try:
             if await unless(self._stop, engine.start()):
-                engine.spawn(Placing(engine, Balancer(engine)).run(), "placing")
-                engine.spawn(LeaseGuard(engine).run(), "lease guard")
+                engine.attend(lambda it: Placing(it, Balancer(it)), "placing")
+                engine.attend(LeaseGuard, "lease guard")
                 await engine.run(self._stop, until_done=False)
         finally:
             await engine.stop()

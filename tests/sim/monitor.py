@@ -49,6 +49,8 @@ class Monitor(Watch):
         self.seconds = 0.0
         self.copy: tuple[float, Database] | None = None
         """The store as it was at a virtual time, if it was to be copied."""
+        self.is_current: Callable[[str], bool] = lambda name: True
+        """Whether a worker, by name, knows the server's present incarnation."""
         self._loop = loop
         self._names: dict[str, str] = {}
         self._database: Database | None = None
@@ -156,6 +158,8 @@ class Monitor(Watch):
         self._ask(checks.no_bucket_goes_too_early, bucket)
 
     def acknowledged(self, sender: str, frame: Acknowledge) -> None:
+        if not self.is_current(sender):
+            return  # it speaks of a past that the server has lost, to others that will forget it
         seqs = [seq for low, high in frame.seqs for seq in range(low, high + 1)]
         self.note(sender, f"acknowledges log {frame.log} {frame.seqs} for {frame.receiver}")
         self._ask(checks.told_is_durable, frame.log, frame.receiver, seqs)

@@ -14,21 +14,23 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from millwheel.errors import StoreUnavailable
+from millwheel.errors import Fenced, StoreUnavailable, StoreWentBack
 from millwheel.model import MIN_TIME, Delivery, record_id
 from millwheel.runtime import commits, delivery, holdings, lane
 from millwheel.runtime.bundle import Bundle
 from millwheel.runtime.dedup import Dedup
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.greeting import Greeting
 from millwheel.runtime.injector import Injector
 from millwheel.runtime.interval import Interval
+from millwheel.runtime.links import Links
 from millwheel.runtime.recovery import Recovery
 from millwheel.runtime.sent import SentLog
 from millwheel.store.memory import lane as memory_lane
 from millwheel.store.memory.placement import MemoryPlacement
 from millwheel.store.port import TIMERS_A_PAGE, Claim, Commit
 from tests.sim.server import Database, Server
-from tests.sim.wire import LaneWire
+from tests.sim.wire import LaneWire, Wire
 
 Patch = tuple[Any, str, Any]
 """(where, what, what instead)."""
@@ -266,6 +268,27 @@ def _no_credit_for_who_waits() -> list[Patch]:
     return [(Engine, "acknowledged", acknowledged)]
 
 
+def _lost_commits_go_unnoticed() -> list[Patch]:
+    """A worker goes on with what it remembers, whatever the server has lost (I16)."""
+    check_fence = memory_lane.check_fence
+
+    def check(commit: Commit, tables: Any) -> None:
+        try:
+            check_fence(commit, tables)
+        except StoreWentBack as error:
+            raise Fenced(str(error)) from error
+
+    return [(Wire, "_check", lambda self: None), (memory_lane, "check_fence", check)]
+
+
+def _what_was_sent_survives() -> list[Patch]:
+    """A worker that starts over keeps its links, and hears those who have not (I16)."""
+    return [
+        (Links, "hang_up", lambda self: self._outgoing.clear()),
+        (Greeting, "_check", lambda self, hello: None),
+    ]
+
+
 PLANTED: dict[str, Callable[[], list[Patch]]] = {
     "fence removed": _fence_removed,
     "scan before claim": _scan_before_claim,
@@ -285,6 +308,8 @@ PLANTED: dict[str, Callable[[], list[Patch]]] = {
     "gap ignored": _gap_ignored,
     "no wake for what is sent again": _no_wake_for_what_is_sent_again,
     "no credit for who waits": _no_credit_for_who_waits,
+    "lost commits go unnoticed": _lost_commits_go_unnoticed,
+    "what was sent survives": _what_was_sent_survives,
 }
 
 

@@ -35,6 +35,8 @@ Event = Literal[
     "part",  # nothing comes through between two for `how` seconds
     "deaf",  # nothing comes through from one to another for `how` seconds
     "away",  # the server is gone for `how` seconds
+    "step",  # the server's clock goes forward by `how` seconds, or back if it is below zero
+    "lose",  # the server crashes, and comes back without the commits of the last `how` seconds
     "storm",  # calls of the server are lost, torn and slow for `how` seconds
     "move",  # somebody wishes that an interval be another worker's
     "split",  # somebody wishes that an interval be split, at the share `how` of its slots

@@ -7,6 +7,8 @@ of the worker meanwhile. As in Postgres (`millwheel.store.lane`, `millwheel.stor
 * A claim, release, cut or wish waits for these locks for half a second; then the sessions of those who
   are in the way, and may be, are ended: their commits never were.
 * A claim raises the sequencers first, and reads later, in one snapshot (I4).
+* A server that crashes may come back as it was some time before; all its sessions are ended then, and what it
+  was about to do never is.
 * A session whose connection is gone ends as soon as the server notices, or when it has said nothing
   for 30 s within a transaction.
 
@@ -18,7 +20,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import copy_context
-from copy import deepcopy
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -26,6 +27,7 @@ from typing import Any
 from millwheel.errors import InvariantBroken, MillwheelError, StoreUnavailable
 from millwheel.store.memory import MemoryStore
 from millwheel.store.memory import lane as memory_lane
+from millwheel.store.memory.store import Saved
 from millwheel.store.port import (
     TIMERS_A_PAGE,
     Bucket,
@@ -61,11 +63,7 @@ class Database(MemoryStore):
 
     def copy_into(self, other: Database) -> None:
         """Let another database hold what this one holds, and share none of it."""
-        leader, self.tables.leader = self.tables.leader, None
-        vars(other.tables).update(deepcopy(vars(self.tables)))
-        self.tables.leader = leader
-        vars(other._sinks).update(deepcopy(vars(self._sinks)))
-        other.dead_letters, other.statements = other.tables.dead_letters, other.tables.statements
+        other.come_back_as(self.saved())
 
 
 @dataclass
@@ -131,6 +129,7 @@ class Server:
         self._context = copy_context()
         self._loop = asyncio.get_running_loop()
         self._calls: dict[Call, None] = {}
+        self._serving: set[asyncio.Task[None]] = set()
         self._sessions: dict[int, Session] = {}
         self._locks: dict[int, dict[Session, None]] = {}
         self._freed = asyncio.Event()
@@ -210,7 +209,9 @@ class Server:
             self._stalled[call.machine].append(call)
             return
         call.arrived = True
-        self._loop.create_task(self._serve(call), context=self._context.copy())
+        serving = self._loop.create_task(self._serve(call), context=self._context.copy())
+        self._serving.add(serving)
+        serving.add_done_callback(self._serving.discard)
 
     async def _serve(self, call: Call) -> None:
         result, error = None, None
@@ -220,6 +221,8 @@ class Server:
             if isinstance(failure, InvariantBroken):
                 self.watch.broken(call.what, failure)
             error = failure
+        except asyncio.CancelledError:
+            return  # the server has crashed
         except BaseException as failure:
             self.watch.fail(failure)
             raise
@@ -273,6 +276,13 @@ class Server:
     def come_back(self) -> None:
         """It is there again."""
         self.away = False
+
+    def crash(self, saved: Saved) -> None:
+        """The server ends, and will come back as it was when that was saved."""
+        for serving in self._serving:
+            serving.cancel()
+        self.go_away()
+        self.database.come_back_as(saved)
 
     # -- sessions -----------------------------------------------------------------
 

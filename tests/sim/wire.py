@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
-from millwheel.errors import CommitUnknown, StoreUnavailable
+from millwheel.errors import CommitUnknown, StoreUnavailable, StoreWentBack
 from millwheel.store.memory.store import PAGE_ROWS
 from millwheel.store.port import Commit, OtherWorker, Store, StoredProduction
 from millwheel.testing.virtual_loop import Machine
@@ -28,6 +28,38 @@ class Wire:
         self._database = database
         self._machine = machine
         self._worker = ""
+        self._known: int | None = None
+        """The incarnation of the server that this worker met first."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the server is the one that this worker knows."""
+        return self._known in (None, self._database.tables.incarnation)
+
+    def _check(self) -> None:
+        """What a connection does when it is made (`millwheel.store.incarnation`)."""
+        if self._known is None:
+            self._known = self._database.tables.incarnation
+        elif not self.is_current:
+            raise StoreWentBack("the server has lost commits")
+
+    async def incarnation(self) -> str:
+        if self._server.away:
+            raise StoreUnavailable("nobody answers there")
+        self._check()
+        return str(self._known)
+
+    def begin_again(self) -> None:
+        self._known = None
+
+    async def _call(self, what: str, work: Callable[[], Awaitable[Any]]) -> Any:
+        """Have something done by the server that this worker knows, and by no other."""
+
+        async def checked() -> Any:
+            self._check()
+            return await work()
+
+        return await self._server.call(what, checked, self._machine)
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         """Any other method of the store: done over there."""
@@ -39,16 +71,15 @@ class Wire:
                     return cast(Awaitable[Any], getattr(server, name)(database, *args, **options))
                 return cast(Awaitable[Any], getattr(database, name)(*args, **options))
 
-            return server.call(name, work, self._machine)
+            return self._call(name, work)
 
         return remote
 
     async def register_worker(self, worker: str, lease_seconds: float, **options: Any) -> None:
         self._worker = worker
-        await self._server.call(
+        await self._call(
             "register_worker",
             lambda: self._database.register_worker(worker, lease_seconds, **options),
-            self._machine,
         )
 
     def is_dead(self, other: OtherWorker) -> bool:
@@ -63,7 +94,7 @@ class Wire:
             return [replace(row) for row in rows[:PAGE_ROWS]]
 
         while True:
-            rows = await self._server.call("read_productions", partial(page, first), self._machine)
+            rows = await self._call("read_productions", partial(page, first))
             for row in rows:
                 yield row
             if len(rows) < PAGE_ROWS:
@@ -74,7 +105,7 @@ class Wire:
         async def opened() -> Session:
             return self._server.open(self._worker, self._machine)
 
-        session = await self._server.call("open_lane", opened, self._machine)
+        session = await self._call("open_lane", opened)
         return LaneWire(self._server, self._database, session)
 
     async def close(self) -> None:

@@ -1,0 +1,128 @@
+"""What every connection of the engine finds out before it is used (decision 40).
+
+A server may come back without its newest commits. Postgres empties the unlogged table `incarnation`
+in every crash recovery and when a standby is promoted; the first session afterwards puts a new id in
+it. A cold copy of a data directory keeps that id, so the start of the postmaster is part of the
+incarnation, and a restored dump keeps it too, so the table's own oid is.
+
+A connection lives within one incarnation: a crash of the server ends it. So it is enough to look when
+it is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, NamedTuple
+
+import psycopg
+import structlog
+from psycopg import AsyncConnection
+
+from millwheel.errors import StoreUnavailable, StoreWentBack
+from millwheel.store.statements import Statements
+
+TOO_WEAK = frozenset(("off", "local", "remote_write"))
+"""Values of `synchronous_commit` under which a crash takes back commits that were acknowledged."""
+
+REFUSALS = (psycopg.errors.InsufficientPrivilege, psycopg.errors.CantChangeRuntimeParam)
+
+log = structlog.get_logger("millwheel.store")
+
+
+class Session(NamedTuple):
+    """The server side of a connection."""
+
+    backend: tuple[int, str]
+    """Process id and start of the server process."""
+    incarnation: str
+
+
+class Incarnations:
+    """The incarnation that one worker works with, and the other one that it has met, if any."""
+
+    def __init__(self) -> None:
+        self._known: str | None = None
+        self._met: str | None = None
+
+    def meet(self, found: str) -> None:
+        """A connection was made to this incarnation; the first one met is the worker's."""
+        if self._known is None:
+            self._known = found
+        elif found != self._known:
+            self._met = found
+
+    def check(self, found: str | None) -> None:
+        """Let a connection to incarnation `found` be used.
+
+        Raises:
+            StoreWentBack: the worker has met another incarnation than its own.
+            StoreUnavailable: the connection is older than the worker's incarnation.
+        """
+        if self._met is not None:
+            raise StoreWentBack(
+                "the database server has restarted, was promoted from a standby, or was restored: its "
+                "newest commits may be lost"
+            )
+        if found != self._known:
+            raise StoreUnavailable("the connection leads to an earlier incarnation of the server")
+
+    def begin_again(self) -> None:
+        """Work with the incarnation that was met last."""
+        self._known, self._met = self._met or self._known, None
+
+    @property
+    def known(self) -> str:
+        """The worker's incarnation; at least one connection was made."""
+        assert self._known is not None
+        return self._known
+
+
+class Warnings:
+    """What was logged about the server's settings: each thing once."""
+
+    def __init__(self) -> None:
+        self._given: set[str] = set()
+
+    def look_at(self, synchronous_commit: str, fsync: str) -> None:
+        """Warn if commits may be lost in a crash of the server or of its machine."""
+        if synchronous_commit in TOO_WEAK:
+            self._warn(
+                "commits_do_not_wait",
+                synchronous_commit=synchronous_commit,
+                what_it_means="a crash of the database server takes back its newest commits; the "
+                "workers notice that and start over, and what they sent elsewhere may be sent twice",
+                what_to_do="allow the role to SET synchronous_commit = on, or set it for the "
+                "role or the database",
+            )
+        if fsync != "on":
+            self._warn(
+                "fsync_is_off",
+                what_it_means="a crash of the database's machine may destroy the whole database",
+                what_to_do="set fsync = on in postgresql.conf, unless the database can be thrown away",
+            )
+
+    def _warn(self, event: str, **details: str) -> None:
+        if event not in self._given:
+            self._given.add(event)
+            log.warning(event, **details)
+
+
+async def begin_session(
+    connection: AsyncConnection[Any], statements: Statements, warnings: Warnings
+) -> Session:
+    """Set what the engine's commits need, and learn which server this is.
+
+    Raises:
+        psycopg.Error: the server does not answer, or takes no writes (a standby).
+    """
+    with contextlib.suppress(*REFUSALS):  # what holds then is looked at below
+        await connection.execute(statements.get("raise_durability"))
+    while True:
+        cursor = await connection.execute(statements.get("begin_session"))
+        row = await cursor.fetchone()
+        assert row is not None, "a session sees itself"
+        pid, started, incarnation, *durability = row
+        if incarnation is not None:
+            warnings.look_at(*durability)
+            return Session((pid, started), incarnation)
+        await connection.execute(statements.get("begin_incarnation"))

@@ -1,0 +1,343 @@
+"""Servers that come back without their newest commits, for real: each survivor must notice (decision 40)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+from structlog.testing import capture_logs
+
+from millwheel.errors import StoreUnavailable, StoreWentBack
+from millwheel.store import embedded
+from millwheel.store.lane import PostgresLane
+from millwheel.store.migrate import migrate
+from millwheel.store.postgres import PostgresStore
+from millwheel.store.statements import Statements
+from tests.campaign.reader import wait_for
+from tests.campaign.sites import Lagging, Refused, Stepping
+from tests.chaos import wait_for_end
+from tests.conftest import VERSIONS, _programs, _quick_directory
+from tests.store_contract import Owner, PostgresSite, Schema
+
+NAME = "wheel"
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """A directory that the server's account can reach."""
+    found = Path(tempfile.mkdtemp(prefix="millwheel-incarnation-", dir=_quick_directory()))
+    found.chmod(0o755)
+    yield found
+    shutil.rmtree(found, ignore_errors=True)
+
+
+class Server:
+    """A server that a test may crash."""
+
+    def __init__(self, directory: Path, version: int) -> None:
+        self._directory = directory / "store"
+        self._programs = _programs(version)
+        self.url = ""
+        self.start()
+
+    def start(self) -> None:
+        self.url = embedded.start(self._directory, binaries=self._programs).url
+
+    def stop(self) -> None:
+        """End it in order, with a checkpoint."""
+        embedded.stop(self._directory)
+
+    def crash(self) -> None:
+        """End it at once, without a checkpoint."""
+        pid = embedded.status(self._directory).pid
+        assert pid is not None
+        os.kill(pid, signal.SIGQUIT)
+        wait_for_end(pid)
+
+    def query(self, text: str, *params: Any) -> list[Any]:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            cursor = connection.execute(text.encode(), params or None)
+            return cursor.fetchall() if cursor.description else []
+
+
+@pytest.fixture(params=VERSIONS, ids=[f"pg{version}" for version in VERSIONS])
+def server(
+    request: pytest.FixtureRequest, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Server]:
+    """A server of one's own, with an empty pipeline."""
+    monkeypatch.delenv("PGBIN", raising=False)
+    found = Server(directory, request.param)
+    migrate(found.url, NAME)
+    yield found
+    embedded.remove(found._directory)
+
+
+async def opened(url: str) -> PostgresStore:
+    return await PostgresStore(url, NAME).open()
+
+
+async def patiently(store: PostgresStore, what: Callable[[], Any]) -> Any:
+    """Until the server answers, one way or the other: pools find out one by one that lines are cut."""
+    for _ in range(50):
+        try:
+            return await what()
+        except StoreUnavailable:
+            continue
+    raise AssertionError("the store stays unavailable")
+
+
+async def notices(store: PostgresStore) -> None:
+    """Everything that the store does is refused until it begins again."""
+    with pytest.raises(StoreWentBack):
+        await patiently(store, store.open_lane)
+    for call in (store.read_placement, store.now, store.incarnation):
+        with pytest.raises(StoreWentBack):
+            await patiently(store, call)
+    with pytest.raises(StoreWentBack):
+        await patiently(store, lambda: store.heartbeat(OWN, 15.0, {}))
+
+
+OWN = "7d3bc7ee-3d4e-4c7d-9d0a-1d6dd4a1e0f1"
+
+
+@pytest.fixture
+async def stores(server: Server) -> AsyncIterator[tuple[PostgresStore, PostgresStore]]:
+    one, two = await opened(server.url), await opened(server.url)
+    yield one, two
+    await one.close()
+    await two.close()
+
+
+def kill_one_backend(server: Server) -> None:
+    """The postmaster lives, ends all other sessions, and recovers."""
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        victim = psycopg.connect(server.url, autocommit=True)
+        os.kill(victim.info.backend_pid, signal.SIGKILL)
+        until_ended(connection)
+        victim.close()
+    assert wait_for(server.url, 60.0)
+
+
+def until_ended(connection: psycopg.Connection[Any]) -> None:
+    """The server ends this session."""
+    with contextlib.suppress(psycopg.OperationalError):
+        connection.execute("SELECT pg_sleep(60)")
+        raise AssertionError("the session lives")
+
+
+def crash(server: Server) -> None:
+    server.crash()
+    server.start()
+
+
+def restart(server: Server) -> None:
+    server.stop()
+    server.start()
+
+
+@pytest.mark.parametrize("mishap", [crash, kill_one_backend, restart])
+async def test_who_survives_the_server_notices_and_may_begin_again(
+    server: Server, stores: tuple[PostgresStore, PostgresStore], mishap: Callable[[Server], None]
+) -> None:
+    one, two = stores
+    before = await one.incarnation()
+    assert await two.incarnation() == before
+    await one.register_worker(OWN, 15.0)
+    mishap(server)
+    await notices(one)
+    one.begin_again()
+    after = await patiently(one, one.incarnation)
+    assert after != before
+    lane = await one.open_lane()
+    await lane.close()
+    await patiently(one, lambda: one.heartbeat(OWN, 15.0, {}))
+    await notices(two)
+    two.begin_again()
+    assert await patiently(two, two.incarnation) == after
+
+
+async def test_a_restart_in_order_loses_nothing_and_keeps_the_id(server: Server) -> None:
+    store = await opened(server.url)
+    await store.close()
+    before = server.query(f"SELECT id FROM {NAME}.incarnation")
+    restart(server)
+    assert server.query(f"SELECT id FROM {NAME}.incarnation") == before != []
+
+
+@pytest.fixture(params=VERSIONS, ids=[f"pg{version}" for version in VERSIONS])
+def pair(
+    request: pytest.FixtureRequest, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Lagging]:
+    """A primary and an asynchronous standby."""
+    monkeypatch.delenv("PGBIN", raising=False)
+    programs = _programs(request.param)
+    try:
+        found = Lagging(directory, programs)
+    except Refused as refused:
+        pytest.skip(str(refused))
+    migrate(found.url, NAME)
+    yield found
+    found.remove()
+
+
+async def test_who_survives_a_failover_notices(pair: Lagging) -> None:
+    store = await opened(pair.url)
+    try:
+        before = await store.incarnation()
+        held = pair.hold_back()
+        with psycopg.connect(pair.url, autocommit=True) as connection:
+            connection.execute("CREATE TABLE lost ()")
+        assert pair.newest() > held
+        pair.fail_over()
+        with psycopg.connect(pair.url, autocommit=True) as connection:
+            assert connection.execute("SELECT to_regclass('lost')").fetchone() == (None,)
+        await notices(store)
+        store.begin_again()
+        assert await patiently(store, store.incarnation) != before
+    finally:
+        await store.close()
+
+
+async def test_a_standby_is_no_store_to_work_with(pair: Lagging) -> None:
+    standby = make_conninfo(
+        "", host=str(pair._sockets("b")), port=5432, user="millwheel", dbname="millwheel"
+    )
+    store = PostgresStore(standby, NAME)
+    with pytest.raises(StoreUnavailable, match="cannot be reached"):
+        await store.open()
+    await store.close()
+
+
+# -- a server whose clock is set ----------------------------------------------------------------
+
+
+async def test_workers_are_told_no_time_that_is_before_a_heartbeat(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The campaign moves the clock of a real server in the same way."""
+    monkeypatch.delenv("PGBIN", raising=False)
+    try:
+        site = Stepping(directory)
+    except Refused as refused:
+        pytest.skip(str(refused))
+    try:
+        migrate(site.url, NAME)
+        store = await opened(site.url)
+        try:
+            await store.register_worker(OWN, 15.0)
+            before = await store.now()
+            site.set_clock(-600)
+            assert await store.now() < before - 590_000_000
+            assert (await store.view_buckets()).now >= before - 1_000_000
+            left = {w.id: w.lease_left for w in await store.other_workers("")}
+            assert left[OWN] > 500
+            await store.heartbeat(OWN, 15.0, {})
+            await store.register_worker(str(uuid.uuid4()), 15.0)
+            left = {w.id: w.lease_left for w in await store.other_workers("")}
+            assert max(left.values()) <= 15
+        finally:
+            await store.close()
+    finally:
+        site.remove()
+
+
+# -- what commits wait for ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def role(schema: Schema) -> Iterator[Callable[[str], str]]:
+    """Gives the URL of the server for a role with its own `synchronous_commit`."""
+    with psycopg.connect(schema.url, autocommit=True) as connection:
+        connection.execute("DROP ROLE IF EXISTS hasty")
+        connection.execute("CREATE ROLE hasty SUPERUSER LOGIN")
+
+        def url(value: str) -> str:
+            connection.execute(
+                sql.SQL("ALTER ROLE hasty SET synchronous_commit = {}").format(sql.Literal(value))
+            )
+            return make_conninfo(schema.url, user="hasty")
+
+        yield url
+        connection.execute("DROP ROLE hasty")
+
+
+async def kept(connection: psycopg.AsyncConnection[Any]) -> str:
+    cursor = await connection.execute("SHOW synchronous_commit")
+    return str((await cursor.fetchone() or ("",))[0])
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ("off", "on"),
+        ("local", "on"),
+        ("remote_write", "on"),
+        ("on", "on"),
+        ("remote_apply", "remote_apply"),
+    ],
+)
+async def test_commits_wait_for_the_disk_whatever_the_role_is_set_to(
+    schema: Schema, role: Callable[[str], str], asked: str, found: str
+) -> None:
+    store = await PostgresStore(role(asked), schema.name).open()
+    try:
+        lane = await store.open_lane()
+        assert isinstance(lane, PostgresLane)
+        assert lane._connection is not None
+        assert await kept(lane._connection) == found
+        for pool in (store._pool, store._lifeline):
+            async with pool.connection() as connection:
+                assert await kept(connection) == found
+        await lane.close()
+    finally:
+        await store.close()
+
+
+async def test_a_session_whose_commits_do_not_wait_is_warned_of_once(
+    schema: Schema, role: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get = Statements.get
+
+    def lost(self: Statements, name: str, **tables: str) -> str:
+        """The pooler between hands each statement to another session."""
+        return "SELECT 1" if name == "raise_durability" else get(self, name, **tables)
+
+    monkeypatch.setattr(Statements, "get", lost)
+    with capture_logs() as logs:
+        store = await PostgresStore(role("off"), schema.name).open()
+        await (await store.open_lane()).close()
+        await store.close()
+    told = [line for line in logs if line["event"] == "commits_do_not_wait"]
+    assert [line["synchronous_commit"] for line in told] == ["off"]
+    assert "session mode" in told[0]["what_to_do"]
+
+
+async def test_a_server_that_never_waits_for_its_disk_is_warned_of_once(schema: Schema) -> None:
+    """The servers of the tests are such."""
+    with capture_logs() as logs:
+        store = await PostgresStore(schema.url, schema.name).open()
+        await (await store.open_lane()).close()
+        await store.close()
+    assert [line["event"] for line in logs].count("fsync_is_off") == 1
+
+
+async def test_a_lane_whose_chain_was_cut_behind_its_back_says_so(postgres: PostgresSite) -> None:
+    """As after a restore into the running server: no connection was lost, and the commits are gone."""
+    owner = await Owner.take(postgres.store)
+    await owner.write(owner.fill(owner.commit(), 2))
+    await owner.write(owner.fill(owner.commit(), 2, first=10))
+    newest = f"(SELECT max(n) FROM {postgres.schema.name}.commit_record)"
+    await postgres.query(f"DELETE FROM {{c}} WHERE n = {newest}", c="commit_record")
+    with pytest.raises(StoreWentBack, match="the store has lost commits"):
+        await owner.lane.commit(owner.fill(owner.commit(), 2, first=20))
