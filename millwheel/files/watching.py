@@ -69,6 +69,8 @@ class Signal:
             if self._is_expired:
                 self._event.clear()
                 return False
+        else:
+            await asyncio.sleep(0)  # whoever is woken again and again must not stop all others
         return True
 
     def _expired(self) -> None:
