@@ -72,15 +72,21 @@ class Attacker:
         self.writer.write(struct.pack(">I", len(body)) + body)
 
     async def greet(
-        self, pipeline: str, worker: str, secret: bytes | None, kind: str = "given"
+        self,
+        pipeline: str,
+        worker: str,
+        secret: bytes | None,
+        kind: str = "given",
+        incarnation: str = "",
     ) -> bytes:
         """Greet, with an empty proof if the secret is not known; gives what is answered to it."""
-        mine = [HELLO, VERSION, pipeline, worker, os.urandom(32), kind]
+        mine = [HELLO, VERSION, pipeline, worker, os.urandom(32), kind, incarnation]
         self.send(*mine)
         answer = await self.answer()
         if answer[1] != HELLO:
             return answer
-        # The listener's Hello: [1, version, pipeline, worker, nonce, kind], in the shortest form.
+        # The listener's Hello: [1, version, pipeline, worker, nonce, kind,
+        # incarnation], in the shortest form.
         proof = b""
         if secret is not None:
             said = b"\x93" + canonical("caller") + canonical(mine) + answer

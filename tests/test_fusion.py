@@ -695,13 +695,13 @@ async def test_an_interval_leaves_as_soon_as_a_fused_run_is_through_with_its_key
     made.add(Tally(), SECOND.by(key_of))
     made.sink(TALLY, Table("out", Counted, numbered=True))
     cluster = Cluster(made)
+    cluster.endless = True
     engine = await cluster.join()
     await cluster.go(lambda: before.reached)
     row = (await cluster.parts("second"))[-1]
     await cluster.store.wish([SplitWish(row.id, row.sequencer, 60_000, "test")])
     await cluster.go(lambda: len(of(engine, "second")) == 3)
     source.append(inject(ITEMS, Item("b", 1)))
-    read_on(engine)
     await cluster.go(lambda: gate.reached)
     (leaves,) = [i for i in of(engine, "second") if b'"b"' in i.backlog]
     (runs,) = [i for i in of(engine, "first") if b'"b"' in i.backlog]
@@ -714,6 +714,7 @@ async def test_an_interval_leaves_as_soon_as_a_fused_run_is_through_with_its_key
     await cluster.go(lambda: given_up.done() or cluster.clock.monotonic() > until)
     assert given_up.done()
     before.open()
+    source.end()
     await cluster.go(cluster.finished)
     assert sorted(cluster.numbers()) == [0, 1]
     await cluster.leave(engine)

@@ -54,7 +54,7 @@ from millwheel.testing.ether import SECRET
 from tests import hostile
 from tests.hostile import Attacker
 from tests.test_bad_neighbours import Ears, links_of, live, said
-from tests.test_runtime_world import Item
+from tests.test_runtime_world import Item, end_scripts
 from tests.test_sharing import SHARED, Cluster, check, counting, many
 from tests.test_slowness import record
 from tests.test_tcp import until
@@ -71,6 +71,7 @@ class Plant:
     def __init__(self, values: list[Item]) -> None:
         settings = replace(SHARED, placement_seconds=0.05, lease_seconds=10.0)
         pipeline = counting(values, settings)
+        end_scripts(pipeline)
         self.name = pipeline.name
         self.values = values
         self.store = MemoryStore(pipeline.name, clock=SystemClock())
@@ -83,7 +84,7 @@ class Plant:
     async def start(self) -> None:
         for engine in self.engines:
             await engine.start()
-            engine.spawn(Placing(engine, Balancer(engine)).run(), "placing")
+            engine.attend(lambda it: Placing(it, Balancer(it)), "placing")
         await until(lambda: all(min(e.processed, len(e.intervals)) for e in self.engines))
 
     @property
@@ -93,7 +94,9 @@ class Plant:
     async def attack(self, worker: str = "evil") -> Attacker:
         """A peer that knows the secret, greeted."""
         attacker = await Attacker.call(self.address)
-        answer = await attacker.greet(self.name, worker, SECRET.value)
+        answer = await attacker.greet(
+            self.name, worker, SECRET.value, incarnation=await self.store.incarnation()
+        )
         assert answer[1] == hostile.PROOF
         return attacker
 
@@ -117,7 +120,9 @@ async def test_without_the_secret_nothing_is_said_to_a_worker() -> None:
         before = [engine.progress()["low_watermark"] for engine in plant.engines]
         for secret, kind in ((None, "given"), (b"another sixteen bytes", "given"), (None, "store")):
             attacker = await Attacker.call(plant.address)
-            answer = await attacker.greet(plant.name, "evil", secret, kind)
+            answer = await attacker.greet(
+                plant.name, "evil", secret, kind, await plant.store.incarnation()
+            )
             assert answer[1] == hostile.REFUSE
             assert b"secret" in answer
             attacker.send(hostile.ACKNOWLEDGE, 2, 3, [[0, 22_000]])

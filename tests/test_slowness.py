@@ -387,6 +387,7 @@ async def test_an_interval_that_is_handed_over_slowly_gets_nothing_twice() -> No
     wire, source = Wire(), script(ITEMS, values[:300])
     limits = replace(LIMITS, max_unacked_records=2000)
     cluster, first, second = await apart(tally_pipeline(source, limits), "tally", wire)
+    source.ended = False  # more rows come
     await cluster.go(lambda: second.processed > 100)
     cluster.on_try = slowed(cluster, 10.0)
     await live(cluster, 1, tick=0.02)
@@ -400,6 +401,7 @@ async def test_an_interval_that_is_handed_over_slowly_gets_nothing_twice() -> No
     assert any(interval.leaving for interval in second.intervals)
     assert wire.kinds["NotMine"] < 5, "once it is known, nothing is sent, and nobody looks it up"
     cluster.on_try = None
+    source.end()
     await cluster.go(cluster.finished)
     check_tally(cluster, values)
     assert wire.records.total() <= 1.1 * len(values)
@@ -413,6 +415,7 @@ async def test_who_says_not_mine_is_asked_before_he_gets_all_again() -> None:
     wire, source = Wire(), script(ITEMS, values[:300])
     limits = replace(LIMITS, max_unacked_records=2000)
     cluster, first, second = await apart(tally_pipeline(source, limits), "tally", wire)
+    source.ended = False  # more rows come
     await cluster.go(lambda: second.processed > 100)
     cluster.on_try = slowed(cluster, 10.0)
     await live(cluster, 1, tick=0.02)
@@ -432,6 +435,7 @@ async def test_who_says_not_mine_is_asked_before_he_gets_all_again() -> None:
     cluster.on_try = None
     gate.open()
     await trickle(cluster, first, source, values[320:])
+    source.end()
     await cluster.go(cluster.finished)
     check_tally(cluster, values)
     for engine in (first, second):

@@ -625,6 +625,7 @@ class Crowded:
         made.add(Relay(HALVES), ITEMS.by(key_of), name="entry", **TREE)
         made.add(Leaf(), HALVES.by(lambda item: high), *(o.by(key_of) for o in others), name="leaf")
         self.cluster = Cluster(made)
+        self.cluster.endless = True
         self.gate = Gate()
         """Until it is open the reader waits for the store."""
         self._record = inject(ITEMS, Item(low, 8))

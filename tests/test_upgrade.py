@@ -1203,6 +1203,7 @@ async def test_a_worker_alone_is_refused_with_older_code() -> None:
 def begin(site: PostgresSite, made: Pipeline) -> tuple[asyncio.Event, asyncio.Task[bool]]:
     """A worker with this code; what stops it, and whether it was done."""
     made.name = site.schema.name
+    end_scripts(made)
     stop = asyncio.Event()
     worker = Worker(made, site.schema.url, until_done=True)
     return stop, asyncio.create_task(worker.run(stop))
