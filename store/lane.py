@@ -37,7 +37,7 @@ from millwheel.sinks import Column, Table
 from millwheel.store import arrays, rows
 from millwheel.store.incarnation import Session
 from millwheel.store.port import ANOTHER_CHAIN, Commit
-from millwheel.store.session import OwnSession
+from millwheel.store.session import OwnSession, closed_on_failure
 from millwheel.store.statements import FENCE, READ_COMMITTED, Part, Statements
 
 Parts = list[tuple[Part, dict[str, Any]]]
@@ -120,12 +120,9 @@ class PostgresLane:
         """
         try:
             connection = await OwnSession.connect(self._url)
-            try:
+            async with closed_on_failure(connection):
                 arrays.register(connection.adapters)
                 self.backend = (await self._begin(connection)).backend
-            except BaseException:
-                await connection.close()
-                raise
         except psycopg.Error as error:
             raise StoreUnavailable(f"the store cannot be reached: {str(error).strip()}") from error
         self._connection = connection

@@ -54,7 +54,7 @@ from millwheel.store.port import (
     TimerChange,
     TimerPlace,
 )
-from millwheel.store.session import OwnSession
+from millwheel.store.session import OwnSession, closed_on_failure
 from millwheel.store.statements import BUCKETED, READ_COMMITTED, Statements
 
 SEQUENCE = "sequence_number"
@@ -184,7 +184,7 @@ class PostgresStore:
         """
         try:
             async with await OwnSession.connect(self._url) as connection:
-                session = await begin_session(connection, self.statements, self._warnings)
+                session = await begin_session(connection, self.statements)
                 self._incarnations.meet(session.incarnation)
         except psycopg.Error as error:
             raise StoreUnavailable(
@@ -281,18 +281,20 @@ class PostgresStore:
                 self._pool_backends.remove((connection, backend))
 
     async def _begin(self, connection: AsyncConnection[Any]) -> Session:
-        session = await begin_session(connection, self.statements, self._warnings)
+        session = await begin_session(connection, self.statements)
         self._incarnations.meet(session.incarnation)
         return session
 
     async def _begin_lane(self, connection: AsyncConnection[Any]) -> Session:
         session = await self._begin(connection)
+        self._warnings.look_at(session)  # of a lane: who only looks on commits nothing that is lost
         self._incarnations.check(session.incarnation)
         return session
 
     async def _begin_pooled(self, connection: AsyncConnection[Any]) -> None:
         """Note the incarnation that a pool is connected with; `_checked` refuses another one."""
-        session = await self._begin(connection)
+        async with closed_on_failure(connection):
+            session = await self._begin(connection)
         self._incarnation_of[connection] = session.incarnation
         self._backend_of[connection] = session.backend
 
@@ -345,13 +347,14 @@ class PostgresStore:
     async def _note_backend(self, connection: AsyncConnection[Any]) -> None:
         """A fold holds its interval too: who takes that over must be able to end it, also if the worker
         hangs before its next heartbeat. (Whatever it holds, it can commit nothing after a claim.)"""
-        await self._begin_pooled(connection)
-        self._pool_backends.append((connection, self._backend_of[connection]))
-        if self._worker and self._incarnation_of[connection] == self._incarnations.known:
-            await connection.execute(
-                self.statements.get("note_backends"),
-                {"id": self._worker, "backends": self._backends()},
-            )
+        async with closed_on_failure(connection):
+            await self._begin_pooled(connection)
+            self._pool_backends.append((connection, self._backend_of[connection]))
+            if self._worker and self._incarnation_of[connection] == self._incarnations.known:
+                await connection.execute(
+                    self.statements.get("note_backends"),
+                    {"id": self._worker, "backends": self._backends()},
+                )
 
     def _backends(self) -> str:
         lanes = [lane.backend for lane in self._lanes if lane.backend]

@@ -12,7 +12,8 @@ refuses such settings, or drops them, is found out at once, whatever its mode.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, Self
 
 import psycopg
@@ -70,6 +71,17 @@ def _ignored(pooled: PooledStore | None) -> None:
     pass
 
 
+@asynccontextmanager
+async def closed_on_failure(connection: AsyncConnection[Any]) -> AsyncIterator[None]:
+    """Close a new connection that is not handed over to who has asked for it, as a pool of connections
+    does not when what it is configured with fails or is cancelled."""
+    try:
+        yield
+    except BaseException:
+        await connection.close()
+        raise
+
+
 class OwnSession(AsyncConnection[Any]):
     """A connection that commits each statement, and has a session of its own."""
 
@@ -91,12 +103,9 @@ class OwnSession(AsyncConnection[Any]):
         pooled: PooledStore | None = None
         try:
             connection = await super().connect(conninfo, **kwargs)
-            try:
+            async with closed_on_failure(connection):
                 cursor = await connection.execute(QUERY)
                 _check(await cursor.fetchone())
-            except BaseException:
-                await connection.close()
-                raise
         except PooledStore as error:
             pooled = error
             raise

@@ -280,7 +280,10 @@ def live(
                     f"{time.monotonic() - began:5.0f} s: kill {service.kills}, unpaid so far: {judged}"
                 )
         assert writer.returncode == 0
-        told = [EVENT.decode(line) for line in (directory / "input/told.jsonl").open("rb")]
+        told = [
+            EVENT.decode(line)
+            for line in (directory / "input/told.jsonl").read_bytes().splitlines()
+        ]
         wanted = expected(told)
         deadline = time.monotonic() + 180
         while not _is_through(service):

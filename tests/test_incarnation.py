@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -14,12 +15,13 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg import sql
+from psycopg import AsyncConnection, sql
 from psycopg.conninfo import make_conninfo
 from structlog.testing import capture_logs
 
 from millwheel.errors import StoreUnavailable, StoreWentBack
-from millwheel.store import embedded
+from millwheel.store import embedded, postgres
+from millwheel.store.incarnation import Session, begin_session
 from millwheel.store.lane import PostgresLane
 from millwheel.store.migrate import migrate
 from millwheel.store.postgres import PostgresStore
@@ -320,7 +322,7 @@ async def test_a_session_whose_commits_do_not_wait_is_warned_of_once(
         await store.close()
     told = [line for line in logs if line["event"] == "commits_do_not_wait"]
     assert [line["synchronous_commit"] for line in told] == ["off"]
-    assert "session mode" in told[0]["what_to_do"]
+    assert "allow the role to SET synchronous_commit" in told[0]["what_to_do"]
 
 
 async def test_a_server_that_never_waits_for_its_disk_is_warned_of_once(schema: Schema) -> None:
@@ -341,3 +343,26 @@ async def test_a_lane_whose_chain_was_cut_behind_its_back_says_so(postgres: Post
     await postgres.query(f"DELETE FROM {{c}} WHERE n = {newest}", c="commit_record")
     with pytest.raises(StoreWentBack, match="the store has lost commits"):
         await owner.lane.commit(owner.fill(owner.commit(), 2, first=20))
+
+
+async def test_a_connection_that_cannot_begin_is_closed(
+    schema: Schema, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pool, which has made it, only drops it."""
+    dropped: list[AsyncConnection[Any]] = []
+
+    async def fail(connection: AsyncConnection[Any], statements: Statements) -> Session:
+        if len(dropped) < 2:
+            dropped.append(connection)
+            raise psycopg.OperationalError("it ended just now")
+        return await begin_session(connection, statements)
+
+    store = PostgresStore(schema.url, schema.name)
+    await store.open()
+    monkeypatch.setattr(postgres, "begin_session", fail)
+    try:
+        await asyncio.gather(*(store.now() for _ in range(6)))  # more than there are connections
+        assert len(dropped) == 2
+        assert all(connection.closed for connection in dropped)
+    finally:
+        await store.close()

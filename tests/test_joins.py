@@ -469,6 +469,9 @@ async def test_a_join_on_postgres_goes_on_after_a_restart_and_shows_what_it_hold
     pipeline.sink(PAIRS, Table("pairs", Pair))
 
     async def run(close: bool) -> None:
+        if close:
+            left.end()
+            right.end()
         clock = VirtualClock(to_micros(at(0)))
         engine = Engine(pipeline, postgres.store, clock=clock, keep_open=not close, take_over=True)
         await engine.start()

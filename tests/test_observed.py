@@ -28,6 +28,7 @@ from tests.test_runtime_world import (
     World,
     at,
     doing,
+    end_scripts,
     items,
     script,
     tally_pipeline,
@@ -274,6 +275,7 @@ async def test_who_has_no_store_is_not_ready() -> None:
 async def test_a_run_on_postgres_is_observed(schema: Schema) -> None:
     store = await PostgresStore(schema.url, schema.name).open()
     pipeline = tally_pipeline(script(ITEMS, [Item("abc"[n % 3], n, n) for n in range(300)]))
+    end_scripts(pipeline)
     engine = Engine(pipeline, store)
     observed = EngineObserved(engine)
     assert await observed.why_not_ready() == "it is still starting"

@@ -64,7 +64,7 @@ class Losing:
 
 
 @pytest.mark.parametrize("back", [1, 2, 3, 6])
-@pytest.mark.parametrize("at", range(1, 10))
+@pytest.mark.parametrize("at", range(1, 9))
 async def test_what_a_worker_alone_was_told_is_durable_and_is_lost_happens_once(
     at: int, back: int
 ) -> None:

@@ -296,10 +296,13 @@ async def test_workers_go_over_to_new_code_one_by_one_and_nothing_is_lost(
 async def test_state_is_brought_up_to_date_key_by_key_when_it_is_touched() -> None:
     values = many(800, keys=20)
     cluster = Rolling(counting(values[:400]))
-    await cluster.start_worker(counting(values[:400]))
-    await cluster.end()
+    cluster.endless = True
+    engine = await cluster.start_worker(counting(values[:400]))
+    await cluster.go(lambda: len(cluster.rows()) == 400)
+    await cluster.leave(engine)
     assert cluster.versions("tally") == {1: 20}
     late = [item for item in values[400:] if item.key in ("key 1", "key 2")]
+    cluster.endless = False
     await cluster.start_worker(with_total(values[:400] + late))
     await cluster.end()
     check(cluster, values[:400] + late)
