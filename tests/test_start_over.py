@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from millwheel import Record
-from millwheel.errors import Fenced
+from millwheel.errors import Fenced, StoreUnavailable
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.observer import Observer
@@ -318,3 +318,22 @@ async def test_a_pipeline_that_the_store_remembers_from_before_counts_above_all(
     await world.run()
     assert min(number for _, number in outside.calls[1:]) > 1_000_000
     assert {number for _, number in outside.rows} == set(range(6))
+
+
+async def test_patience_with_a_server_that_does_not_stay_up_ends_with_a_clear_error() -> None:
+    world = World(two_lanes())
+    engine = await world.start()
+
+    async def crash(name: str) -> None:
+        if name == "deploy":
+            world.store.come_back_as(world.store.saved())
+
+    world.store.faults.before_call = crash
+    world.store.come_back_as(world.store.saved())
+    with pytest.raises(StoreUnavailable, match="could not start over within 60 s"):
+        await world.until(engine.done.is_set, tick=0.1)
+    world.store.faults.before_call = None
+    await engine.stop()
+    world.store.begin_again()
+    await world.run()
+    assert world.tallied() == tally_of(TEN)

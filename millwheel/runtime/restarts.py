@@ -81,16 +81,20 @@ class Restarts:
             "to keep a failover from losing commits",
         )
         self.under_way = True
-        deadline = engine.clock.monotonic() + engine.settings.store_patience_seconds
+        patience = engine.settings.store_patience_seconds
+        deadline = engine.clock.monotonic() + patience
         pause = FIRST_PAUSE_SECONDS
         while True:
             await self._drop_and_forget()
             self._wanted.clear()  # what ended meanwhile may have met the same
             try:
                 await engine.begin()
-            except (StoreUnavailable, StoreWentBack):
+            except (StoreUnavailable, StoreWentBack) as error:
                 if engine.clock.monotonic() > deadline:
-                    raise
+                    raise StoreUnavailable(
+                        f"the worker could not start over within {patience:.0f} s: {error}. Nothing is "
+                        "lost that the server has kept: start again when it is well"
+                    ) from error
                 await engine.clock.sleep(pause)
                 pause = min(LONGEST_PAUSE_SECONDS, 2 * pause)
             else:
