@@ -50,6 +50,7 @@ RESERVED_TABLES = frozenset(
         "fold",
         "generation",
         "horizon",
+        "incarnation",
         "key_interval",
         "latest_commits",
         "log",

@@ -170,7 +170,7 @@ class PostgresStore:
         """
         try:
             async with await AsyncConnection.connect(self._url, autocommit=True) as connection:
-                session = await begin_session(connection, self.statements, self._warnings)
+                session = await begin_session(connection, self.statements)
                 self._incarnations.meet(session.incarnation)
         except psycopg.Error as error:
             raise StoreUnavailable(
@@ -261,13 +261,14 @@ class PostgresStore:
                 self._pool_backends.remove((connection, backend))
 
     async def _begin(self, connection: AsyncConnection[Any]) -> Session:
-        session = await begin_session(connection, self.statements, self._warnings)
+        session = await begin_session(connection, self.statements)
         self._incarnations.meet(session.incarnation)
         return session
 
     async def _begin_lane(self, connection: AsyncConnection[Any]) -> Session:
         session = await self._begin(connection)
         self._incarnations.check(session.incarnation)
+        self._warnings.look_at(session)  # here, as commands of an operator have no lanes
         return session
 
     async def _begin_pooled(self, connection: AsyncConnection[Any]) -> None:

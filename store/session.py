@@ -35,6 +35,8 @@ class Session(NamedTuple):
     backend: tuple[int, str]
     """Process id and start of the server process."""
     incarnation: str
+    synchronous_commit: str
+    fsync: str
 
 
 class Incarnations:
@@ -83,18 +85,18 @@ class Warnings:
     def __init__(self) -> None:
         self._given: set[str] = set()
 
-    def look_at(self, synchronous_commit: str, fsync: str) -> None:
+    def look_at(self, session: Session) -> None:
         """Warn if commits may be lost in a crash of the server or of its machine."""
-        if synchronous_commit in TOO_WEAK:
+        if session.synchronous_commit in TOO_WEAK:
             self._warn(
                 "commits_do_not_wait",
-                synchronous_commit=synchronous_commit,
+                synchronous_commit=session.synchronous_commit,
                 what_it_means="a crash of the database server takes back its newest commits; the "
                 "workers notice that and start over, and what they sent elsewhere may be sent twice",
                 what_to_do="connect to the server itself or through a pooler in session mode, so that "
                 "SET synchronous_commit = on holds; or set it for the role",
             )
-        if fsync != "on":
+        if session.fsync != "on":
             self._warn(
                 "fsync_is_off",
                 what_it_means="a crash of the database's machine may destroy the whole database",
@@ -107,9 +109,7 @@ class Warnings:
             log.warning(event, **details)
 
 
-async def begin_session(
-    connection: AsyncConnection[Any], statements: Statements, warnings: Warnings
-) -> Session:
+async def begin_session(connection: AsyncConnection[Any], statements: Statements) -> Session:
     """Set what the engine's commits need, and learn which server this is.
 
     Raises:
@@ -123,6 +123,5 @@ async def begin_session(
         assert row is not None, "a session sees itself"
         pid, started, incarnation, *durability = row
         if incarnation is not None:
-            warnings.look_at(*durability)
-            return Session((pid, started), incarnation)
+            return Session((pid, started), incarnation, *durability)
         await connection.execute(statements.get("begin_incarnation"))

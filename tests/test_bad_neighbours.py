@@ -495,7 +495,7 @@ async def test_what_a_zombie_sends_is_dropped_and_counted_and_not_acknowledged()
         random=Random(1),
     )
     ears = Ears()
-    await zombie.start(ears)
+    await zombie.start(ears, await cluster.store.incarnation())
     link = zombie.link(second.worker, "w1")
     await cluster.go(lambda: link.up)
     sequencer, epoch = stream.epoch

@@ -142,7 +142,8 @@ async def test_one_record_that_waits_bounds_what_may_lie_past_it(where: str) -> 
 async def test_repeated_failures_do_not_pile_up_copies_in_the_queues() -> None:
     """Each new start of a lane sends again what is un-ACKed; the copies from before must go."""
     values = items(*range(40))
-    world = World(tally_pipeline(script(ITEMS, values), replace(QUICK, chunk_records=1)))
+    limits = replace(QUICK, chunk_records=1, store_patience_seconds=1e6)  # the same records fail
+    world = World(tally_pipeline(script(ITEMS, values), limits))
     longest = 0
 
     def refuse(commit: Commit) -> None:

@@ -215,11 +215,12 @@ class Engine:
             before = self.clock.now()
             self.tell_time(before, await self.patiently(self.store.now))
         deployment = await deploy(self)
-        self.numbering = Numbering(
-            blake2b(incarnation.encode(), digest_size=8).hexdigest(),
-            max(self._given, await self.patiently(self.store.now)),
-            is_first=deployment.is_first and not self._restarts.under_way,
-        )
+        if any(node.bundles is not None for node in self.graph.nodes):
+            self.numbering = Numbering(
+                blake2b(incarnation.encode(), digest_size=8).hexdigest(),
+                max(self._given, await self.patiently(self.store.now)),
+                is_first=deployment.is_first and not self._restarts.under_way,
+            )
         asked = self.clock.monotonic()
         await self.store.register_worker(
             self.worker,
