@@ -997,7 +997,13 @@ async def test_a_missing_file_a_directory_a_pipe(tmp_path: Path) -> None:
     for make in (JsonLines, Csv):
         text = await refusal(make(tmp_path / "none.x"))
         assert text == f"{tmp_path / 'none.x'}: there is no such file"
-        assert "is a directory; name the files in it" in await refusal(make(tmp_path))
+        with pytest.raises(UsageError, match="Without follow=True"):
+            make(tmp_path)
+        (tmp_path / "later").mkdir(exist_ok=True)
+        later = make(tmp_path / "later" / "x")
+        (tmp_path / "later" / "x").mkdir(exist_ok=True)
+        assert "is a directory; name the files in it" in await refusal(later)
+        (tmp_path / "later" / "x").rmdir()
         assert "is no regular file" in await refusal(make(tmp_path / "pipe"))
         (tmp_path / "file").write_bytes(b"")
         assert "cannot be opened: Not a directory" in await refusal(make(tmp_path / "file" / "x"))

@@ -962,7 +962,7 @@ async def test_a_rotated_file_in_a_packing_that_cannot_be_read_is_refused(tmp_pa
     assert "Unpack it beside" in text
 
 
-def test_sources_that_make_no_sense() -> None:
+def test_sources_that_make_no_sense(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="poll must be more than 0 seconds"):
         followed("x", poll=0)
     with pytest.raises(UsageError, match='on_missing must be "fail" or "skip"'):
@@ -977,6 +977,9 @@ def test_sources_that_make_no_sense() -> None:
             followed([path])  # type: ignore[arg-type]
     assert followed("x").describe() == {"json_lines": "x", "follow": True}
     assert not isinstance(followed("x"), GrowingSource)
+    for given in (tmp_path, f"{tmp_path}/", str(tmp_path)):
+        assert isinstance(followed(given), GrowingSource)
+        assert followed(given).describe() == {"json_lines": f"{tmp_path}/", "follow": True}
     assert not isinstance(JsonLines("x"), GrowingSource)
 
 

@@ -150,14 +150,16 @@ class Files(ABC):
             raise UsageError(f'{kind}: on_missing must be "fail" or "skip", not {on_missing!r}')
         if follow and member is not None:
             raise UsageError(f"{kind}: a member of a zip file cannot be followed; leave member out")
-        if not self._grows:
+        if self._grows:
+            self._paths = [os.path.join(p, "") if _is_directory(p) else p for p in self._paths]
+        else:
             self._refuse_patterns(kind)
 
     def _refuse_patterns(self, kind: str) -> None:
         for path in self._paths:
             if not _is_pattern(path) or (not self.follow and os.path.isfile(path)):
                 continue  # a file may have brackets in its name
-            what = "a directory" if path.endswith(os.sep) else "a pattern"
+            what = "a directory" if _is_directory(path) else "a pattern"
             if self.follow:
                 raise UsageError(
                     f"{kind}: {path!r} is {what}, in which files appear; give it alone, not in a list"
@@ -205,7 +207,11 @@ def _is_pattern(path: AnyPath | Sequence[AnyPath]) -> bool:
     if not isinstance(path, (str, os.PathLike)):
         return False
     text = os.fspath(path)
-    return text.endswith(os.sep) or glob.has_magic(text)
+    return _is_directory(text) or glob.has_magic(text)
+
+
+def _is_directory(path: str) -> bool:
+    return path.endswith(os.sep) or os.path.isdir(path)
 
 
 class GrowingFiles(Files):
@@ -238,7 +244,8 @@ class JsonLines(Files):
         max_row_bytes: a longer line is a bad row.
         follow: read on for ever: rows that are appended, and what comes after the file was
             rotated. `path` may then be a pattern (``"/data/*.jsonl"``, ``**`` for all directories
-            below) or a directory (``"/data/"``, with the slash), in which files appear.
+            below) or a directory (``"/data/"``; with the slash, it need not be there yet), in
+            which files appear.
         poll: seconds between two looks at a followed file where the system tells nothing of
             changes (network file systems, systems other than Linux).
         on_missing: if rows of a followed file are missing that were not read yet (it was removed
@@ -299,7 +306,8 @@ class Csv(Files):
         max_row_bytes: a longer row is a bad row.
         follow: read on for ever: rows that are appended, and what comes after the file was
             rotated. `path` may then be a pattern (``"/data/*.jsonl"``, ``**`` for all directories
-            below) or a directory (``"/data/"``, with the slash), in which files appear.
+            below) or a directory (``"/data/"``; with the slash, it need not be there yet), in
+            which files appear.
         poll: seconds between two looks at a followed file where the system tells nothing of
             changes (network file systems, systems other than Linux).
         on_missing: if rows of a followed file are missing that were not read yet (it was removed

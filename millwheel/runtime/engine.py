@@ -235,11 +235,12 @@ class Engine:
         self.generation = deployment.generation
         self.rekeyed = deployment.rekeyed
         self._tell_rekeyed(deployment)
-        self.numbering = Numbering(
-            blake2b(incarnation.encode(), digest_size=8).hexdigest(),
-            max(self._given, await self.patiently(self.store.now)),
-            is_first=deployment.is_first and not self._restarts.under_way,
-        )
+        if any(node.bundles is not None for node in self.graph.nodes):
+            self.numbering = Numbering(
+                blake2b(incarnation.encode(), digest_size=8).hexdigest(),
+                max(self._given, await self.patiently(self.store.now)),
+                is_first=deployment.is_first and not self._restarts.under_way,
+            )
         asked = self.clock.monotonic()
         await self.store.register_worker(
             self.worker,
