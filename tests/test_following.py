@@ -977,9 +977,9 @@ def test_sources_that_make_no_sense(tmp_path: Path) -> None:
             followed([path])  # type: ignore[arg-type]
     assert followed("x").describe() == {"json_lines": "x", "follow": True}
     assert not isinstance(followed("x"), GrowingSource)
-    for given in (tmp_path, f"{tmp_path}/", str(tmp_path)):
-        assert isinstance(followed(given), GrowingSource)
-        assert followed(given).describe() == {"json_lines": f"{tmp_path}/", "follow": True}
+    for directory in (tmp_path, f"{tmp_path}/", str(tmp_path)):
+        assert isinstance(followed(directory), GrowingSource)
+        assert followed(directory).describe() == {"json_lines": f"{tmp_path}/", "follow": True}
     assert not isinstance(JsonLines("x"), GrowingSource)
 
 

@@ -220,6 +220,8 @@ def _computation(figures: ComputationFigures) -> dict[str, Any]:
         "latency_target_seconds": figures.latency_target_seconds,
         "input_watermark": _time(figures.input_watermark),
         "low_watermark": _time(figures.low_watermark),
+        "lag_rows": figures.lag_rows,
+        "lag_bytes": figures.lag_bytes,
         "counters": figures.counters,
     }
 
