@@ -895,7 +895,9 @@ async def test_files_that_cannot_be_followed(
     )
     os.mkfifo(tmp_path / "pipe")
     assert "is no regular file" in await refused(followed(tmp_path / "pipe"))
-    assert "with a slash at its end" in await refused(followed(tmp_path))
+    appearing = followed(tmp_path / "appearing")
+    (tmp_path / "appearing").mkdir()
+    assert "has become a directory" in await refused(appearing)
     utf_16 = tmp_path / "utf16"
     utf_16.write_bytes("\ufeff1\n".encode("utf-16-le"))
     assert "is UTF-16" in await refused(followed(utf_16))

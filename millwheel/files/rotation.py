@@ -95,7 +95,7 @@ def look(path: str) -> Entry | None:
         raise InputError(f"{path}: cannot be looked at: {error.strerror}") from error
     if stat.S_ISDIR(found.st_mode):
         raise InputError(
-            f"{path}: is a directory. To follow the files in it, give it with a slash at its end"
+            f"{path}: has become a directory. Move it away, or start anew to follow the files in it"
         )
     if not stat.S_ISREG(found.st_mode):
         raise InputError(f"{path}: is no regular file, so it could not be read again")
