@@ -42,8 +42,9 @@ SOON = 8
 HANGS = (19, 839)
 """They showed: room in a reader's queue that nobody was told of; records for an interval that nobody was
 known to own, and that were not sent when it was the one again who had refused it."""
-HEARD_OF_A_LOST_PAST_SEED = 50
-"""One in which a link that stays up brings word of what the server has lost."""
+HEARD_OF_A_LOST_PAST_SEEDS = (358, 425, 554)
+"""In each of these a link that stays up reports what the server has lost. Three, since a change of the
+engine's timing may hide one."""
 NOT_WOKEN_SEED = 547
 """One that shows what a lane that sleeps does not do."""
 
@@ -115,8 +116,9 @@ def test_who_waits_in_another_lane_and_is_not_woken_is_found() -> None:
 
 def test_who_starts_over_and_keeps_its_links_is_found() -> None:
     with planted("what was sent survives"):
-        assert violation_of(draw(HEARD_OF_A_LOST_PAST_SEED)) is not None
-    assert violation_of(draw(HEARD_OF_A_LOST_PAST_SEED)) is None, "it was the bug"
+        assert any(violation_of(draw(seed)) for seed in HEARD_OF_A_LOST_PAST_SEEDS)
+    for seed in HEARD_OF_A_LOST_PAST_SEEDS:
+        assert violation_of(draw(seed)) is None, "it was the bug"
 
 
 def test_a_server_loses_commits_now_and_then() -> None:

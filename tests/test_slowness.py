@@ -103,6 +103,18 @@ def test_records_acknowledged_behind_the_oldest_do_not_put_the_question_off() ->
     assert asked == [3, 6, 9]
 
 
+def test_a_copy_of_a_record_that_waits_is_not_sent_beside_it() -> None:
+    """A receiver takes numbers that ascend, and hangs up on others (decision 41)."""
+    stream = Outgoing()
+    for number in (1, 1, 2, 2):
+        stream.append(record(number))
+    stream.begin(1)
+    assert [d.seq for d in stream.take(99, 1000)[1]] == [1, 2]
+    stream.append(record(2))
+    stream.append(record(3))
+    assert [d.seq for d in stream.take(99, 1000)[1]] == [3]
+
+
 def test_who_moves_on_is_not_asked() -> None:
     stream = sent(*range(20))
     for second in range(15):

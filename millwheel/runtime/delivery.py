@@ -130,9 +130,11 @@ class Outgoing:
             self.reached = NOTHING
 
     def append(self, delivery: Delivery[Any]) -> None:
-        """One more record, after those before it."""
+        """Add a record, after those before it; a copy of one that is not acknowledged yet adds
+        nothing, as numbers on the wire ascend."""
+        if delivery.seq not in self.unacked:
+            self._unsent.append(delivery)
         self.unacked[delivery.seq] = delivery
-        self._unsent.append(delivery)
 
     def begin(self, number: int) -> list[int]:
         """Send everything again that is not acknowledged, as a stream of its own.

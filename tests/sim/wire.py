@@ -30,6 +30,8 @@ class Wire:
         self._worker = ""
         self._known: int | None = None
         """The incarnation of the server that this worker met first."""
+        self._starts = 0
+        """How often this worker has started over."""
 
     @property
     def is_current(self) -> bool:
@@ -51,11 +53,19 @@ class Wire:
 
     def begin_again(self) -> None:
         self._known = None
+        self._starts += 1
 
     async def _call(self, what: str, work: Callable[[], Awaitable[Any]]) -> Any:
-        """Have something done by the server that this worker knows, and by no other."""
+        """Have something done by the server that this worker knows, and by no other.
+
+        A worker that starts over closes its connections: a call from before, which it does not wait for
+        any more, has no effect if it arrives later.
+        """
+        starts = self._starts
 
         async def checked() -> Any:
+            if starts != self._starts:
+                raise StoreUnavailable("the connection was closed")
             self._check()
             return await work()
 
