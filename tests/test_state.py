@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import dataclasses
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -1114,7 +1115,17 @@ class Catching(Picky):
             await super().process_record(record, ctx)
 
 
-for _code in (Picky, Careless, Catching):
+def leave(old: Any) -> Any:
+    sys.exit(3)
+
+
+class Leaving(Versioned):
+    """Its migration exits."""
+
+    migrations: ClassVar[Mapping[int, Any]] = {1: leave}
+
+
+for _code in (Picky, Careless, Catching, Leaving):
     _code.__name__ = "Versioned"  # the stored graph knows the class by its name
 
 
@@ -1166,7 +1177,7 @@ async def test_migrations_that_were_tried_are_told() -> None:
     assert (said["from_version"], said["to_version"]) == (1, 2)
 
 
-@pytest.mark.parametrize("code", [Picky, Careless, Catching])
+@pytest.mark.parametrize("code", [Picky, Careless, Catching, Leaving])
 @pytest.mark.parametrize("retries", [0, 2])
 async def test_a_migration_that_fails_when_its_key_is_read_is_no_fault_of_the_record(
     monkeypatch: pytest.MonkeyPatch, code: type[Versioned], retries: int

@@ -148,8 +148,8 @@ class Recovery:
         failing = self._failing
         if self._commit_began - self._recovered_at > OUTAGE_GAP_SECONDS:
             # A record or timer that fails again is the same one, however long user code took.
-            for name in [name for name in failing if isinstance(name, int)]:
-                del failing[name]
+            for interval in [name for name in failing if isinstance(name, int)]:
+                del failing[interval]
         if failing.keys().isdisjoint(names):
             self._pause = FIRST_PAUSE_SECONDS
         is_overdue = False
