@@ -559,7 +559,7 @@ def apply_migrations(
         before = value
         try:
             value = cast("Callable[[Any], Any]", migrations[version])(value)
-        except Exception as error:
+        except BaseException as error:  # sys.exit as well is no fault of a record
             raise MigrationFailed(
                 f"{what}: the migration from {way} failed on {shown(before)}: {reason(error)}\n"
                 f"{_MENDING}"

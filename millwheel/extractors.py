@@ -18,6 +18,7 @@ import hashlib
 import inspect
 import linecache
 import operator
+import re
 from collections.abc import Callable, Iterator
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any, TypeAlias
@@ -31,6 +32,8 @@ MOST_DEPTH = 8
 """Functions that use functions, and so on, are followed so deep."""
 
 _FIXED = (str, int, float, bool, bytes, type(None))
+_CONSTANTS = (*_FIXED, tuple, frozenset, re.Pattern)
+"""Types of the module's constants. A list or dict may be filled while it runs."""
 _LEFT_OUT = frozenset(
     {"annotation", "ctx", "decorator_list", "kind", "returns", "type_comment", "type_params"}
 )
@@ -124,6 +127,10 @@ class _Reading:
             return [type(value).__name__, repr(value)]
         if type(value) in (tuple, list):
             return [type(value).__name__, [self._of_value(part, depth) for part in value]]
+        if type(value) is frozenset:
+            return ["frozenset", sorted(repr(v) if type(v) in _FIXED else "?" for v in value)]
+        if type(value) is re.Pattern:
+            return ["pattern", repr(value.pattern), value.flags]
         if callable(value):
             return self.of(value, depth + 1)
         return ["a", type(value).__qualname__]
@@ -145,7 +152,7 @@ class _Reading:
         for name in sorted(set(_names(code))):
             value = function.__globals__.get(name)
             is_own = isinstance(value, FunctionType) and value.__module__ == function.__module__
-            if is_own or (name in function.__globals__ and type(value) in _FIXED):
+            if is_own or (name in function.__globals__ and type(value) in _CONSTANTS):
                 used.append([name, self._of_value(value, depth)])
         return ["function", said, defaults, self._closed(function, depth), used]
 

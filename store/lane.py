@@ -72,7 +72,7 @@ def translate(error: psycopg.Error, *, user: str = "", alive: bool = True) -> Mi
     if user and alive and not OF_THE_SERVER.match(state) and (state or not isinstance(error, LOST)):
         return StatementError(f"Postgres refused {user}: {text}")
     if not alive or (isinstance(error, LOST) and (not state or state[:2] in RETRY_CLASSES)):
-        return StoreUnavailable(f"the store broke off: {text}")
+        return StoreUnavailable(f"the store broke off{f' {user}' if user else ''}: {text}")
     return StoreError(f"the store answered {state}: {text}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -129,16 +130,30 @@ async def test_a_task_that_waits_when_all_input_is_processed_is_no_complete_run(
     await strays.end()
 
 
-async def test_a_method_of_ctx_that_a_task_keeps_counts_as_well() -> None:
+def closing_over(ctx: Any) -> Callable[[], object]:
+    return lambda: ctx.count("later")
+
+
+WAYS: dict[str, Callable[[Any], object]] = {
+    "a method": lambda ctx: ctx.produce,
+    "a partial": lambda ctx: partial(ctx.count, "later"),
+    "an argument of a partial": lambda ctx: partial(USES["count"], ctx),
+    "a closure": closing_over,
+    "a partial of a closure": lambda ctx: partial(closing_over(ctx)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+async def test_a_function_that_can_use_ctx_counts_as_well(way: Callable[[Any], object]) -> None:
     gate = Gate()
 
-    async def later(send: Callable[..., None]) -> None:
+    async def later(use: object) -> None:
         await gate.wait()
 
     tasks: list[asyncio.Task[None]] = []
 
     async def do(record: Record[Item], ctx: Context[Any]) -> None:
-        tasks.append(asyncio.create_task(later(ctx.produce)))
+        tasks.append(asyncio.create_task(later(way(ctx))))
 
     async with Harness(doing([], do)) as harness:
         with pytest.raises(UserCodeError, match=STRAY):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
 from typing import Any, ClassVar
@@ -1133,11 +1134,16 @@ async def test_a_migration_of_a_table_is_tried_first(migration: Any, says: str) 
         await world.start(judging(Wrongly(), rules=[Rule("tax", 7)]))
 
 
+@pytest.mark.parametrize("caught", [False, True])
 async def test_a_migration_of_a_table_that_fails_when_it_is_read_stops_the_worker(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caught: bool
 ) -> None:
     class Wrongly(RatingAnew):
         shared_migrations: ClassVar = {1: lambda old: {"told": old["told"], "worth": old["was"]}}
+
+        async def process_record(self, record: Any, ctx: Any) -> None:
+            with suppress(*([Exception] if caught else [])):
+                await super().process_record(record, ctx)
 
     Wrongly.__name__ = "Rating"
     monkeypatch.setattr(trial, "TRIED_STATES", 0)

@@ -108,6 +108,7 @@ async def test_what_speaks_of_the_server_is_nobodys_fault_and_ends_in_time(
 ) -> None:
     """Other intervals of the lane commit between, and it does not go round for ever."""
     schema = guarded("53100")
-    with pytest.raises(StoreUnavailable, match="commits have failed for 2 s"):
+    with pytest.raises(StoreUnavailable, match="commits have failed for 2 s") as raised:
         await run(schema, on_error="dead_letter")
+    assert "broke off the statement 'INSERT INTO guarded" in str(raised.value)
     assert schema.query("SELECT count(*) FROM {d}", d="dead_letter") == [(0,)]

@@ -1203,6 +1203,64 @@ async def test_a_race_that_a_statement_never_wins_counts_against_its_record(on_e
     assert ["deadlock" in error for _, error in world.letters()] == [True]
 
 
+@pytest.mark.parametrize("seconds", [12.0, 150.0])
+@pytest.mark.parametrize("where", ["record", "timer"])
+async def test_patience_ends_though_user_code_is_slow(where: str, seconds: float) -> None:
+    """Between two failures user code runs for longer than the gap between two outages."""
+    values = items(*range(4))
+
+    async def slowly(number: int, ctx: Context[Any]) -> None:
+        await world.clock.sleep(seconds)
+        ctx.execute("INSERT INTO t VALUES (%s)", (number,))
+
+    async def do(record: Record[Item], ctx: Context[Any]) -> None:
+        if where == "timer":
+            ctx.set_timer(at(0), tag=str(record.value.number))
+        else:
+            await slowly(record.value.number, ctx)
+
+    async def ring(timer: Timer, ctx: Context[Any]) -> None:
+        await slowly(int(timer.tag), ctx)
+
+    world = World(doing(values, do, ring, on_error="dead_letter"))
+
+    def judge(commit: Commit) -> None:
+        if any(params[0] == 3 for _, params in commit.statements):
+            raise StatementRace("deadlock detected")
+
+    world.on_try = judge
+    engine = await world.start(close_at_end=True)
+    async with asyncio.timeout(60):
+        while not engine.done.is_set():
+            assert world.clock.monotonic() < 100 * seconds
+            await world.turns(1, tick=0.5)
+    await engine.stop()
+    assert ["deadlock" in error for _, error in world.letters()] == [True]
+    assert sorted(params[0] for _, params in world.store.statements) == [0, 1, 2]
+
+
+async def test_two_outages_are_no_lack_of_patience_with_slow_code() -> None:
+    """What failed in each of them had no third chance yet."""
+    tries = 0
+
+    async def do(record: Record[Item], ctx: Context[Any]) -> None:
+        await world.clock.sleep(150.0)
+        ctx.execute("INSERT INTO t VALUES (%s)", (record.value.number,))
+
+    world = World(doing(items(1), do))
+
+    def away(commit: Commit) -> None:
+        nonlocal tries
+        if commit.statements and (tries := tries + 1) <= 2:
+            raise StoreUnavailable("away")
+
+    world.on_try = away
+    engine = await world.start()
+    await world.until(engine.done.is_set, tick=0.5)
+    await engine.stop()
+    assert [params[0] for _, params in world.store.statements] == [1]
+
+
 async def test_a_race_that_is_won_in_the_end_harms_nobody() -> None:
     values = items(*range(6))
     world = World(doing(values, write, on_error="dead_letter"))

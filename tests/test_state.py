@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import asyncio
 import dataclasses
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -1105,7 +1107,26 @@ class Careless(Versioned):
     migrations: ClassVar[Mapping[int, Any]] = {1: lambda old: {"total": str(old["count"])}}
 
 
-Picky.__name__ = Careless.__name__ = "Versioned"  # the stored graph knows the class by its name
+class Catching(Picky):
+    """Goes on whatever happens."""
+
+    async def process_record(self, record: Record[Item], ctx: Context[Two]) -> None:
+        with suppress(Exception):
+            await super().process_record(record, ctx)
+
+
+def leave(old: Any) -> Any:
+    sys.exit(3)
+
+
+class Leaving(Versioned):
+    """Its migration exits."""
+
+    migrations: ClassVar[Mapping[int, Any]] = {1: leave}
+
+
+for _code in (Picky, Careless, Catching, Leaving):
+    _code.__name__ = "Versioned"  # the stored graph knows the class by its name
 
 
 async def with_states_of_version_one(*, folded: bool = False) -> tuple[World, Script]:
@@ -1156,7 +1177,7 @@ async def test_migrations_that_were_tried_are_told() -> None:
     assert (said["from_version"], said["to_version"]) == (1, 2)
 
 
-@pytest.mark.parametrize("code", [Picky, Careless])
+@pytest.mark.parametrize("code", [Picky, Careless, Catching, Leaving])
 @pytest.mark.parametrize("retries", [0, 2])
 async def test_a_migration_that_fails_when_its_key_is_read_is_no_fault_of_the_record(
     monkeypatch: pytest.MonkeyPatch, code: type[Versioned], retries: int

@@ -96,9 +96,10 @@ class Injector(SourceTask):
         """
         self.close()
         stored = self._interval.stored_position
-        self._reader = await self._partition.open(
-            self._stream.value_type, stored["reader"] if stored else None
-        )
+        with self._blamed(self._partition, "open"):
+            self._reader = await self._partition.open(
+                self._stream.value_type, stored["reader"] if stored else None
+            )
         self._route = self._interval.step.routes[self._stream.name]
         readers = self._route.readers
         simple = len(readers) == 1 and self._engine.inject_copies == 1
@@ -152,9 +153,10 @@ class Injector(SourceTask):
 
     def close(self) -> None:
         """Close the partition; what is committed until then still stores its position."""
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            with self._blamed(reader, "close"):
+                reader.close()
 
     @property
     def log(self) -> SentLog:
@@ -170,11 +172,19 @@ class Injector(SourceTask):
 
     def progress(self) -> float | None:
         """The share of a bounded partition read, 0 to 1; None of one without an end."""
-        return 1.0 if self.ended else (self._reader.progress() if self._reader else 0.0)
+        if self.ended:
+            return 1.0
+        if self._reader is None:
+            return 0.0
+        with self._blamed(self._reader, "progress"):
+            return self._reader.progress()
 
     def lag(self) -> Lag:
         """How much of the partition waits to be read."""
-        return Lag() if self._reader is None else self._reader.lag()
+        if self._reader is None:
+            return Lag()
+        with self._blamed(self._reader, "lag"):
+            return self._reader.lag()
 
     def position(self) -> dict[str, Any]:
         """What is stored of it: where to read on, and which row holds the watermark."""
@@ -182,11 +192,10 @@ class Injector(SourceTask):
         held = (
             first < self.log.next_seq and self._interval.promised < self._interval.exact_watermark
         )
-        reader = (
-            self._reader.position(first)
-            if self._reader is not None
-            else (self._interval.stored_position or {}).get("reader")
-        )
+        reader = (self._interval.stored_position or {}).get("reader")
+        if self._reader is not None:
+            with self._blamed(self._reader, "position"):
+                reader = self._reader.position(first)
         marks = self._marks
         while len(marks) > 1 and marks[1][0] <= first:
             marks.popleft()
@@ -237,7 +246,8 @@ class Injector(SourceTask):
             while not (room := self._room(limit)):
                 self.credit.clear()
                 await self.credit.wait()
-            rows = await reader.read(room)
+            with self._blamed(reader, "read"):
+                rows = await reader.read(room)
             if rows:
                 await self._inject(rows)
                 continue
@@ -270,7 +280,8 @@ class Injector(SourceTask):
         """Rest until the source has more."""
         self.waiting = True
         self._engine.check_finished()
-        await reader.wait()
+        with self._blamed(reader, "wait"):
+            await reader.wait()
         self.waiting = False
 
     def _end(self) -> None:

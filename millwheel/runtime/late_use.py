@@ -13,12 +13,16 @@ processed and a task still waits that holds an ended context: the loop ends befo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from types import FrameType
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from types import BuiltinMethodType, CellType, FrameType, FunctionType, MethodType
 from typing import Any
 
 from millwheel.context import Context, Ended
 from millwheel.errors import UserCodeError
+
+MOST_DEPTH = 3
+"""Functions within functions that are looked into for a context."""
 
 
 class LateUses:
@@ -79,9 +83,34 @@ class LateUses:
         coroutine: Any = task.get_coro()
         while (frame := getattr(coroutine, "cr_frame", None)) is not None:
             for value in frame.f_locals.values():
-                holder = value if isinstance(value, Ended) else getattr(value, "__self__", None)
-                if isinstance(holder, Ended):
-                    report = object.__getattribute__(holder, "_report_late_use")
+                for context in _contexts_in(value):
+                    report = object.__getattribute__(context, "_report_late_use")
                     if report == self.report:
-                        yield object.__getattribute__(holder, "_name"), frame
+                        yield object.__getattribute__(context, "_name"), frame
             coroutine = getattr(coroutine, "cr_await", None)
+
+
+def _contexts_in(value: Any, depth: int = 0) -> Iterator[Ended]:
+    """The ended contexts that a local variable holds: itself, or as a function that can use one (a method
+    of it, a lambda that closes over it, a partial that has it as an argument)."""
+    if isinstance(value, Ended):
+        yield value
+        return
+    parts: Iterable[Any] = ()
+    if isinstance(value, (MethodType, BuiltinMethodType)):
+        parts = (value.__self__,)
+    elif isinstance(value, FunctionType):
+        parts = [cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)]
+    elif isinstance(value, partial):
+        parts = (value.func, *value.args, *value.keywords.values())
+    if depth < MOST_DEPTH:
+        for part in parts:
+            yield from _contexts_in(part, depth + 1)
+
+
+def _is_filled(cell: CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018 - it raises
+    except ValueError:
+        return False
+    return True

@@ -65,7 +65,8 @@ class PartitionDiscovery(SourceTask):
         """Know the partitions found so far, and look for more, unless told not to."""
         self.close()
         stored = self._interval.stored_position
-        self._discovery = self._source.discover(stored["reader"] if stored else None)
+        with self._blamed(self._source, "discover"):
+            self._discovery = self._source.discover(stored["reader"] if stored else None)
         self._stands_still, self._waiting = True, False
         await self._make([])
         if reading:
@@ -73,13 +74,15 @@ class PartitionDiscovery(SourceTask):
 
     def close(self) -> None:
         """Look no more."""
-        if self._discovery is not None:
-            self._discovery.close()
-            self._discovery = None
+        discovery, self._discovery = self._discovery, None
+        if discovery is not None:
+            with self._blamed(discovery, "close"):
+                discovery.close()
 
     async def _run(self, discovery: Discovery) -> None:
         while True:
-            found = await discovery.look()
+            with self._blamed(discovery, "look"):
+                found = await discovery.look()
             new = [identity for identity in found if identity not in self._known]
             if new:
                 await self._add(new)
@@ -87,7 +90,8 @@ class PartitionDiscovery(SourceTask):
             self.follow()
             self._waiting = True
             self._engine.check_finished()
-            await discovery.wait()
+            with self._blamed(discovery, "wait"):
+                await discovery.wait()
             self._waiting = False
 
     async def _add(self, identities: Sequence[str]) -> None:
@@ -179,7 +183,10 @@ class PartitionDiscovery(SourceTask):
     def position(self) -> dict[str, Any]:
         """What the next owner of the discovery should know."""
         stored = self._interval.stored_position or {}
-        reader = stored.get("reader") if self._discovery is None else self._discovery.position()
+        reader = stored.get("reader")
+        if self._discovery is not None:
+            with self._blamed(self._discovery, "position"):
+                reader = self._discovery.position()
         return {
             "reader": reader,
             "seen": None,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from millwheel.errors import (
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from millwheel.runtime.engine import Engine
     from millwheel.runtime.lane import Lane
 
-Name = bytes | tuple[bytes, str, str] | int
-"""Of something that a commit carries: a record's id, a timer, or an interval without either."""
+Name = bytes | tuple[bytes, str, str, int] | int
+"""Of something that a commit carries: a record's id, a timer with its time, or an interval without either."""
 
 Suspect = tuple[Interval, Item]
 """One of the items of a commit that was refused for what user code wrote."""
@@ -48,7 +49,20 @@ FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 2.0
 
 OUTAGE_GAP_SECONDS = 10.0
-"""A lane that had nothing to commit for so long since it recovered meets a new outage."""
+"""An interval that had nothing to commit for so long since its lane recovered meets a new outage."""
+
+LEAST_FAILURES = 3
+"""Failures of one record or timer before patience with it can end. Slow user code runs for longer than
+patience lasts between two of them, and two may be of two outages."""
+
+
+@dataclass
+class Failures:
+    """How often something has failed to become durable, and when first and last."""
+
+    since: float
+    last: float
+    times: int = 0
 
 
 class Recovery:
@@ -58,9 +72,9 @@ class Recovery:
         self._lane = lane
         self._engine = engine
         self.under_way = False
-        self._failing: dict[Name, float] = {}
-        """What has failed to become durable, and since when. Patience is for each record: commits of
-        other records that go well in between say nothing of one that always fails."""
+        self._failing: dict[Name, Failures] = {}
+        """What has failed to become durable. Patience is for each record: commits of other records that
+        go well in between say nothing of one that always fails."""
         self._recovered_at = 0.0
         self._commit_began = 0.0
         self._pause = FIRST_PAUSE_SECONDS
@@ -131,14 +145,22 @@ class Recovery:
         """Note what has failed; whether patience with some of it is at an end."""
         now = self._engine.clock.monotonic()
         patience = self._engine.settings.store_patience_seconds
+        failing = self._failing
         if self._commit_began - self._recovered_at > OUTAGE_GAP_SECONDS:
-            self._failing.clear()
-        if self._failing.keys().isdisjoint(names):
+            # A record or timer that fails again is the same one, however long user code took.
+            for interval in [name for name in failing if isinstance(name, int)]:
+                del failing[interval]
+        if failing.keys().isdisjoint(names):
             self._pause = FIRST_PAUSE_SECONDS
-        since = min((self._failing.setdefault(name, now) for name in names), default=now)
-        for name in [name for name, at in self._failing.items() if at < now - 2 * patience]:
-            del self._failing[name]  # its interval is elsewhere by now
-        return now - since > patience
+        is_overdue = False
+        for name in names:
+            found = failing.setdefault(name, Failures(now, now))
+            found.last = now
+            found.times += 1
+            is_overdue |= now - found.since > patience and found.times >= LEAST_FAILURES
+        for name in [name for name, of in failing.items() if of.last < now - 2 * patience]:
+            del failing[name]  # it is elsewhere by now, or was durable after all
+        return is_overdue
 
     async def _wait_for_room(self, error: OutputFull) -> None:
         """Back off, longer each time, until patience is at an end. It counts from the first failure of
@@ -340,4 +362,4 @@ def name_of_item(item: Item) -> Name:
     """What a record or timer is known by when it runs again."""
     if isinstance(item, Delivery):
         return item.id
-    return item.key_text, item.timer.kind, item.timer.tag
+    return item.key_text, item.timer.kind, item.timer.tag, item.timer.micros

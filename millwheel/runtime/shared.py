@@ -51,11 +51,15 @@ class Table(KeyState):
         return self._snapshot
 
     def check_unchanged(self) -> None:
-        """See to it, if this is a test, that a record has left the snapshot as it was.
+        """See to it that a record could read the table, and, if this is a test, that it has left the
+        snapshot as it was.
 
         Raises:
             UserCodeError: it did not.
+            MigrationFailed: it went on without a table that could not be read.
         """
+        if self.cache.failed is not None:
+            raise self.cache.failed
         if not self._guarded or self._snapshot is UNKNOWN:
             return
         layout, snapshot = self.cache.layout, self._snapshot

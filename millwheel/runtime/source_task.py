@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
+from millwheel.runtime.blame import SourceBlamed
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.pacing import Flow
 from millwheel.runtime.tasks import end
@@ -43,6 +44,10 @@ class SourceTask(ABC):
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         self._task = self._engine.spawn(work, f"source of {self._interval.name}")
+
+    def _blamed(self, called: object, method: str) -> SourceBlamed:
+        """A block that calls a method of the source, which is blamed for what it raises."""
+        return SourceBlamed(self._interval.step.name, called, method)
 
     async def stop(self) -> None:
         """Work no more; the source stays open, so that a last commit can store the position."""

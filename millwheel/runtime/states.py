@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from millwheel.codec import Migration, apply_migrations, shown
+from millwheel.errors import MigrationFailed
 from millwheel.model import Key
 from millwheel.runtime.entries import Change, Entries
 from millwheel.state import UNKNOWN, StateLayout
@@ -141,6 +142,9 @@ class KeyState:
 
         Everything is encoded before anything is noted, so that a value that cannot be
         encoded leaves the key as it was.
+
+        Raises:
+            MigrationFailed: user code went on without a state that could not be read.
         """
         cache, before = self.cache, self._encoded
         layout, encoded = cache.layout, before
@@ -151,6 +155,8 @@ class KeyState:
                 encoded = None
             elif encoded != before:
                 layout.codec.check(encoded, self._state)
+        elif cache.failed is not None:
+            raise cache.failed  # user code has caught it
         changes: list[Change] = []
         if self._entries is not None:
             changes = self._capture_entries(self._entries, n)
@@ -213,6 +219,8 @@ class StateCache:
         self.folded = 0
         self.size = 0
         self.version = version
+        self.failed: MigrationFailed | None = None
+        """Why the state of a key cannot be read. Nothing that ran without it may be stored."""
         self._what = what
         self._migrations = migrations
         self._keys: dict[bytes, KeyState] = {}
@@ -231,7 +239,11 @@ class StateCache:
         """
         what = f"{self._what}, key {shown(key)}"
         decode = self.layout.codec.decode
-        return apply_migrations(encoded, version, self.version, self._migrations, what, decode)
+        try:
+            return apply_migrations(encoded, version, self.version, self._migrations, what, decode)
+        except MigrationFailed as error:
+            self.failed = error
+            raise
 
     def get(self, key: Key, key_text: bytes, slot: int) -> KeyState:
         """The key's state, loaded or not."""

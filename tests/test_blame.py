@@ -1,0 +1,145 @@
+"""What a source of the user's raises is told as the source's fault, and not as a bug of millwheel."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from millwheel import Pipeline
+from millwheel.errors import InputError, MillwheelError, UserCodeError
+from millwheel.sources import Lag, Row
+from tests.test_exits import Quiet
+from tests.test_runtime_world import ITEMS, QUICK, Item, World, key_of, time_of
+
+
+def leave() -> None:
+    sys.exit(3)
+
+
+def fail() -> None:
+    raise ValueError("boom")
+
+
+def refuse() -> None:
+    raise InputError("the table is not there: make it")
+
+
+class Broken:
+    """One row, without an end; one of its methods fails."""
+
+    identity = "broken"
+    bounded = False
+    ended = False
+
+    def __init__(self, method: str, how: Callable[[], None]) -> None:
+        self._method, self._how = method, how
+        self._has_read = False
+
+    def _call(self, method: str) -> None:
+        if method == self._method:
+            self._how()
+
+    def describe(self) -> dict[str, Any]:
+        return {}
+
+    def partitions(self) -> list[Any]:
+        return [self]
+
+    async def open(self, value_type: Any, position: dict[str, Any] | None) -> Any:
+        self._call("open")
+        return self
+
+    async def read(self, limit: int) -> list[Row]:
+        self._call("read")
+        rows = [] if self._has_read else [Row(0, 0, Item("a", 1))]
+        self._has_read = True
+        return rows
+
+    async def wait(self) -> None:
+        self._call("wait")
+        await asyncio.Event().wait()
+
+    def position(self, acknowledged: int) -> dict[str, Any]:
+        self._call("position")
+        return {}
+
+    def progress(self) -> None:
+        self._call("progress")
+
+    def lag(self) -> Lag:
+        self._call("lag")
+        return Lag()
+
+    def close(self) -> None:
+        pass
+
+
+class Growing(Broken):
+    """It has no partition, and looks for some."""
+
+    def partitions(self) -> list[Any]:
+        return []
+
+    def partition(self, identity: str) -> Any:
+        return self
+
+    def discover(self, position: dict[str, Any] | None) -> Any:
+        self._call("discover")
+        return self
+
+    async def look(self) -> list[str]:
+        self._call("look")
+        return []
+
+    def position(self, acknowledged: int = 0) -> dict[str, Any]:
+        return super().position(acknowledged)
+
+
+async def failure_of(source: Any) -> MillwheelError:
+    pipeline = Pipeline("blamed", settings=QUICK)
+    pipeline.inject(ITEMS, source, timestamp=time_of)
+    pipeline.add(Quiet(), ITEMS.by(key_of))
+    world = World(pipeline)
+    try:
+        engine = await world.start()
+        for _ in range(50):
+            await world.turns(tick=0.1)
+            engine.progress()
+            for task in engine.source_tasks:
+                task.lag()
+    except MillwheelError as error:
+        return error
+    else:
+        assert isinstance(engine.failure, MillwheelError)
+        return engine.failure
+    finally:
+        await world.close()
+
+
+METHODS = [
+    *((Broken, method) for method in ("open", "read", "wait", "position", "progress", "lag")),
+    *((Growing, method) for method in ("discover", "look", "wait")),
+]
+
+
+@pytest.mark.parametrize(("how", "says"), [(leave, "SystemExit: 3"), (fail, "ValueError: boom")])
+@pytest.mark.parametrize(("kind", "method"), METHODS)
+async def test_an_error_of_a_source_is_the_sources_fault(
+    kind: type[Broken], method: str, how: Callable[[], None], says: str
+) -> None:
+    error = await failure_of(kind(method, how))
+    assert isinstance(error, UserCodeError)
+    assert f"the source of 'items_injector' failed in {kind.__name__}.{method}: {says}\n" in str(
+        error
+    )
+    assert isinstance(error.__cause__, (SystemExit, ValueError))
+
+
+async def test_an_error_that_says_what_to_do_stays_as_it_is() -> None:
+    error = await failure_of(Broken("read", refuse))
+    assert isinstance(error, InputError)
+    assert str(error) == "the table is not there: make it"
