@@ -882,8 +882,12 @@ async def test_a_file_is_read_that_was_at_the_path_between_two_looks(
     path = tmp_path / "n.jsonl"
     async with following_of(followed(path, poll=0.01)) as reader:
         assert await reader.read(5) == []
+        waiting = asyncio.create_task(reader.wait())
+        await asyncio.sleep(0)
         path.write_bytes(b"1\n")
         path.rename(tmp_path / "n.jsonl.1")
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await waiting
         assert values(await until(reader, 1)) == [1]
 
 
