@@ -160,6 +160,9 @@ class Discovery(Protocol):
         """The identities of all partitions that are there now, those that were found before among
         them or not; in the order in which new ones are to be numbered.
 
+        What `position` says is stored before a new partition is made. So a partition that `look` has
+        found must be named again as long as it may not have been made.
+
         Raises:
             InputError: it cannot be found out; the message says what to do.
         """
@@ -167,6 +170,11 @@ class Discovery(Protocol):
 
     async def wait(self) -> None:
         """Return when `look` may find more than it just did. It may be cancelled at any time."""
+        ...
+
+    def first_position(self, identity: str) -> dict[str, Any] | None:
+        """The position at which a partition that `look` has just found is opened first; None: at its
+        beginning. It is stored when the partition is made."""
         ...
 
     def position(self) -> dict[str, Any]:

@@ -132,9 +132,9 @@ def merged(lower: Line, upper: Line) -> Line:
     )
 
 
-def partition(discovery: Line, slot: int) -> Line:
+def partition(discovery: Line, slot: int, position: Mapping[str, Any] | None) -> Line:
     """A partition that was found while its source is read: it promises what the discovery of
-    partitions has promised for it (I17)."""
+    partitions has promised for it (I17), and begins at `position`."""
     return replace(
         discovery,
         slot_from=slot,
@@ -143,7 +143,7 @@ def partition(discovery: Line, slot: int) -> Line:
         folded=0,
         floor=discovery.stamp,
         acked={},
-        position=None,
+        position=position,
         counters={},
     )
 

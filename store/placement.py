@@ -251,25 +251,30 @@ class PostgresPlacement:
         return made
 
     async def add_partitions(
-        self, discovery: int, sequencer: int, identities: Sequence[str]
+        self, discovery: int, sequencer: int, found: Mapping[str, dict[str, Any] | None]
     ) -> list[FoundPartition]:
         async def work(connection: AsyncConnection[Any]) -> list[FoundPartition]:
-            known = {found.identity for found in await self._partitions(connection, discovery)}
-            for identity in identities:
+            known = {each.identity for each in await self._partitions(connection, discovery)}
+            for identity, position in found.items():
                 if identity not in known:
-                    await self._add_partition(connection, discovery, sequencer, identity)
+                    await self._add_partition(connection, discovery, sequencer, identity, position)
             return await self._partitions(connection, discovery)
 
         return await self._change([discovery], None, work)
 
     async def _add_partition(
-        self, connection: AsyncConnection[Any], discovery: int, sequencer: int, identity: str
+        self,
+        connection: AsyncConnection[Any],
+        discovery: int,
+        sequencer: int,
+        identity: str,
+        position: dict[str, Any] | None,
     ) -> None:
         params = {"discovery": discovery, "sequencer": sequencer, "source": identity}
         ids = {"interval_ids": [discovery]}
         cursor = await connection.execute(self._statements.get("read_lineage"), ids)
         (parent,) = map(_line, await cursor.fetchall())
-        await self._begin(connection, "add_partition", params, partition(parent, 0))
+        await self._begin(connection, "add_partition", params, partition(parent, 0, position))
 
     async def _partitions(
         self, connection: AsyncConnection[Any], discovery: int

@@ -600,7 +600,7 @@ class Store(Protocol):
         ...
 
     async def add_partitions(
-        self, discovery: int, sequencer: int, identities: Sequence[str]
+        self, discovery: int, sequencer: int, found: Mapping[str, dict[str, Any] | None]
     ) -> list[FoundPartition]:
         """Make an interval with a log for each partition that has none, in the order given.
 
@@ -609,6 +609,7 @@ class Store(Protocol):
 
         Args:
             discovery: the interval of the discovery, with its sequencer.
+            found: by identity, the position that the interval of a new partition begins with.
 
         Returns:
             All partitions of the injector, in the order in which they were found.

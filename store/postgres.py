@@ -471,9 +471,9 @@ class PostgresStore:
         return await self._placement.release(worker, sequencers)
 
     async def add_partitions(
-        self, discovery: int, sequencer: int, identities: Sequence[str]
+        self, discovery: int, sequencer: int, found: Mapping[str, dict[str, Any] | None]
     ) -> list[FoundPartition]:
-        return await self._placement.add_partitions(discovery, sequencer, identities)
+        return await self._placement.add_partitions(discovery, sequencer, found)
 
     async def read_placement(self) -> Placement:
         return await self._placement.read()

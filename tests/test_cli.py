@@ -28,8 +28,12 @@ from typing import Any
 
 import psycopg
 import pytest
+import structlog
 from psycopg import sql
 
+from millwheel import JsonLines, Pipeline, Stream
+from millwheel.cli.display import tell_of_the_end
+from millwheel.sinks import Discard
 from millwheel.store import binaries, embedded
 from tests import warm
 from tests.warm import Process
@@ -1104,6 +1108,24 @@ def test_drop_takes_everything_and_asks_before(shell: Shell) -> None:
     assert shell("drop", name, "--yes") == f"removed pipeline {name}\n"
     assert "has no pipeline" in shell("drop", name, "--yes", code=2)
     shell("run", "wheel:pipeline", LATENESS="7")  # another graph: the old one is forgotten
+
+
+def test_it_is_said_before_which_input_ends(tmp_path: Path) -> None:
+    lines_, words = Stream("lines", str), Stream("words", str)
+    pipeline = Pipeline("both")
+    for stream, follow in ((lines_, False), (words, True)):
+        source = JsonLines(tmp_path / stream.name, follow=follow)
+        pipeline.inject(stream, source, timestamp=lambda _: datetime.now(UTC))
+        pipeline.sink(stream, Discard())
+    with structlog.testing.capture_logs() as logs:
+        tell_of_the_end(pipeline, keep_open=False)
+        tell_of_the_end(pipeline, keep_open=True)
+    for said in logs:
+        assert said["event"] == "input_goes_on"
+        assert (said["with_end"], said["without_end"]) == (["lines_injector"], ["words_injector"])
+        assert "goes on until it is stopped" in said["what_it_means"]
+    refused = ["appended to it later are refused" in said["what_it_means"] for said in logs]
+    assert refused == [True, False]
 
 
 def test_rows_after_the_end_of_time_are_refused_with_the_ways_out(shell: Shell) -> None:

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 from millwheel.errors import InputError, UsageError
 from millwheel.files import Csv, JsonLines, following, packed, rotation, watching
+from millwheel.files import discovery as discovering
 from millwheel.files import reader as reading
 from millwheel.files.following import FILE_ROWS
 from millwheel.sources import GrowingSource, Reader, Row, Source
@@ -448,6 +449,23 @@ async def test_a_late_line_of_a_file_that_was_left_moves_no_number(tmp_path: Pat
         assert [(row.offset, row.value) for row in rows] == [(1, 2), (2, 3), (four.offset, 4)]
 
 
+async def test_a_file_that_got_the_inode_of_another_one_is_not_taken_for_it(tmp_path: Path) -> None:
+    """Nothing of a file is acknowledged; it is packed, and a younger one gets its inode."""
+    path = tmp_path / "app.log"
+    clock = Clock()
+    clock.write(path, b"1\n2\n")
+    async with following_of(followed(path)) as reader:
+        assert values(await all_there(reader)) == [1, 2]
+        position = reader.position(0)
+    path.rename(tmp_path / "app.log.2")
+    clock.pack(tmp_path / "app.log.2")
+    clock.write(tmp_path / "app.log.1", b"3\n")
+    clock.write(path, b"4\n")
+    position["inode"] = (tmp_path / "app.log.1").stat().st_ino
+    async with following_of(followed(path), Any, position) as reader:
+        assert values(await all_there(reader)) == [1, 2, 3, 4]
+
+
 async def test_a_rotation_between_two_looks_skips_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -857,6 +875,22 @@ async def test_a_reader_that_has_read_all_rests(
             assert values(await all_there(reader)) == [number]
 
 
+async def test_a_file_is_read_that_was_at_the_path_between_two_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "HAS_INOTIFY", False)
+    path = tmp_path / "n.jsonl"
+    async with following_of(followed(path, poll=0.01)) as reader:
+        assert await reader.read(5) == []
+        waiting = asyncio.create_task(reader.wait())
+        await asyncio.sleep(0)
+        path.write_bytes(b"1\n")
+        path.rename(tmp_path / "n.jsonl.1")
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await waiting
+        assert values(await until(reader, 1)) == [1]
+
+
 async def test_limits_of_inotify_are_told_and_looking_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1024,7 +1058,7 @@ async def test_files_of_a_pattern_are_found_once(tmp_path: Path) -> None:
     (tmp_path / "c.jsonl").rename(tmp_path / "d.jsonl")  # renamed
     (tmp_path / "link.jsonl").symlink_to(tmp_path / "d.jsonl")
     names, position = await found(source, position)
-    assert names == ["a.jsonl"]
+    assert sorted(names) == ["a.jsonl", "b.jsonl", "c.jsonl"], "as they were called first"
     clock.write(tmp_path / "b.jsonl", b"11\n")
     clock.write(tmp_path / "c.jsonl", b"33\n")
     append(tmp_path / "d.jsonl", b"4\n")
@@ -1085,6 +1119,31 @@ async def test_a_file_that_appears_wakes_the_discovery(tmp_path: Path) -> None:
     finally:
         discovery.close()
     assert not watching._watchers
+
+
+async def test_a_new_file_in_a_directory_gets_time_for_its_rights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Forbidden:
+        def __init__(self, path: str) -> None:
+            raise PermissionError(13, "Permission denied", path)
+
+    (tmp_path / "a").write_bytes(b"1\n")
+    source = followed(f"{tmp_path}/")
+    assert isinstance(source, GrowingSource)
+    discovery = source.discover(None)
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(discovering, "FileIO", Forbidden)
+            assert list(await discovery.look()) == []
+        assert list(await discovery.look()) == [str(tmp_path / "a")]
+        (tmp_path / "b").write_bytes(b"1\n")
+        monkeypatch.setattr(discovering, "FileIO", Forbidden)
+        monkeypatch.setattr(discovering, "DENIED_SECONDS", 0.0)
+        with pytest.raises(InputError, match="b: cannot be opened: Permission denied"):
+            await discovery.look()
+    finally:
+        discovery.close()
 
 
 async def test_a_directory_that_may_not_be_read(

@@ -90,6 +90,9 @@ class Look:
         await self.more.wait()
         self.more.clear()
 
+    def first_position(self, identity: str) -> None:
+        return None
+
     def position(self) -> dict[str, Any]:
         return {}
 
@@ -258,8 +261,7 @@ async def test_workers_share_partitions_that_appear_and_nobody_runs_ahead(seed: 
         await cluster.go(lambda until=until: cluster.clock.monotonic() >= until)  # type: ignore[misc]
     await cluster.go(lambda: len(cluster.rows()) >= len(sent))
     assert cluster.tallied() == tally_of(sent)
-    held = [len(engine.injectors) for engine in cluster.alive]
-    assert sum(held) == len(scripts)
+    await cluster.go(lambda: sum(len(e.injectors) for e in cluster.alive) == len(scripts))
     (finder,) = [t for e in cluster.alive for t in e.source_tasks if t not in e.injectors]
     assert isinstance(finder, PartitionDiscovery)
     for engine in list(cluster.alive):
@@ -270,8 +272,10 @@ async def test_a_discovery_whose_interval_was_claimed_makes_nothing(site: Site) 
     owner = await Owner.take(site.store)
     discovery = owner.injector
     claim = owner.claims[discovery.id]
-    made = await site.store.add_partitions(discovery.id, claim.interval.sequencer, ["x", "y"])
-    again = await site.store.add_partitions(discovery.id, claim.interval.sequencer, ["y", "z"])
+    at_once = {"x": None, "y": None}
+    made = await site.store.add_partitions(discovery.id, claim.interval.sequencer, at_once)
+    later = {"y": {"row": 1}, "z": {"row": 2}}
+    again = await site.store.add_partitions(discovery.id, claim.interval.sequencer, later)
     assert [found.identity for found in made][-2:] == ["x", "y"]
     assert [found.identity for found in again][-3:] == ["x", "y", "z"]
     slots = [found.slot for found in again]
@@ -283,10 +287,13 @@ async def test_a_discovery_whose_interval_was_claimed_makes_nothing(site: Site) 
     (new,) = await site.store.claim(owner.worker, [again[-1].interval_id])
     assert [log.source for log in new.logs] == ["z"]
     assert (new.n, new.low_watermark, new.new_log) == (0, claim.low_watermark, 0)
+    assert new.position == {"row": 2}
+    (old,) = await site.store.claim(owner.worker, [again[-2].interval_id])
+    assert old.position is None, "it was there"
     await owner.claim(discovery)
     with pytest.raises(Fenced):
-        await site.store.add_partitions(discovery.id, claim.interval.sequencer, ["w"])
-    kept = await site.store.add_partitions(discovery.id, claim.interval.sequencer, [])
+        await site.store.add_partitions(discovery.id, claim.interval.sequencer, {"w": None})
+    kept = await site.store.add_partitions(discovery.id, claim.interval.sequencer, {})
     assert [found.identity for found in kept] == [found.identity for found in again]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from millwheel import Computation, Context, Pipeline, Record, Stream, Table
-from millwheel.model import MIN_TIME, to_micros
+from millwheel.model import MAX_TIME, MIN_TIME, to_micros
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.injector import Injector
 from millwheel.testing import inject
@@ -323,3 +323,28 @@ class Other(Computation[Item, Count]):
 
     async def process_record(self, record: Record[Item], ctx: Context[Count]) -> None:
         ctx.state.count += 1
+
+
+async def test_an_idle_partition_does_not_go_along_with_one_that_has_ended() -> None:
+    """It would be carried to the end of time, and refuse every later row."""
+    ending, silent = script(ITEMS, [Item("a", 0, 100)], "ending"), script(ITEMS, [], "silent")
+    pipeline = Pipeline("parts", settings=QUICK)
+    pipeline.inject(
+        ITEMS, Parts(ending, silent), timestamp=time_of, idle_after=timedelta(seconds=IDLE_SECONDS)
+    )
+    pipeline.add(Tally(), ITEMS.by(key_of))
+    pipeline.sink(TALLY, Table("out", Counted, numbered=True))
+    world = World(pipeline)
+    engine = await world.start(keep_open=False)
+    ending.end()
+    tally = world.interval("tally")
+    await world.turns(200, tick=2 * IDLE_SECONDS / 200)
+    _, idle = engine.injectors
+    assert idle.idle
+    assert idle.interval.durable < MAX_TIME
+    silent.append(inject(ITEMS, Item("a", 1, 50)))
+    await world.until(lambda: world.numbers() == [0, 1], tick=0.01)
+    assert tally.durable < MAX_TIME
+    silent.end()
+    await world.until(lambda: tally.durable == MAX_TIME, tick=0.01)
+    await engine.stop()

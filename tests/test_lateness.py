@@ -1,9 +1,10 @@
 """Which records are late: what is promised, whatever the size of bundles (docs/guarantees.md).
 
 *On time is never late.* A record that comes within the lateness that its source declares is counted.
-*Late is told within a bound.* A record is late when its window is closed, and a window is closed at
-the latest when twice as many rows as may be on their way (`max_pending`) have been read after the
-row that ended it. In between it depends on how far the pipeline has got.
+*Late is told within a bound* where the source is read directly. A record is late when its window is
+closed, and a window is closed at the latest when twice as many rows as may be on their way
+(`max_pending`) have been read after the row that ended it. In between it depends on how far the
+pipeline has got.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import msgspec
 import pytest
 
 from millwheel import Pipeline, Settings, Stream, Table
-from millwheel.computations import Windowed, count
+from millwheel.computations import FlatMap, Windowed, count
 from millwheel.testing import inject
 from millwheel.testing.script import Script
 from millwheel.windows import Pane, Tumbling
@@ -37,6 +38,7 @@ class Departure(msgspec.Struct):
 
 
 FLIGHTS = Stream("flights", Departure)
+PASSED_ON = Stream("passed_on", Departure)
 LATE = Stream("late", Departure)
 HOURS = Stream("hours", Pane[int])
 
@@ -47,9 +49,18 @@ def departures() -> list[Departure]:
 
 
 async def late_rows(
-    rows: Sequence[Departure], lateness: timedelta, limits: Settings, pending: int | None
+    rows: Sequence[Departure],
+    lateness: timedelta,
+    limits: Settings,
+    pending: int | None,
+    *,
+    passed_on: bool = False,
 ) -> set[int]:
-    """The rows that find their window closed."""
+    """The rows that find their window closed.
+
+    Args:
+        passed_on: by a computation between source and window.
+    """
     pipeline = Pipeline("late", settings=limits)
     pipeline.inject(
         FLIGHTS,
@@ -60,7 +71,15 @@ async def late_rows(
         max_pending=pending,
     )
     windowed = Windowed(Tumbling(hours=1), count, to=HOURS, late=LATE)
-    pipeline.add(windowed, FLIGHTS.by(lambda flight: flight.origin))
+    read = FLIGHTS
+    if passed_on:
+        read = PASSED_ON
+        pipeline.add(
+            FlatMap(lambda flight: [flight], to=PASSED_ON),
+            FLIGHTS.by(lambda flight: flight.origin),
+            productions="strong",
+        )
+    pipeline.add(windowed, read.by(lambda flight: flight.origin))
     pipeline.sink(LATE, Table("late", Departure))
     pipeline.sink(HOURS, Table("hours", Hour), row=lambda pane: Hour(str(pane.key), pane.value))
     world = World(pipeline)
@@ -118,6 +137,15 @@ async def test_on_time_is_never_late_and_late_is_told_within_the_bound(
     assert has_to_be <= late, "its window was over long ago, and it was counted"
     if pending is not None and minutes < 360:
         assert has_to_be, "the bound is tried"
+
+
+@pytest.mark.parametrize(("lanes", "pending"), [(1, 100), (1, 5), (2, 50)])
+async def test_on_time_is_never_late_behind_another_computation(lanes: int, pending: int) -> None:
+    rows, lateness = departures(), timedelta(minutes=60)
+    limits = replace(QUICK, lanes=lanes, bundle_records=50, chunk_records=50)
+    late = await late_rows(rows, lateness, limits, pending, passed_on=True)
+    assert late
+    assert late <= late_by_declaration(rows, lateness, 0)
 
 
 async def test_a_bound_of_one_row_tells_every_late_record() -> None:

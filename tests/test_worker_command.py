@@ -452,6 +452,8 @@ def test_workers_close_all_windows_at_the_end(shell: Workers) -> None:
         "error: --workers runs to the end of the input and closes all windows there: it does not "
         "go with --keep-open\n"
     )
+    told = shell("worker", "wheel:pipeline", "--until-done", "--keep-open", code=2)
+    assert "give one of them" in told, "it would never end"
 
 
 def test_several_workers_on_a_store_of_their_own(directory: Path) -> None:

@@ -66,11 +66,17 @@ def tell_of_the_end(pipeline: Pipeline, *, keep_open: bool) -> None:
     ends = [node.name for node in injections if node.injection and node.injection.source.bounded]
     log = structlog.get_logger()
     if len(ends) < len(injections):
+        means = "this goes on until it is stopped (Ctrl-C or SIGTERM)"
+        if ends and not keep_open:
+            means += (
+                "; when an input with an end has been read, nothing waits for it in event time, and "
+                "rows that are appended to it later are refused"
+            )
         log.info(
             "input_goes_on",
             without_end=[node.name for node in injections if node.name not in ends],
             with_end=ends,
-            what_it_means="this goes on until it is stopped (Ctrl-C or SIGTERM)",
+            what_it_means=means,
         )
     elif not keep_open:
         log.info(

@@ -219,6 +219,12 @@ def worker(
     from millwheel.cli.target import load_pipeline
 
     pipeline = load_pipeline(target)
+    if until_done and keep_open:
+        from millwheel.errors import UsageError
+
+        raise UsageError(
+            "--until-done ends when event time does, which --keep-open never lets it: give one of them"
+        )
     from millwheel.cli.worker import neighbourhood, tls, work
     from millwheel.services.endpoint import Endpoint
 

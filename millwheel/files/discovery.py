@@ -16,6 +16,7 @@ import asyncio
 import glob
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from io import FileIO
 from typing import Any
@@ -24,6 +25,7 @@ import msgspec
 import xxhash
 
 from millwheel.errors import InputError
+from millwheel.files.following import DENIED_SECONDS, first_position
 from millwheel.files.rotation import PACKED_NAMES, bases, packing
 from millwheel.files.watching import Signal, logger
 
@@ -74,6 +76,8 @@ class _Known(msgspec.Struct):
     size: int
     """Of the head."""
     head: str
+    youngest: int = 0
+    """When its youngest rotated sibling was written last, when it was found."""
 
 
 class _Position(msgspec.Struct):
@@ -92,6 +96,12 @@ class _Found(msgspec.Struct):
     is_link: bool
 
 
+def _bases_of(path: str) -> list[str]:
+    """The paths of which a file may be a rotated sibling."""
+    directory, name = os.path.split(path)
+    return [os.path.join(directory, base) for base in bases(name)]
+
+
 class FileDiscovery:
     """Looks for files."""
 
@@ -107,15 +117,18 @@ class FileDiscovery:
         self._settled: set[str] = set()
         """Names about which a look would find out nothing new."""
         self._told: set[str] = set()
+        self._denied: dict[str, float] = {}
+        """The files that may not be opened now, and since when; they may get their rights yet."""
 
     async def look(self) -> list[str]:
-        """The paths of all files that are there now, in the order in which new ones are numbered.
+        """The paths at which files were seen first, of all that were found so far, in the order in
+        which new ones are numbered.
 
         Raises:
-            InputError: a directory may not be read.
+            InputError: a directory or a file may not be read.
         """
         self._signal.clear()
-        directories, found = await asyncio.to_thread(self._scan)
+        directories, found, youngest = await asyncio.to_thread(self._scan)
         for directory in directories - self._watched:
             self._signal.watch(directory, self._concerns)
             self._watched.add(directory)
@@ -123,13 +136,12 @@ class FileDiscovery:
         paths = {file.path for file in found} | self._known.keys()
         moved = self._moved(found)
         renamed, self._renamed = self._renamed, {}
-        there: list[tuple[int, str]] = []
         taken: set[tuple[int, int]] = set()
         for file in found:
             if (inode := file.inode) in taken or not file.size:
                 continue
             is_known = file.path in self._known
-            if not is_known and self._is_sibling(file.path, paths):
+            if not is_known and not paths.isdisjoint(_bases_of(file.path)):
                 continue
             head = self._head(file)
             if head is None:
@@ -139,10 +151,13 @@ class FileDiscovery:
             if not is_known and was is not None and self._is_same(was, file, head):
                 self._renamed[file.path] = _Known(*inode, *head)
                 continue
-            self._known[file.path] = _Known(*inode, *head)
-            there.append((file.modified, file.path))
-        self._settled = {os.path.basename(file.path) for file in found if file.size}
-        return [path for _, path in sorted(there)]
+            self._known[file.path] = _Known(*inode, *head, youngest.get(file.path, 0))
+        self._settled = {
+            os.path.basename(file.path)
+            for file in found
+            if file.size and file.path not in self._denied
+        }
+        return list(self._known)
 
     def _moved(self, found: list[_Found]) -> dict[tuple[int, int], _Known]:
         """The known files that are at another path now, by their inodes."""
@@ -154,12 +169,20 @@ class FileDiscovery:
             if at.get(path) != (file.device, file.number)
         }
 
-    def _scan(self) -> tuple[set[str], list[_Found]]:
+    def _scan(self) -> tuple[set[str], list[_Found], dict[str, int]]:
+        """The directories, the files that match, and when the youngest rotated sibling of a path
+        was written last."""
         found = []
+        youngest: dict[str, int] = {}
         directories = set(self._pattern.directories())
         for directory in directories:
             try:
-                os.scandir(directory).close()
+                with os.scandir(directory) as entries:
+                    for entry in entries:
+                        for base in _bases_of(entry.path):
+                            with suppress(FileNotFoundError):
+                                modified = entry.stat(follow_symlinks=False).st_mtime_ns
+                                youngest[base] = max(youngest.get(base, 0), modified)
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -178,11 +201,7 @@ class FileDiscovery:
                         os.path.islink(path),
                     )
                 )  # fmt: skip
-        return directories, found
-
-    def _is_sibling(self, path: str, paths: set[str]) -> bool:
-        directory, name = os.path.split(path)
-        return any(os.path.join(directory, base) in paths for base in bases(name))
+        return directories, found, youngest
 
     def _is_same(self, known: _Known, file: _Found, head: tuple[int, str]) -> bool:
         """Whether a file is one that is known: it has its inode, and begins alike."""
@@ -208,7 +227,11 @@ class FileDiscovery:
         except FileNotFoundError:
             return None
         except OSError as error:
+            now = asyncio.get_running_loop().time()
+            if now < self._denied.setdefault(file.path, now) + DENIED_SECONDS:
+                return None
             raise InputError(f"{file.path}: cannot be opened: {error.strerror}") from error
+        self._denied.pop(file.path, None)
         if self._pattern.is_directory and (packing(head) or file.path.endswith(PACKED_NAMES)):
             if file.path not in self._told:
                 self._told.add(file.path)
@@ -229,6 +252,13 @@ class FileDiscovery:
     async def wait(self) -> None:
         """Return when a file may have appeared."""
         await self._signal.wait(self._poll_seconds)
+
+    def first_position(self, path: str) -> dict[str, Any]:
+        """Which file is meant, by its inode and its head: it may be renamed before it is opened."""
+        known = self._known[path]
+        return first_position(
+            path, known.device, known.number, known.youngest, known.size, known.head
+        )
 
     def position(self) -> dict[str, Any]:
         """The inode and the head of each file."""

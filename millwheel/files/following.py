@@ -128,10 +128,11 @@ class _File:
         return Left(self.device, self.inode, self.known)
 
 
-class _Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What is stored: the place of the first row not acknowledged, and how to know the file again."""
 
     format: str
+    """How it was cut into rows; empty if it was only found, and not opened yet."""
     row: int
     byte: int
     line: int
@@ -147,6 +148,8 @@ class _Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seen: int
     head: str
     tail: str
+    begins: Fingerprint | None = None
+    """Of a file of which nothing is acknowledged: what it begins with, if that is known."""
 
     def check(self) -> None:
         if min(self.row, self.byte, self.number) < 0 or not 0 <= (self.cut or 0) <= self.byte:
@@ -156,10 +159,36 @@ class _Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def fingerprint(self) -> Fingerprint:
         return Fingerprint(self.byte, self.head, self.tail)
 
+    def is_at(self, entry: Entry) -> bool:
+        """Whether an entry is the file, by its inode and by how it began."""
+        return (entry.device, entry.inode) == (self.device, self.inode) and (
+            self.begins is None or begins_with(entry, self.begins)
+        )
+
     @property
     def left(self) -> Left:
         """This file, once it is left."""
         return Left(self.device, self.inode, self.fingerprint)
+
+
+def first_position(
+    path: str, device: int, inode: int, modified: int, size: int, head: str
+) -> dict[str, Any]:
+    """The position of a file that was found, and not opened yet.
+
+    Args:
+        modified: its rotated siblings were written up to then when it was found.
+        size: the bytes by which it is known, which is how many it has, or a few of them.
+        head: their digest.
+    """
+    nothing = fingerprint(0, b"", b"")
+    found: dict[str, Any] = msgspec.to_builtins(
+        _Position(
+            "", 0, 0, 1, None, path, 0, device, inode, None, modified, 0,
+            nothing.head, nothing.tail, Fingerprint(size, head, ""),
+        )
+    )  # fmt: skip
+    return found
 
 
 @dataclass(frozen=True)
@@ -172,6 +201,8 @@ class Following:
     on_missing: OnMissing
     takes_older: Callable[[str], bool] | None = None
     """Which rotated siblings are read too, before the path, where nothing was read yet."""
+    elsewhere: Callable[[], list[str]] | None = None
+    """Where the file may be besides, if it is not in its directory any more."""
 
 
 class FollowedReader(FileReader[Trail, _File | None]):
@@ -247,7 +278,12 @@ class FollowedReader(FileReader[Trail, _File | None]):
             now = look(self._path)
         except InputError:
             now = None
-        return now, None if self._file is None else _outline(self._file.log.state())
+        if self._file is not None:
+            return now, _outline(self._file.log.state())
+        # a file may be at the path and be renamed between two looks
+        with suppress(OSError):
+            return now, os.stat(os.path.dirname(self._path)).st_mtime_ns
+        return now, None
 
     # -- opening
 
@@ -276,7 +312,7 @@ class FollowedReader(FileReader[Trail, _File | None]):
             raise InputError(
                 f"{self._path}: its stored position {stored!r:.300} cannot be understood: {error}"
             ) from error
-        if position.format != self._format.name:
+        if position.row and position.format != self._format.name:
             raise InputError(
                 f"{self._path}: was read as {position.format} before and is {self._format.name} now, "
                 f"which numbers the rows differently. Read it as before; or {READ_ANEW}"
@@ -296,9 +332,11 @@ class FollowedReader(FileReader[Trail, _File | None]):
         """Open the file that was read up to `position`, or what comes after it."""
         for _ in range(LOOKS):
             now, others = look(self._path), beside(self._path)
+            moved = self._elsewhere() if now is None and not patient else []
             if not position.byte:
+                others += moved
                 return await self._find_unread(position, now, others, patient=patient)
-            if await self._find_read(position, now, others):
+            if await self._find_read(position, now, others, moved):
                 return True
             if now is None:
                 return False  # it may come back
@@ -312,10 +350,23 @@ class FollowedReader(FileReader[Trail, _File | None]):
         log = self._open_first_of(lambda: self._since(position.modified), patient=patient)
         return self._begin_file(log, position.number + 1, before=position.left)
 
-    async def _find_read(self, position: _Position, now: Entry | None, others: list[Entry]) -> bool:
-        """Open the file that holds what was read."""
+    def _elsewhere(self) -> list[Entry]:
+        """The files in other directories that may be the one that was at the path."""
+        find = self._following.elsewhere
+        directory = os.path.dirname(self._path)
+        found = []
+        for path in find() if find is not None else ():
+            if os.path.dirname(path) != directory:
+                with suppress(InputError):  # a directory, say
+                    found.append(look(path))
+        return [entry for entry in found if entry is not None]
+
+    async def _find_read(
+        self, position: _Position, now: Entry | None, others: list[Entry], moved: list[Entry]
+    ) -> bool:
+        """Open the file that holds what was read; in another directory only the very same one."""
         known = (position.device, position.inode)
-        for entry in others if now is None else [now, *others]:
+        for entry in [*others, *moved] if now is None else [now, *others]:
             if (entry.device, entry.inode) == known and await self._resume(entry, position):
                 return True
         named = sorted((e for e in others if may_be(self._path, e)), key=lambda e: e.age)
@@ -331,12 +382,17 @@ class FollowedReader(FileReader[Trail, _File | None]):
         self, position: _Position, now: Entry | None, others: list[Entry], *, patient: bool
     ) -> bool:
         """Open the file of which nothing is acknowledged: no fingerprint tells it from others."""
-        known = (position.device, position.inode)
+        if not position.format and self._older():
+            log = self._open_first_of(self._older, patient=patient)
+            return self._begin_file(log, position.number, before=position.before)
         for entry in others:
-            if (entry.device, entry.inode) == known:
+            if position.is_at(entry):
                 return await self._resume(entry, position)
         if now is None:
             return False
+        if position.begins is not None and position.is_at(now):
+            log = self._open_first_of(list, patient=patient)
+            return self._begin_file(log, position.number, before=position.before)
         since = position.modified - bool(position.seen)
         before = position.before
         log = self._open_first_of(
@@ -666,7 +722,7 @@ class FollowedReader(FileReader[Trail, _File | None]):
             return found
         file = place.file
         known = fingerprint(place.byte, proof.head, proof.tail)
-        return {
+        described = {
             "format": self._format.name,
             "row": row,
             "byte": place.byte,
@@ -682,9 +738,15 @@ class FollowedReader(FileReader[Trail, _File | None]):
             "head": known.head,
             "tail": known.tail,
         }
+        if file is not None and not place.byte and file.log.taken:
+            described["begins"] = msgspec.to_builtins(file.known)
+        return described
 
     def _name_of(self, path: str) -> str:
-        return path if path == self._path else f"{self._path} (now {os.path.basename(path)})"
+        if path == self._path:
+            return path
+        directory, name = os.path.split(path)
+        return f"{self._path} (now {name if directory == os.path.dirname(self._path) else path})"
 
 
 def _places(path: str) -> set[tuple[str, str]]:

@@ -6,7 +6,7 @@ import glob
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self, TypeAlias, cast
 
 from millwheel.errors import UsageError
@@ -184,12 +184,11 @@ class Files(ABC):
             for path, absolute in zip(self._paths, self._absolute, strict=True)
         ]
 
-    def _followed(
-        self, path: str, takes_older: Callable[[str], bool] | None = None
-    ) -> FollowedPartition:
-        return FollowedPartition(
-            Following(path, self.poll, self.on_missing, takes_older), self._make_format
-        )
+    def _followed(self, path: str, pattern: Pattern | None = None) -> FollowedPartition:
+        following = Following(path, self.poll, self.on_missing)
+        if pattern is not None:
+            following = replace(following, takes_older=pattern.matches, elsewhere=pattern.paths)
+        return FollowedPartition(following, self._make_format)
 
     @abstractmethod
     def _make_format(self, file: str, value_type: Any) -> RowFormat: ...
@@ -225,7 +224,7 @@ class GrowingFiles(Files):
 
     def partition(self, identity: str) -> Partition:
         """The file of a path; rotated siblings that match the pattern too are read before it."""
-        return self._followed(identity, Pattern(self._paths[0]).matches)
+        return self._followed(identity, Pattern(self._paths[0]))
 
     def discover(self, position: dict[str, Any] | None) -> FileDiscovery:
         """Begin to look for files."""

@@ -82,6 +82,8 @@ class Injector(SourceTask):
         """Rows before this number may be read whatever the cap is, and the credits."""
         self.waiting = False
         """All rows that are there have been read; the source will wake it."""
+        self._has_place = False
+        """It is stored where it began to read after this start."""
         self._sent_before = 0
         """Rows before this number may have been sent by an owner before this claim."""
         self._sent_since: int | None = None
@@ -104,6 +106,7 @@ class Injector(SourceTask):
         readers = self._route.readers
         simple = len(readers) == 1 and self._engine.inject_copies == 1
         self._only_reader = readers[0] if simple and not readers[0].step.node.named else None
+        self._has_place = self._injection.source.bounded
         # Rows past the stored position hold the watermark once they are read again; until
         # then nothing beyond what was promised may be.
         self._interval.exact_watermark = self._interval.durable
@@ -263,6 +266,8 @@ class Injector(SourceTask):
         read_at = self._last_row_at = engine.clock.monotonic()
         engine.done.clear()
         self._refuse_after_the_end(rows)
+        if not self._has_place:
+            await self._store_place()
         for first, last in _runs(rows):
             await engine.patiently(
                 lambda: engine.buckets.ensure_source(log.id, first, last)  # noqa: B023
@@ -275,6 +280,21 @@ class Injector(SourceTask):
         engine.wake_all()
         self._advance()
         await asyncio.sleep(0)
+
+    async def _store_place(self) -> None:
+        """Store where reading began, before any row of a source without an end is sent.
+
+        Otherwise a crash before the next commit would let another start begin with what is there
+        then, a file that has been rotated since, say, and give the numbers of sent rows to others.
+        """
+        engine, interval = self._engine, self._interval
+        stored, n = interval.stored_position or {}, interval.durable_n
+        assert self._reader is not None
+        if stored.get("reader") != self._reader.position(self.log.first):
+            while interval.durable_n == n:
+                engine.touch(interval, urgent=True)
+                await engine.lane_of(interval).settled()
+        self._has_place = True
 
     async def _wait_for_rows(self, reader: Reader) -> None:
         """Rest until the source has more."""

@@ -18,6 +18,10 @@ A partition starts at the low watermark that is *stored* for the discovery. Whil
 the discovery therefore stands still: it hears nothing more, and all that it has heard before is
 stored, so that no commit with a higher promise is on its way or to come. It also stands still from
 its start until it has looked once, as partitions may have appeared while nobody looked.
+
+What the discovery knows of a partition is stored before the partition is made, and how the partition
+begins is stored with it: a crash at any moment leaves neither a partition of which the discovery has
+forgotten what it was, nor one whose owner does not know which file, say, is meant.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from millwheel.errors import Fenced, InputError
-from millwheel.model import SLOTS
+from millwheel.model import MIN_TIME, SLOTS
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.pacing import Flow
 from millwheel.runtime.source_task import SourceTask
@@ -68,7 +72,7 @@ class PartitionDiscovery(SourceTask):
         with self._blamed(self._source, "discover"):
             self._discovery = self._source.discover(stored["reader"] if stored else None)
         self._stands_still, self._waiting = True, False
-        await self._make([])
+        await self._make({})
         if reading:
             self._begin(self._run(self._discovery))
 
@@ -105,12 +109,15 @@ class PartitionDiscovery(SourceTask):
             )
         engine.done.clear()
         self._stands_still = True
-        while interval.has_news() or interval.promised != interval.durable:
+        n = interval.durable_n
+        while (
+            interval.durable_n == n or interval.has_news() or interval.promised != interval.durable
+        ):
             engine.touch(interval, urgent=True)
             await engine.lane_of(interval).settled()
         before = set(self._known)
         try:
-            await self._make(identities)
+            await self._make({each: self._first_position(each) for each in identities})
         except Fenced:  # the next commit finds that out too, and ends work on the interval
             engine.touch(interval, urgent=True)
             return
@@ -118,11 +125,16 @@ class PartitionDiscovery(SourceTask):
             engine.log.info("partition_found", injector=interval.step.name, partition=identity)
         engine.partitions_appeared([self._known[identity].interval_id for identity in identities])
 
-    async def _make(self, identities: Sequence[str]) -> None:
+    def _first_position(self, identity: str) -> dict[str, Any] | None:
+        assert self._discovery is not None
+        first = self._discovery.first_position(identity)
+        return None if first is None else {"reader": first, "seen": MIN_TIME}
+
+    async def _make(self, new: Mapping[str, dict[str, Any] | None]) -> None:
         """Make the intervals, and take the word of the store for what all partitions promise."""
         engine, interval = self._engine, self._interval
         found = await engine.patiently(
-            lambda: engine.store.add_partitions(interval.id, interval.sequencer, identities)
+            lambda: engine.store.add_partitions(interval.id, interval.sequencer, new)
         )
         self._known = {partition.identity: partition for partition in found}
         for partition in found:

@@ -7,6 +7,7 @@ transaction there is one call here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -230,19 +231,20 @@ class MemoryPlacement:
         return made.id
 
     def add_partitions(
-        self, discovery: int, sequencer: int, identities: Sequence[str]
+        self, discovery: int, sequencer: int, found: Mapping[str, dict[str, Any] | None]
     ) -> list[FoundPartition]:
         tables = self._tables
         row = tables.intervals[discovery]
-        known = {found.identity for found in self._partitions(discovery)}
-        for identity in identities:
+        known = {each.identity for each in self._partitions(discovery)}
+        for identity, position in found.items():
             if identity in known:
                 continue
             if not tables.is_current(discovery, sequencer):
                 raise Fenced("somebody has claimed the interval since; nothing was made")
             siblings = [i for i in tables.intervals.values() if i.computation == row.computation]
             slot = max(sibling.slot_to for sibling in siblings)
-            made = self._begin(partition(self._line(discovery), slot), None, row.generation)
+            line = partition(self._line(discovery), slot, position)
+            made = self._begin(line, None, row.generation)
             tables.logs[tables.next_number()] = Log(made.id, identity)
             self._note(made, "partition", None, None, f"found: {identity}")
         return self._partitions(discovery)

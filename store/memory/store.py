@@ -259,10 +259,10 @@ class MemoryStore:
         return self._placement.release(worker, sequencers)
 
     async def add_partitions(
-        self, discovery: int, sequencer: int, identities: Sequence[str]
+        self, discovery: int, sequencer: int, found: Mapping[str, dict[str, Any] | None]
     ) -> list[FoundPartition]:
         await self._called("add_partitions")
-        return self._placement.add_partitions(discovery, sequencer, identities)
+        return self._placement.add_partitions(discovery, sequencer, found)
 
     async def read_placement(self) -> Placement:
         await self._called("read_placement")
