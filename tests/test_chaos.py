@@ -23,6 +23,7 @@ async def check(
     return report
 
 
+@pytest.mark.soak  # `make test` has some seconds of the campaign (tests/test_campaign.py)
 async def test_some_seconds_of_faults() -> None:
     await check(15, seed=3, rows=9000)
 
