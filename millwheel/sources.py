@@ -3,7 +3,7 @@
 A *source* is a set of *partitions*; each is read in order, by the worker that owns it. A
 *replayable* source gives the same rows under the same numbers whenever it is read, so its rows
 need not be stored: after a crash they are read again with the same ids, and rows that were
-processed before are dropped (design: injectors). Files are such sources (`millwheel.files`).
+processed before are dropped (I1, I2). Files are such sources (`millwheel.files`).
 
 What a partition promises::
 

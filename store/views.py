@@ -1,7 +1,6 @@
 """Views for people: what is committed, decoded, at one snapshot, with a comment on every column.
 
-They overlay the unfolded tail (I14 of the commits, I15 of the folds), so a SELECT never
-depends on when the last fold ran.
+They overlay the unfolded tail (I15), so a SELECT never depends on when the last fold ran.
 """
 
 from __future__ import annotations

@@ -253,7 +253,7 @@ def test_effects_happen_once_and_in_order_through_any_faults(plan: Plan) -> None
     asyncio.run(go())
 
 
-# -- the traps of design.md section 3, by name ----------------------------------------------
+# -- the traps of dedup and of user code that fails, by name (I2) ---------------------------
 
 
 async def test_the_testing_kit_agrees() -> None:

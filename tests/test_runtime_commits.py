@@ -657,7 +657,7 @@ async def test_a_commit_of_unknown_fate_while_bisecting_is_not_run_again_at_most
 
 
 async def test_the_watermark_a_record_saw_first_is_kept_through_bisection() -> None:
-    """Design, one record's life 3: frozen for the bundle, kept through bisection."""
+    """I5: what user code reads is frozen for its run, and kept through bisection."""
     seen: dict[int, list[Any]] = {}
 
     async def do(record: Record[Item], ctx: Context[Kept]) -> None:

@@ -112,7 +112,7 @@ async def test_bytes_count_against_the_credits_too() -> None:
 
 @pytest.mark.parametrize("where", ["source", "log"])
 async def test_one_record_that_waits_bounds_what_may_lie_past_it(where: str) -> None:
-    """Design, logs: at most `max_unacked` may lie past the acknowledged prefix; else what must
+    """I8: at most `max_unacked` may lie past the acknowledged prefix; else what must
     be remembered of it, and be sent again after a crash, grows without bound."""
     gate = Gate()
     values = [Item(f"key {n}", n) for n in range(2000)]

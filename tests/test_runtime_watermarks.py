@@ -47,7 +47,7 @@ def low_of(world: World, name: str) -> datetime:
 
 
 async def test_a_late_record_that_waits_does_not_freeze_the_watermark() -> None:
-    """It holds at what was promised when it was read, not at its own timestamp (design 5)."""
+    """It holds at what was promised when it was read, not at its own timestamp (I5)."""
     gate = Gate()
 
     async def do(record: Record[Item], ctx: Context[Kept]) -> None:

@@ -1,4 +1,4 @@
-"""A server that loses its newest commits, and workers that live on (design I16, decision 40)."""
+"""A server that loses its newest commits, and workers that live on (I16, decision 40)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The oldest work of an interval: a multiset of times that knows its least.
 
 Everything that keeps a low watermark back counts here with its *hold*: un-ACKed
-productions and source rows, timers, results that wait for their commit (design, low
-watermark; paper 4.5 "oldest work").
+productions and source rows, timers, results that wait for their commit (I5; paper 4.5
+"oldest work").
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The first schema: everything of design, store.
+"""The first schema: everything in `millwheel.store.schema`.
 
 Revision: 0001
 """

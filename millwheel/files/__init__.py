@@ -1,7 +1,7 @@
 """Files as sources: JSON Lines and CSV; plain, gzipped, or a member of a zip file.
 
 A file is one partition and is *replayable*: the same row has the same number in every run,
-so rows are not stored, and only a position is (design: injectors). What makes that safe:
+so rows are not stored, and only a position is (I1). What makes that safe:
 
 * **A row's number depends on the file's bytes alone**, never on how they were read: only
   ``\\n`` ends a line, blank lines are no rows, and a bad row counts like a good one.

@@ -1,7 +1,7 @@
 """Has this record been seen? Ids in flight, then what is remembered of its bucket, then the table.
 
 * An id received and not durable yet: the newcomer joins the first copy and is ACKed with
-  it; it is never run, and never ACKed before (paper 6.1.1; design, one record's life 2).
+  it; it is never run, and never ACKed before (paper 6.1.1; I2).
   A copy of the same row of the same log needs no ACK of its own.
 * Rows of a source and strong productions come in the order of their logs' numbers (I14): one that is
   newer than the newest seen of its log is new, and that is final (decision 36).

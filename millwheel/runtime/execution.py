@@ -3,7 +3,7 @@
 Fast path: one context for all of them, state captured once at the end. If anything
 raises, the key goes back to where it was and the items run again one by one, with the
 state captured after each: the one that fails is found, retried as often as its
-computation allows, and then given up on or raised (design, errors). Code that cancels the task
+computation allows, and then given up on or raised. Code that cancels the task
 that it runs in ends this run too; it runs again *apart*, each item in a task of its own.
 """
 

@@ -2,7 +2,7 @@
 
 A replayable source is a sender whose log is the source itself: it writes no productions.
 The stored position is the first row not acknowledged; rows past it are read again after a
-crash, with the same ids (design, injectors).
+crash, with the same ids (I1, I9).
 
 An injector moves between three states, and only its reader decides about the last::
 

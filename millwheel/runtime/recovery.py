@@ -3,7 +3,7 @@
 When a commit fails, everything later in the lane is dropped with it. Its intervals are claimed again,
 which settles what became of the commit; state and timers are read back, and the records that were on
 their way here run again: their ids may turn out to be seen. A commit that was refused for what user
-code wrote is cut in halves until the item at fault stands alone (decision 3; design, errors).
+code wrote is cut in halves until the item at fault stands alone (decision 3).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ is encoded again when the key's records have run, and differs or not. So going b
 exception costs nothing beforehand: the objects are dropped and decoded again.
 
 Entries not folded yet are never evicted: the tail of the store is in memory of its owner,
-and whatever is not in memory stands in the current table (design, the store).
+and whatever is not in memory stands in the current table (I15).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 -- still owns the interval (sequencer) and the commit follows the last one (n - 1 is the newest
 -- in its bucket: where n exists already, in whichever bucket, it is not or the key is taken).
 -- A check that finds nothing yields NULL, and NULL into a NOT NULL column raises: COMMIT is
--- already on the wire, or follows by itself, so the server itself must abort (design, I3).
+-- already on the wire, or follows by itself, so the server itself must abort (I3).
 INSERT INTO {current} (
     interval_id, n, sequencer, stamp, input_watermark, low_watermark, floor, acked, position,
     counters, percentiles

@@ -26,7 +26,7 @@ KEPT = 50
 """Anomalies that are told in words."""
 
 LOCK = "LOCK TABLE commit_record, state_change, production, straggler, state IN ACCESS SHARE MODE"
-"""Before the snapshot is taken: what is dropped meanwhile would be missing in it (design, 2)."""
+"""Before the snapshot is taken: what is dropped meanwhile would be missing in it (I15)."""
 
 STATES = """
 SELECT computation, key::int, (value ->> 'count')::bigint, (value ->> 'total')::bigint,

@@ -1,4 +1,4 @@
-"""What must hold at every step, each under one name: the invariants of the design, by the ledger.
+"""What must hold at every step, each under one name: docs/invariants.md, by the ledger.
 
 A check is asked before its event is written into the ledger, with the event, or after it (`STANDING`).
 It returns nothing, and says ``must(...)`` of what has to be so.

@@ -1,7 +1,7 @@
 """Bugs to plant: each changes one rule of the live code, and must be found.
 
 A simulation that finds nothing proves something only if it finds what is there. Each of these takes
-away a rule that the design names; `with planted(name)` has it in the code for a while.
+away a rule that docs/invariants.md names; `with planted(name)` has it in the code for a while.
 """
 
 from __future__ import annotations
