@@ -60,9 +60,10 @@ class BundleId:
     """What tells a bundle from every other one of its computation.
 
     Within a scope numbers rise, and one that comes again brings the same records in the same order. They
-    rise by one, unless the pipeline's own database may have lost its newest commits (decision 40): then
-    they go on above all that can have been given, and records of lost bundles come again under those.
-    Keep numbers as 64-bit integers. A scope that is new (an interval was split, or two were merged) goes on above the
+    rise by one, but may jump after a restart or failover of the pipeline's own database, which may have lost its
+    newest commits (decision 40): then they go on above all that can have been given, and records of lost
+    bundles come again under those. An embedded server restarts after each run that used it alone. Keep numbers as
+    64-bit integers. A scope that is new (an interval was split, or two were merged) goes on above the
     numbers of those it came from; rows of scopes that are gone must be kept outside.
     """
 

@@ -217,7 +217,7 @@ async def _read(
     cursor = await connection.execute(statements.get("deployed_here"))
     here = await cursor.fetchone()
     return Deployment(
-        computations, streams, intervals, generation, is_first=here is not None and here[0]
+        computations, streams, intervals, generation, is_first=here is not None and bool(here[0])
     )
 
 

@@ -24,6 +24,11 @@ from millwheel.store.statements import Statements
 TOO_WEAK = frozenset(("off", "local", "remote_write"))
 """Values of `synchronous_commit` under which a crash takes back commits that were acknowledged."""
 
+A_STANDBY = (
+    "it is a standby, which takes no writes: give the address of the primary, or of all servers with "
+    "target_session_attrs=read-write"
+)
+
 REFUSALS = (psycopg.errors.InsufficientPrivilege, psycopg.errors.CantChangeRuntimeParam)
 
 log = structlog.get_logger("millwheel.store")
@@ -118,7 +123,10 @@ async def begin_session(connection: AsyncConnection[Any], statements: Statements
     with contextlib.suppress(*REFUSALS):  # what holds then is looked at below
         await connection.execute(statements.get("raise_durability"))
     while True:
-        cursor = await connection.execute(statements.get("begin_session"))
+        try:
+            cursor = await connection.execute(statements.get("begin_session"))
+        except psycopg.errors.FeatureNotSupported as error:  # it has no unlogged tables
+            raise psycopg.OperationalError(A_STANDBY) from error
         row = await cursor.fetchone()
         assert row is not None, "a session sees itself"
         pid, started, incarnation, *durability = row

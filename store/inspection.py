@@ -433,14 +433,17 @@ def _reading(
                 connect_timeout=CONNECT_SECONDS,
                 client_encoding="utf8",
                 options=f"-c search_path={path} -c timezone=UTC -c datestyle=ISO "
-                f"-c statement_timeout={int(seconds * 1000)} "
-                "-c default_transaction_read_only=on -c jit=off",
+                f"-c statement_timeout={int(seconds * 1000)} -c jit=off",
             ),
             autocommit=True,
         )
     except psycopg.Error as error:
         raise StoreUnavailable(f"the store cannot be reached: {str(error).strip()}") from error
     with contextlib.closing(connection):
+        with translated():
+            # Not as an option: an address that asks for a primary (target_session_attrs=read-write)
+            # takes no session that begins as read-only.
+            connection.execute("SET default_transaction_read_only = on")
         yield connection
 
 

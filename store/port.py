@@ -37,10 +37,11 @@ EARLY_CLOSE_MICROS = 5_000_000
 """What was read of the buckets is final for every stamp before the time of reading and this much."""
 
 CLOCK_STEP_MICROS = 5_000_000
-"""How far the database's clock may go back between two heartbeats without being noticed."""
+"""How far the database's clock may go back between two heartbeats without being noticed, if no lease is
+longer than 15 s; else a third of the longest lease, which is the time between two heartbeats."""
 
 CLOSE_AHEAD_MICROS = EARLY_CLOSE_MICROS + CLOCK_STEP_MICROS
-"""A bucket closed early ends at least so far ahead of the database's clock."""
+"""A bucket closed early ends at least so far ahead of the database's clock, if no lease is longer than 15 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -779,8 +780,8 @@ class Store(Protocol):
     async def close_bucket(self, bucket: int, high: int) -> Bucket | None:
         """End the newest bucket of its family early: at `high`, and not before
         `CLOSE_AHEAD_MICROS` from now by the store's clock, or from the end of the longest lease if that
-        clock has gone back. One that has a successor, or that
-        would end later than it does, is left alone.
+        clock has gone back. Leases of more than 15 s put the end off by more (`CLOCK_STEP_MICROS`).
+        One that has a successor, or that would end later than it does, is left alone.
 
         Returns:
             The bucket as it stands now; None: it is gone.

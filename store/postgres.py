@@ -32,7 +32,8 @@ from millwheel.store.lane import PostgresLane, translate
 from millwheel.store.leadership import Leadership
 from millwheel.store.placement import PostgresPlacement, as_percentiles
 from millwheel.store.port import (
-    CLOSE_AHEAD_MICROS,
+    CLOCK_STEP_MICROS,
+    EARLY_CLOSE_MICROS,
     TIMER_KINDS,
     TIMERS_A_PAGE,
     Bucket,
@@ -827,7 +828,12 @@ class PostgresStore:
             await connection.execute(self.statements.get("lock_buckets"), self._bucket_lock)
             await connection.execute(
                 self.statements.get("close_bucket"),
-                {"id": bucket, "high": high, "ahead": CLOSE_AHEAD_MICROS},
+                {
+                    "id": bucket,
+                    "high": high,
+                    "early": EARLY_CLOSE_MICROS,
+                    "step": CLOCK_STEP_MICROS,
+                },
             )
             cursor = await connection.execute(self.statements.get("live_buckets"))
             found = [Bucket(*row) for row in await cursor.fetchall()]

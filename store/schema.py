@@ -100,6 +100,11 @@ generation = Table(
         comment="the graph and the types of states and streams, as compared at start",
     ),
     Column("began_at", DateTime(timezone=True), nullable=False, comment="when it was deployed"),
+    Column(
+        "incarnation",
+        Text,
+        comment="the run of the server in which it was deployed; NULL: a command began it",
+    ),
     comment="What was deployed, one after the other; the last is what is deployed now",
 )
 

@@ -425,6 +425,20 @@ async def test_who_starts_over_lets_nobody_in_meanwhile(site: Site) -> None:
 
 
 @everywhere
+async def test_who_was_let_in_while_the_other_started_over_is_sent_away(site: Site) -> None:
+    """A TLS handshake may begin before and end after: what is said then is of the former incarnation."""
+    one = await site.worker("one", incarnation="first")
+    one.links.hang_up()
+    visitor = one.links._admit("10.0.0.9:1")
+    one.links.begin_again(one.heard, "second")
+    assert visitor.end_reason is not None
+    visitor.abandon()
+    welcome = one.links._admit("10.0.0.9:2")
+    assert welcome.end_reason is None
+    welcome.abandon()
+
+
+@everywhere
 async def test_a_closed_link_says_goodbye_and_is_not_dialed_again(site: Site) -> None:
     one, two_, link = await two(site)
     for frame in numbered(1, 50):

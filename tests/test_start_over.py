@@ -282,6 +282,27 @@ async def test_a_bundle_that_is_stored_keeps_its_number_and_the_next_one_is_abov
     assert {number for _, number in outside.rows} == set(range(6))
 
 
+async def test_a_worker_that_lived_on_counts_above_what_it_has_given_whatever_the_clock_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    values = [Item("a", n, n) for n in range(6)]
+    outside = Keeping()
+    world = World(outward(outside, values))
+    engine = await world.start()
+    nothing = world.store.saved()  # deployed, and no bundle closed
+
+    async def long_ago() -> int:
+        return 1
+
+    await world.until(lambda: len(outside.calls) == 2, tick=0.01)
+    monkeypatch.setattr(world.store, "now", long_ago)
+    world.store.come_back_as(nothing)
+    await world.finish(engine)
+    numbers = [number for _, number in outside.calls]
+    assert numbers[:3] == [1, 2, 3]
+    assert {number for _, number in outside.rows} == set(range(6))
+
+
 def _bundles_in(commit: Commit) -> list[str]:
     return [
         link_id

@@ -1223,6 +1223,18 @@ async def test_a_bucket_does_not_end_before_what_was_told_until_the_clock_went_b
     assert view.now + 20 * SECOND + EARLY_CLOSE_MICROS - SECOND <= closed.high < bucket.high
 
 
+async def test_a_long_lease_hides_a_step_of_the_clock_for_longer(site: Site) -> None:
+    """The last heartbeat was 19 s ago when the clock went back by 12 s: it is not ahead of the clock."""
+    _, bucket = await _current_bucket(site)
+    await site.store.register_worker(str(uuid.uuid4()), 60.0)
+    await site.clock_goes_back(-7)
+    now = (await site.store.view_buckets()).now
+    closed = await site.store.close_bucket(bucket.id, bucket.low + 1)
+    assert closed is not None
+    final = now + 12 * SECOND + EARLY_CLOSE_MICROS  # in views from before the step
+    assert final <= closed.high < bucket.high
+
+
 async def test_a_bucket_does_not_end_before_a_stamp_that_a_worker_has_given(site: Site) -> None:
     """Its clock ran ahead, or the store's went back a moment before its heartbeat."""
     _, bucket = await _current_bucket(site)

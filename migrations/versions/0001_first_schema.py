@@ -229,6 +229,12 @@ def upgrade() -> None:
             nullable=False,
             comment="when it was deployed",
         ),
+        sa.Column(
+            "incarnation",
+            sa.Text(),
+            nullable=True,
+            comment="the run of the server in which it was deployed; NULL: a command began it",
+        ),
         sa.PrimaryKeyConstraint("number"),
         comment="What was deployed, one after the other; the last is what is deployed now",
         schema=schema,

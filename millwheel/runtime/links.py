@@ -147,6 +147,8 @@ class Links:
 
     def begin_again(self, handler: Handler, incarnation: str) -> None:
         """Take links again, for another handler, after `hang_up`."""
+        for connection in list(self._connections):  # its greeting names the former incarnation
+            connection.end("closed", "the worker starts over; come again")
         self._handler = handler
         self._incarnation = incarnation
         self._refuses = False

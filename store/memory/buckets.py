@@ -8,7 +8,7 @@ import msgspec
 
 from millwheel.clock import Clock
 from millwheel.store.memory.tables import Tables
-from millwheel.store.port import CLOSE_AHEAD_MICROS, Bucket
+from millwheel.store.port import CLOCK_STEP_MICROS, EARLY_CLOSE_MICROS, Bucket
 
 
 class Buckets:
@@ -47,12 +47,18 @@ class Buckets:
         )
         return max(now, *ends, 0)
 
+    def _unnoticed_step(self) -> int:
+        """How far the clock may have gone back since the oldest heartbeat of those that live."""
+        leases = [w.lease_seconds for w in self._tables.workers.values() if not w.stopped]
+        return max(CLOCK_STEP_MICROS, int(max(leases, default=0.0) * 1e6 / 3))
+
     def close(self, bucket: int, high: int) -> Bucket | None:
         found = self._tables.buckets.get(bucket)
         if found is None:
             return None
         row = found.row
-        high = max(high, self._end_of_what_was_told() + CLOSE_AHEAD_MICROS)
+        ahead = EARLY_CLOSE_MICROS + self._unnoticed_step()
+        high = max(high, self._end_of_what_was_told() + ahead)
         newest = max(b.low for b in self.live() if (b.family, b.log) == (row.family, row.log))
         if row.low < high < row.high and row.low == newest:
             found.row = replace(row, high=high)
