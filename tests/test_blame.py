@@ -143,3 +143,31 @@ async def test_an_error_that_says_what_to_do_stays_as_it_is() -> None:
     error = await failure_of(Broken("read", refuse))
     assert isinstance(error, InputError)
     assert str(error) == "the table is not there: make it"
+
+
+class Numbered(Broken):
+    """It gives rows with these numbers, some at a time."""
+
+    def __init__(self, *reads: list[int]) -> None:
+        super().__init__("", fail)
+        self._reads = list(reads)
+
+    async def read(self, limit: int) -> list[Row]:
+        return [Row(n, n, Item("a", n)) for n in self._reads.pop(0)] if self._reads else []
+
+
+@pytest.mark.parametrize(
+    ("reads", "says"),
+    [
+        ([[-1, 0]], "gave row number -1: "),
+        ([[0, 3, 2]], "gave row number 2 after row number 3: "),
+        ([[0, 3], [3, 4]], "gave row number 3 after row number 3: "),
+        ([[0, 3], [1, 4]], "gave row number 1 after row number 3: "),
+    ],
+)
+async def test_numbers_that_do_not_rise_are_refused_and_no_row_is_taken_for_processed(
+    reads: list[list[int]], says: str
+) -> None:
+    error = await failure_of(Numbered(*reads))
+    assert isinstance(error, UserCodeError)
+    assert f"the source of 'items_injector' {says}" in str(error)

@@ -399,8 +399,16 @@ class Courier:
         self._engine.wake_all()  # who waited for room here may go on
 
     def encode(self, delivery: Delivery[Any]) -> bytes:
-        """Its value, as others get it."""
-        return self._engine.graph.streams[delivery.stream].codec.encode(delivery.value)
+        """Its value, as others get it.
+
+        Raises:
+            UserCodeError: a source gave a value that is not of the stream's type. The receiver would
+                take it for garbage, and close the link whenever it is sent again.
+        """
+        codec = self._engine.graph.streams[delivery.stream].codec
+        encoded = codec.encode(delivery.value)
+        codec.check(encoded, delivery.value)
+        return encoded
 
     def _row(self, delivery: Delivery[Any]) -> Row:
         stream = self._engine.graph.streams[delivery.stream]

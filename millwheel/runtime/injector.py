@@ -15,10 +15,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice, pairwise
+from operator import ge
 from typing import TYPE_CHECKING, Any
 
 from millwheel.codec import LETTER_CHARACTERS, named_id, place_of, reason, shown, storable
-from millwheel.errors import InputError, MillwheelError
+from millwheel.errors import InputError, MillwheelError, UserCodeError
 from millwheel.model import (
     MAX_TIME,
     MIN_TIME,
@@ -78,6 +80,8 @@ class Injector(SourceTask):
         last of them was read)."""
         self.credit = asyncio.Event()
         """It may be able to read on: some of what it sent was acknowledged, or it was resumed."""
+        self._last_number = -1
+        """Of the rows that were read since the partition was opened."""
         self._awaited_end = 0
         """Rows before this number may be read whatever the cap is, and the credits."""
         self.waiting = False
@@ -112,6 +116,7 @@ class Injector(SourceTask):
         self._interval.exact_watermark = self._interval.durable
         self._seen = stored["seen"] if stored else MIN_TIME
         self.pace.start_over()
+        self._last_number = -1
         self._awaited_end = 0
         self._disorder = Disorder()  # what it has shown before is ahead of what is read again
         self._marks.clear()
@@ -265,6 +270,7 @@ class Injector(SourceTask):
         engine, log = self._engine, self.log
         read_at = self._last_row_at = engine.clock.monotonic()
         engine.done.clear()
+        self._check_numbers(rows)
         self._refuse_after_the_end(rows)
         if not self._has_place:
             await self._store_place()
@@ -290,7 +296,9 @@ class Injector(SourceTask):
         engine, interval = self._engine, self._interval
         stored, n = interval.stored_position or {}, interval.durable_n
         assert self._reader is not None
-        if stored.get("reader") != self._reader.position(self.log.first):
+        with self._blamed(self._reader, "position"):
+            here = self._reader.position(self.log.first)
+        if stored.get("reader") != here:
             while interval.durable_n == n:
                 engine.touch(interval, urgent=True)
                 await engine.lane_of(interval).settled()
@@ -312,6 +320,22 @@ class Injector(SourceTask):
             self._interval.hear(MAX_TIME)
         engine.touch(self._interval, urgent=self._interval.has_news())
         engine.check_finished()
+
+    def _check_numbers(self, rows: Sequence[Row]) -> None:
+        """Refuse rows whose numbers do not rise: a lower one counts as processed, and the row is lost.
+
+        Raises:
+            UserCodeError: there is such a row.
+        """
+        numbers = [self._last_number, *(row.offset for row in rows)]
+        self._last_number = numbers[-1]
+        if any(map(ge, numbers, islice(numbers, 1, None))):
+            before, number = next(pair for pair in pairwise(numbers) if pair[0] >= pair[1])
+            raise UserCodeError(
+                f"the source of {self._interval.step.name!r} gave row number {number}"
+                f"{f' after row number {before}' if before >= 0 else ''}: the numbers of a partition "
+                f"({self._partition.identity}) rise, from 0 on. Correct the source and start again"
+            )
 
     def _refuse_after_the_end(self, rows: Sequence[Row]) -> None:
         """Rows that come after event time has ended would all be late.
@@ -389,7 +413,7 @@ class Injector(SourceTask):
         reader = self._only_reader
         seen, lateness, promised = self._seen, self._lateness, self._interval.promised
         timestamp, seen_of, word_of = self._injection.timestamp, self._seen_of, self._word_of
-        encode, mutable = route.codec.encode, route.codec.mutable
+        encode, check, mutable = route.codec.encode, route.codec.check, route.codec.mutable
         receiver = reader.step.id if reader is not None else NOBODY
         least = MAX_TIME
         size = 0
@@ -435,6 +459,8 @@ class Injector(SourceTask):
                     encoded = b""
                     if mutable or not destination.is_here:
                         encoded = encode(value)
+                        if not destination.is_here:
+                            check(encoded, value)
                     bytes_ = len(encoded) or ASSUMED_ROW_BYTES
                     destination.intake.append(
                         Delivery(
@@ -474,6 +500,8 @@ class Injector(SourceTask):
         encoded = b""
         if route.codec.mutable or not destination.is_here:
             encoded = route.codec.encode(value)
+            if not destination.is_here:
+                route.codec.check(encoded, value)
         return destination, Delivery(
             key, value, micros, route.stream, key_text, slot, reader.step.id, hold,
             len(encoded) or ASSUMED_ROW_BYTES, encoded, log, offset, offset, id_, 0, named,
