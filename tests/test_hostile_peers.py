@@ -12,18 +12,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from millwheel import Computation, Context, Pipeline, Record, Stream, Table
 from millwheel.clock import SystemClock
-from millwheel.errors import PeerError, UserCodeError
+from millwheel.errors import InputError, PeerError, UserCodeError
 from millwheel.model import MAX_TIME, MIN_TIME, SLOTS
 from millwheel.runtime.balancer import Balancer
 from millwheel.runtime.courier import QUESTIONS_KEPT, Courier
-from millwheel.runtime.delivery import FIRST_PATIENCE_SECONDS, Outgoing, check_runs
+from millwheel.runtime.delivery import FIRST_PATIENCE_SECONDS, NOTHING, Outgoing, check_runs
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.frames import (
     FRAME_INTERVALS,
@@ -40,6 +43,7 @@ from millwheel.runtime.frames import (
     Report,
     RootReport,
     Row,
+    Run,
     TooNew,
 )
 from millwheel.runtime.greeting import Identity
@@ -50,11 +54,13 @@ from millwheel.runtime.trust import KEPT_REPORTS, Trust, Word
 from millwheel.services.tcp import Tcp
 from millwheel.store.memory import MemoryStore
 from millwheel.store.port import PlacedInterval, PlacedWorker, Placement, Wish
+from millwheel.testing import inject
 from millwheel.testing.ether import SECRET
+from millwheel.testing.script import Script, ScriptReader
 from tests import hostile
 from tests.hostile import Attacker
 from tests.test_bad_neighbours import Ears, links_of, live, said
-from tests.test_runtime_world import Item, end_scripts
+from tests.test_runtime_world import TALLY, Counted, Item, end_scripts, key_of, time_of
 from tests.test_sharing import SHARED, Cluster, check, counting, many
 from tests.test_slowness import record
 from tests.test_tcp import until
@@ -529,8 +535,43 @@ async def test_a_former_owner_is_not_believed_about_what_was_sent_to_it() -> Non
             courier.received(link, Acknowledge(log, remote.step.id, [(0, LARGEST)]))
             courier.received(link, Progress(log, stream.begun, remote.id, LARGEST, True))
             assert [*stream.unacked] == before
+            to, remote.owner, stream.to = stream.to, owner, "its predecessor"
+            courier.received(link, Acknowledge(log, remote.step.id, [(0, LARGEST)]))
+            courier.received(link, Progress(log, stream.begun, remote.id, LARGEST, True))
+            assert [*stream.unacked] == before, "it was never sent to this one"
+            stream.to, remote.owner = to, "its successor"
         remote.owner = owner
     cluster.ether.join("w0", "w1")
+    await cluster.go(cluster.finished)
+    check(cluster, values)
+
+
+async def test_a_log_that_is_lost_and_still_sent_from_here_is_not_taken_from_its_new_owner() -> (
+    None
+):
+    """What is taken would be acknowledged to this worker itself. Its next commit tells it of the loss."""
+    values = many(600)
+    cluster = Cluster(counting(values))
+    first, second = await cluster.join(), await cluster.join()
+    await cluster.go(lambda: min(first.processed, second.processed) > 50)
+    courier, trust = courier_of(first), first.neighbours.trust
+    lost = next(i for i in first.intervals if i.step.name == "tally")
+    receiver = next(i for i in first.intervals if i.step.name == "recount")
+    row = trust._of_log[lost.log.id]
+    trust._of_log[lost.log.id] = replace(row, owner=second.worker, sequencer=row.sequencer + 1)
+    sequencer, log = row.sequencer + 1, lost.log.id
+    value = b'{"key":"k","number":1,"count":1}'
+    item: Row = (5, "tally", b"1", receiver.slots[0], 0, 0, 0, 32, b"", False, value, 1, 0)
+    link, tried = courier._links[second.worker], cluster.tried
+    courier.received(
+        link, Deliver(log, sequencer, 1, receiver.id, receiver.step.id, NOTHING, [item])
+    )
+    courier.received(link, Ask(log, sequencer, 1, receiver.id, 5))
+    assert courier.refused["sent from here"] == 2
+    assert (log, receiver.id) not in courier._incoming
+    assert log not in courier._sources
+    await cluster.go(lambda: cluster.tried > tried)
+    trust._of_log[log] = row
     await cluster.go(cluster.finished)
     check(cluster, values)
 
@@ -556,6 +597,75 @@ async def test_what_waits_for_the_store_is_bounded() -> None:
     await cluster.go(cluster.finished)
     assert not courier._doubted.get(link)
     check(cluster, values)
+
+
+async def test_what_was_not_sent_to_an_owner_is_not_held_until_the_owner_answers_for_it() -> None:
+    """Its answer would count for nothing, as the stream goes to nobody yet."""
+    values = many(600)
+    cluster = Cluster(counting(values))
+    first, second = await cluster.join(), await cluster.join()
+    await cluster.go(lambda: min(first.processed, second.processed) > 50)
+    remote = next(r for r in first.neighbours.remotes() if r.owner == second.worker and r.streams)
+    (log, of_owner), *_ = remote.streams.items()
+    remote.streams[log + 1] = unsent = stream(1, sent=0, to="")
+    of_owner.unacked[1] = record(1)
+    remote.refused_by, remote.owner = second.worker, None
+    remote.belongs_to(second.worker, remote.sequencer)
+    assert of_owner.held
+    assert not unsent.held
+    del remote.streams[log + 1], of_owner.unacked[1]
+    await cluster.go(cluster.finished)
+    check(cluster, values)
+
+
+class Frozen(msgspec.Struct, frozen=True):
+    """As `Item`; no copy of a frozen value is made, so a wrong field is not met on the way."""
+
+    key: str
+    number: int
+    second: float = 0
+
+
+@pytest.mark.parametrize("on_error", ["fail", "dead_letter"])
+async def test_a_source_that_gives_a_value_of_another_type_is_told_and_no_peer_is_blamed(
+    on_error: Literal["fail", "dead_letter"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The receiver would close the link, again and again."""
+    read: Stream[Any] = Stream("read", Frozen)
+    made = Pipeline("giving", settings=SHARED)
+    values = [
+        Frozen(f"key {number}", "wrong" if number % 50 == 7 else number, number // 10)  # type: ignore[arg-type]
+        for number in range(300)
+    ]
+    source = Script("rows", [inject(read, value) for value in values])
+    made.inject(read, source, timestamp=time_of, on_error=on_error)
+    made.add(Told(), read.by(key_of))
+    made.sink(TALLY, Table("out", Counted, numbered=True))
+    monkeypatch.setattr(ScriptReader, "_value_of", lambda self, step: step.value)
+    cluster = Cluster(made)
+    with capture_logs() as logs:
+        for _ in range(2):
+            await cluster.join()
+        if on_error == "fail":
+            with pytest.raises(
+                InputError, match=r"rows, line \d+: stream 'read': .* at `\$.number`"
+            ):
+                await cluster.go(cluster.finished)
+        else:
+            await cluster.go(cluster.finished)
+            letters = {letter.key for letter in cluster.store.dead_letters}
+            assert letters
+    assert not [line for line in said(logs, "link_down") if line["kind"] == "garbage"]
+
+
+class Told(Computation[Any, None]):
+    """Tells of each record."""
+
+    writes = (TALLY,)
+
+    async def process_record(self, record: Record[Any], ctx: Context[None]) -> None:
+        if isinstance(record.value.number, int):
+            ctx.produce(TALLY, Counted(record.value.key, record.value.number, 1))
 
 
 async def test_unknown_streams_are_garbage_of_the_same_generation_and_too_new_of_another() -> None:
@@ -643,9 +753,11 @@ async def test_root_reports_of_no_worker_count_for_nothing() -> None:
     await forger.call(first)
     heard: list[Any] = []
     with record_calls(first.stretches, "hear", heard):
+        before = first.neighbours.trust.looks
         forger.send(RootReport([(1, 1)]))
-        await live(cluster, 0.2)
+        await live(cluster, 0.1)
         assert not heard
+        assert first.neighbours.trust.looks > before, "it may be a worker that has just joined"
         courier_of(first).received(WorkerLink(first.worker), RootReport([(1, 1)]))
         assert heard
     await forger.close()
@@ -675,13 +787,13 @@ class WorkerLink:
 # -- plain data -------------------------------------------------------------------------------------
 
 
-def stream(*numbers: int, sent: int = 99) -> Outgoing:
-    """A stream of some records, so many of which were sent to worker a."""
+def stream(*numbers: int, sent: int = 99, to: str = "a") -> Outgoing:
+    """A stream of some records, so many of which were sent to a worker."""
     found = Outgoing()
     for number in numbers:
         found.append(record(number))
     found.begin(1)
-    found.turn_to("a")
+    found.turn_to(to)
     found.take(sent, 1 << 20)
     return found
 
@@ -695,6 +807,31 @@ def test_what_was_not_sent_is_not_acknowledged_however_much_is_named() -> None:
     found.take(99, 1 << 20)
     assert found.acknowledge([(0, 1), (9, 10), (11, 11), (13, 1 << 62)]) == [9]
     assert found.progress(1, 1 << 62) == [12]
+
+
+def test_a_gap_of_any_length_costs_nothing_whatever_is_acknowledged() -> None:
+    """A source leaves out numbers; a range over them would never end."""
+    numbers = [0, 1, 1 << 40, (1 << 60) + 5, LARGEST - 1]
+    found = stream(*numbers, sent=4)
+    assert found.acknowledge([(1, 1 << 39), (1 << 50, LARGEST)]) == [1, (1 << 60) + 5]
+    assert found.acknowledge([(0, LARGEST - 1)]) == [0, 1 << 40]
+    assert [*found.unacked] == [LARGEST - 1]
+
+
+@given(st.sets(st.integers(0, 40), min_size=1), st.integers(0, 40), st.lists(st.integers(0, 9)))
+def test_runs_acknowledge_what_is_in_them_and_was_sent(
+    numbers: set[int], count: int, steps: list[int]
+) -> None:
+    runs: list[Run] = []
+    end = -1
+    for gap, length in zip(steps[::2], steps[1::2], strict=False):
+        runs.append((end + 1 + gap, end + 1 + gap + length))
+        end = runs[-1][1]
+    found = stream(*sorted(numbers), sent=count + 1)
+    sent = sorted(numbers)[: count + 1]
+    within = [number for number in sent if any(low <= number <= high for low, high in runs)]
+    assert found.acknowledge(runs) == within
+    assert [*found.unacked] == [number for number in sorted(numbers) if number not in within]
 
 
 def test_what_was_sent_to_another_worker_is_not_acknowledged_by_this_one() -> None:

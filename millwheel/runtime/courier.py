@@ -307,11 +307,11 @@ class Courier:
         self._soon()
 
     def ask_first(self, remote: Remote) -> None:
-        """Hold what is for an interval until its owner says what he has of it; he has nothing of
-        what was not begun."""
+        """Hold what was sent to an interval's owner until the owner says what it has of it. What was
+        sent to another worker, or to none, it does not have, and could not answer for."""
         link = self._links.get(remote.owner or "")
         for log, stream in remote.streams.items():
-            if stream.begun:
+            if stream.begun and stream.to == remote.owner:
                 stream.held = True
                 if link is not None:
                     self._ask(link, remote, log, stream)
@@ -465,7 +465,7 @@ class Courier:
             case Loose():
                 self._receive_loose(link, frame)
             case RootReport():
-                if self._engine.neighbours.trust.knows(link.peer):
+                if self._knows(link):
                     self._engine.stretches.hear(frame.told)
 
     def _receive(self, link: Link, frame: Deliver) -> None:
@@ -535,6 +535,15 @@ class Courier:
             self._doubt(link, question, trust.looks)
         return False
 
+    def _knows(self, link: Link) -> bool:
+        """Whether a peer is a worker of the pipeline; one that has just joined is after the next look
+        at the store."""
+        neighbours = self._engine.neighbours
+        if neighbours.trust.knows(link.peer):
+            return True
+        neighbours.look_up()
+        return False
+
     def _doubt(self, link: Link, question: Ask, looks: int) -> None:
         """Ask the store before a peer is believed, and answer the peer then."""
         doubted = self._doubted.setdefault(link, {})
@@ -592,7 +601,7 @@ class Courier:
         """
         engine = self._engine
         step = engine.steps.get(frame.receiver)
-        if step is None or not engine.neighbours.trust.knows(link.peer):
+        if not self._knows(link) or step is None:
             self.refused["loose"] += len(frame.records)
             return
         rows = [row for _, row in frame.records]

@@ -195,17 +195,20 @@ class Outgoing:
 
         Returns:
             The numbers among them that were sent to that worker and were un-ACKed. The work for it is
-            bounded by the distance between the first and the last of those, whatever `runs` says.
+            bounded by the number of un-ACKed records and of runs, whatever the runs say.
         """
         unacked = self.unacked
         if not unacked:
             return []
         first, reached = next(iter(unacked)), self.reached
-        found: list[int] = []
-        for low, high in islice(runs, bisect_left(runs, first, key=_end_of_run), None):
-            if low > reached:
-                break
-            found += filter(unacked.__contains__, range(max(low, first), min(high, reached) + 1))
+        about = [
+            range(max(low, first), min(high, reached) + 1)
+            for low, high in islice(runs, bisect_left(runs, first, key=_end_of_run), None)
+        ]
+        if sum(map(len, about)) <= len(unacked):
+            found = [seq for numbers in about for seq in numbers if seq in unacked]
+        else:  # there are gaps in a source's numbers, or a peer acknowledges more than it was sent
+            found = _both(unacked, about)
         for seq in found:
             del unacked[seq]
         if found:
@@ -263,6 +266,21 @@ class Outgoing:
 
 
 _end_of_run = itemgetter(1)
+
+
+def _both(numbers: Iterable[int], ranges: Iterable[range]) -> list[int]:
+    """The numbers that are in one of the ranges; both ascend."""
+    found: list[int] = []
+    left = iter(ranges)
+    present = next(left, None)
+    for number in numbers:
+        while present is not None and present.stop <= number:
+            present = next(left, None)
+        if present is None:
+            break
+        if number in present:
+            found.append(number)
+    return found
 
 
 def check_runs(runs: Iterable[Run]) -> None:
