@@ -109,6 +109,7 @@ class Cluster:
             make_pipeline(self.scenario, self.tapes),
             store(self.server, database, machine),
             self._ether,
+            self.monitor,
             copies=1,
         )
         await deploy(before.engine)
@@ -206,6 +207,7 @@ class Cluster:
             make_pipeline(self.scenario, self.tapes, member.lanes),
             store(self.server, database, machine),
             self._ether,
+            self.monitor,
             copies=self.scenario.plan.copies,
         )
         self.workers.append(worker)

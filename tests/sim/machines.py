@@ -7,9 +7,12 @@ from random import Random
 from uuid import UUID
 
 from millwheel.clock import Clock
+from millwheel.errors import PeerError
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.balancer import Balancer
+from millwheel.runtime.connection import Connection
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.frames import Frame
 from millwheel.runtime.greeting import Identity
 from millwheel.runtime.links import Links
 from millwheel.runtime.load import FREE_OF_CHARGE
@@ -20,6 +23,8 @@ from millwheel.testing.ether import SECRET, Ether
 from millwheel.testing.virtual_loop import Machine
 from tests.sim.network import Spot
 from tests.sim.scenario import Member
+from tests.sim.violation import Violation
+from tests.sim.watch import Watch
 
 EPOCH_MICROS = 1_700_000_000_000_000
 
@@ -43,6 +48,19 @@ class LoopClock:
         await asyncio.sleep(seconds / self._member.rate)
 
 
+class HonestLinks(Links):
+    """Links among workers of which none sends garbage: a frame that is taken for it is refused again
+    and again, whenever it is sent again."""
+
+    watch: Watch
+
+    def received(self, connection: Connection, frame: Frame) -> None:
+        try:
+            super().received(connection, frame)
+        except PeerError as error:
+            self.watch.fail(Violation("no worker sends garbage", f"{connection.peer}: {error}"))
+
+
 class Worker:
     """One worker, on a machine of its own."""
 
@@ -54,6 +72,7 @@ class Worker:
         pipeline: Pipeline,
         store: Store,
         ether: Ether,
+        watch: Watch,
         *,
         copies: int,
     ) -> None:
@@ -70,12 +89,14 @@ class Worker:
         clock: Clock = LoopClock(member)
 
         def network(worker: str) -> Links:
-            return Links(
+            links = HonestLinks(
                 Identity(pipeline.name, worker, SECRET),
                 Spot(ether, machine),
                 clock=clock,
                 random=Random(number),
             )
+            links.watch = watch
+            return links
 
         self.engine = Engine(
             pipeline,
