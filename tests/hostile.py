@@ -102,12 +102,15 @@ class Attacker:
         except (asyncio.IncompleteReadError, OSError):
             return b""
 
-    async def end(self) -> bytes:
-        """Wait until the worker hangs up; gives the last frame but pings and reports."""
+    async def end(self, until: int | None = None) -> bytes:
+        """Wait until the worker hangs up, or sends a frame of kind `until`; gives the last frame but pings
+        and reports."""
         last = b""
         while body := await self.answer():
             if body[1] not in (PING, PONG, REPORT, WELCOME, HELLO, PROOF):
                 last = body
+            if body[1] == until:
+                break
         await self.hang_up()
         return last
 
