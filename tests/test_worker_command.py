@@ -266,7 +266,7 @@ def test_until_done(shell: Workers) -> None:
 def test_it_waits_for_more_until_sigterm_and_hands_everything_over(shell: Workers) -> None:
     rows = lines(1000)
     shell.write(rows)
-    worker = shell.worker("--http", "127.0.0.1:0")
+    worker = shell.worker("--http", "127.0.0.1:0", "--keep-open")
     url = listening(worker)
     started(worker)
     shell.wait(lambda: json.loads(ask(url, "/status")[1])["computations"][0]["intervals"], worker)
