@@ -9,7 +9,9 @@ appear while the pipeline runs. Three tables tell what came of them:
 ``big_spender``       the rows of ``spending`` above 2,000
 ====================  =======================================================================
 
-All of it goes by event time: a payment counts if it was made in time, whichever file is read first.
+All of it goes by event time: a payment counts if it was made in time, whichever file is read first. Windows
+and deadlines are ten minutes, so the tables have their first rows after eleven minutes; until then
+``millwheel status fraud`` shows how far event time is.
 
     python -m examples.fraud                                       # appends to fraud-input, until Ctrl-C
     millwheel worker examples.fraud:pipeline --store .millwheel    # one, or several of them
