@@ -401,6 +401,22 @@ async def test_what_is_older_than_all_buckets_is_a_remnant_for_who_has_just_come
     assert dedup.sort([old, new]) == ([new], {}, [old])
 
 
+async def test_no_stamp_is_given_below_the_gc_watermark_though_the_clock_goes_back() -> None:
+    """A worker that stood still lost its intervals; its commit has to come as far as the fence."""
+    clock = VirtualClock()
+    store = MemoryStore(clock=clock)
+    buckets = Buckets(store, Settings(bucket_seconds=3.0), stamps := Stamps(clock), shared=True)
+    await buckets.load()
+    await buckets.ensure_current()
+    first = buckets.of_stamp(stamps.next())
+    stamps.adjust(clock.now() + 300_000_000, clock.now())  # its clock was set back by 300 s
+    await store.open_bucket("time", 0, first.high, first.high + 3_000_000)
+    store.tables.gc_watermark = first.high
+    assert await store.drop_bucket(first)
+    await buckets.load()
+    assert buckets.of_stamp(stamps.next()).low == first.high
+
+
 async def test_a_time_without_its_bucket_is_an_error_never_not_seen() -> None:
     clock, _, buckets, dedup = await make()
     with pytest.raises(InvariantBroken, match="no bucket for stamp"):

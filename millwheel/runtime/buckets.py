@@ -95,7 +95,7 @@ class Buckets:
         self._time = [bucket for bucket in found if bucket.family == "time"]
         self._lows = [bucket.low for bucket in self._time]
         if self._lows:  # what is before them was dropped, and so lies below the stored watermark
-            self.gc_watermark = max(self.gc_watermark, self._lows[0])
+            self._pass(self._lows[0])
         self._named = [bucket for bucket in found if bucket.family == "named"]
         self._sources = {(b.log, b.low): b for b in found if b.family == "source"}
         self._source_lows = {}
@@ -264,13 +264,23 @@ class Buckets:
         """All live buckets."""
         return [*self._time, *self._sources.values(), *self._named]
 
+    def _pass(self, gc_watermark: int) -> None:
+        """Time buckets below a stored GC watermark may be gone: no stamp is given below it any more.
+
+        While this worker owns a log, the watermark is not above the stamps that it gives. A worker that
+        stood still until others had its intervals, and whose machine's clock was set back meanwhile, would
+        give older ones; with newer ones its commit comes as far as the fence, which refuses it.
+        """
+        self.gc_watermark = max(self.gc_watermark, gc_watermark)
+        self._stamps.restore(self.gc_watermark - 1)
+
     async def collect(self) -> list[int]:
         """Drop what nothing needs any more; gives the ids of the dropped buckets.
 
         While the store is at it, a `load` may put other lists in the place of these: then what
         went is gone already, or there once more.
         """
-        self.gc_watermark = max(self.gc_watermark, await self._store.advance_gc_watermark())
+        self._pass(await self._store.advance_gc_watermark())
         dropped = await self._collect_time()
         dropped += await self._collect_sources()
         forgotten = self._stamps.now() - int(self._settings.id_retention_seconds * 1e6)
