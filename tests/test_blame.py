@@ -93,7 +93,11 @@ class Growing(Broken):
 
     async def look(self) -> list[str]:
         self._call("look")
-        return []
+        return ["a table"] if self._method == "first_position" else []
+
+    def first_position(self, identity: str) -> dict[str, Any] | None:
+        self._call("first_position")
+        return None
 
     def position(self, acknowledged: int = 0) -> dict[str, Any]:
         return super().position(acknowledged)
@@ -122,7 +126,7 @@ async def failure_of(source: Any) -> MillwheelError:
 
 METHODS = [
     *((Broken, method) for method in ("open", "read", "wait", "position", "progress", "lag")),
-    *((Growing, method) for method in ("discover", "look", "wait")),
+    *((Growing, method) for method in ("discover", "look", "first_position", "wait")),
 ]
 
 

@@ -127,7 +127,8 @@ class PartitionDiscovery(SourceTask):
 
     def _first_position(self, identity: str) -> dict[str, Any] | None:
         assert self._discovery is not None
-        first = self._discovery.first_position(identity)
+        with self._blamed(self._discovery, "first_position"):
+            first = self._discovery.first_position(identity)
         return None if first is None else {"reader": first, "seen": MIN_TIME}
 
     async def _make(self, new: Mapping[str, dict[str, Any] | None]) -> None:
