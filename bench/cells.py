@@ -100,7 +100,7 @@ CELLS = (
 
 def pipeline(name: str, cell: Cell, depth: int, source: Script) -> tuple[Pipeline, Arrive]:
     """The stages, from source to end; every record has a key of its own."""
-    made = Pipeline(name, settings=replace(Settings(), lanes=1))
+    made = Pipeline(name, settings=replace(Settings(), intervals=1))
     streams = [Stream(f"balls_{number}", Ball) for number in range(depth + 1)]
     made.inject(streams[0], source, timestamp=lambda ball: from_micros(ball.number))
     for number in range(depth):

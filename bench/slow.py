@@ -58,7 +58,7 @@ async def upstream(url: str, slow_key: int | None, seconds: float) -> dict[str, 
     name = "bench_slow"
     await (await fresh_store(url, name)).close()
     script = Script("balls")
-    made = Pipeline(name, settings=replace(Settings(), lanes=1))
+    made = Pipeline(name, settings=replace(Settings(), intervals=1))
     made.inject(BALLS, script, timestamp=lambda ball: from_micros(ball.number))
     made.add(Pass(PASSED), BALLS.by(number_of), productions="weak")
     made.add(Take(slow_key), PASSED.by(lambda ball: ball.number % KEYS))

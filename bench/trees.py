@@ -56,7 +56,7 @@ LONG = timedelta(hours=1)
 """Nothing is taken for late: what is counted is what happens when all goes well."""
 
 LIMITS = Settings(
-    max_unacked_records=100_000, max_unacked_bytes=1 << 30, waiting_keys=1_000_000, lanes=1
+    max_unacked_records=100_000, max_unacked_bytes=1 << 30, waiting_keys=1_000_000, intervals=1
 )
 FREE_OF_CHARGE = Process(cpu_seconds=lambda: 0.0, run_seconds=lambda: 0.0)
 

@@ -183,7 +183,7 @@ async def apart(
 
 LARGE = replace(
     SHARED,
-    lanes=1,
+    intervals=1,
     max_record_bytes=4 * MEBIBYTE,
     max_unacked_bytes=16 * MEBIBYTE,
     max_unacked_records=1000,

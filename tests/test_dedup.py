@@ -263,33 +263,6 @@ async def test_what_is_in_flight_no_more_is_nobodys_first_copy(
     assert dedup.landed([again.id]) == [again]
 
 
-@pytest.mark.parametrize("exactly_once", [True, False])
-async def test_only_what_is_surely_new_is_told_to_be(exactly_once: bool) -> None:
-    """Who asks before it runs something is told no for that alone; and nothing is remembered of it."""
-    _, stamps, buckets, dedup = await make(exactly_once=exactly_once)
-    new = weak(b"1", stamps.next(), 0)
-    assert [dedup.may_know(new) for _ in range(2)] == [False, False]
-    dedup.sort([new])
-    assert dedup.may_know(new), "in flight"
-    assert dedup.may_know(weak(b"2", new.stamp, 1)), "in flight, and with another value"
-    dedup.landed([new.id])
-    assert dedup.may_know(new) == exactly_once, "seen"
-    later, row, old = (weak(b"1", stamp, 2) for stamp in (new.stamp + int(1e12), 9, 7))
-    row.origin = old.origin = 8
-    for unknown in (later, row, old):
-        assert dedup.may_know(unknown) == exactly_once, "its bucket was not heard of"
-    await buckets.ensure_source(8, row.stamp)
-    assert not dedup.may_know(row)
-    buckets._source_floors[8] = 8  # as `collect` leaves it
-    assert dedup.may_know(old) == exactly_once, "a remnant"
-    inherited = frozenset(bucket.id for bucket in buckets.live())
-    heir = Dedup(
-        dedup._store, buckets, 1, (0, 65536),
-        capacity=100, inherited=inherited, exactly_once=exactly_once,
-    )  # fmt: skip
-    assert heir.may_know(row) == exactly_once, "others may have seen it"
-
-
 class LookedAt(MemoryStore):
     """One whose buckets are read again while it drops one, as a claim does."""
 

@@ -380,7 +380,7 @@ async def test_what_is_decided_while_a_commit_is_on_the_wire_takes_credits() -> 
     world.on_durable = lambda commit: gate.wait() if any(commit.seen.values()) else None
     engine = await world.start()
     await world.turns(100)
-    decided = [work.effects.productions for work in engine.lanes[0]._open.works.values()]
+    decided = [work.effects.productions for work in engine.lane._open.works.values()]
     assert 0 < sum(map(len, decided)) <= limits.max_unacked_records + limits.chunk_records
     gate.open()
     await world.finish(engine)

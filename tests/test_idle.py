@@ -62,7 +62,7 @@ class Partitions(Cluster):
         def is_even() -> bool:
             held = [len(engine.injectors) for engine in self.alive]
             owned = sum(len(engine.intervals) for engine in self.alive)
-            placed = owned >= len(self.scripts) + SHARED.lanes
+            placed = owned >= len(self.scripts) + SHARED.intervals
             return placed and min(held) >= least and max(held) <= most
 
         await self.go(is_even)
@@ -112,7 +112,7 @@ class Partitions(Cluster):
 
     def _tallying(self) -> list[Any]:
         found = [i for e in self.alive for i in e.intervals if i.step.name == "tally"]
-        assert len(found) >= SHARED.lanes
+        assert len(found) >= SHARED.intervals
         return found
 
     async def end(self) -> None:

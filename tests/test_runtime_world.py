@@ -39,7 +39,7 @@ from millwheel.testing import inject
 from millwheel.testing.script import Script, Step
 
 EPOCH = datetime(2024, 1, 1, tzinfo=UTC)
-QUICK = Settings(lanes=1, idle_commit_seconds=0.0, watermark_commit_seconds=0.0)
+QUICK = Settings(intervals=1, idle_commit_seconds=0.0, watermark_commit_seconds=0.0)
 TURNS = 20_000
 """Turns of the event loop after which something counts as stuck."""
 

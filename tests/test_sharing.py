@@ -43,7 +43,7 @@ from tests.told import told
 
 SHARED = replace(
     QUICK,
-    lanes=2,
+    intervals=2,
     chunk_records=3,
     bundle_records=6,
     max_unacked_records=12,

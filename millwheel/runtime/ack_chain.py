@@ -25,14 +25,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millwheel.model import MAX_TIME, Delivery
 from millwheel.runtime.sent import SentLog
-from millwheel.runtime.two_ways import TwoWays
-
-if TYPE_CHECKING:
-    from millwheel.runtime.interval import Interval
 
 Caused = tuple[Delivery[Any], Delivery[Any]]
 """An input, and one thing that came of it."""
@@ -41,19 +37,15 @@ Caused = tuple[Delivery[Any], Delivery[Any]]
 class Waiting:
     """An input, and what of its productions has not arrived."""
 
-    __slots__ = ("cause", "fused", "noted", "outputs", "since")
+    __slots__ = ("cause", "noted", "outputs", "since")
 
-    def __init__(
-        self, cause: Delivery[Any], since: float, fused: Sequence[Interval], *, noted: bool
-    ) -> None:
+    def __init__(self, cause: Delivery[Any], since: float, *, noted: bool) -> None:
         self.cause = cause
         self.since = since
         self.noted = noted
         """It is in a bundle: it lands when that is durable, and not before."""
         self.outputs: dict[int, Delivery[Any]] = {}
         """By number in the log."""
-        self.fused = fused
-        """The intervals in whose place something ran behind it."""
 
 
 class AckChain:
@@ -69,8 +61,6 @@ class AckChain:
         self, logs: list[SentLog], straggler_seconds: float, *, keeps_percentiles: bool
     ) -> None:
         self._log = logs[-1]
-        self.ways = TwoWays(logs)
-        """Which of its productions may be sent, where some were made by fused stages."""
         self.straggler_seconds = straggler_seconds
         self._keeps_percentiles = keeps_percentiles
         self._waiting: dict[int, Waiting] = {}
@@ -81,8 +71,6 @@ class AckChain:
         """In the order of sending, those that were not noted when they were sent."""
         self.passed = 0
         """Inputs that have landed without a commit since the last one."""
-        self._lent: list[Interval] = []
-        """In whose place something ran behind an input that has landed, once for each record."""
 
     def send(
         self,
@@ -93,7 +81,6 @@ class AckChain:
         now: float,
         stamp: int,
         noted: bool,
-        fused: Iterable[tuple[Delivery[Any], Interval]] = (),
     ) -> list[Delivery[Any]]:
         """Number what has come of some inputs, which is on its way from here on.
 
@@ -102,7 +89,6 @@ class AckChain:
             now: seconds, by the monotonic clock.
             stamp: a time of the logical clock that no later commit is before.
             noted: the inputs are in a bundle; otherwise they wait for what came of them.
-            fused: inputs behind which another computation ran, in the place of an interval.
 
         Returns:
             The inputs that are done with: nothing came of them, and they are not noted.
@@ -110,16 +96,10 @@ class AckChain:
         here: dict[int, Waiting] = {}
         done: list[Delivery[Any]] = []
         causes = {id(cause) for cause, _ in caused}
-        behind: dict[int, list[Interval]] = {}
-        for cause, interval in fused:
-            behind.setdefault(id(cause), []).append(interval)
         for cause in inputs:
-            lent = behind.get(id(cause), ()) if behind else ()
             if id(cause) in causes:
-                here[id(cause)] = Waiting(cause, now, lent, noted=noted)
-                continue
-            self._lent += lent
-            if not noted:
+                here[id(cause)] = Waiting(cause, now, noted=noted)
+            elif not noted:
                 done.append(cause)
         self.passed += len(done)
         if not caused:
@@ -160,7 +140,6 @@ class AckChain:
             del waiting.outputs[seq]
             if not waiting.outputs:
                 del self._waiting[id(waiting.cause)]
-                self._lent += waiting.fused
                 if not waiting.noted:
                     done.append(waiting.cause)
         self.passed += len(done)
@@ -201,24 +180,12 @@ class AckChain:
                 for seq in waiting.outputs:
                     del self._of[seq]
                 waiting.outputs.clear()
-                self._lent += waiting.fused
 
     def clear(self) -> None:
         """The inputs are to be processed again: what has come of them counts for nothing here."""
         self._waiting.clear()
         self._of.clear()
         self._watched.clear()
-
-    def has_stored(self, logs: Sequence[SentLog]) -> bool:
-        """Whether anything of the interval's logs is on its way that no input here waits for."""
-        return sum(log.unacked for log in logs) > len(self._of) or not all(
-            log.complete for log in logs
-        )
-
-    def take_lent(self) -> list[Interval]:
-        """In whose place something ran behind inputs that have landed since this was asked last."""
-        lent, self._lent = self._lent, []
-        return lent
 
     def take_passed(self) -> int:
         """How many inputs have landed without a commit since this was asked last.

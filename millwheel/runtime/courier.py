@@ -396,7 +396,7 @@ class Courier:
                 delivery = loose.popleft()
                 rows.append((-delivery.log, self._row(delivery)))
             link.send(Loose(remote.step.id, rows))
-        self._engine.wake_all()  # who waited for room here may go on
+        self._engine.lane.wake.set()  # who waited for room here may go on
 
     def encode(self, delivery: Delivery[Any]) -> bytes:
         """Its value, as others get it.
@@ -510,7 +510,7 @@ class Courier:
             case Verdict.TAKEN:
                 self._sources[frame.log] = link
                 interval.intake.extend(deliveries)
-                self._engine.wake(interval)
+                interval.wake()
 
     def _believes(self, link: Link, question: Ask) -> bool:
         """Whether a peer owns a log of which it sends or asks something.
@@ -527,7 +527,7 @@ class Courier:
             if here is None:
                 return True
             self.refused["sent from here"] += 1
-            self._engine.touch(here[1], urgent=True)
+            here[1].touch(urgent=True)
         elif word is Word.FALSE:
             self.refused["old or a copy"] += 1
         else:

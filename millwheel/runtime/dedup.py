@@ -327,22 +327,6 @@ class Dedup:
             candidates.append(delivery)
         return candidates
 
-    def may_know(self, delivery: Delivery[Any]) -> bool:
-        """Whether a weak production may be in flight here, or have been seen; it is not remembered."""
-        name = name_of(delivery.id)
-        if name in self._derived:
-            return True
-        if not self.exactly_once:
-            return False
-        buckets, source, place = self._buckets, delivery.origin, delivery.stamp
-        if not (buckets.knows_offset(source, place) if source else buckets.covers(place)):
-            return True
-        if place < (buckets.source_floor(source) if source else buckets.gc_watermark):
-            return True
-        bucket = (buckets.of_offset(source, place) if source else buckets.of_stamp(place)).id
-        known = self._seen.get(bucket)
-        return bucket in self.inherited if known is None else known.may_hold(name)
-
     def take_by_hand(self, delivery: Delivery[Any]) -> None:
         """One that was taken apart is in flight again."""
         self.in_flight.setdefault(delivery.id, delivery)

@@ -27,7 +27,9 @@ async def deploy(engine: Engine) -> Deployment:
     Raises:
         DeployRefused: the stored pipeline and this code do not agree.
     """
-    nodes = [node_deploy(engine.graph, node, engine.settings.lanes) for node in engine.graph.nodes]
+    nodes = [
+        node_deploy(engine.graph, node, engine.settings.intervals) for node in engine.graph.nodes
+    ]
     streams = [
         StreamDeploy(s.name, s.version, s.codec.fingerprint, sorted(s.migrations))
         for s in engine.graph.streams.values()
@@ -54,7 +56,7 @@ async def deploy(engine: Engine) -> Deployment:
     )
 
 
-def node_deploy(graph: Graph, node: Node, lanes: int) -> NodeDeploy:
+def node_deploy(graph: Graph, node: Node, intervals: int) -> NodeDeploy:
     """What one node is, and where its intervals begin and end if it is new."""
     sources: list[str] = []
     if node.injection is not None:
@@ -64,7 +66,7 @@ def node_deploy(graph: Graph, node: Node, lanes: int) -> NodeDeploy:
         slots = [(number, number + 1) for number in range(len(sources))]
     else:
         grain = node.grain
-        count = min(lanes, SLOTS // grain)
+        count = min(intervals, SLOTS // grain)
         edges = [SLOTS // grain * number // count * grain for number in range(count + 1)]
         slots = list(pairwise(edges))
     computation = node.computation

@@ -23,7 +23,6 @@ from millwheel.errors import UserCodeError
 from millwheel.model import Delivery, Firing, Record, Timer
 from millwheel.runtime.bundle import Item
 from millwheel.runtime.entries import Change
-from millwheel.runtime.fusion import Passing
 from millwheel.runtime.interval import Interval
 from millwheel.runtime.late_use import LateUses
 from millwheel.runtime.lineage import Lineage
@@ -50,7 +49,6 @@ class Execution:
 
     Args:
         late_uses: ends contexts that somebody holds after their call.
-        passing: what runs behind the interval's code; None: nothing.
         apart: each item runs in a task of its own, so that it can cancel no other.
         run_twice: weak code is run twice, and must say the same (tests).
     """
@@ -63,7 +61,6 @@ class Execution:
         "_late_uses",
         "_lineage",
         "_node",
-        "_passing",
         "_process",
         "_run_twice",
         "_table",
@@ -75,7 +72,6 @@ class Execution:
         self,
         interval: Interval,
         late_uses: LateUses,
-        passing: Passing | None = None,
         *,
         apart: bool = False,
         run_twice: bool = False,
@@ -91,7 +87,6 @@ class Execution:
         """What the key that runs shares with others."""
         self._lineage = Lineage(interval.step.id, interval.step.run) if node.is_weak else None
         self.effects.lineage = self._lineage
-        self._passing = passing
         self._run_twice = run_twice
         assert node.layout is not None
         self._apart = apart
@@ -103,10 +98,9 @@ class Execution:
         self._context = context_of(interval.step, self.effects)
 
     def _process_of_records(self) -> Process:
-        """The user's `process_record`; if its productions are weak, with each record as their cause,
-        and with what runs behind it."""
+        """The user's `process_record`; if its productions are weak, with each record as their cause."""
         process = process_of(self._interval.step, self.effects, run_twice=self._run_twice)
-        lineage, passing, effects = self._lineage, self._passing, self.effects
+        lineage = self._lineage
         if lineage is None:
             return process
 
@@ -114,17 +108,7 @@ class Execution:
             lineage.begin(record)  # type: ignore[arg-type]
             return process(record, context)
 
-        if passing is None:
-            return weakly
-
-        async def weakly_and_on(record: Record[Any], context: Context[Any, Any]) -> None:
-            lineage.begin(record)  # type: ignore[arg-type]
-            mark = len(effects.caused)
-            await process(record, context)
-            if len(effects.caused) > mark:
-                await passing.go_on(record, effects, mark)  # type: ignore[arg-type]
-
-        return weakly_and_on
+        return weakly
 
     def _renew_context(self) -> Context[Any, Any]:
         """End the context of the last call, and give another one for the next."""
@@ -154,7 +138,7 @@ class Execution:
         """
         interval, context, effects = self._interval, self._context, self.effects
         backlog, alone = interval.backlog, self._alone
-        plain = interval.tables is None and self._passing is None
+        plain = interval.tables is None
         now = clock()
         held = getrefcount(context)
         while groups:
@@ -214,12 +198,10 @@ class Execution:
         return await self._run_carefully(state, items, watermark, now)
 
     def _begin(self, state: KeyState, now: int) -> None:
-        """It is a key's turn: what it shares, or what runs behind it, is made ready."""
+        """Prepare the turn of a key: the table that it shares with other keys."""
         if self._interval.tables is not None:
             self._share(state)
         self._context._share(self._table)
-        if self._passing is not None:
-            self._passing.begin(now, apart=self._apart)
 
     def _share(self, state: KeyState) -> None:
         """Have the table of the cell at hand; or change it, if the key is the cell's own."""

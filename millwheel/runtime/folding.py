@@ -108,7 +108,7 @@ class Folding(Service):
         if oldest is not None:
             for interval in engine.intervals:
                 if interval.last_bucket == oldest.id:
-                    engine.touch(interval, urgent=False)  # its last commit must not go with it
+                    interval.touch(urgent=False)  # its last commit must not go with it
         dropped = await engine.buckets.collect()
         if dropped:
             for interval in engine.intervals:

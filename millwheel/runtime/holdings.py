@@ -117,9 +117,9 @@ class Holdings:
         for interval in taken:
             if interval.dedup is not None:
                 engine.spawn(engine.housekeeping.rebuild(interval), f"filters of {interval.name}")
-            engine.assign_lane(interval)
-            engine.touch(interval, urgent=interval.has_news())
-            engine.wake(interval)
+            engine.lane.add(interval)
+            interval.touch(urgent=interval.has_news())
+            interval.wake()
         for interval in taken:
             if interval.source_task is not None:
                 await interval.source_task.start()
@@ -206,7 +206,8 @@ class Holdings:
     async def _drain(self, interval: Interval) -> None:
         if interval.source_task is not None:
             await interval.source_task.stop()
-        await self._engine.drain(interval)
+        if interval.lane is not None:
+            await interval.lane.drain(interval)
         interval.drained = True
 
     def keep(self, interval: Interval) -> None:
@@ -218,7 +219,8 @@ class Holdings:
         self._drains.pop(interval).cancel()
         interval.leaving = interval.drained = False
         self._put(interval)
-        self._engine.go_on(interval)
+        if interval.lane is not None:
+            interval.lane.resume(interval)
 
     async def give_up(self, interval: Interval) -> bool:
         """Finish what an interval has begun, and let another worker have it (no lease wait).
@@ -259,7 +261,7 @@ class Holdings:
     def _leave(self, interval: Interval) -> None:
         """From here on records for its keys go to whoever will have it."""
         interval.step.put(self._engine.neighbours.stand_in(interval))
-        self._engine.wake_all()  # who waited for room in its queue has it now
+        self._engine.lane.wake.set()  # who waited for room in its queue has it now
 
     def _send_on(self, interval: Interval) -> None:
         """Records of logs here, or of no log, that waited in it, before those that came since it
@@ -303,7 +305,8 @@ class Holdings:
             interval.source_task.close()
         if interval.part_file is not None:
             interval.part_file.close()
-        engine.leave_lane(interval)
+        if interval.lane is not None:
+            interval.lane.remove(interval)
         self.intervals.remove(interval)
         self._of[interval.step.id].remove(interval)
         del self._by_id[interval.id]
@@ -390,8 +393,8 @@ class Holdings:
                 interval.part_file.restore((interval.stored_position or {}).get("length", 0))
         for interval in self.intervals:  # what turned out to be stored may concern any lane
             if interval in restored or interval.has_news():
-                engine.touch(interval, urgent=interval.has_news())
-        engine.wake_all()
+                interval.touch(urgent=interval.has_news())
+        engine.lane.wake.set()
 
     async def _restore(self, interval: Interval, claim: Claim) -> None:
         """State, logs and what must be sent again, before anything new is sent."""

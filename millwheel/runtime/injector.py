@@ -283,7 +283,7 @@ class Injector(SourceTask):
         self.rows += len(rows)
         self._interval.workload.records += len(rows)
         self._marks.append((log.next_seq, self._seen, engine.now()))
-        engine.wake_all()
+        engine.lane.wake.set()
         self._advance()
         await asyncio.sleep(0)
 
@@ -293,15 +293,16 @@ class Injector(SourceTask):
         Otherwise a crash before the next commit would let another start begin with what is there
         then, a file that has been rotated since, say, and give the numbers of sent rows to others.
         """
-        engine, interval = self._engine, self._interval
+        interval = self._interval
         stored, n = interval.stored_position or {}, interval.durable_n
         assert self._reader is not None
         with self._blamed(self._reader, "position"):
             here = self._reader.position(self.log.first)
         if stored.get("reader") != here:
             while interval.durable_n == n:
-                engine.touch(interval, urgent=True)
-                await engine.lane_of(interval).settled()
+                interval.touch(urgent=True)
+                assert interval.lane is not None
+                await interval.lane.settled()
         self._has_place = True
 
     async def _wait_for_rows(self, reader: Reader) -> None:
@@ -318,7 +319,7 @@ class Injector(SourceTask):
         self.ended = True
         if not engine.keep_open:
             self._interval.hear(MAX_TIME)
-        engine.touch(self._interval, urgent=self._interval.has_news())
+        self._interval.touch(urgent=self._interval.has_news())
         engine.check_finished()
 
     def _check_numbers(self, rows: Sequence[Row]) -> None:
@@ -375,7 +376,7 @@ class Injector(SourceTask):
         for percentile in interval.percentiles:
             interval.hear_percentile(percentile, self._disorder.watermark(percentile))
         if interval.has_news():
-            self._engine.touch(interval, urgent=True)
+            interval.touch(urgent=True)
 
     @property
     def idle(self) -> bool:
@@ -400,7 +401,7 @@ class Injector(SourceTask):
             if (early := percentiles[percentile]) is not None:
                 interval.hear_percentile(percentile, early)
         if interval.has_news():
-            self._engine.touch(interval, urgent=True)
+            interval.touch(urgent=True)
 
     def _send(self, rows: Sequence[Row]) -> None:
         """Rows to every reader of the stream, as one batch; bad ones to the dead letters.
@@ -484,7 +485,7 @@ class Injector(SourceTask):
         log.sent(number_of_last + 1, max(least, promised), size, holds=holds)
         if done or known:
             log.acknowledge(done)
-            self._engine.touch(self._interval, urgent=False)
+            self._interval.touch(urgent=False)
 
     def _address(
         self, reader: StreamReader, offset: int, value: Any, micros: int, hold: int

@@ -16,7 +16,7 @@ import asyncio
 import enum
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -37,7 +37,7 @@ from millwheel.runtime.states import KeyState, StateCache
 from millwheel.runtime.step import Step
 from millwheel.runtime.tree import Entry
 from millwheel.settings import Settings
-from millwheel.store.port import Claim, TimerChange, TimerPlace
+from millwheel.store.port import Claim, DeadLetter, TimerChange, TimerPlace
 from millwheel.timers.holds import Holds
 from millwheel.timers.percentile import Percentile
 from millwheel.timers.queue import Pending, TimerQueue
@@ -66,6 +66,31 @@ TRANSITIONS = {
 }
 
 
+class Lane(Protocol):
+    """The runner and committer that work on an interval, as the interval's rooms see them."""
+
+    wake: asyncio.Event
+    """Set when there may be something to run."""
+
+    def touch(self, interval: Interval, *, urgent: bool) -> None:
+        """Store something of the interval with the next commit, or with one of its own after a pause."""
+
+    def give_up_row(self, interval: Interval, offset: int, letter: DeadLetter) -> None:
+        """Store a bad row of a source as a dead letter."""
+
+    async def settled(self) -> None:
+        """Wait until some work of the lane has ended."""
+
+    async def drain(self, interval: Interval) -> None:
+        """Wait until nothing of the interval runs or waits for a commit."""
+
+    def resume(self, interval: Interval) -> None:
+        """Take work of the interval again: its hand-over was cancelled."""
+
+    def remove(self, interval: Interval) -> None:
+        """Forget a drained interval."""
+
+
 class Interval:
     """A range of slots of one step (or a partition of an injector) and its owner's soft state.
 
@@ -90,6 +115,8 @@ class Interval:
         """Of so many at its head the states are here, or have been asked for, as far as is known."""
         self.backlog: dict[bytes, list[Item] | None] = {}
         """Keys that are running, or waiting in user code, with what came for them meanwhile."""
+        self.lane: Lane | None = None
+        """The lane that works on it; None before it takes records, and after it is given up."""
         self.dirty = False
         self.leaving = False
         """It is being handed over: what it has is finished, nothing more is taken."""
@@ -462,6 +489,18 @@ class Interval:
         """What others are told of its low watermark."""
         idle = self.source_task is not None and self.source_task.idle
         return Report(self.step.id, *self.slots, self.sequencer, watermark, idle)
+
+    def touch(self, *, urgent: bool) -> None:
+        """Have something of it stored: soon if `urgent`, as readers wait for a low watermark."""
+        if self.lane is None:
+            self.dirty = True
+        else:
+            self.lane.touch(self, urgent=urgent)
+
+    def wake(self) -> None:
+        """Have its lane look for work."""
+        if self.lane is not None:
+            self.lane.wake.set()
 
     def has_news(self) -> bool:
         """Whether more may be promised than is stored."""

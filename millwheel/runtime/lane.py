@@ -16,6 +16,7 @@ import asyncio
 from collections import deque
 from collections.abc import Container, Coroutine, Sequence
 from itertools import islice
+from math import ceil
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -61,10 +62,9 @@ FAIR_TURN = 8
 class Lane:
     """Runs and commits the work of its intervals, in order."""
 
-    def __init__(self, engine: Engine, number: int) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._settings = engine.settings
-        self.number = number
         self.intervals: list[Interval] = []
         self.downstream_first: list[Interval] = []
         """The same, those nearest to the end of the graph first."""
@@ -117,18 +117,20 @@ class Lane:
 
     def add(self, interval: Interval) -> None:
         """One more interval to work on."""
+        interval.lane = self
         self.intervals.append(interval)
         self.downstream_first = sorted(self.intervals, key=lambda i: -i.step.place)
         self._numbered = [i for i in self.intervals if i.bundling is not None]
 
     def remove(self, interval: Interval) -> None:
         """One less, of which nothing is left here; who waits for that need not wait any more."""
+        interval.lane = None
         self.intervals.remove(interval)
         self.downstream_first = [i for i in self.downstream_first if i is not interval]
         self._numbered = [i for i in self._numbered if i is not interval]
         self.announce()
 
-    async def let_go(self, interval: Interval) -> None:
+    async def drain(self, interval: Interval) -> None:
         """Wait until nothing of an interval that is leaving runs or is to be stored."""
         while interval in self.intervals and (
             interval is self._sorted
@@ -143,7 +145,7 @@ class Lane:
                 self._commit_wanted.set()
             await settled.wait()
 
-    def go_on(self, interval: Interval) -> None:
+    def resume(self, interval: Interval) -> None:
         """One of its intervals was to leave, and is kept."""
         self.touch(interval, urgent=interval.has_news())
         self._stragglers.watch()
@@ -151,8 +153,8 @@ class Lane:
 
     def start(self) -> None:
         """Begin to take work."""
-        self._runner = self._engine.spawn(self._run(), f"lane {self.number} runner")
-        self._engine.spawn(self._commit_for_ever(), f"lane {self.number} committer")
+        self._runner = self._engine.spawn(self._run(), "runner")
+        self._engine.spawn(self._commit_for_ever(), "committer")
 
     async def stop_running(self) -> None:
         """Take no more work; what waits in user code is cancelled and will run again.
@@ -179,9 +181,9 @@ class Lane:
         has recovered while everything is let go of waits until that is done, as what it took
         would be pulled away under its hands."""
         if self._runner is None and not self._recovery.under_way and not self._engine.letting_go:
-            self._runner = self._engine.spawn(self._run(), f"lane {self.number} runner")
+            self._runner = self._engine.spawn(self._run(), "runner")
 
-    async def drain(self) -> None:
+    async def finish_commits(self) -> None:
         """Commit what is finished, and nothing more."""
         while self._committing or self._has_something_to_store():
             self._quiet.clear()
@@ -204,9 +206,10 @@ class Lane:
         """Something of the interval is to be stored, with whatever comes next, or alone after a
         while: soon if others wait for it, as they do for a watermark.
 
-        A watermark waits a little while its interval's records are on their way, as it would be
-        in their way, and if the interval's last one was stored alone just before. Otherwise it is
-        stored at once.
+        A watermark waits a little while its interval's records are on their way, as its commit would
+        delay them, and if the interval's last one was stored alone just before: then all such
+        intervals of the lane wait for the same instant, and share a commit. Otherwise it is stored
+        at once.
         """
         if interval.drained:
             return
@@ -219,7 +222,7 @@ class Lane:
                 due = now + pause
             else:
                 if interval.alone_at <= now:
-                    interval.alone_at = max(now, interval.alone_at + pause)
+                    interval.alone_at = _next_turn(interval.alone_at + pause, now, pause)
                 due = interval.alone_at
             if due <= now:
                 self._commit_wanted.set()
@@ -301,7 +304,7 @@ class Lane:
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm_at = min(due)
-        self._alarm = self._engine.spawn(self._wake_at(self._alarm_at), f"lane {self.number} alarm")
+        self._alarm = self._engine.spawn(self._wake_at(self._alarm_at), "alarm")
 
     async def _wake_at(self, due: int) -> None:
         engine = self._engine
@@ -532,15 +535,7 @@ class Lane:
 
     def execution(self, interval: Interval, *, apart: bool) -> Execution:
         engine = self._engine
-        passing = engine.fusion.passing(interval)
-        return Execution(
-            interval, engine.late_uses, passing, apart=apart, run_twice=engine.run_weak_twice
-        )
-
-    def run_groups(self, interval: Interval, groups: deque[Group]) -> None:
-        """Run items whose keys are taken for them, out of turn, unless no work is taken now."""
-        if self._runner is not None:
-            self._start_hand(interval, groups)
+        return Execution(interval, engine.late_uses, apart=apart, run_twice=engine.run_weak_twice)
 
     def _relieve(self, interval: Interval, groups: deque[Group]) -> None:
         if groups and self._runner is not None:
@@ -610,8 +605,6 @@ class Lane:
         engine, chain = self._engine, interval.chain
         assert chain is not None
         caused, effects.caused = effects.caused, []
-        fused, effects.fused = effects.fused, []
-        queued, effects.queued = effects.queued, set()
         self._decided_bytes += sum(output.size for _, output in caused)
         noted = bool(changes or interval.firings) or effects.are_stored()
         inputs = [item for item in items if type(item) is Delivery]
@@ -628,14 +621,9 @@ class Lane:
             now=engine.clock.monotonic(),
             stamp=engine.stamps.last,
             noted=noted,
-            fused=fused,
         )
         if caused:
-            outputs: Sequence[Delivery[Any]] = [output for _, output in caused]
-            if fused or queued or chain.ways.holds_back:
-                through = {of.step.id for _, of in fused}
-                outputs = chain.ways.in_order(items[0].key_text, outputs, through, queued)
-            engine.send(outputs)
+            engine.send([output for _, output in caused])
             if not noted:
                 self._stragglers.watch()
         if done:
@@ -819,7 +807,6 @@ class Lane:
             if work.items:
                 if interval.chain is not None:
                     interval.chain.stored(work.items)
-                    engine.count_fused(interval.chain)
                 interval.workload.records += len(work.items)
                 acknowledged += interval.dedup.landed(
                     [item.id for item in work.items if type(item) is Delivery]
@@ -834,3 +821,9 @@ class Lane:
             for percentile, watermark in work.percentiles.items():
                 engine.promises.percentile_stored(interval, percentile, watermark)
         engine.shrink(self.intervals)
+
+
+def _next_turn(earliest: float, now: float, pause: float) -> float:
+    """When a watermark may be stored alone: now if `earliest` is over, otherwise at a multiple of the
+    pause, so that intervals that wait for their turn have it together."""
+    return now if earliest <= now else ceil(earliest / pause) * pause

@@ -1,6 +1,6 @@
 """Uses of a `Context` after its call, by tasks of user code that nobody awaited.
 
-A context serves call after call (`execution.py`, `fusion.py`). The engine is the only one to hold it between
+A context serves call after call (`execution.py`). The engine is the only one to hold it between
 two calls, so its reference count tells whether a call has left it with somebody: a task, an object, a
 traceback. Then the context is ended (`Context._end`) and another takes its place. The check costs a
 record a comparison of two numbers.

@@ -210,4 +210,4 @@ class Neighbours:
         for percentile in promises.percentiles:
             promises.take_percentile(percentile, end)
         for interval in engine.holdings.of(step.id):
-            engine.touch(interval, urgent=True)
+            interval.touch(urgent=True)

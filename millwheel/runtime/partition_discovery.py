@@ -113,13 +113,14 @@ class PartitionDiscovery(SourceTask):
         while (
             interval.durable_n == n or interval.has_news() or interval.promised != interval.durable
         ):
-            engine.touch(interval, urgent=True)
-            await engine.lane_of(interval).settled()
+            interval.touch(urgent=True)
+            assert interval.lane is not None
+            await interval.lane.settled()
         before = set(self._known)
         try:
             await self._make({each: self._first_position(each) for each in identities})
         except Fenced:  # the next commit finds that out too, and ends work on the interval
-            engine.touch(interval, urgent=True)
+            interval.touch(urgent=True)
             return
         for identity in self._known.keys() - before:
             engine.log.info("partition_found", injector=interval.step.name, partition=identity)
@@ -160,7 +161,7 @@ class PartitionDiscovery(SourceTask):
             if (early := kept.least_from(interval.step.id, FIRST_SLOT)) is not None:
                 interval.hear_percentile(percentile, early)
         if interval.has_news():
-            self._engine.touch(interval, urgent=True)
+            interval.touch(urgent=True)
 
     @property
     def has_nothing(self) -> bool:
@@ -191,7 +192,7 @@ class PartitionDiscovery(SourceTask):
             if (early := percentiles[percentile]) is not None:
                 interval.hear_percentile(percentile, early)
         if interval.has_news():
-            self._engine.touch(interval, urgent=True)
+            interval.touch(urgent=True)
 
     def position(self) -> dict[str, Any]:
         """What the next owner of the discovery should know."""

@@ -131,7 +131,7 @@ class Placing(Service):
             if row is not None and row.owner == engine.worker:
                 continue  # a higher sequencer is of a claim of our own
             if row is None or row.sequencer > interval.sequencer:
-                engine.touch(interval, urgent=True)
+                interval.touch(urgent=True)
 
     async def _take(self, placement: Placement) -> None:
         await self._claim(

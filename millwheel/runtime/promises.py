@@ -113,9 +113,9 @@ class Promises:
         engine = self._engine
         now = engine.now()
         if interval.has_due(now) or interval.lacking_timers(now):
-            engine.wake(interval)
+            interval.wake()
         elif interval.has_news():
-            engine.touch(interval, urgent=True)
+            interval.touch(urgent=True)
 
     def excuse_idle(self) -> None:
         """Idle partitions here go along with the least of those that are not, here or elsewhere.

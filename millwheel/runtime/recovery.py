@@ -92,7 +92,7 @@ class Recovery:
     async def recover(self, failed: Bundle, error: Exception) -> None:
         """Drop the failed bundle and everything after it, and start from what is durable."""
         engine = self._engine
-        engine.log.warning("commit_failed", lane=self._lane.number, error=str(error))
+        engine.log.warning("commit_failed", error=str(error))
         self.under_way = True
         if not isinstance(error, (StatementError, Fenced)):
             error = await self._wait_after(error, names_of(failed))

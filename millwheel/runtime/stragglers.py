@@ -30,8 +30,7 @@ class Stragglers:
     def watch(self) -> None:
         """Something was sent that may become overdue."""
         if self._watching is None or self._watching.done():
-            name = f"lane {self._lane.number} stragglers"
-            self._watching = self._engine.spawn(self._watch(), name)
+            self._watching = self._engine.spawn(self._watch(), "stragglers")
 
     async def stop(self) -> None:
         """The lane takes no more work."""

@@ -104,7 +104,7 @@ class Stretches(Service):
         self._count(interval, len(passed))
         interval.workload.records += len(passed)
         self._engine.processed += len(passed)
-        self._engine.touch(interval, urgent=False)
+        interval.touch(urgent=False)
 
     def _land(self, interval: Interval, causes: list[Delivery[Any]]) -> None:
         """Everything that came of these is durable elsewhere."""
@@ -132,7 +132,7 @@ class Stretches(Service):
                 left += 1
             else:
                 found.intake.append(delivery)
-        self._engine.wake_all()
+        self._engine.lane.wake.set()
         return left
 
     def forget(self, interval: Interval) -> None:
@@ -170,7 +170,7 @@ class Stretches(Service):
                 landed.setdefault(root.entry.interval, []).append(root.cause)
         for interval, causes in landed.items():
             self._land(interval, causes)
-        self._engine.wake_all()  # who waited for roots or for room in a queue may go on
+        self._engine.lane.wake.set()  # who waited for roots or for room in a queue may go on
 
     def close(self) -> None:
         """Say nothing more."""
@@ -199,22 +199,22 @@ class Stretches(Service):
             for interval in engine.holdings.of(receiver):
                 yield from (d.log for d in interval.intake if d.log < 0)
                 yield from (d.log for d in interval.dedup.held() if d.log < 0)
-        for lane in engine.lanes:
-            yield from (d.log for d in lane.sorting if type(d) is Delivery and d.log < 0)
+        for item in engine.lane.sorting:
+            if type(item) is Delivery and item.log < 0:
+                yield item.log
         for remote in engine.neighbours.remotes():
             yield from (d.log for d in remote.loose)
 
     def _replay(self) -> None:
         """Let roots that must have lost something run again, before what came later."""
-        engine = self._engine
         for root in self.roots.overdue(self._attention):
             interval = root.entry.interval
             copies = interval.dedup.take_out(root.cause.id)
             for copy in copies:
                 interval.step.renew(copy)
             interval.intake.extendleft(reversed(copies))
-            engine.touch(interval, urgent=False)
-            engine.wake(interval)
+            interval.touch(urgent=False)
+            interval.wake()
 
 
 def may_pass_on(caused: Iterable[Caused]) -> bool:

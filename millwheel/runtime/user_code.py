@@ -1,4 +1,4 @@
-"""The user's `process_record` as it is called for a step, in its own place or fused behind another."""
+"""The user's `process_record` as a step calls it."""
 
 from __future__ import annotations
 

@@ -239,7 +239,7 @@ def _gap_ignored() -> list[Patch]:
 
 
 def _no_wake_for_what_is_sent_again() -> list[Patch]:
-    """What a claim sends again is put to its readers, and their lanes are not woken (I8)."""
+    """What a claim sends again is put to its readers, and the lane is not woken (I8)."""
     send_again = holdings.Holdings._send_again
 
     async def quietly(self: holdings.Holdings, interval: Interval, log: SentLog) -> None:
