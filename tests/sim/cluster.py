@@ -15,7 +15,6 @@ from millwheel.store.port import MergeWish, SplitWish, Wish
 from millwheel.testing import advance, inject
 from millwheel.testing.ether import Ether, Weather
 from millwheel.testing.virtual_loop import NothingToDo, VirtualLoop, current_machine, new_loop
-from tests.random_graphs import SOURCES, Dot, Row, Tape, Wait, Word
 from tests.sim.machines import LoopClock, Worker
 from tests.sim.monitor import NOTHING_LEFT, Beginner, Monitor
 from tests.sim.network import Sky
@@ -25,7 +24,8 @@ from tests.sim.scenario import Act, Member, Scenario
 from tests.sim.server import Database, Server, Trouble
 from tests.sim.violation import Violation
 from tests.sim.wire import Wire, store
-from tests.test_runtime_world import at
+from tests.support.random_graphs import SOURCES, Dot, Row, Tape, Wait, Word
+from tests.support.worlds import at
 
 MOST_WORKERS = 4
 NOBODY = 1000

@@ -6,7 +6,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
-from tests.random_graphs import (
+from tests.sim.scenario import (
+    LEASE_SECONDS,
+    STRONG,
+    Act,
+    Air,
+    Calls,
+    Event,
+    Member,
+    Mode,
+    Scenario,
+)
+from tests.support.random_graphs import (
     ALL_KEPT,
     EXACT,
     SIMPLE,
@@ -19,17 +30,6 @@ from tests.random_graphs import (
     Wait,
     Word,
     plans,
-)
-from tests.sim.scenario import (
-    LEASE_SECONDS,
-    STRONG,
-    Act,
-    Air,
-    Calls,
-    Event,
-    Member,
-    Mode,
-    Scenario,
 )
 
 SPAN_SECONDS = 10.0

@@ -1,6 +1,6 @@
 """What is to happen in one simulation, as plain data whose text makes it again.
 
-The pipeline and what its sources give are a `tests.random_graphs.Plan`; beside it stand how each
+The pipeline and what its sources give are a `tests.support.random_graphs.Plan`; beside it stand how each
 node is added, who works on it with what clock, how bad wire and server are, and what happens when.
 The seed draws what is too small to be told: how long each call takes, which frame is lost.
 """
@@ -13,8 +13,8 @@ from typing import Literal, TypeVar
 
 from millwheel.runtime.lease import MARGIN
 from millwheel.settings import Settings
-from tests import random_graphs
-from tests.random_graphs import Plan
+from tests.support import random_graphs
+from tests.support.random_graphs import Plan
 
 T = TypeVar("T")
 
