@@ -31,10 +31,10 @@ from millwheel import Computation, Context, Pipeline, Record, Settings, Stream
 from millwheel.clock import SystemClock
 from millwheel.model import from_micros
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.frames import Acknowledge, Deliver, Frame
-from millwheel.runtime.greeting import Identity
-from millwheel.runtime.links import Links
-from millwheel.runtime.network import Link
+from millwheel.runtime.network.frames import Acknowledge, Deliver, Frame
+from millwheel.runtime.network.handshake import Identity
+from millwheel.runtime.network.links import Links
+from millwheel.runtime.network.ports import Link
 from millwheel.services import loop
 from millwheel.services.tcp import Tcp
 from millwheel.store.postgres import PostgresStore

@@ -23,11 +23,11 @@ from bench.cells import pipeline as stages
 from bench.server import fresh_store
 from millwheel import Computation, Context, Discard, Pipeline, Record, Settings, Stream
 from millwheel.model import Delivery, from_micros
-from millwheel.runtime.courier import Courier
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.frames import Row
-from millwheel.runtime.interval import Interval
-from millwheel.runtime.sent import SentLog
+from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.sent_log import SentLog
+from millwheel.runtime.network.courier import Courier
+from millwheel.runtime.network.frames import Row
 from millwheel.store.postgres import PostgresStore
 from millwheel.testing.script import Script, inject
 

@@ -27,14 +27,14 @@ import msgspec
 
 from millwheel import Computation, Context, Discard, Pipeline, Record, Settings, Stream
 from millwheel.clock import VirtualClock
-from millwheel.runtime.balancer import Balancer
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.frames import Acknowledge, Deliver, Loose, RootReport, decode
-from millwheel.runtime.greeting import Identity
-from millwheel.runtime.interval import Interval
-from millwheel.runtime.links import Links
-from millwheel.runtime.load import Process
-from millwheel.runtime.placing import Placing
+from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.network.frames import Acknowledge, Deliver, Loose, RootReport, decode
+from millwheel.runtime.network.handshake import Identity
+from millwheel.runtime.network.links import Links
+from millwheel.runtime.ownership.balancer import Balancer
+from millwheel.runtime.ownership.claiming import Placing
+from millwheel.runtime.process.load import Process
 from millwheel.store.memory import MemoryStore
 from millwheel.testing import inject
 from millwheel.testing.ether import FAIR, SECRET, Ether, Fate

@@ -27,35 +27,35 @@ from millwheel.errors import (
 )
 from millwheel.model import MAX_TIME, Delivery
 from millwheel.pipeline import Pipeline
-from millwheel.runtime.buckets import Buckets, Stamps
-from millwheel.runtime.bundling import Numbering
-from millwheel.runtime.courier import Courier
-from millwheel.runtime.deploying import deploy
-from millwheel.runtime.folding import Folding
-from millwheel.runtime.heartbeat import Heartbeat
-from millwheel.runtime.holdings import Holdings
-from millwheel.runtime.housekeeping import Housekeeping
-from millwheel.runtime.injector import Injector
-from millwheel.runtime.interval import Interval, Ownership
-from millwheel.runtime.lane import Lane
-from millwheel.runtime.late_use import LateUses
-from millwheel.runtime.lease import Lease
-from millwheel.runtime.letters import DeadLetterLog
-from millwheel.runtime.lineage import mark_of
-from millwheel.runtime.load import Meter, Process
-from millwheel.runtime.neighbours import Neighbours
-from millwheel.runtime.network import Network
-from millwheel.runtime.observer import Observer
-from millwheel.runtime.placing import Pauses
-from millwheel.runtime.promises import Promises
-from millwheel.runtime.recovery import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
+from millwheel.runtime.interval.buckets import Buckets, Stamps
+from millwheel.runtime.interval.interval import Interval, Ownership
+from millwheel.runtime.interval.routing import NOBODY, Step, StreamRoute, WeakRoute, connect
+from millwheel.runtime.interval.sent_log import SentLog
+from millwheel.runtime.lane.lane import Lane
+from millwheel.runtime.lane.late_use import LateUses
+from millwheel.runtime.lane.recovery import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
+from millwheel.runtime.modes.batches import Numbering
+from millwheel.runtime.modes.tree_acks import Stretches
+from millwheel.runtime.modes.weak_ids import mark_of
+from millwheel.runtime.network.courier import Courier
+from millwheel.runtime.network.ports import Network
+from millwheel.runtime.network.remote_intervals import Neighbours
+from millwheel.runtime.ownership.claiming import Pauses
+from millwheel.runtime.ownership.deploying import deploy
+from millwheel.runtime.ownership.heartbeat import Heartbeat
+from millwheel.runtime.ownership.owned_intervals import Holdings
+from millwheel.runtime.process.lease import Lease
+from millwheel.runtime.process.load import Meter, Process
+from millwheel.runtime.process.observer import Observer
+from millwheel.runtime.process.service import Service
+from millwheel.runtime.process.tasks import end
 from millwheel.runtime.restarts import Restarts
-from millwheel.runtime.sent import SentLog
-from millwheel.runtime.service import Service
-from millwheel.runtime.source_task import SourceTask
-from millwheel.runtime.step import NOBODY, Step, StreamRoute, WeakRoute, connect
-from millwheel.runtime.stretches import Stretches
-from millwheel.runtime.tasks import end
+from millwheel.runtime.source.injector import Injector
+from millwheel.runtime.source.source_task import SourceTask
+from millwheel.runtime.upkeep.folding import Folding
+from millwheel.runtime.upkeep.housekeeping import Housekeeping
+from millwheel.runtime.upkeep.letters import DeadLetterLog
+from millwheel.runtime.upkeep.watermark_publisher import Promises
 from millwheel.store.port import (
     DeadLetter,
     Deployment,

@@ -14,7 +14,7 @@ from millwheel.errors import GraphError, UsageError
 from millwheel.model import Key, from_micros, to_micros
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.load import FREE_OF_CHARGE
+from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.settings import Settings
 from millwheel.store.memory import MemoryStore
 from millwheel.streams import Stream

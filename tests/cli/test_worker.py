@@ -18,7 +18,7 @@ from millwheel import JsonLines, Pipeline, Settings, Stream, Table
 from millwheel.clock import SystemClock
 from millwheel.computations import Windowed, count
 from millwheel.errors import UsageError
-from millwheel.runtime import tasks
+from millwheel.runtime.process import tasks
 from millwheel.services.hosting import unless
 from millwheel.services.operating import Operator
 from millwheel.services.worker import Worker

@@ -35,8 +35,8 @@ from millwheel.errors import (
     UserCodeError,
 )
 from millwheel.model import NAME_BYTES, RUN_BYTES, Delivery, from_micros, record_id
-from millwheel.runtime.bundling import Bundling, Phase
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.modes.batches import Bundling, Phase
 from millwheel.store.port import Commit, IntervalCommit, Wish
 from millwheel.store.postgres import PostgresStore
 from millwheel.testing import Harness, advance, assert_exactly_once, inject

@@ -36,8 +36,9 @@ from millwheel.errors import (
     UserCodeError,
 )
 from millwheel.model import Delivery, record_id
-from millwheel.runtime import holdings, tasks
-from millwheel.runtime.dedup import Dedup
+from millwheel.runtime.interval.dedup import Dedup
+from millwheel.runtime.ownership import owned_intervals as holdings
+from millwheel.runtime.process import tasks
 from millwheel.store.port import Commit
 from millwheel.testing import advance, inject
 from millwheel.testing.script import Script

@@ -18,10 +18,10 @@ from millwheel.computations import Partial, PreAggregate, Spread, Windowed, coun
 from millwheel.errors import StoreUnavailable
 from millwheel.model import SLOTS
 from millwheel.placement import ReportedLoad
-from millwheel.runtime.balancer import Balancer
-from millwheel.runtime.courier import Remote
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.tasks import end
+from millwheel.runtime.network.courier import Remote
+from millwheel.runtime.ownership.balancer import Balancer
+from millwheel.runtime.process.tasks import end
 from millwheel.store.port import Commit, MergeWish, PlacedInterval, Placement, SplitWish, Wish
 from millwheel.testing import inject
 from millwheel.testing.script import Script

@@ -13,11 +13,11 @@ import pytest
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table
 from millwheel.context import STRAGGLERS
 from millwheel.errors import StoreError, StoreUnavailable
-from millwheel.runtime.balancer import Balancer
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.interval import Interval
-from millwheel.runtime.placing import Placing
-from millwheel.runtime.tasks import end
+from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.ownership.balancer import Balancer
+from millwheel.runtime.ownership.claiming import Placing
+from millwheel.runtime.process.tasks import end
 from millwheel.services.operating import Operator
 from millwheel.store.port import (
     Commit,

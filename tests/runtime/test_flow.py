@@ -14,8 +14,8 @@ from millwheel import Pipeline, Stream, Table
 from millwheel.clock import VirtualClock
 from millwheel.errors import CommitUnknown, GraphError
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.pacing import FIRST_CAP
-from millwheel.runtime.sent import SentLog
+from millwheel.runtime.interval.sent_log import SentLog
+from millwheel.runtime.source.pacing import FIRST_CAP
 from millwheel.services.observed import EngineObserved
 from millwheel.sources import Row
 from millwheel.store.port import Commit

@@ -16,15 +16,15 @@ from millwheel import Pipeline, Table
 from millwheel.errors import CommitUnknown, Fenced, StatementError, StoreUnavailable
 from millwheel.graph import Node
 from millwheel.model import MAX_TIME, Delivery
-from millwheel.runtime.balancer import Balancer
-from millwheel.runtime.courier import Remote
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.frames import Report, decode
-from millwheel.runtime.interval import Interval
-from millwheel.runtime.placing import Placing
-from millwheel.runtime.sent import SentLog
-from millwheel.runtime.step import Step
-from millwheel.runtime.tasks import end
+from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.routing import Step
+from millwheel.runtime.interval.sent_log import SentLog
+from millwheel.runtime.network.courier import Remote
+from millwheel.runtime.network.frames import Report, decode
+from millwheel.runtime.ownership.balancer import Balancer
+from millwheel.runtime.ownership.claiming import Placing
+from millwheel.runtime.process.tasks import end
 from millwheel.store.port import Commit
 from millwheel.testing.ether import FAIR, Fate, Weather
 from millwheel.timers.holds import Holds

@@ -11,7 +11,7 @@ import pytest
 from millwheel import Computation, Context, Pipeline, Record, Stream, Table
 from millwheel.model import MAX_TIME, MIN_TIME, to_micros
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.injector import Injector
+from millwheel.runtime.source.injector import Injector
 from millwheel.testing import inject
 from millwheel.testing.script import Script
 from tests.runtime.test_sharing import SHARED, Cluster

@@ -16,7 +16,7 @@ from millwheel import Computation, Context, Pipeline, Record, Table
 from millwheel.codec import encode_key
 from millwheel.model import SLOTS
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.load import (
+from millwheel.runtime.process.load import (
     BARS,
     CHUNK_SECONDS,
     FIRST_CHUNK,

@@ -41,11 +41,11 @@ from millwheel.errors import (
 )
 from millwheel.model import SLOTS
 from millwheel.placement import IntervalLoad, split_at
-from millwheel.runtime import balancer, trial
-from millwheel.runtime.deploying import node_deploy
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.shared import SharedTables
-from millwheel.runtime.step import SpreadReader, Step
+from millwheel.runtime.interval.broadcast_tables import SharedTables
+from millwheel.runtime.interval.routing import SpreadReader, Step
+from millwheel.runtime.ownership import balancer, trial
+from millwheel.runtime.ownership.deploying import node_deploy
 from millwheel.store.memory import MemoryStore
 from millwheel.store.postgres import PostgresStore
 from millwheel.testing import Harness, advance, assert_exactly_once, inject

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table
 from millwheel.clock import Clock
-from millwheel.runtime.balancer import Balancer
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.greeting import Identity, Secret
-from millwheel.runtime.links import Links
-from millwheel.runtime.load import FREE_OF_CHARGE
-from millwheel.runtime.placing import LeaseGuard, Placing
+from millwheel.runtime.network.handshake import Identity, Secret
+from millwheel.runtime.network.links import Links
+from millwheel.runtime.ownership.balancer import Balancer
+from millwheel.runtime.ownership.claiming import LeaseGuard, Placing
+from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.store.port import MergeWish, PlacedInterval, SplitWish, Wish
 from millwheel.testing.ether import SECRET, Ether, Weather
 from tests.support.drawing import examples

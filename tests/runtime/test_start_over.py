@@ -15,7 +15,7 @@ from millwheel import Record
 from millwheel.errors import Fenced, StoreUnavailable
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.observer import Observer
+from millwheel.runtime.process.observer import Observer
 from millwheel.store.port import Commit
 from tests.runtime.test_bundles import Outside, outward
 from tests.runtime.test_sharing import Cluster, counting, many

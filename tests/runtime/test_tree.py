@@ -20,10 +20,10 @@ from millwheel.codec import encode_key
 from millwheel.errors import CommitUnknown, GraphError, StoreUnavailable
 from millwheel.model import SLOTS, Delivery
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.frames import Loose, RootReport, decode
-from millwheel.runtime.interval import Interval
-from millwheel.runtime.tasks import end
-from millwheel.runtime.tree import Entry, Roots, edge_of, owner_bits, owner_of
+from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.modes.tree_roots import Entry, Roots, edge_of, owner_bits, owner_of
+from millwheel.runtime.network.frames import Loose, RootReport, decode
+from millwheel.runtime.process.tasks import end
 from millwheel.store.port import Commit
 from millwheel.testing import inject
 from millwheel.testing.ether import FAIR, Fate, Weather
@@ -1243,7 +1243,7 @@ async def test_two_who_take_each_other_for_an_owner_do_not_send_to_and_fro() -> 
 async def test_who_cannot_see_a_queue_is_not_let_fill_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is too much for an interval is dropped, and comes again."""
     values = many(150)
-    monkeypatch.setattr("millwheel.runtime.stretches.QUEUED_MOST", 0.1)
+    monkeypatch.setattr("millwheel.runtime.modes.tree_acks.QUEUED_MOST", 0.1)
     cluster = Cluster(shared(values, depth=2, replay_after=0.2))
     for _ in range(2):
         await cluster.join()

@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 from millwheel import Computation, Context, Pipeline, Record, Stream, Table
 from millwheel.errors import DeployRefused, Fenced, MigrationFailed, UsageError
 from millwheel.model import MAX_TIME, SLOTS, Delivery, record_id
-from millwheel.runtime.balancer import Balancer
-from millwheel.runtime.delivery import Due, Outgoing
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.frames import Frame, Gap
-from millwheel.runtime.greeting import Identity
-from millwheel.runtime.links import Links
-from millwheel.runtime.load import FREE_OF_CHARGE
-from millwheel.runtime.placing import Decide, LeaseGuard, Placing
+from millwheel.runtime.network.frames import Frame, Gap
+from millwheel.runtime.network.handshake import Identity
+from millwheel.runtime.network.links import Links
+from millwheel.runtime.network.wire_stream import Due, Outgoing
+from millwheel.runtime.ownership.balancer import Balancer
+from millwheel.runtime.ownership.claiming import Decide, LeaseGuard, Placing
+from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.services.worker import Worker
 from millwheel.store.administration import remove_computations
 from millwheel.store.inspection import inspect

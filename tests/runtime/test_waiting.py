@@ -16,7 +16,7 @@ import pytest
 from millwheel import Context, Record, Timer
 from millwheel.errors import StoreUnavailable, UserCodeError
 from millwheel.model import to_micros
-from millwheel.runtime import entries
+from millwheel.runtime.interval import map_entries as entries
 from millwheel.store.port import Commit
 from millwheel.testing import Harness, advance, inject
 from tests.support.worlds import (

@@ -23,8 +23,8 @@ from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, 
 from millwheel.errors import CommitUnknown, GraphError, NotTheSameAgain, StoreUnavailable
 from millwheel.graph import Productions
 from millwheel.model import Delivery
-from millwheel.runtime.courier import Remote
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.network.courier import Remote
 from millwheel.store.port import Commit, Wish
 from millwheel.store.postgres import PostgresStore
 from millwheel.testing import Harness

@@ -20,9 +20,9 @@ import pytest
 
 from millwheel import Computation, Context, Pipeline, Record, Stream, Table
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.execution import Execution
-from millwheel.runtime.frames import Deliver
-from millwheel.runtime.user_code import Process
+from millwheel.runtime.lane.execution import Execution
+from millwheel.runtime.lane.user_code import Process
+from millwheel.runtime.network.frames import Deliver
 from millwheel.store.port import Commit, Wish
 from millwheel.testing.ether import Weather
 from tests.runtime.test_sharing import SHARED, Cluster

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
-from millwheel.runtime.lease import MARGIN
+from millwheel.runtime.process.lease import MARGIN
 from millwheel.settings import Settings
 from tests.support import random_graphs
 from tests.support.random_graphs import Plan

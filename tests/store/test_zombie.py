@@ -25,9 +25,9 @@ import pytest
 
 from millwheel import Computation, Context, Pipeline, Record, Table, Timer
 from millwheel.errors import CommitUnknown, Fenced, MillwheelError, StoreUnavailable
-from millwheel.runtime.balancer import Balancer
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.tasks import end
+from millwheel.runtime.ownership.balancer import Balancer
+from millwheel.runtime.process.tasks import end
 from millwheel.store.lane import PostgresLane
 from millwheel.store.port import Claim, Commit, Store, Wish
 from millwheel.store.rows import ARRAY_ROWS

@@ -32,7 +32,7 @@ from millwheel.codec import encode_key
 from millwheel.errors import CommitUnknown
 from millwheel.model import Key
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.load import FREE_OF_CHARGE
+from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.store.memory import MemoryStore
 from millwheel.store.port import Commit
 from millwheel.testing import inject

@@ -14,9 +14,9 @@ from millwheel.clock import VirtualClock
 from millwheel.codec import named_id
 from millwheel.errors import InvariantBroken, NotTheSameAgain, StoreError
 from millwheel.model import MAX_TIME, NAME_BYTES, RUN_BYTES, Delivery, record_id
-from millwheel.runtime.buckets import Buckets, Stamps
-from millwheel.runtime.dedup import ERROR_RATE, NAMED, ROOM, Dedup, IdFilter, Seen
-from millwheel.runtime.sent import SentLog
+from millwheel.runtime.interval.buckets import Buckets, Stamps
+from millwheel.runtime.interval.dedup import ERROR_RATE, NAMED, ROOM, Dedup, IdFilter, Seen
+from millwheel.runtime.interval.sent_log import SentLog
 from millwheel.settings import Settings
 from millwheel.store.memory import MemoryStore
 from millwheel.store.port import Bucket
@@ -81,7 +81,7 @@ def test_what_is_expected_gets_one_filter() -> None:
 
 
 def test_a_filter_more_is_never_huge(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millwheel.runtime.dedup.LARGEST", 1_000)
+    monkeypatch.setattr("millwheel.runtime.interval.dedup.LARGEST", 1_000)
     filter_ = Seen(100, ready=True)
     for id_ in ids("named", 0, 4_000):
         filter_.add(id_)
