@@ -137,14 +137,14 @@ async def take(engine: Engine, *, stages: bool) -> None:
     names = {id_: step.name for id_, step in engine.steps.items()}
     rows = (await engine.store.read_placement()).intervals
     ids = [r.id for r in rows if names[r.computation].startswith("stage") is stages]
-    await engine.holdings.take(ids)
+    await engine.owned.take(ids)
 
 
 async def look_around(*engines: Engine) -> None:
     """Let workers find each other, and their links come up."""
     for _ in range(3):
         for engine in engines:
-            await engine.neighbours.look_around()
+            await engine.remotes.look_around()
         await asyncio.sleep(0.2)
 
 

@@ -33,7 +33,7 @@ from millwheel.runtime.network.frames import Acknowledge, Deliver, Loose, RootRe
 from millwheel.runtime.network.handshake import Identity
 from millwheel.runtime.network.links import Links
 from millwheel.runtime.ownership.balancer import Balancer
-from millwheel.runtime.ownership.claiming import Placing
+from millwheel.runtime.ownership.claiming import Claiming
 from millwheel.runtime.process.load import Process
 from millwheel.store.memory import MemoryStore
 from millwheel.testing import inject
@@ -177,7 +177,7 @@ class Site:
             await engine.start()
             self.engines.append(engine)
             if workers > 1:
-                engine.attend(lambda it: Placing(it, Balancer(it)), "placing")
+                engine.attend(lambda it: Claiming(it, Balancer(it)), "placing")
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Let time pass until something holds."""
@@ -241,7 +241,7 @@ def size_of(things: Iterable[Any], left_out: set[int]) -> int:
 
 def kept(engine: Engine) -> int:
     """What a worker keeps of a stretch, in bytes."""
-    things: list[Any] = [engine.stretches.roots._roots]
+    things: list[Any] = [engine.trees.roots._roots]
     own: set[int] = set()
     for interval in engine.intervals:
         chain = interval.chain
@@ -281,7 +281,7 @@ def runs(numbers: Iterable[int]) -> int:
 
 def count_told(engine: Engine, told: Counter[str]) -> None:
     """Count what is told of a stretch within a worker."""
-    arrived, hear = engine._arrived, engine.stretches.hear
+    arrived, hear = engine._arrived, engine.trees.hear
 
     def count_arrived(sent: Any, owner: Interval, receiver: int, seqs: list[int]) -> None:
         if owner.chain is not None:
@@ -296,7 +296,7 @@ def count_told(engine: Engine, told: Counter[str]) -> None:
         hear(known)
 
     engine._arrived = count_arrived  # type: ignore[method-assign]
-    engine.stretches.hear = count_heard  # type: ignore[method-assign]
+    engine.trees.hear = count_heard  # type: ignore[method-assign]
 
 
 async def traffic(

@@ -148,7 +148,7 @@ class Effects:
 
 
 class Keeper(Protocol):
-    """Promises a low watermark."""
+    """WatermarkPublisher a low watermark."""
 
     promised: int
 

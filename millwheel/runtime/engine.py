@@ -29,24 +29,26 @@ from millwheel.model import MAX_TIME, Delivery
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.interval.buckets import Buckets, Stamps
 from millwheel.runtime.interval.interval import Interval, Ownership
+from millwheel.runtime.interval.observer import Observer
 from millwheel.runtime.interval.routing import NOBODY, Step, StreamRoute, WeakRoute, connect
 from millwheel.runtime.interval.sent_log import SentLog
+from millwheel.runtime.interval.watermark_publisher import WatermarkPublisher
+from millwheel.runtime.interval.weak_ids import mark_of
+from millwheel.runtime.lane.dead_letter_log import DeadLetterLog
 from millwheel.runtime.lane.lane import Lane
-from millwheel.runtime.lane.late_use import LateUses
 from millwheel.runtime.lane.recovery import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
 from millwheel.runtime.modes.batches import Numbering
-from millwheel.runtime.modes.tree_acks import Stretches
-from millwheel.runtime.modes.weak_ids import mark_of
+from millwheel.runtime.modes.tree_acks import TreeAcks
 from millwheel.runtime.network.courier import Courier
 from millwheel.runtime.network.ports import Network
-from millwheel.runtime.network.remote_intervals import Neighbours
+from millwheel.runtime.network.remote_intervals import RemoteIntervals
 from millwheel.runtime.ownership.claiming import Pauses
 from millwheel.runtime.ownership.deploying import deploy
 from millwheel.runtime.ownership.heartbeat import Heartbeat
-from millwheel.runtime.ownership.owned_intervals import Holdings
+from millwheel.runtime.ownership.owned_intervals import OwnedIntervals
+from millwheel.runtime.process.late_use import LateUses
 from millwheel.runtime.process.lease import Lease
 from millwheel.runtime.process.load import Meter, Process
-from millwheel.runtime.process.observer import Observer
 from millwheel.runtime.process.service import Service
 from millwheel.runtime.process.tasks import end
 from millwheel.runtime.restarts import Restarts
@@ -54,8 +56,6 @@ from millwheel.runtime.source.injector import Injector
 from millwheel.runtime.source.source_task import SourceTask
 from millwheel.runtime.upkeep.folding import Folding
 from millwheel.runtime.upkeep.housekeeping import Housekeeping
-from millwheel.runtime.upkeep.letters import DeadLetterLog
-from millwheel.runtime.upkeep.watermark_publisher import Promises
 from millwheel.store.port import (
     DeadLetter,
     Deployment,
@@ -88,7 +88,7 @@ class Engine:
             not produce the same; for tests.
         take_over: claim the intervals even of a worker that is alive; it will be fenced.
         network: to share the pipeline with other workers: makes the links of the worker whose id
-            it is given. None of the intervals are claimed until `Holdings.take` is told to.
+            it is given. None of the intervals are claimed until `OwnedIntervals.take` is told to.
             None: this worker has all of them to itself.
         worker: its id, a UUID nobody else has; None: a new one.
         process: what this process costs.
@@ -156,15 +156,15 @@ class Engine:
         self.buckets = Buckets(
             self.store, self.settings, self.stamps, shared=self._network is not None
         )
-        self.promises = Promises(self)
+        self.publisher = WatermarkPublisher(self)
         self.rekeyed: frozenset[str] = frozenset()
         """Computations whose records may have had other keys under former code."""
         self.steps: dict[int, Step] = {}
         self.logs: dict[int, tuple[SentLog, Interval]] = {}
-        self.holdings = Holdings(self)
+        self.owned = OwnedIntervals(self)
         self.courier = None if self._network is None else Courier(self, self._network)
         """To and from other workers; None: there are none."""
-        self.neighbours = Neighbours(self)
+        self.remotes = RemoteIntervals(self)
         self.lane = Lane(self)
         self.lease = Lease(self.clock, self.settings.lease_seconds)
         self.out_of_touch: frozenset[str] = frozenset()
@@ -185,7 +185,7 @@ class Engine:
         self.heartbeat = Heartbeat(self)
         self.housekeeping = Housekeeping(self)
         self.folding = Folding(self)
-        self.stretches = Stretches(self)
+        self.trees = TreeAcks(self)
         """What is passed on under tree acknowledgement."""
 
     # -- start and end ----------------------------------------------------------------
@@ -253,19 +253,19 @@ class Engine:
         by_name = {step.name: step for step in self.steps.values()}
         for step in self.steps.values():
             connect(by_name, step.node, step.routes)
-        self.promises.connect(by_name)
+        self.publisher.connect(by_name)
         await self.lane.connect()
         self.lane.start()
         if self._network is None:
             pauses = Pauses(self)
             await pauses.run_once()
-            await self.holdings.take([row.id for row in deployment.intervals])
+            await self.owned.take([row.id for row in deployment.intervals])
             self.spawn(pauses.run(), "pauses")
         else:
-            await self.neighbours.look_around()
+            await self.remotes.look_around()
         self.spawn(self.housekeeping.run(), "housekeeping")
         self.spawn(self.folding.run(), "folding")
-        self.spawn(self.stretches.run(), "stretches")
+        self.spawn(self.trees.run(), "stretches")
         for make, name in self._beside:
             self.spawn(make(self).run(), name)
         self.started = True
@@ -369,9 +369,7 @@ class Engine:
 
         What does not is claimed by them as it is stored, once this worker has said that it stops.
         """
-        handing = [
-            asyncio.create_task(self.holdings.give_up(interval)) for interval in self.intervals
-        ]
+        handing = [asyncio.create_task(self.owned.give_up(interval)) for interval in self.intervals]
         late = asyncio.create_task(self.clock.sleep(HAND_OVER_SECONDS))
         everything = asyncio.gather(*handing, return_exceptions=True)
         await asyncio.wait((everything, late), return_when=asyncio.FIRST_COMPLETED)
@@ -394,7 +392,7 @@ class Engine:
         """Stop all work, as a crash would; what is not durable never was."""
         numbers = (i.bundling.number for i in self.intervals if i.bundling is not None)
         self._given = max(self._given, *numbers, 0)
-        self.stretches.close()
+        self.trees.close()
         self.letters.flush(all_of_them=True)
         while self._tasks:
             await end(list(self._tasks))
@@ -454,12 +452,12 @@ class Engine:
     @property
     def intervals(self) -> list[Interval]:
         """The intervals this worker holds."""
-        return self.holdings.intervals
+        return self.owned.intervals
 
     @property
     def source_tasks(self) -> list[SourceTask]:
         """The tasks of the injectors' intervals that it holds."""
-        return [i.source_task for i in self.holdings.intervals if i.source_task is not None]
+        return [i.source_task for i in self.owned.intervals if i.source_task is not None]
 
     @property
     def injectors(self) -> list[Injector]:
@@ -482,10 +480,10 @@ class Engine:
         if self.courier is None:
             self.spawn(self._take_partitions(interval_ids), "new partitions")
         else:
-            self.neighbours.look_up()
+            self.remotes.look_up()
 
     async def _take_partitions(self, interval_ids: list[int]) -> None:
-        await self.holdings.take([id_ for id_ in interval_ids if not self.holdings.knows(id_)])
+        await self.owned.take([id_ for id_ in interval_ids if not self.owned.knows(id_)])
 
     # -- changes of who holds what ------------------------------------------------------------
 
@@ -510,7 +508,7 @@ class Engine:
             await end(self._changes)
             for interval in list(self.intervals):
                 if interval in self.intervals:  # else it was given up while others were let go of
-                    await self.holdings.lose(interval)
+                    await self.owned.lose(interval)
         finally:
             self.letting_go = False
         self.lane.run_on()
@@ -563,7 +561,7 @@ class Engine:
         seqs: list[int] = []
         for delivery in deliveries:
             if delivery.log < 0:
-                self.stretches.tell(-delivery.log, delivery.seq)
+                self.trees.tell(-delivery.log, delivery.seq)
                 continue
             if delivery.log != log or delivery.receiver != receiver:
                 log, receiver = delivery.log, delivery.receiver
@@ -670,7 +668,7 @@ class Engine:
         if self.paused or not all(task.has_nothing for task in tasks):
             return
         now = self.now()
-        if self.courier is not None and not self.promises.watermarks.all_at_end():
+        if self.courier is not None and not self.publisher.watermarks.all_at_end():
             return  # other workers have work left, or some intervals have no owner
         ended = not self.keep_open and all(task.ended for task in tasks)
         through = Interval.is_finished if ended else Interval.is_idle

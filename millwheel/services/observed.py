@@ -21,8 +21,8 @@ from millwheel.errors import StoreError
 from millwheel.model import MIN_TIME
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.observer import Observer
 from millwheel.runtime.interval.routing import Step
-from millwheel.runtime.process.observer import Observer
 from millwheel.services.figures import ComputationFigures, Durations, Figures, Tally
 
 STORE_SECONDS = 1.0
@@ -71,7 +71,7 @@ class EngineObserved(Observer):
             fenced=self._fenced,
             commits=self._commits.distribution(),
             computations=tuple(
-                _computation(step, engine.holdings.of(step.id), counted.get(step.name, {}))
+                _computation(step, engine.owned.of(step.id), counted.get(step.name, {}))
                 for step in engine.steps.values()
             ),
         )

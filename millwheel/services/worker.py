@@ -14,7 +14,7 @@ from millwheel.runtime.network.handshake import Identity, Secret
 from millwheel.runtime.network.links import Links
 from millwheel.runtime.network.ports import Limits, Network
 from millwheel.runtime.ownership.balancer import Balancer
-from millwheel.runtime.ownership.claiming import LeaseGuard, Placing
+from millwheel.runtime.ownership.claiming import Claiming, LeaseGuard
 from millwheel.services.endpoint import Endpoint
 from millwheel.services.hosting import Beside, hosted, opened, unless
 from millwheel.services.http import HttpService
@@ -127,7 +127,7 @@ class Worker:
             beside = self._beside.services(engine, self._clock)
             await stack.enter_async_context(hosted(engine, beside))
             if await unless(stop, engine.start()):
-                engine.attend(lambda it: Placing(it, Balancer(it)), "placing")
+                engine.attend(lambda it: Claiming(it, Balancer(it)), "placing")
                 engine.attend(LeaseGuard, "lease guard")
                 await engine.run(stop, until_done=self._until_done)
         return engine.done.is_set()

@@ -27,7 +27,7 @@ from millwheel.testing import Harness, advance, assert_exactly_once, inject
 from millwheel.testing.script import Step
 from millwheel.windows import Pane
 from tests.support import flights_oracle
-from tests.support.flights_oracle import Stretches, flights_of
+from tests.support.flights_oracle import TreeAcks, flights_of
 from tests.support.worlds import World
 
 MINUTE = timedelta(minutes=1)
@@ -109,7 +109,7 @@ class Files(NamedTuple):
     """Flights."""
 
 
-def cut(stretches: Stretches, directory: Path) -> Files:
+def cut(stretches: TreeAcks, directory: Path) -> Files:
     """What was seen within some stretches of time, and the weather of two days before as well."""
 
     def write(path: Path, name: str, time_in: Callable[[bytes], datetime], before: int) -> int:

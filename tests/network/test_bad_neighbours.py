@@ -34,7 +34,7 @@ from millwheel.runtime.network.handshake import Identity, Secret
 from millwheel.runtime.network.links import Links
 from millwheel.runtime.network.ports import Limits, Link, Network
 from millwheel.runtime.ownership.balancer import Balancer
-from millwheel.runtime.ownership.claiming import Placing
+from millwheel.runtime.ownership.claiming import Claiming
 from millwheel.services.observed import EngineObserved
 from millwheel.services.tcp import Tcp
 from millwheel.settings import MEBIBYTE
@@ -496,7 +496,7 @@ async def test_what_a_zombie_sends_is_dropped_and_counted_and_not_acknowledged()
     assert courier is not None
     await cluster.go(lambda: min(first.processed, second.processed) > 50 and courier._incoming)
     (log, interval_id), stream = next(iter(courier._incoming.items()))
-    receiver = second.holdings.held(interval_id)
+    receiver = second.owned.held(interval_id)
     assert receiver is not None
     zombie = Links(
         Identity(cluster.pipeline.name, "zombie", ether.SECRET),
@@ -546,9 +546,7 @@ async def test_what_nobody_may_own_waits_at_its_senders_until_somebody_may() -> 
         await cluster.crash(second)
         await live(cluster, 10 * SHARED.lease_seconds, 0.05)
         waiting = {
-            r.id: r
-            for r in first.neighbours.remotes()
-            if any(s.unacked for s in r.streams.values())
+            r.id: r for r in first.remotes.remotes() if any(s.unacked for s in r.streams.values())
         }
         assert waiting.keys() == lost
         assert all(log.unacked < 50 + SHARED.bundle_records for log, _ in first.logs.values())
@@ -624,13 +622,13 @@ async def test_who_is_new_and_has_reached_nobody_takes_nothing_that_is_free() ->
     stranger = await cluster.admit(secret=WRONG)
     interval = next(i for i in first.intervals if i.step.name == "tally")
     await cluster.store.wish([Wish(interval.id, interval.sequencer, stranger.worker, "early")])
-    giving = asyncio.ensure_future(first.holdings.give_up(interval))
+    giving = asyncio.ensure_future(first.owned.give_up(interval))
     await cluster.go(giving.done)
     assert await giving
     late = cluster.clock.monotonic() + SHARED.lease_seconds / 2
     await cluster.go(lambda: stranger.intervals or cluster.clock.monotonic() > late)
     assert not stranger.intervals
-    assert not first.holdings.knows(interval.id), "it is nobody's"
+    assert not first.owned.knows(interval.id), "it is nobody's"
     await cluster.go(first.done.is_set)
     check(cluster, values)
     for engine in (first, stranger):
@@ -712,7 +710,7 @@ async def test_strangers_at_the_port_disturb_nobody_and_are_told_of_once() -> No
     with capture_logs() as logs:
         for engine in engines:
             await engine.start()
-            engine.attend(lambda it: Placing(it, Balancer(it)), "placing")
+            engine.attend(lambda it: Claiming(it, Balancer(it)), "placing")
         links = links_of(engines[0])
         await until(lambda: len(said(logs, "link_up")) == 4)
         for _ in range(3):

@@ -24,7 +24,7 @@ from millwheel.runtime.network.frames import (
     decode,
     encode,
 )
-from millwheel.runtime.network.handshake import Greeting, Identity, Secret
+from millwheel.runtime.network.handshake import Handshake, Identity, Secret
 from millwheel.runtime.network.ports import Limits
 
 SECRET = Secret(b"sixteen bytes or more", "given")
@@ -93,7 +93,7 @@ class Bench:
     def __init__(self) -> None:
         self.clock = VirtualClock()
         self.told = Told()
-        greeting = Greeting(Identity("p", "me", SECRET), b"1" * 32, expected=None)
+        greeting = Handshake(Identity("p", "me", SECRET), b"1" * 32, expected=None)
         self.connection = Connection(self.told, greeting, self.clock, LIMITS)
         self.hand = Hand()
         self.connection.connection_made(self.hand)
@@ -102,7 +102,7 @@ class Bench:
         self.connection.data_received(b"".join(encode(frame, 1 << 20) for frame in frames))
 
     def up(self) -> Bench:
-        caller = Greeting(Identity("p", "you", SECRET), b"2" * 32, expected="me")
+        caller = Handshake(Identity("p", "you", SECRET), b"2" * 32, expected="me")
         self.say(*caller.begin(), *caller.receive(MINE))
         assert self.connection.up
         return self
@@ -299,7 +299,7 @@ async def test_a_long_reason_is_cut_so_that_it_can_be_heard() -> None:
 
 
 async def test_what_is_made_after_it_was_given_up_is_closed_at_once() -> None:
-    greeting = Greeting(Identity("p", "me", SECRET), b"1" * 32, expected="you")
+    greeting = Handshake(Identity("p", "me", SECRET), b"1" * 32, expected="you")
     connection = Connection(Told(), greeting, VirtualClock(), LIMITS)
     connection.end("closed", "not needed")
     hand = Hand()
@@ -313,7 +313,7 @@ async def test_the_time_of_a_listeners_greeting_runs_from_accept_on() -> None:
     """Its TLS handshake is a part of it; a caller connects first, and has all of it then."""
     for expected, left in ((None, 1.0), ("you", 5.0)):
         clock, told = VirtualClock(), Told()
-        greeting = Greeting(Identity("p", "me", SECRET), b"1" * 32, expected=expected)
+        greeting = Handshake(Identity("p", "me", SECRET), b"1" * 32, expected=expected)
         connection = Connection(told, greeting, clock, LIMITS, "127.0.0.1:9")
         assert connection.remote == "127.0.0.1:9"
         clock.advance(LIMITS.greeting_seconds - 1)
@@ -329,7 +329,7 @@ async def test_the_time_of_a_listeners_greeting_runs_from_accept_on() -> None:
 
 async def test_one_that_is_abandoned_before_it_has_a_transport_is_told_of_once() -> None:
     told = Told()
-    greeting = Greeting(Identity("p", "me", SECRET), b"1" * 32, expected=None)
+    greeting = Handshake(Identity("p", "me", SECRET), b"1" * 32, expected=None)
     connection = Connection(told, greeting, VirtualClock(), LIMITS)
     connection.abandon("no TLS", "no certificate")
     connection.abandon("lost", "again")

@@ -23,7 +23,7 @@ from millwheel.runtime.network.frames import (
     decode,
     encode,
 )
-from millwheel.runtime.network.handshake import Greeting, Identity, Secret
+from millwheel.runtime.network.handshake import Handshake, Identity, Secret
 from millwheel.runtime.network.ports import Limits
 
 LIMIT = 1 << 20
@@ -171,14 +171,14 @@ def test_limits_must_fit_together() -> None:
 
 def pair(
     caller: Identity, listener: Identity, expected: str = "listener"
-) -> tuple[Greeting, Greeting]:
+) -> tuple[Handshake, Handshake]:
     return (
-        Greeting(caller, NONCES[0], expected=expected),
-        Greeting(listener, NONCES[1], expected=None),
+        Handshake(caller, NONCES[0], expected=expected),
+        Handshake(listener, NONCES[1], expected=None),
     )
 
 
-def greet(caller: Greeting, listener: Greeting) -> None:
+def greet(caller: Handshake, listener: Handshake) -> None:
     """Carry frames until nobody has anything to say."""
     for_listener, for_caller = caller.begin(), listener.begin()
     while for_listener or for_caller:
@@ -226,8 +226,8 @@ def test_two_that_do_not_fit(caller: Identity, listener: Identity, reason: str) 
 
 
 def test_workers_that_know_two_incarnations_of_the_server_refuse_each_other() -> None:
-    caller = Greeting(identity("caller"), NONCES[0], expected="listener", incarnation="1")
-    listener = Greeting(identity("listener"), NONCES[1], expected=None, incarnation="2")
+    caller = Handshake(identity("caller"), NONCES[0], expected="listener", incarnation="1")
+    listener = Handshake(identity("listener"), NONCES[1], expected=None, incarnation="2")
     with pytest.raises(PeerError, match="server has restarted or failed over"):
         greet(caller, listener)
     assert not caller.done
@@ -235,8 +235,8 @@ def test_workers_that_know_two_incarnations_of_the_server_refuse_each_other() ->
 
 def test_the_incarnation_is_part_of_what_is_proved() -> None:
     """Nobody between two workers makes them believe in the same incarnation."""
-    caller = Greeting(identity("caller"), NONCES[0], expected="listener", incarnation="1")
-    listener = Greeting(identity("listener"), NONCES[1], expected=None, incarnation="2")
+    caller = Handshake(identity("caller"), NONCES[0], expected="listener", incarnation="1")
+    listener = Handshake(identity("listener"), NONCES[1], expected=None, incarnation="2")
     (hello,) = caller.begin()
     assert isinstance(hello, Hello)
     (answer,) = listener.receive(structs.replace(hello, incarnation="2"))
@@ -250,7 +250,7 @@ def test_a_greeting_of_an_older_version_is_understood() -> None:
     """It has no incarnation in it."""
     old = frames.decode(msgspec.msgpack.encode([1, 3, "p", "old", NONCES[0]]))
     with pytest.raises(PeerError, match="version 3 of the protocol"):
-        Greeting(identity("listener"), NONCES[1], expected=None, incarnation="2").receive(old)
+        Handshake(identity("listener"), NONCES[1], expected=None, incarnation="2").receive(old)
 
 
 def test_a_proof_that_was_overheard_is_of_no_use() -> None:
@@ -258,7 +258,7 @@ def test_a_proof_that_was_overheard_is_of_no_use() -> None:
     (hello,) = caller.begin()
     (answer,) = listener.receive(hello)
     (proof,) = caller.receive(answer)
-    again = Greeting(identity("listener"), b"3" * 32, expected=None)
+    again = Handshake(identity("listener"), b"3" * 32, expected=None)
     again.receive(hello)
     with pytest.raises(PeerError, match="secret"):
         again.receive(proof)

@@ -57,7 +57,7 @@ from millwheel.runtime.network.wire_stream import (
     check_runs,
 )
 from millwheel.runtime.ownership.balancer import Balancer
-from millwheel.runtime.ownership.claiming import Placing
+from millwheel.runtime.ownership.claiming import Claiming
 from millwheel.services.tcp import Tcp
 from millwheel.store.memory import MemoryStore
 from millwheel.store.port import PlacedInterval, PlacedWorker, Placement, Wish
@@ -97,7 +97,7 @@ class Plant:
     async def start(self) -> None:
         for engine in self.engines:
             await engine.start()
-            engine.attend(lambda it: Placing(it, Balancer(it)), "placing")
+            engine.attend(lambda it: Claiming(it, Balancer(it)), "placing")
         await until(lambda: all(min(e.processed, len(e.intervals)) for e in self.engines))
 
     @property
@@ -381,7 +381,7 @@ async def test_forged_answers_about_a_stream_count_for_nothing() -> None:
     await cluster.go(lambda: min(first.processed, second.processed) > 50)
     cluster.ether.part("w0", "w1")
     await cluster.go(
-        lambda: any(s.unacked for r in first.neighbours.remotes() for s in r.streams.values())
+        lambda: any(s.unacked for r in first.remotes.remotes() for s in r.streams.values())
     )
 
     def told() -> dict[tuple[int, int], Any]:
@@ -393,7 +393,7 @@ async def test_forged_answers_about_a_stream_count_for_nothing() -> None:
                 stream.held,
                 stream.unacked,
             )
-            for remote in first.neighbours.remotes()
+            for remote in first.remotes.remotes()
             for log, stream in remote.streams.items()
         }
 
@@ -428,7 +428,7 @@ async def test_forged_reports_move_no_watermark() -> None:
 
     def watermarks() -> list[int]:
         return [
-            *(e.promises.watermarks.least(id_) for e in (first, second) for id_ in e.steps),
+            *(e.publisher.watermarks.least(id_) for e in (first, second) for id_ in e.steps),
             *(i.input_watermark for e in (first, second) for i in e.intervals),
             *(i.durable for e in (first, second) for i in e.intervals),
         ]
@@ -452,7 +452,7 @@ async def test_forged_reports_move_no_watermark() -> None:
     await live(cluster, 2.0)
     assert watermarks() == before
     assert all(courier_of(e).refused["report"] >= 4 * len(rows) for e in (first, second))
-    assert not first.neighbours.trust.take_kept(), "nothing is kept once the store has answered"
+    assert not first.remotes.trust.take_kept(), "nothing is kept once the store has answered"
     cluster.store.pause()
     await cluster.go(cluster.finished)
     check(cluster, values)
@@ -466,10 +466,10 @@ async def test_an_owner_is_not_believed_about_slots_that_its_interval_does_not_h
     await cluster.go(lambda: min(first.processed, second.processed) > 50)
     interval = next(i for i in second.intervals if i.step.name == "tally")
     tally, sequencer = interval.step.id, interval.sequencer
-    of = first.promises.watermarks.least
+    of = first.publisher.watermarks.least
     before = of(tally)
     for low, high, computation in ((0, SLOTS, tally), (*interval.slots, tally + 1)):
-        first.neighbours.hear(
+        first.remotes.hear(
             second.worker, [(interval.id, computation, low, high, sequencer, MAX_TIME, False, {})]
         )
     assert of(tally) == before
@@ -517,8 +517,8 @@ async def test_a_sender_that_was_not_believed_sends_again_as_soon_as_the_store_s
     cluster = Cluster(counting(values))
     first, second = await cluster.join(), await cluster.join()
     await cluster.go(lambda: min(first.processed, second.processed) > 100)
-    courier, place = courier_of(first), first.neighbours.place
-    first.neighbours.place = lambda placement: None  # type: ignore[method-assign]
+    courier, place = courier_of(first), first.remotes.place
+    first.remotes.place = lambda placement: None  # type: ignore[method-assign]
     interval = next(i for i in first.intervals if i.step.name == "tally")
     await cluster.store.wish(
         [Wish(interval.id, interval.sequencer, second.worker, "test", pinned=True)]
@@ -529,7 +529,7 @@ async def test_a_sender_that_was_not_believed_sends_again_as_soon_as_the_store_s
     await live(cluster, 2 * FIRST_PATIENCE_SECONDS)
     asked = courier.refused["not known to own it"]
     await cluster.go(lambda: courier.refused["not known to own it"] > asked)
-    first.neighbours.place = place  # type: ignore[method-assign]
+    first.remotes.place = place  # type: ignore[method-assign]
     began = cluster.clock.monotonic()
     await cluster.go(lambda: any(log == moved.log.id for log, _ in courier._incoming), tick=0.001)
     assert cluster.clock.monotonic() - began < 0.5 < FIRST_PATIENCE_SECONDS
@@ -548,9 +548,9 @@ async def test_a_former_owner_is_not_believed_about_what_was_sent_to_it() -> Non
     cluster.ether.part("w0", "w1")
     link = courier._links[second.worker]
     await cluster.go(
-        lambda: any(s.unacked for r in first.neighbours.remotes() for s in r.streams.values())
+        lambda: any(s.unacked for r in first.remotes.remotes() for s in r.streams.values())
     )
-    for remote in first.neighbours.remotes():
+    for remote in first.remotes.remotes():
         owner, remote.owner = remote.owner, "its successor"
         for log, stream in remote.streams.items():
             assert stream.to == second.worker or not stream.unacked
@@ -577,7 +577,7 @@ async def test_a_log_that_is_lost_and_still_sent_from_here_is_not_taken_from_its
     cluster = Cluster(counting(values))
     first, second = await cluster.join(), await cluster.join()
     await cluster.go(lambda: min(first.processed, second.processed) > 50)
-    courier, trust = courier_of(first), first.neighbours.trust
+    courier, trust = courier_of(first), first.remotes.trust
     lost = next(i for i in first.intervals if i.step.name == "tally")
     receiver = next(i for i in first.intervals if i.step.name == "recount")
     row = trust._of_log[lost.log.id]
@@ -604,19 +604,17 @@ async def test_what_waits_for_the_store_is_bounded() -> None:
     cluster = Cluster(counting(values))
     first, second = await cluster.join(), await cluster.join()
     await cluster.go(lambda: min(first.processed, second.processed) > 50)
-    place = first.neighbours.place
-    first.neighbours.place = lambda placement: None  # type: ignore[method-assign]
+    place = first.remotes.place
+    first.remotes.place = lambda placement: None  # type: ignore[method-assign]
     courier, link = courier_of(first), courier_of(first)._links[second.worker]
     receiver = next(i for i in first.intervals if i.step.name == "tally")
     for log in range(QUESTIONS_KEPT + 500):
         courier.received(link, Ask(10_000 + log, 1 << 40, 1, receiver.id, 5))
     assert len(courier._doubted[link]) == QUESTIONS_KEPT
     for number in range(KEPT_REPORTS + 500):
-        first.neighbours.hear(
-            second.worker, [(10_000 + number, 1, 0, 1, 1 << 40, 0, False, {})] * 2
-        )
+        first.remotes.hear(second.worker, [(10_000 + number, 1, 0, 1, 1 << 40, 0, False, {})] * 2)
     assert courier.refused["report"] == 1000
-    first.neighbours.place = place  # type: ignore[method-assign]
+    first.remotes.place = place  # type: ignore[method-assign]
     await cluster.go(cluster.finished)
     assert not courier._doubted.get(link)
     check(cluster, values)
@@ -628,7 +626,7 @@ async def test_what_was_not_sent_to_an_owner_is_not_held_until_the_owner_answers
     cluster = Cluster(counting(values))
     first, second = await cluster.join(), await cluster.join()
     await cluster.go(lambda: min(first.processed, second.processed) > 50)
-    remote = next(r for r in first.neighbours.remotes() if r.owner == second.worker and r.streams)
+    remote = next(r for r in first.remotes.remotes() if r.owner == second.worker and r.streams)
     (log, of_owner), *_ = remote.streams.items()
     remote.streams[log + 1] = unsent = stream(1, sent=0, to="")
     of_owner.unacked[1] = record(1)
@@ -698,7 +696,7 @@ async def test_unknown_streams_are_garbage_of_the_same_generation_and_too_new_of
     courier = courier_of(first)
     await cluster.go(lambda: min(first.processed, second.processed) > 50 and courier._incoming)
     (log, interval_id), stream = next(iter(courier._incoming.items()))
-    interval = first.holdings.held(interval_id)
+    interval = first.owned.held(interval_id)
     assert interval is not None
     link = courier._sources[log]
     sequencer, epoch = stream.epoch
@@ -742,7 +740,7 @@ async def test_a_migration_that_fails_stops_the_worker_and_not_the_link(
     courier = courier_of(first)
     await cluster.go(lambda: min(first.processed, second.processed) > 50 and courier._incoming)
     (log, interval_id), stream = next(iter(courier._incoming.items()))
-    interval = first.holdings.held(interval_id)
+    interval = first.owned.held(interval_id)
     assert interval is not None
     (name,) = interval.step.codecs
 
@@ -775,12 +773,12 @@ async def test_root_reports_of_no_worker_count_for_nothing() -> None:
     await forger.start()
     await forger.call(first)
     heard: list[Any] = []
-    with record_calls(first.stretches, "hear", heard):
-        before = first.neighbours.trust.looks
+    with record_calls(first.trees, "hear", heard):
+        before = first.remotes.trust.looks
         forger.send(RootReport([(1, 1)]))
         await live(cluster, 0.1)
         assert not heard
-        assert first.neighbours.trust.looks > before, "it may be a worker that has just joined"
+        assert first.remotes.trust.looks > before, "it may be a worker that has just joined"
         courier_of(first).received(WorkerLink(first.worker), RootReport([(1, 1)]))
         assert heard
     await forger.close()

@@ -432,15 +432,15 @@ async def test_who_gives_an_interval_up_delivers_what_is_closed_first() -> None:
     sink_of(made).moment = hold
     await cluster.go(lambda: gate.reached)
     await cluster.store.wish([Wish(row.id, row.sequencer, other.worker, "", pinned=True)])
-    await cluster.go(lambda: owner.holdings.held(row.id) is None)
+    await cluster.go(lambda: owner.owned.held(row.id) is None)
     for _ in range(50):
         await asyncio.sleep(0)
-    assert owner.holdings.knows(row.id), "it waits for the sink"
+    assert owner.owned.knows(row.id), "it waits for the sink"
     gate.open()
     (number,) = held
-    await cluster.go(lambda: not owner.holdings.knows(row.id))
+    await cluster.go(lambda: not owner.owned.knows(row.id))
     assert (row.id, number + 1) not in outside.given, "it begins no other one"
-    await cluster.go(lambda: other.holdings.held(row.id) is not None)
+    await cluster.go(lambda: other.owned.held(row.id) is not None)
     assert outside.calls.count((row.id, number)) == 1, "nobody had to do it again"
     await cluster.go(lambda: (row.id, number + 1) in outside.given)
     await cluster.go(cluster.finished)

@@ -68,7 +68,7 @@ class Lone(Cluster):
         """Wait until `sender` has records on their way to one interval of another worker, and
         some wait in one of `owner`'s."""
         remote = self.remote(sender, there.id)
-        interval = owner.holdings.held(here.id)
+        interval = owner.owned.held(here.id)
         assert interval is not None
         await self.go(lambda: interval.intake and any(s.unacked for s in remote.streams.values()))
 
@@ -78,9 +78,7 @@ class Lone(Cluster):
         await self.go(lambda: why in [reason for _, reason in self.done("split")])
         (made,) = (id_ for id_, reason in self.done("split") if reason == why)
         await self.go(
-            lambda: (
-                owner.holdings.held(row.id) is not None and owner.holdings.held(made) is not None
-            )
+            lambda: owner.owned.held(row.id) is not None and owner.owned.held(made) is not None
         )
         return made
 
@@ -100,7 +98,7 @@ class Lone(Cluster):
         return engine
 
     def remote(self, engine: Engine, interval_id: int) -> Remote:
-        (found,) = (remote for remote in engine.neighbours.remotes() if remote.id == interval_id)
+        (found,) = (remote for remote in engine.remotes.remotes() if remote.id == interval_id)
         return found
 
     async def end(self, values: list[Item]) -> None:
@@ -158,8 +156,8 @@ async def test_a_merge_with_records_in_flight_keeps_their_order() -> None:
     ((made, why),) = cluster.done("merge")
     assert why == f"was intervals {lower.id} and {upper.id}"
     assert cluster.done("lapse") == [], "it waited for the upper one to come"
-    await cluster.go(lambda: owner.holdings.held(made) is not None)
-    whole = owner.holdings.held(made)
+    await cluster.go(lambda: owner.owned.held(made) is not None)
+    whole = owner.owned.held(made)
     assert whole is not None
     assert whole.slots == (0, SLOTS)
     assert len(whole.logs) >= 3, "those of both, and its own"
@@ -191,7 +189,7 @@ async def test_who_crashes_between_release_and_claim_leaves_what_others_take(cal
     owner = cluster.owner_of(lower)
     if what == "merge":
         await cluster.merge(lower, upper)
-        await cluster.go(lambda: owner.holdings.held(upper.id) is not None)
+        await cluster.go(lambda: owner.owned.held(upper.id) is not None)
         reached = cluster.block(call)
     else:
         reached = cluster.block(call)
@@ -222,11 +220,11 @@ async def test_a_cut_that_somebody_else_forestalls_is_not_made() -> None:
         if name == "split":
             cluster.store.faults.before_call = None
             (found, *_) = await cluster.parts("recount")
-            assert await other.holdings.take([row.id], {row.id: found.sequencer})
+            assert await other.owned.take([row.id], {row.id: found.sequencer})
 
     cluster.store.faults.before_call = forestall
     await cluster.split(row)
-    await cluster.go(lambda: other.holdings.held(row.id) is not None)
+    await cluster.go(lambda: other.owned.held(row.id) is not None)
     await cluster.go(cluster.finished)
     assert cluster.done("split") == []
     assert len(await cluster.parts("recount")) == 2
@@ -266,7 +264,7 @@ async def test_who_has_not_heard_of_a_split_is_refused_and_begins_anew() -> None
     row, _ = await cluster.parts("tally")
     owner = cluster.owner_of(row)
     late = second if owner is first else first
-    place, late.neighbours.place = late.neighbours.place, lambda placement: None  # type: ignore[method-assign]
+    place, late.remotes.place = late.remotes.place, lambda placement: None  # type: ignore[method-assign]
     cluster.part()
     await cluster.split(row)
     upper = await cluster.split_here(owner, row)
@@ -276,12 +274,12 @@ async def test_who_has_not_heard_of_a_split_is_refused_and_begins_anew() -> None
     cluster.join_again()
     await cluster.go(lambda: refused["not mine"] > before)
     remote = cluster.remote(late, row.id)
-    lower = owner.holdings.held(row.id)
+    lower = owner.owned.held(row.id)
     assert lower is not None
     assert all(d.slot < lower.slots[1] for d in lower.intake)
     begun = max(stream.begun for stream in remote.streams.values())
-    late.neighbours.place = place  # type: ignore[method-assign]
-    await cluster.go(lambda: upper in [remote.id for remote in late.neighbours.remotes()])
+    late.remotes.place = place  # type: ignore[method-assign]
+    await cluster.go(lambda: upper in [remote.id for remote in late.remotes.remotes()])
     assert remote.streams == {}, "what it had is others' now"
     anew = cluster.remote(late, row.id).streams
     await cluster.go(lambda: anew and all(stream.begun > begun for stream in anew.values()))
@@ -301,7 +299,7 @@ async def test_records_for_merged_intervals_are_sent_in_their_logs_order() -> No
     await cluster.merge(lower, upper)
     await cluster.go(lambda: cluster.done("merge"))
     ((made, _),) = cluster.done("merge")
-    await cluster.go(lambda: made in [remote.id for remote in late.neighbours.remotes()])
+    await cluster.go(lambda: made in [remote.id for remote in late.remotes.remotes()])
     found = cluster.remote(late, made)
     assert sum(len(stream.unacked) for stream in found.streams.values()) > 3
     for stream in found.streams.values():
@@ -320,7 +318,7 @@ async def test_what_comes_while_an_interval_leaves_comes_after_what_waits_in_it(
     row, _ = await cluster.parts("tally")
     owner = cluster.owner_of(row)
     (other,) = (engine for engine in cluster.alive if engine is not owner)
-    interval = owner.holdings.held(row.id)
+    interval = owner.owned.held(row.id)
     assert interval is not None
     gate = Gate()
 
@@ -363,16 +361,16 @@ async def test_who_may_have_lost_intervals_lets_go_before_it_looks_who_has_which
     (engine,) = [await cluster.join() for _ in range(1)]
     await cluster.go(lambda: len(engine.intervals) == 6)
     looks: list[Placement] = []
-    engine.neighbours.place = lambda placement: looks.append(placement)  # type: ignore[method-assign]
+    engine.remotes.place = lambda placement: looks.append(placement)  # type: ignore[method-assign]
     await end([task for task in engine._tasks if task.get_name() == "heartbeat"])
     engine.lease.end()
-    await engine.neighbours.look_around()
+    await engine.remotes.look_around()
     assert engine.intervals
     assert looks == []
     await cluster.go(lambda: not engine.intervals)
-    await engine.neighbours.look_around()
+    await engine.remotes.look_around()
     assert looks
-    del engine.neighbours.place
+    del engine.remotes.place
     await cluster.leave(engine)
 
 
@@ -382,15 +380,15 @@ async def test_a_report_of_an_interval_that_is_not_known_is_looked_into() -> Non
     first, second = await cluster.at_work(2)
     row, _ = await cluster.parts("tally")
     late = second if cluster.owner_of(row) is first else first
-    late.neighbours.place = lambda placement: None  # type: ignore[method-assign]
+    late.remotes.place = lambda placement: None  # type: ignore[method-assign]
 
     def hear(id_: int, computation: int, high: int, sequencer: int) -> bool:
-        late.neighbours.look_up_wanted.clear()
+        late.remotes.look_up_wanted.clear()
         assert row.owner is not None
-        late.neighbours.hear(
+        late.remotes.hear(
             row.owner, [(id_, computation, row.slot_from, high, sequencer, 0, False, {})]
         )
-        return late.neighbours.look_up_wanted.is_set()
+        return late.remotes.look_up_wanted.is_set()
 
     newer, own = row.sequencer + 1000, late.intervals[0]
     assert not hear(row.id, row.computation, row.slot_to, row.sequencer)
@@ -400,7 +398,7 @@ async def test_a_report_of_an_interval_that_is_not_known_is_looked_into() -> Non
     assert not hear(4711, 99, row.slot_to, newer), "of a graph that grew"
     assert not hear(own.id, own.step.id, own.slots[1], own.sequencer), "a zombie's"
     assert not hear(row.id, row.computation, row.slot_to - 1, row.sequencer), "what was never said"
-    del late.neighbours.place
+    del late.remotes.place
     await cluster.end(values)
 
 
@@ -411,7 +409,7 @@ async def test_who_is_fenced_while_it_hands_over_sends_on_what_came_meanwhile() 
     row, _ = await cluster.parts("tally")
     owner = cluster.owner_of(row)
     (other,) = (engine for engine in cluster.alive if engine is not owner)
-    interval = owner.holdings.held(row.id)
+    interval = owner.owned.held(row.id)
     assert interval is not None
     gate = Gate()
 

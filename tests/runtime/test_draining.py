@@ -16,7 +16,7 @@ from millwheel.errors import StoreError, StoreUnavailable
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.ownership.balancer import Balancer
-from millwheel.runtime.ownership.claiming import Placing
+from millwheel.runtime.ownership.claiming import Claiming
 from millwheel.runtime.process.tasks import end
 from millwheel.services.operating import Operator
 from millwheel.store.port import (
@@ -112,7 +112,7 @@ class Held(Cluster):
             ]
 
         await end([task for task in engine._tasks if task.get_name() == "placing"])
-        engine.attend(lambda it: Placing(it, decide), "placing")
+        engine.attend(lambda it: Claiming(it, decide), "placing")
 
     async def wish(self, interval: Interval, worker: Engine) -> None:
         """Let a worker have an interval."""
@@ -132,7 +132,7 @@ class Held(Cluster):
             here = next(e for e in self.alive if interval in e.intervals)
             moved = upper if lower.id == interval.id else lower
             await self.store.wish([Wish(moved.id, moved.sequencer, here.worker, "to be merged")])
-            await self.go(lambda: here.holdings.held(moved.id) is not None)
+            await self.go(lambda: here.owned.held(moved.id) is not None)
             lower, upper = await self.parts("waiting")
             merge = MergeWish(lower.id, lower.sequencer, upper.id, "a test wants it")
             assert await self.store.wish([merge]) == [lower.id]
@@ -181,13 +181,13 @@ class Held(Cluster):
 def note_kept(engine: Engine) -> list[Interval]:
     """The intervals that a worker has kept, from now on."""
     kept: list[Interval] = []
-    keep = engine.holdings.keep
+    keep = engine.owned.keep
 
     def note(interval: Interval) -> None:
         kept.append(interval)
         keep(interval)
 
-    engine.holdings.keep = note  # type: ignore[method-assign]
+    engine.owned.keep = note  # type: ignore[method-assign]
     return kept
 
 
@@ -201,9 +201,9 @@ async def test_who_waits_for_a_key_takes_over_from_who_died(what: str) -> None:
     await cluster.crash(second)
     until = cluster.clock.monotonic() + 3 * SHARED.lease_seconds
     await cluster.go(
-        lambda: all(first.holdings.knows(id_) for id_ in lost) or cluster.clock.monotonic() > until
+        lambda: all(first.owned.knows(id_) for id_ in lost) or cluster.clock.monotonic() > until
     )
-    assert all(first.holdings.knows(id_) for id_ in lost)
+    assert all(first.owned.knows(id_) for id_ in lost)
     assert b'"key 3"' in interval.backlog, "it waits as before"
     cluster.gate.open()
     await cluster.end()
@@ -221,14 +221,14 @@ async def test_one_that_drains_keeps_no_other_from_being_handed_over_or_cut() ->
     middle = sum(other.slots) // 2
     await cluster.wish(partition, to)
     await cluster.store.wish([SplitWish(other.id, other.sequencer, middle, "a test wants it")])
-    await cluster.go(lambda: to.holdings.held(partition.id))
-    await cluster.go(lambda: len(first.holdings.of(other.step.id)) == 2)
-    assert first.holdings.held(other.id) is not other, "it was cut"
+    await cluster.go(lambda: to.owned.held(partition.id))
+    await cluster.go(lambda: len(first.owned.of(other.step.id)) == 2)
+    assert first.owned.held(other.id) is not other, "it was cut"
     await cluster.live(1.0)
     assert interval in first.intervals
     assert not kept, "it is still wished away"
     cluster.gate.open()
-    await cluster.go(lambda: second.holdings.held(interval.id))
+    await cluster.go(lambda: second.owned.held(interval.id))
     await cluster.end()
 
 
@@ -240,7 +240,7 @@ async def test_what_drains_is_handed_over_as_soon_as_its_keys_are_through() -> N
     await cluster.live(2.5)
     cluster.gate.open()
     began = cluster.clock.monotonic()
-    await cluster.go(lambda: not first.holdings.knows(interval.id))
+    await cluster.go(lambda: not first.owned.knows(interval.id))
     assert cluster.clock.monotonic() - began < 0.5
     await cluster.end()
 
@@ -269,7 +269,7 @@ async def test_what_nobody_wishes_away_any_more_goes_on_but_for_the_key_that_wai
         lapse = Lapse(lower.id, lower.sequencer, "a test thinks again")
         assert await cluster.store.wish([lapse]) == [lower.id]
         await cluster.go(lambda: not any(i.leaving for i in first.intervals))
-    await cluster.go(lambda: first.holdings.held(interval.id) is interval)
+    await cluster.go(lambda: first.owned.held(interval.id) is interval)
     await cluster.go(lambda: interval.durable_n > before + 5, turns=5_000)
     assert b'"key 3"' in interval.backlog
     cluster.gate.open()
@@ -312,7 +312,7 @@ async def test_what_a_kept_interval_has_sent_weakly_waits_no_longer_than_elsewhe
     engine = await cluster.join()
     await cluster.go(lambda: here.reached and there.reached)
     await end([task for task in engine._tasks if task.get_name() == "placing"])
-    engine.attend(lambda it: Placing(it, lambda _: []), "placing")
+    engine.attend(lambda it: Claiming(it, lambda _: []), "placing")
     parts = [i for i in engine.intervals if i.step.name == "relay"]
     lower, upper = sorted(parts, key=lambda i: i.slots)
     (drained,) = (i for i in parts if b'"a"' not in i.backlog)
@@ -361,11 +361,11 @@ async def test_what_two_give_up_is_released_once() -> None:
             await folds.wait()
 
     cluster.store.faults.before_call = fold_late
-    givings = [asyncio.ensure_future(first.holdings.give_up(interval)) for _ in range(2)]
+    givings = [asyncio.ensure_future(first.owned.give_up(interval)) for _ in range(2)]
     await cluster.go(lambda: interval.leaving)
     cluster.gate.open()
     await cluster.go(lambda: folds.reached)
-    assert not await first.holdings.give_up(interval), "somebody is at it"
+    assert not await first.owned.give_up(interval), "somebody is at it"
     folds.open()
     await cluster.go(lambda: all(giving.done() for giving in givings))
     assert sorted([await giving for giving in givings]) == [False, True]
@@ -377,11 +377,11 @@ async def test_what_came_for_an_interval_that_was_drained_is_stored_if_it_is_kep
     engine = await cluster.join()
     await cluster.go(cluster.finished)
     interval = next(i for i in engine.intervals if i.step.name == "waiting")
-    await cluster.go(engine.holdings.drain(interval).done)
+    await cluster.go(engine.owned.drain(interval).done)
     interval.touch(urgent=True)
     assert not interval.dirty
     before = interval.durable_n
-    engine.holdings.keep(interval)
+    engine.owned.keep(interval)
     await cluster.go(lambda: interval.durable_n > before, turns=100)
     await cluster.end()
 
@@ -393,7 +393,7 @@ async def test_an_interval_is_not_drained_to_be_merged_with_one_that_leaves() ->
     assert interval.id == upper.id
     wish = Wish(lower.id, lower.sequencer, first.worker, "a test wants it")
     await cluster.store.wish([wish])
-    await cluster.go(lambda: first.holdings.held(lower.id))
+    await cluster.go(lambda: first.owned.held(lower.id))
     lower, upper = await cluster.parts("waiting")
     merge = MergeWish(lower.id, lower.sequencer, upper.id, "a test wants it")
     elsewhere = Wish(upper.id, upper.sequencer, second.worker, "a test thinks again")
@@ -401,7 +401,7 @@ async def test_an_interval_is_not_drained_to_be_merged_with_one_that_leaves() ->
     await cluster.go(lambda: interval.leaving)
     kept = note_kept(first)
     await cluster.live(1.0)
-    assert first.holdings.held(lower.id)
+    assert first.owned.held(lower.id)
     assert not kept
     cluster.gate.open()
     await cluster.end()
@@ -415,8 +415,8 @@ async def test_what_drains_and_is_let_go_of_with_all_else_is_taken_anew() -> Non
     await cluster.live(1.0)
     await cluster.pass_time(first.let_go_of_all())
     assert interval not in first.intervals
-    assert not first.holdings.draining
-    await cluster.go(lambda: any(engine.holdings.held(interval.id) for engine in cluster.alive))
+    assert not first.owned.draining
+    await cluster.go(lambda: any(engine.owned.held(interval.id) for engine in cluster.alive))
     cluster.gate.open()
     await cluster.end()
 
@@ -462,13 +462,13 @@ async def test_what_is_removed_when_it_is_drained_is_forgotten() -> None:
     lower, upper = await cluster.parts("rest")
     drained = lower if interval.id == upper.id else upper
     await cluster.store.wish([Wish(drained.id, drained.sequencer, first.worker, "to be merged")])
-    await cluster.go(lambda: first.holdings.held(drained.id))
+    await cluster.go(lambda: first.owned.held(drained.id))
     lower, upper = await cluster.parts("rest")
     assert await cluster.store.wish([MergeWish(lower.id, lower.sequencer, upper.id, "test")])
     await cluster.go(lambda: any(i.drained for i in first.intervals))
     kept = note_kept(first)
     cluster.store.remove(["rest"])
-    await cluster.go(lambda: not first.holdings.of(interval.step.id), turns=2_000)
+    await cluster.go(lambda: not first.owned.of(interval.step.id), turns=2_000)
     assert not kept
     await cluster.end()
     assert cluster.store.pending_productions() == []
@@ -481,7 +481,7 @@ async def test_what_waits_in_an_interval_that_is_removed_as_it_is_given_up_is_do
     interval.leaving = True  # takes no more
     await cluster.go(lambda: any(d.log in first.logs for d in interval.intake))
     interval.leaving = False
-    first.holdings.drain(interval)
+    first.owned.drain(interval)
     folds = Gate()
 
     async def fold_late(name: str) -> None:
@@ -489,7 +489,7 @@ async def test_what_waits_in_an_interval_that_is_removed_as_it_is_given_up_is_do
             await folds.wait()
 
     cluster.store.faults.before_call = fold_late
-    giving = asyncio.ensure_future(first.holdings.give_up(interval))
+    giving = asyncio.ensure_future(first.owned.give_up(interval))
     cluster.gate.open()
     await cluster.go(lambda: folds.reached)
     assert any(d.log in first.logs for d in interval.intake), "somebody here waits for its ACK"
@@ -518,7 +518,7 @@ async def test_what_is_removed_as_its_cut_is_taken_back_ends_nobody() -> None:
     middle = (row.slot_from + row.slot_to) // 2
     assert await cluster.store.wish([SplitWish(row.id, row.sequencer, middle, "test")])
     await cluster.go(lambda: cluster.store.faults.before_call is None)
-    await cluster.go(lambda: not first.holdings.of(interval.step.id))
+    await cluster.go(lambda: not first.owned.of(interval.step.id))
     await cluster.end()
 
 
@@ -535,7 +535,7 @@ async def test_nothing_is_stored_of_an_interval_between_its_drain_and_its_releas
             await folds.wait()
 
     cluster.store.faults.before_call = fold_late
-    giving = asyncio.ensure_future(first.holdings.give_up(interval))
+    giving = asyncio.ensure_future(first.owned.give_up(interval))
     await cluster.go(lambda: folds.reached)
     interval.touch(urgent=True)
     interval.touch(urgent=False)
@@ -577,20 +577,20 @@ async def test_who_has_not_placed_what_was_cut_takes_nothing_of_it() -> None:
             first.lease.renewed(cluster.clock.monotonic())
 
     cluster.store.faults.before_call = renew
-    placing = Placing(first, lambda _: [])
+    placing = Claiming(first, lambda _: [])
     await cluster.pass_time(placing.run_once())
     assert first.lease.left > 0
-    assert not any(first.holdings.knows(id_) for id_ in (interval.id, made))
+    assert not any(first.owned.knows(id_) for id_ in (interval.id, made))
     cluster.store.faults.before_call = None
     await cluster.pass_time(placing.run_once())
-    assert all(first.holdings.knows(id_) for id_ in (interval.id, made))
+    assert all(first.owned.knows(id_) for id_ in (interval.id, made))
     for engine in (first, second):
         await cluster.obey(engine)
     await cluster.end()
 
 
 async def give_up(engine: Engine, interval: Interval) -> None:
-    assert await engine.holdings.give_up(interval)
+    assert await engine.owned.give_up(interval)
 
 
 async def test_an_injector_that_is_not_wished_away_any_more_is_given_up_and_taken_back() -> None:
@@ -615,7 +615,7 @@ async def test_an_injector_that_is_not_wished_away_any_more_is_given_up_and_take
     assert interval in first.intervals
     commits.open()
     await cluster.go(lambda: interval not in first.intervals)
-    await cluster.go(lambda: first.holdings.held(interval.id))
+    await cluster.go(lambda: first.owned.held(interval.id))
     await cluster.end()
 
 
@@ -655,7 +655,7 @@ async def test_who_has_missed_that_others_had_an_interval_takes_it_again() -> No
     assert await cluster.store.release(other, {interval.id: sequencer})
 
     def is_his_again() -> bool:
-        held = second.holdings.held(interval.id)
+        held = second.owned.held(interval.id)
         return held is not None and held.sequencer > sequencer
 
     await cluster.go(is_his_again, turns=2_000)
@@ -775,7 +775,7 @@ async def test_an_injector_joins_a_lane_that_starts_over(call: str) -> None:
     await cluster.go(lambda: again.log.next_seq > again.log.first, turns=2_000)
     assert len(cluster.store.dead_letters) == letters, "nothing is stored before that is done"
     gate.open()
-    first.attend(lambda it: Placing(it, Balancer(it)), "placing")
+    first.attend(lambda it: Claiming(it, Balancer(it)), "placing")
     await cluster.go(cluster.finished)
     check(cluster, values)
     assert len(cluster.store.dead_letters) == 200
@@ -783,11 +783,11 @@ async def test_an_injector_joins_a_lane_that_starts_over(call: str) -> None:
 
 
 async def look(engine: Engine) -> None:
-    await engine.neighbours.look_around()
+    await engine.remotes.look_around()
 
 
 async def take(engine: Engine, interval: Interval) -> None:
-    assert await engine.holdings.take([interval.id], {interval.id: interval.sequencer})
+    assert await engine.owned.take([interval.id], {interval.id: interval.sequencer})
 
 
 def wander(seed: int) -> None:

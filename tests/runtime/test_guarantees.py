@@ -14,7 +14,7 @@ from millwheel.model import Delivery
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.lane import commit_builder as commits
 from millwheel.runtime.lane.lane import Lane
-from millwheel.runtime.lane.open_commit import Bundle
+from millwheel.runtime.lane.open_commit import OpenCommit
 from millwheel.store.port import Commit
 from millwheel.testing import (
     advance,
@@ -143,7 +143,7 @@ async def test_each_cell_promises_no_more_than_it_says(name: str, check: Check) 
 def forget_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records are not noted as seen."""
 
-    def unseen(engine: Engine, bundle: Bundle) -> Commit:
+    def unseen(engine: Engine, bundle: OpenCommit) -> Commit:
         commit = commits.put_together(engine, bundle)
         commit.seen.clear()
         return commit
@@ -182,7 +182,9 @@ def forget_unacknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def nothing(self: Any, interval: Any, log: Any) -> None: ...
 
-    monkeypatch.setattr("millwheel.runtime.ownership.owned_intervals.Holdings._send_again", nothing)
+    monkeypatch.setattr(
+        "millwheel.runtime.ownership.owned_intervals.OwnedIntervals._send_again", nothing
+    )
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from millwheel.runtime.interval.sent_log import SentLog
 from millwheel.runtime.network.courier import Remote
 from millwheel.runtime.network.frames import Report, decode
 from millwheel.runtime.ownership.balancer import Balancer
-from millwheel.runtime.ownership.claiming import Placing
+from millwheel.runtime.ownership.claiming import Claiming
 from millwheel.runtime.process.tasks import end
 from millwheel.store.port import Commit
 from millwheel.testing.ether import FAIR, Fate, Weather
@@ -258,7 +258,7 @@ async def test_who_hands_over_what_is_let_go_of_meanwhile_does_not_wait_for_ever
     await cluster.go(lambda: engine.processed > 20)
     await end([task for task in engine._tasks if task.get_name() == "placing"])
     stuck = next(i for i in engine.intervals if i.step.name == "recount")
-    lose = engine.holdings.lose
+    lose = engine.owned.lose
     changes: list[asyncio.Task[None]] = []
 
     async def lose_later(interval: Interval) -> None:
@@ -271,7 +271,7 @@ async def test_who_hands_over_what_is_let_go_of_meanwhile_does_not_wait_for_ever
             assert stuck.leaving
         await lose(interval)
 
-    engine.holdings.lose = lose_later  # type: ignore[method-assign]
+    engine.owned.lose = lose_later  # type: ignore[method-assign]
     await cluster.pass_time(engine.let_go_of_all())
     (change,) = changes
     await cluster.go(change.done, turns=500)
@@ -320,7 +320,7 @@ async def test_what_a_claim_sends_again_wakes_its_readers() -> None:
         await cluster.pass_time(asyncio.sleep(0.1))
     (sender,) = (i for i in engine.intervals if i.step.name == "tally")
     await cluster.go(lambda: all(log.drained for log in sender.logs), turns=5_000)
-    engine.attend(lambda it: Placing(it, Balancer(it)), "placing")
+    engine.attend(lambda it: Claiming(it, Balancer(it)), "placing")
     await cluster.go(cluster.finished)
     check(cluster, values)
 
@@ -398,7 +398,7 @@ async def test_what_was_not_sent_yet_is_sent_to_who_refused_what_was() -> None:
     moving = asyncio.ensure_future(move(recount, first, second))
     await cluster.go(lambda: gate.reached and not tally.may_send())
     await cluster.pass_time(look(first))
-    (remote,) = (r for r in first.neighbours.remotes() if r.step is recount.step)
+    (remote,) = (r for r in first.remotes.remotes() if r.step is recount.step)
     await cluster.go(lambda: remote.refused_by == second.worker)
 
     def fail_once(commit: Commit) -> None:
@@ -467,26 +467,26 @@ async def test_who_starts_over_leaves_alone_what_is_being_released(done: bool) -
 
 
 async def look(engine: Engine) -> None:
-    await engine.neighbours.look_around()
+    await engine.remotes.look_around()
 
 
 async def move(interval: Interval, engine: Engine, other: Engine) -> None:
     """Hand an interval over, without anybody's wishes."""
-    assert await engine.holdings.give_up(interval)
-    placement = await other.neighbours.look_around()
+    assert await engine.owned.give_up(interval)
+    placement = await other.remotes.look_around()
     (row,) = (row for row in placement.intervals if row.id == interval.id)
-    await other.holdings.take([row.id], {row.id: row.sequencer})
+    await other.owned.take([row.id], {row.id: row.sequencer})
     await look(engine)
 
 
 async def give_up(engine: Engine, interval: Interval) -> None:
-    await engine.holdings.give_up(interval)
+    await engine.owned.give_up(interval)
 
 
 async def take(engine: Engine, interval: int, sequencer: int) -> None:
     with contextlib.suppress(KeyError):
-        await engine.holdings.take([interval], {interval: sequencer})
-    engine.neighbours.look_up()
+        await engine.owned.take([interval], {interval: sequencer})
+    engine.remotes.look_up()
 
 
 def test_a_log_that_is_taken_over_is_not_drained_before_it_was_sent_again() -> None:
@@ -553,4 +553,4 @@ async def test_what_is_given_up_while_everything_is_let_go_of_is_gone_once() -> 
 
 
 async def hand_over(engine: Engine, interval: Interval) -> None:
-    assert await engine.holdings.give_up(interval)
+    assert await engine.owned.give_up(interval)

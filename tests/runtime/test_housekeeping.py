@@ -221,7 +221,7 @@ async def test_an_interval_is_folded_by_one_at_a_time() -> None:
     gate = folds.gates[interval.id] = Gate()
     await cluster.go(lambda: gate.reached)
     await end([task for task in engine._tasks if task.get_name() == "placing"])
-    giving = asyncio.ensure_future(engine.holdings.give_up(interval))
+    giving = asyncio.ensure_future(engine.owned.give_up(interval))
     ends = cluster.clock.monotonic() + 3 * SHARED.lease_seconds
     await cluster.go(lambda: cluster.clock.monotonic() > ends)
     assert not giving.done()
@@ -246,7 +246,7 @@ async def test_what_was_let_go_of_while_another_was_folded_is_folded_no_more() -
     gate = folds.gates[folded.id] = Gate()
     await cluster.go(lambda: gate.reached and waits.changed_since_fold)
     await end([task for task in engine._tasks if task.get_name() == "placing"])
-    await cluster.pass_time(engine.holdings.lose(waits))
+    await cluster.pass_time(engine.owned.lose(waits))
     folds.asked.clear()
     gate.open()
     ends = cluster.clock.monotonic() + 5
@@ -272,7 +272,7 @@ async def test_a_fold_that_ends_after_its_lane_started_over_changes_nothing_here
     world.store.fold = answer_late  # type: ignore[method-assign]
     folding = asyncio.ensure_future(engine.folding.fold(interval))
     await world.until(lambda: gate.reached)
-    await engine.holdings.restore([interval])
+    await engine.owned.restore([interval])
     assert interval.changed_since_fold == 0
     assert interval.folded == interval.durable_n
     for number in range(5, 8):

@@ -42,7 +42,7 @@ from millwheel.errors import (
 from millwheel.model import SLOTS
 from millwheel.placement import IntervalLoad, split_at
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.interval.broadcast_tables import SharedTables
+from millwheel.runtime.interval.broadcast_tables import BroadcastTables
 from millwheel.runtime.interval.routing import SpreadReader, Step
 from millwheel.runtime.ownership import balancer, trial
 from millwheel.runtime.ownership.deploying import node_deploy
@@ -351,7 +351,7 @@ async def test_on_several_workers_what_is_made_here_is_read_here() -> None:
     for _ in range(2):
         await cluster.join()
     reader = next(id_ for id_, s in cluster.engines[0].steps.items() if s.name == "second")
-    await cluster.go(lambda: all(len(e.holdings.of(reader)) == 1 for e in cluster.alive))
+    await cluster.go(lambda: all(len(e.owned.of(reader)) == 1 for e in cluster.alive))
     await cluster.commit(20)  # with what was decided before
     here: Counter[bool] = Counter()
 
@@ -359,7 +359,7 @@ async def test_on_several_workers_what_is_made_here_is_read_here() -> None:
         holders = {i.log.id: engine for engine in cluster.alive for i in engine.intervals}
         for production in commit.productions:
             if production.receiver == reader:
-                (interval,) = holders[production.log].holdings.of(reader)
+                (interval,) = holders[production.log].owned.of(reader)
                 low, high = interval.slots
                 here[low <= production.slot < high] += 1
 
@@ -872,7 +872,7 @@ async def _cut_between_cells(name: str, store: Any) -> None:
 
 def test_an_interval_that_cuts_a_cell_apart_is_never_worked_on() -> None:
     with pytest.raises(InvariantBroken, match="apart"):
-        SharedTables(None, (0, 100), 64, guarded=False)  # type: ignore[arg-type]
+        BroadcastTables(None, (0, 100), 64, guarded=False)  # type: ignore[arg-type]
 
 
 @given(

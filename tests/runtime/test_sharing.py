@@ -20,7 +20,7 @@ from millwheel.runtime.engine import Engine
 from millwheel.runtime.network.handshake import Identity, Secret
 from millwheel.runtime.network.links import Links
 from millwheel.runtime.ownership.balancer import Balancer
-from millwheel.runtime.ownership.claiming import LeaseGuard, Placing
+from millwheel.runtime.ownership.claiming import Claiming, LeaseGuard
 from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.store.port import MergeWish, PlacedInterval, SplitWish, Wish
 from millwheel.testing.ether import SECRET, Ether, Weather
@@ -101,7 +101,7 @@ class Cluster(World):
         self.engines.append(engine)
         self.alive.append(engine)
         await engine.start()
-        engine.attend(lambda it: Placing(it, Balancer(it)), "placing")
+        engine.attend(lambda it: Claiming(it, Balancer(it)), "placing")
         engine.attend(LeaseGuard, "lease guard")
         return engine
 

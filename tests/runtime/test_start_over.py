@@ -15,7 +15,7 @@ from millwheel import Record
 from millwheel.errors import Fenced, StoreUnavailable
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.process.observer import Observer
+from millwheel.runtime.interval.observer import Observer
 from millwheel.store.port import Commit
 from tests.runtime.test_bundles import Outside, outward
 from tests.runtime.test_sharing import Cluster, counting, many
@@ -237,7 +237,7 @@ async def test_a_bundle_that_is_stored_keeps_its_number_and_the_next_one_is_abov
     saved: list[Any] = []
 
     def durable(commit: Commit) -> None:
-        """Bundle 1 is closed; what comes after that is lost when bundle 2 has been delivered."""
+        """OpenCommit 1 is closed; what comes after that is lost when bundle 2 has been delivered."""
         if not saved and outside.calls == [] and any(_bundles_in(commit)):
             saved.append(world.store.saved())
         elif len(saved) == 1 and len(outside.calls) == 2:

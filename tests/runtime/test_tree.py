@@ -87,7 +87,7 @@ def stretch(
 
 def pending(world: World) -> int:
     """Roots that the newest engine tracks."""
-    return len(world.engines[-1].stretches.roots)
+    return len(world.engines[-1].trees.roots)
 
 
 def replays(world: World) -> int:
@@ -463,7 +463,7 @@ async def test_what_is_made_again_is_made_of_the_value_that_came() -> None:
 async def test_a_report_that_is_lost_costs_a_replay_and_nothing_else() -> None:
     world = World(stretch(VALUES, depth=2))
     engine = await world.start()
-    tell, told = engine.stretches.tell, 0
+    tell, told = engine.trees.tell, 0
 
     def some(token: int, xor: int) -> None:
         nonlocal told
@@ -471,7 +471,7 @@ async def test_a_report_that_is_lost_costs_a_replay_and_nothing_else() -> None:
         if not xor or told % 5:
             tell(token, xor)
 
-    engine.stretches.tell = some  # type: ignore[method-assign]
+    engine.trees.tell = some  # type: ignore[method-assign]
     await world.finish(engine)
     assert_once(world, VALUES)
     assert replays(world) >= 5
@@ -671,7 +671,7 @@ async def test_who_waits_for_room_in_a_queue_goes_on_when_its_interval_leaves() 
 
 
 async def hand_over(engine: Engine, interval: Interval) -> None:
-    assert await engine.holdings.give_up(interval)
+    assert await engine.owned.give_up(interval)
 
 
 @pytest.mark.parametrize("leaf", "abf")
@@ -732,17 +732,17 @@ async def test_reports_of_an_attempt_before_count_for_nothing() -> None:
     world = World(stretch(VALUES[:1], depth=2, replay_after=1.0))
     engine = await world.start()
     held: list[tuple[int, int]] = []
-    tell = engine.stretches.tell
-    engine.stretches.tell = lambda token, xor: held.append((token, xor))  # type: ignore[method-assign]
+    tell = engine.trees.tell
+    engine.trees.tell = lambda token, xor: held.append((token, xor))  # type: ignore[method-assign]
     await world.until(lambda: replays(world) == 1 and pending(world) == 1, tick=0.01)
     gate = Gate()
     world.on_try = lambda commit: gate.wait() if commit.rows else None
     old = {token for token, _ in held}
-    (now,) = engine.stretches.roots._roots
+    (now,) = engine.trees.roots._roots
     assert now not in old
     for report in held:
         tell(*report)
-    engine.stretches.tell = tell  # type: ignore[method-assign]
+    engine.trees.tell = tell  # type: ignore[method-assign]
     held.clear()
     await world.turns(3)
     assert pending(world) == 1
@@ -1086,7 +1086,7 @@ async def come_and_go(seed: int, acts: int = 4) -> None:
     await cluster.go(cluster.finished)
     check_once(cluster, values)
     for engine in list(cluster.alive):
-        assert len(engine.stretches.roots) == 0
+        assert len(engine.trees.roots) == 0
         await cluster.leave(engine)
     assert cluster.store.pending_productions() == []
 
@@ -1219,9 +1219,9 @@ async def test_two_who_take_each_other_for_an_owner_do_not_send_to_and_fro() -> 
         return await claim(*arguments, **options)
 
     cluster.store.claim = wait_and_claim  # type: ignore[method-assign]
-    await cluster.pass_time(second.holdings.give_up(interval))  # type: ignore[arg-type]
+    await cluster.pass_time(second.owned.give_up(interval))  # type: ignore[arg-type]
     for engine, other in ((first, second), (second, first)):
-        (remote,) = [r for r in engine.neighbours.remotes() if r.id == interval.id]
+        (remote,) = [r for r in engine.remotes.remotes() if r.id == interval.id]
         remote.belongs_to(other.worker, interval.sequencer + 1)
     sent = 0
 

@@ -26,7 +26,7 @@ from millwheel.runtime.network.handshake import Identity
 from millwheel.runtime.network.links import Links
 from millwheel.runtime.network.wire_stream import Due, Outgoing
 from millwheel.runtime.ownership.balancer import Balancer
-from millwheel.runtime.ownership.claiming import Decide, LeaseGuard, Placing
+from millwheel.runtime.ownership.claiming import Claiming, Decide, LeaseGuard
 from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.services.worker import Worker
 from millwheel.store.administration import remove_computations
@@ -242,7 +242,7 @@ class Rolling(Cluster):
         self.engines.append(engine)
         await engine.start()
         self.alive.append(engine)
-        engine.attend(lambda it: Placing(it, decide(it)), "placing")
+        engine.attend(lambda it: Claiming(it, decide(it)), "placing")
         engine.attend(LeaseGuard, "lease guard")
         return engine
 
@@ -488,7 +488,7 @@ async def test_what_old_code_cannot_read_waits_at_its_sender(
     assert refused["too new"] < 40, "it is asked again and again"
     waiting = [
         (remote, log, stream)
-        for remote in new.neighbours.remotes()
+        for remote in new.remotes.remotes()
         if remote.step.name == "recount"
         for log, stream in remote.streams.items()
         if stream.unacked
@@ -541,14 +541,14 @@ async def test_a_computation_is_added_while_workers_that_do_not_know_it_go_on() 
     new = await cluster.start_worker(grown(values))
     extra = next(step for step in new.steps.values() if step.name == "extra")
     tally = next(step for step in new.steps.values() if step.name == "tally")
-    await cluster.go(lambda: new.holdings.of(extra.id))
+    await cluster.go(lambda: new.owned.of(extra.id))
     until = cluster.clock.monotonic() + LONG_SECONDS
 
     def promise_kept() -> bool:
         """Nobody promises for the new one what those who send to it have not (I5)."""
         assert all(
-            interval.durable <= new.promises.watermarks.least(tally.id)
-            for interval in new.holdings.of(extra.id)
+            interval.durable <= new.publisher.watermarks.least(tally.id)
+            for interval in new.owned.of(extra.id)
         )
         return cluster.clock.monotonic() > until
 

@@ -936,7 +936,7 @@ async def test_at_most_once_when_a_link_breaks_with_the_acknowledgements() -> No
     unacked = {
         remote.step.name: len(stream.unacked)
         for engine in workers
-        for remote in engine.neighbours.remotes()
+        for remote in engine.remotes.remotes()
         for stream in remote.streams.values()
     }
     assert unacked.keys() & {"halve", "tally"}, unacked
@@ -962,7 +962,7 @@ async def test_at_most_once_is_not_sent_again_when_its_interval_is_cut() -> None
     tally = next(id_ for id_, step in sender.steps.items() if step.name == "tally")
 
     def of_tally() -> list[Remote]:
-        return [r for r in sender.neighbours.remotes() if r.step.id == tally and r.owner]
+        return [r for r in sender.remotes.remotes() if r.step.id == tally and r.owner]
 
     await cluster.go(of_tally)
     cluster.ether.weather = late

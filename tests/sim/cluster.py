@@ -374,7 +374,7 @@ class Cluster:
                     f"{len(i.intake)} busy {len(i.backlog)} leaving {i.leaving} dirty {i.dirty} "
                     f"logs {logs}"
                 )
-            for r in engine.neighbours.remotes():
+            for r in engine.remotes.remotes():
                 streams = {log: (s.begun, s.last, len(s.unacked)) for log, s in r.streams.items()}
                 lines.append(f"  remote {r.step.name} {r.slots} id {r.id} of {r.owner} {streams}")
         return "\n".join(lines) + "\n" + self.monitor.ledger.describe()

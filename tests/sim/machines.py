@@ -15,7 +15,7 @@ from millwheel.runtime.network.frames import Frame
 from millwheel.runtime.network.handshake import Identity
 from millwheel.runtime.network.links import Links
 from millwheel.runtime.ownership.balancer import Balancer
-from millwheel.runtime.ownership.claiming import LeaseGuard, Placing
+from millwheel.runtime.ownership.claiming import Claiming, LeaseGuard
 from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.services.hosting import unless
 from millwheel.store.port import Store
@@ -113,7 +113,7 @@ class Worker:
         engine = self.engine
         try:
             if await unless(self._stop, engine.start()):
-                engine.attend(lambda it: Placing(it, Balancer(it)), "placing")
+                engine.attend(lambda it: Claiming(it, Balancer(it)), "placing")
                 engine.attend(LeaseGuard, "lease guard")
                 await engine.run(self._stop, until_done=False)
         finally:

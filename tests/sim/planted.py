@@ -22,10 +22,10 @@ from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.sent_log import SentLog
 from millwheel.runtime.lane import commit_builder as commits
 from millwheel.runtime.lane import lane
-from millwheel.runtime.lane.open_commit import Bundle
+from millwheel.runtime.lane.open_commit import OpenCommit
 from millwheel.runtime.lane.recovery import Recovery
 from millwheel.runtime.network import wire_stream as delivery
-from millwheel.runtime.network.handshake import Greeting
+from millwheel.runtime.network.handshake import Handshake
 from millwheel.runtime.network.links import Links
 from millwheel.runtime.ownership import owned_intervals as holdings
 from millwheel.runtime.source.injector import Injector
@@ -84,7 +84,7 @@ def _ack_before_commit() -> list[Patch]:
     """Senders are told before the commit is durable (I1)."""
     put_together = commits.put_together
 
-    def and_tell(engine: Any, bundle: Bundle) -> Commit:
+    def and_tell(engine: Any, bundle: OpenCommit) -> Commit:
         commit = put_together(engine, bundle)
         engine.acknowledge([item for _, item in bundle.items() if isinstance(item, Delivery)])
         return commit
@@ -130,7 +130,7 @@ def _later_over_failed() -> list[Patch]:
     """A failed bundle is dropped, and the lane goes on with the next one (I12)."""
     recover = Recovery.recover
 
-    async def go_on(self: Recovery, failed: Bundle, error: Exception) -> None:
+    async def go_on(self: Recovery, failed: OpenCommit, error: Exception) -> None:
         if not isinstance(error, StoreUnavailable):
             await recover(self, failed, error)
             return
@@ -243,9 +243,9 @@ def _gap_ignored() -> list[Patch]:
 
 def _no_wake_for_what_is_sent_again() -> list[Patch]:
     """What a claim sends again is put to its readers, and the lane is not woken (I8)."""
-    send_again = holdings.Holdings._send_again
+    send_again = holdings.OwnedIntervals._send_again
 
-    async def quietly(self: holdings.Holdings, interval: Interval, log: SentLog) -> None:
+    async def quietly(self: holdings.OwnedIntervals, interval: Interval, log: SentLog) -> None:
         engine = self._engine
 
         def put(deliveries: Iterable[Delivery[Any]]) -> None:
@@ -257,7 +257,7 @@ def _no_wake_for_what_is_sent_again() -> list[Patch]:
         )
         await send_again(SimpleNamespace(_engine=without), interval, log)  # type: ignore[arg-type]
 
-    return [(holdings.Holdings, "_send_again", quietly)]
+    return [(holdings.OwnedIntervals, "_send_again", quietly)]
 
 
 def _no_credit_for_who_waits() -> list[Patch]:
@@ -288,7 +288,7 @@ def _what_was_sent_survives() -> list[Patch]:
     """A worker that starts over keeps its links, and hears those who have not (I16)."""
     return [
         (Links, "hang_up", lambda self: self._outgoing.clear()),
-        (Greeting, "_check", lambda self, hello: None),
+        (Handshake, "_check", lambda self, hello: None),
     ]
 
 

@@ -409,7 +409,7 @@ async def test_who_reads_a_source_that_was_his_tells_who_has_it_now(
     await cluster.pass_time(take_from_him(taker, lost.id))
     durable = len(cluster.commits)
     await cluster.go(lambda: len(cluster.commits) > durable + 5)
-    assert loser.holdings.knows(lost.id), "he has not found out"
+    assert loser.owned.knows(lost.id), "he has not found out"
     wire.release()
     await cluster.go(cluster.finished)
     check(cluster, values)
@@ -419,7 +419,7 @@ async def test_who_reads_a_source_that_was_his_tells_who_has_it_now(
 
 async def take_from_him(taker: Engine, interval_id: int) -> None:
     """Claim an interval whoever holds it, and keep it."""
-    assert await taker.holdings.take([interval_id])
+    assert await taker.owned.take([interval_id])
     placement = await taker.store.read_placement()
     (row,) = (row for row in placement.intervals if row.id == interval_id)
     await taker.store.wish([Wish(row.id, row.sequencer, taker.worker, "stolen", pinned=True)])

@@ -22,7 +22,7 @@ def told(engine: Engine) -> str:
             f"  {i.name} id {i.id} input {i.input_watermark} stored {i.durable} intake "
             f"{len(i.intake)} leaving {i.leaving} dirty {i.dirty} logs {logs}"
         )
-    for r in engine.neighbours.remotes():
+    for r in engine.remotes.remotes():
         streams = {
             log: (s.begun, s.last, len(s.unacked), len(s._unsent), s.held, s.halted)
             for log, s in r.streams.items()

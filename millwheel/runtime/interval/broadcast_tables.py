@@ -72,7 +72,7 @@ class Table(KeyState):
         self._snapshot = snapshot
 
 
-class SharedTables:
+class BroadcastTables:
     """The tables of an interval's cells.
 
     Args:

@@ -25,7 +25,7 @@ from millwheel.codec import decode_key
 from millwheel.context import BLOOM_MAYBES, DUPLICATES_DROPPED, REPLAYS, WEAK_CHANGED, TimerIdentity
 from millwheel.errors import InvariantBroken
 from millwheel.model import MAX_TIME, MIN_TIME, Delivery, Firing, Key, Timer
-from millwheel.runtime.interval.broadcast_tables import SharedTables
+from millwheel.runtime.interval.broadcast_tables import BroadcastTables
 from millwheel.runtime.interval.dedup import Dedup
 from millwheel.runtime.interval.key_state import KeyState, StateCache
 from millwheel.runtime.interval.part_files import PartFile
@@ -126,7 +126,7 @@ class Interval:
         """It is finished, and nothing more is stored either: what is acknowledged or promised from now
         on its next owner finds out anew."""
         self.states: StateCache = None  # type: ignore[assignment]
-        self.tables: SharedTables | None = None
+        self.tables: BroadcastTables | None = None
         """What its keys share, if its computation reads anything by broadcast."""
         self.state_of: Callable[[Key, bytes, int], KeyState]
         """The state of a key, or of a cell, loaded or not."""
@@ -249,7 +249,7 @@ class Interval:
             )
 
     def attach(
-        self, states: StateCache, tables: SharedTables | None, dedup: Dedup, claim: Claim
+        self, states: StateCache, tables: BroadcastTables | None, dedup: Dedup, claim: Claim
     ) -> None:
         """Take the parts that need the store, and the tail of the state."""
         self.states = states

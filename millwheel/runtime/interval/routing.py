@@ -16,7 +16,7 @@ from millwheel.context import Effects, StateCell
 from millwheel.errors import UserCodeError
 from millwheel.graph import Node, Reading
 from millwheel.model import NAME_BYTES, SLOTS, Delivery, Key
-from millwheel.runtime.modes.weak_ids import NO_RUN, Lineage, id_at
+from millwheel.runtime.interval.weak_ids import NO_RUN, Lineage, id_at
 from millwheel.sinks import Console, JsonLinesFiles, SinkUse, Table
 from millwheel.streams import Broadcast, Stream
 

@@ -16,7 +16,7 @@ from millwheel.context import PROCESSED
 from millwheel.model import MAX_TIME, Delivery, record_id
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.routing import NOBODY
-from millwheel.runtime.lane.open_commit import Bundle, IntervalWork
+from millwheel.runtime.lane.open_commit import IntervalWork, OpenCommit
 from millwheel.runtime.modes.batches import Bundling
 from millwheel.store.port import Commit, IntervalCommit, TimerChange
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from millwheel.runtime.engine import Engine
 
 
-def put_together(engine: Engine, bundle: Bundle) -> Commit:
+def put_together(engine: Engine, bundle: OpenCommit) -> Commit:
     """Number everything, and promise what may be promised with it."""
     stamp = engine.stamps.next()
     commit = Commit(stamp, engine.buckets.of_stamp(stamp).id)

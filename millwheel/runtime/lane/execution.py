@@ -25,10 +25,10 @@ from millwheel.runtime.interval.broadcast_tables import Table
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.key_state import KeyState
 from millwheel.runtime.interval.map_entries import Change
-from millwheel.runtime.lane.late_use import LateUses
+from millwheel.runtime.interval.weak_ids import Lineage
 from millwheel.runtime.lane.open_commit import Item
 from millwheel.runtime.lane.user_code import Process, context_of, process_of
-from millwheel.runtime.modes.weak_ids import Lineage
+from millwheel.runtime.process.late_use import LateUses
 from millwheel.runtime.process.tasks import in_own_task, is_ours, raise_ours
 from millwheel.store.port import DeadLetter
 

@@ -29,7 +29,7 @@ from millwheel.runtime.interval.key_state import KeyState
 from millwheel.runtime.interval.map_entries import Change
 from millwheel.runtime.lane.commit_builder import put_together
 from millwheel.runtime.lane.execution import Execution, Group
-from millwheel.runtime.lane.open_commit import Bundle, Item
+from millwheel.runtime.lane.open_commit import Item, OpenCommit
 from millwheel.runtime.lane.recovery import PASSING, Recovery
 from millwheel.runtime.modes.batch_execution import run_bundle
 from millwheel.runtime.modes.batches import Bundling
@@ -73,10 +73,10 @@ class Lane:
         self.wake = asyncio.Event()
         """There may be something to run: records, due timers, credits, room in the bundle."""
         self._commit_wanted = asyncio.Event()
-        self._open = Bundle()
+        self._open = OpenCommit()
         self._decided_bytes = 0
         """Of effects that went into bundles or, of weak code, on their way, since the lane began."""
-        self._alone: deque[Bundle] = deque()
+        self._alone: deque[OpenCommit] = deque()
         """What was refused in company: each in a commit of its own."""
         self._committing = False
         self._on_the_wire: Container[Interval] = ()
@@ -173,7 +173,7 @@ class Lane:
 
     def drop_open(self) -> None:
         """What is finished and not committed is not wanted any more."""
-        self._open = Bundle()
+        self._open = OpenCommit()
         self._alone.clear()
 
     def run_on(self) -> None:
@@ -610,7 +610,7 @@ class Lane:
         inputs = [item for item in items if type(item) is Delivery]
         if interval.entry is not None:
             if not noted and may_pass_on(caused):
-                engine.stretches.pass_on(interval, inputs, caused)
+                engine.trees.pass_on(interval, inputs, caused)
                 return False
             noted = True  # what came of them takes the way of the chain
             interval.entry.noted(item.id for item in inputs)
@@ -674,7 +674,7 @@ class Lane:
         bundling.delivered()
         bundle = self._open
         if bundling.refusal is not None:
-            bundle = Bundle()
+            bundle = OpenCommit()
             self._alone.append(bundle)
         work = bundle.work(interval)
         work.delivers = True
@@ -750,7 +750,7 @@ class Lane:
         if not engine.buckets.covers(max(engine.stamps.now(), engine.stamps.last + 1)):
             await engine.patiently(engine.buckets.ensure_current)
 
-    def _close_bundle(self) -> Bundle | None:
+    def _close_bundle(self) -> OpenCommit | None:
         """The open bundle with everything else that is to be stored; None: nothing is."""
         if self._alone:
             self._commit_wanted.set()  # for what else there is
@@ -761,7 +761,7 @@ class Lane:
                 bundle.work(interval)
         if not bundle.works:
             return None
-        self._open = Bundle()
+        self._open = OpenCommit()
         self.wake.set()
         return bundle
 
@@ -772,7 +772,7 @@ class Lane:
         if bundle is not None:
             await self._commit(bundle)
 
-    async def _commit(self, bundle: Bundle) -> None:
+    async def _commit(self, bundle: OpenCommit) -> None:
         self._recovery.commit_begins()
         commit = put_together(self._engine, bundle)
         for interval, work in bundle.works.items():
@@ -786,7 +786,7 @@ class Lane:
         self._recovery.commit_durable(bundle)
         self._settle(bundle, commit)
 
-    def _settle(self, bundle: Bundle, commit: Commit) -> None:
+    def _settle(self, bundle: OpenCommit, commit: Commit) -> None:
         """The commit is durable: acknowledge upstream, send downstream, tell the watermark."""
         engine = self._engine
         works, productions = bundle.works, commit.productions
@@ -817,9 +817,9 @@ class Lane:
         if commit.dead_letters:
             engine.letters.add(commit.dead_letters)
         for interval, work in works.items():
-            engine.promises.stored(interval, work.low_watermark)
+            engine.publisher.stored(interval, work.low_watermark)
             for percentile, watermark in work.percentiles.items():
-                engine.promises.percentile_stored(interval, percentile, watermark)
+                engine.publisher.percentile_stored(interval, percentile, watermark)
         engine.shrink(self.intervals)
 
 

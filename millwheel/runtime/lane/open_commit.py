@@ -42,7 +42,7 @@ class IntervalWork:
         """It carries what the delivery of a numbered bundle has left; its items are the members."""
 
 
-class Bundle:
+class OpenCommit:
     """Finished work of one lane that waits for its commit."""
 
     __slots__ = ("fleeting", "works")

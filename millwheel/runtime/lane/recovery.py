@@ -25,7 +25,7 @@ from millwheel.errors import (
 from millwheel.model import Delivery
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.lane.execution import give_up
-from millwheel.runtime.lane.open_commit import Bundle, Item
+from millwheel.runtime.lane.open_commit import Item, OpenCommit
 
 if TYPE_CHECKING:
     from millwheel.runtime.engine import Engine
@@ -83,13 +83,13 @@ class Recovery:
         """A commit is about to be tried."""
         self._commit_began = self._engine.clock.monotonic()
 
-    def commit_durable(self, bundle: Bundle) -> None:
+    def commit_durable(self, bundle: OpenCommit) -> None:
         """It went well: if any of it fails again, that is another outage."""
         if self._failing:
             for name in (*names_of(bundle), *(interval.id for interval in bundle.works)):
                 self._failing.pop(name, None)
 
-    async def recover(self, failed: Bundle, error: Exception) -> None:
+    async def recover(self, failed: OpenCommit, error: Exception) -> None:
         """Drop the failed bundle and everything after it, and start from what is durable."""
         engine = self._engine
         engine.log.warning("commit_failed", error=str(error))
@@ -205,16 +205,16 @@ class Recovery:
         engine = self._engine
         intervals = list(self._lane.intervals)  # who comes later has nothing to start over from
         for interval in intervals:
-            engine.stretches.forget(interval)
+            engine.trees.forget(interval)
             interval.requeue(apart)
         await self._reconnect()
-        await engine.holdings.restore(intervals)
+        await engine.owned.restore(intervals)
         engine.acknowledge(given_up)
         for interval, item in suspects:
             if isinstance(item, Delivery):
                 interval.step.renew(item)
                 if interval not in self._lane.intervals:
-                    engine.holdings.send_on(interval.step, [item])
+                    engine.owned.send_on(interval.step, [item])
         self._recovered_at = engine.clock.monotonic()
 
     def _still_here(self, suspects: list[Suspect]) -> list[Suspect]:
@@ -348,7 +348,7 @@ class Recovery:
         await self._lane.commit_open()
 
 
-def names_of(bundle: Bundle) -> list[Name]:
+def names_of(bundle: OpenCommit) -> list[Name]:
     """What tells everything in a bundle from all else, whatever else is committed with it."""
     found: list[Name] = []
     for interval, work in bundle.works.items():

@@ -16,7 +16,7 @@ from millwheel.context import (
 )
 from millwheel.model import Record
 from millwheel.runtime.interval.routing import Step
-from millwheel.runtime.repetition import Repetition
+from millwheel.testing.determinism import Determinism
 
 Process = Callable[[Record[Any], Context[Any, Any]], Awaitable[None]]
 
@@ -48,7 +48,7 @@ def process_of(step: Step, effects: Effects, *, run_twice: bool) -> Process:
     if step.node.at_most_once and step.node.shown_names:
         process = _under_their_names(process, step.node.shown_names)
     if run_twice and step.node.is_weak:
-        process = Repetition(step, process, context_of, effects).process
+        process = Determinism(step, process, context_of, effects).process
     return process
 
 

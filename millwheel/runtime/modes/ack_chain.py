@@ -4,7 +4,7 @@ An input of a weak computation is acknowledged upstream when everything that cam
 acknowledged downstream: the ACKs of a chain of weak computations run back through it hop by hop,
 and nothing is written on the way. Until then the input is in flight here, un-ACKed at its sender,
 who sends it again if this interval starts over; what it produces then has the ids that it had, and
-is dropped where it has arrived (`millwheel.runtime.modes.weak_ids`). ::
+is dropped where it has arrived (`millwheel.runtime.interval.weak_ids`). ::
 
     sent ──all have arrived──▶ landed: acknowledged upstream; nothing of it was ever stored
       │

@@ -16,8 +16,8 @@ from millwheel.errors import InvariantBroken, UserCodeError
 from millwheel.model import Delivery, Key
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.lane.execution import dead_letter
-from millwheel.runtime.lane.late_use import LateUses
 from millwheel.runtime.modes.batches import Bundling
+from millwheel.runtime.process.late_use import LateUses
 from millwheel.runtime.process.tasks import in_own_task, is_ours, raise_ours
 
 

@@ -1,4 +1,4 @@
-"""Stretches of tree computations: passes on, reports, and replays what is lost (decision 32).
+"""TreeAcks of tree computations: passes on, reports, and replays what is lost (decision 32).
 
 A delivery in a stretch has ``log = -token`` and ``seq = edge``. It is in nobody's log: who sends it
 forgets it. A tree computation that has run one says so at once, with the edges of what it passed
@@ -37,7 +37,7 @@ REPORTS_PER_PATIENCE = 4
 SHORTEST_PERIOD_SECONDS = 0.01
 
 
-class Stretches(Service):
+class TreeAcks(Service):
     """A worker's part in all stretches."""
 
     def __init__(self, engine: Engine) -> None:
@@ -196,13 +196,13 @@ class Stretches(Service):
         """The logs of deliveries of stretches that are here, acknowledged by nobody."""
         engine = self._engine
         for receiver in self._receivers:
-            for interval in engine.holdings.of(receiver):
+            for interval in engine.owned.of(receiver):
                 yield from (d.log for d in interval.intake if d.log < 0)
                 yield from (d.log for d in interval.dedup.held() if d.log < 0)
         for item in engine.lane.sorting:
             if type(item) is Delivery and item.log < 0:
                 yield item.log
-        for remote in engine.neighbours.remotes():
+        for remote in engine.remotes.remotes():
             yield from (d.log for d in remote.loose)
 
     def _replay(self) -> None:

@@ -37,7 +37,7 @@ from millwheel.runtime.network.frames import (
     encode,
     named,
 )
-from millwheel.runtime.network.handshake import Greeting
+from millwheel.runtime.network.handshake import Handshake
 from millwheel.runtime.network.ports import Limits, Visitor
 
 Kind = Literal[
@@ -106,7 +106,7 @@ class Connection(Visitor):
     def __init__(
         self,
         owner: Owner,
-        greeting: Greeting,
+        greeting: Handshake,
         clock: Clock,
         limits: Limits,
         remote: str = "nowhere",

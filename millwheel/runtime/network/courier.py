@@ -14,7 +14,7 @@ What comes over a link is believed of the owner of what it speaks of (I18, `mill
   answered as if it had just asked, so that it sends again at once;
 * `Acknowledge`, `Progress`, `Gap`, `NotMine` and `TooNew` of the worker that a stream is sent to and
   that owns the receiving interval, about what was sent to it and is un-ACKed;
-* `Report` as `Neighbours.hear` says;
+* `Report` as `RemoteIntervals.hear` says;
 * `Loose` and `RootReport` of any worker of the pipeline, since they may come by a third one: they
   name a computation that reads the stream, and a token that is known.
 
@@ -239,7 +239,7 @@ class Courier:
         if not link.outgoing:
             return
         self._down_since.pop(link.peer, None)
-        for remote in self._engine.neighbours.remotes():
+        for remote in self._engine.remotes.remotes():
             if remote.owner == link.peer:
                 remote.begin()
         for report in _reports(self._engine.intervals):
@@ -250,7 +250,7 @@ class Courier:
         self._held_up.pop(link, None)
         self._doubted.pop(link, None)
         if not link.outgoing:
-            self._engine.neighbours.trust.forget(link.peer)
+            self._engine.remotes.trust.forget(link.peer)
         if self._links.get(link.peer) is link:
             self._down_since[link.peer] = self._engine.clock.monotonic()
         for log in [log for log, source in self._sources.items() if source is link]:
@@ -258,7 +258,7 @@ class Courier:
 
     def link_refused(self, link: Link) -> None:
         """Perhaps this worker knows an earlier incarnation of the server: look at the store."""
-        self._engine.neighbours.look_up()
+        self._engine.remotes.look_up()
 
     def link_drained(self, link: Link) -> None:
         """What had to wait can go on."""
@@ -299,7 +299,7 @@ class Courier:
         """Say again what may have been lost on the way, ask how far those are who say nothing; called
         every now and then."""
         now = self._engine.clock.monotonic()
-        for remote in self._engine.neighbours.remotes():
+        for remote in self._engine.remotes.remotes():
             link = self._links.get(remote.owner or "")
             if link is None or not link.up:
                 continue
@@ -462,7 +462,7 @@ class Courier:
             case Progress():
                 self._take_progress(link, frame)
             case Report():
-                self._engine.neighbours.hear(link.peer, frame.intervals)
+                self._engine.remotes.hear(link.peer, frame.intervals)
             case NotMine():
                 self._lose_owner(link, frame)
             case Gap():
@@ -473,7 +473,7 @@ class Courier:
                 self._receive_loose(link, frame)
             case RootReport():
                 if self._knows(link):
-                    self._engine.stretches.hear(frame.told)
+                    self._engine.trees.hear(frame.told)
 
     def _receive(self, link: Link, frame: Deliver) -> None:
         """Records for an interval here: into its queue, in order, or refused.
@@ -481,7 +481,7 @@ class Courier:
         A sender that has not heard that it was split sends records of slots that it has no more.
         """
         seqs = [row[0] for row in frame.records]
-        interval = self._engine.holdings.held(frame.interval)
+        interval = self._engine.owned.held(frame.interval)
         if interval is None or not _has_slots(interval, frame.records):
             self.refused["not mine"] += 1
             link.send(NotMine(frame.log, frame.epoch, frame.interval))
@@ -527,7 +527,7 @@ class Courier:
         and does not know it yet; what is taken would be acknowledged to this worker itself. The next
         commit tells, and the peer asks again.
         """
-        trust = self._engine.neighbours.trust
+        trust = self._engine.remotes.trust
         word = trust.sends(link.peer, question.log, question.sequencer)
         if word is Word.TRUE:
             here = self._engine.logs.get(question.log)
@@ -545,7 +545,7 @@ class Courier:
     def _knows(self, link: Link) -> bool:
         """Whether a peer is a worker of the pipeline; one that has just joined is after the next look
         at the store."""
-        neighbours = self._engine.neighbours
+        neighbours = self._engine.remotes
         if neighbours.trust.knows(link.peer):
             return True
         neighbours.look_up()
@@ -557,11 +557,11 @@ class Courier:
         stream = (question.log, question.interval)
         if stream in doubted or len(doubted) < QUESTIONS_KEPT:
             doubted[stream] = (looks, question)
-        self._engine.neighbours.look_up()
+        self._engine.remotes.look_up()
 
     def reconsider(self) -> None:
         """The store has answered: answer those whose questions had to wait for that."""
-        trust = self._engine.neighbours.trust
+        trust = self._engine.remotes.trust
         doubted, self._doubted = self._doubted, {}
         for link, questions in doubted.items():
             for looks, question in questions.values():
@@ -573,8 +573,8 @@ class Courier:
     def _answer(self, link: Link, question: Ask) -> None:
         """Tell a sender whether all is here that it has sent, and how much of it is durable."""
         log, epoch, interval = question.log, question.epoch, question.interval
-        if self._engine.holdings.held(interval) is None:
-            if self._engine.holdings.knows(interval):
+        if self._engine.owned.held(interval) is None:
+            if self._engine.owned.knows(interval):
                 self._put_off(link, question)
             else:
                 link.send(NotMine(log, epoch, interval))
@@ -618,7 +618,7 @@ class Courier:
         if not self._can_read(link, step, rows):
             self.refused["too new"] += 1
         elif self._migrate(found, rows):
-            self.refused["loose"] += engine.stretches.receive(step, found, link.peer)
+            self.refused["loose"] += engine.trees.receive(step, found, link.peer)
 
     def _can_read(self, link: Link, step: Step, rows: Iterable[Row]) -> bool:
         """Whether this code knows the streams in a frame as ones that the computation reads, and the
@@ -631,7 +631,7 @@ class Courier:
         for name, version in {(row[1], row[11]) for row in rows}:
             stream = streams.get(name) if name in step.codecs else None
             if stream is None or not leads(stream.migrations, version, stream.version):
-                if self._engine.neighbours.trust.generation(link.peer) == self._engine.generation:
+                if self._engine.remotes.trust.generation(link.peer) == self._engine.generation:
                     raise PeerError(
                         f"records of version {version} of stream {name[:100]!r} for {step.name!r}, "
                         f"which no code of generation {self._engine.generation} sends"
@@ -704,7 +704,7 @@ class Courier:
     ) -> tuple[Remote, Outgoing] | None:
         """The stream that a peer speaks of, if that is sent to this peer, which is thought to own the
         interval, and has not begun again since."""
-        remote = self._engine.neighbours.remote(frame.interval)
+        remote = self._engine.remotes.remote(frame.interval)
         if remote is None or remote.owner != link.peer:
             return None
         stream = remote.streams.get(frame.log)
@@ -717,7 +717,7 @@ class Courier:
         computation it owns."""
         check_runs(frame.seqs)
         arrived: list[int] = []
-        for remote in self._engine.neighbours.remotes():
+        for remote in self._engine.remotes.remotes():
             if remote.owner != link.peer or remote.step.id != frame.receiver:
                 continue
             stream = remote.streams.get(frame.log)
@@ -749,7 +749,7 @@ class Courier:
         if found is not None:
             remote = found[0]
             remote.owner, remote.refused_by = None, link.peer
-            self._engine.neighbours.look_up()
+            self._engine.remotes.look_up()
 
     def _halt(self, link: Link, refusal: TooNew) -> None:
         """The owner's code is older than what it was sent: keep that until another worker has it."""

@@ -89,7 +89,7 @@ class Identity:
     secret: Secret
 
 
-class Greeting:
+class Handshake:
     """One side of the greeting of one connection.
 
     Args:

@@ -31,7 +31,7 @@ from millwheel.clock import Clock, SystemClock
 from millwheel.errors import InvariantBroken
 from millwheel.runtime.network.connection import Connection, End, Kind
 from millwheel.runtime.network.frames import NONCE_BYTES, Frame
-from millwheel.runtime.network.handshake import Greeting, Identity
+from millwheel.runtime.network.handshake import Handshake, Identity
 from millwheel.runtime.network.ports import Handler, Limits, Link, Medium
 from millwheel.runtime.process.tasks import end, within
 
@@ -233,7 +233,9 @@ class Links:
 
     def _connection(self, expected: str | None, remote: str = "nowhere") -> Connection:
         nonce = secrets.token_bytes(NONCE_BYTES)
-        greeting = Greeting(self._identity, nonce, expected=expected, incarnation=self._incarnation)
+        greeting = Handshake(
+            self._identity, nonce, expected=expected, incarnation=self._incarnation
+        )
         return Connection(self, greeting, self._clock, self._limits, remote)
 
     def _admit(self, remote: str) -> Connection:

@@ -29,7 +29,7 @@ LAST_WORD = (1 << 63) - 1
 """A sequencer above all: nothing that is still on its way counts after it."""
 
 
-class Nowhere:
+class RemovedStep:
     """In the place of a removed computation's intervals: what is sent there is done with."""
 
     id = NOBODY
@@ -53,7 +53,7 @@ class Nowhere:
         self._engine.acknowledge(came)
 
 
-class Neighbours:
+class RemoteIntervals:
     """The other workers of a pipeline; a worker that is alone has none."""
 
     def __init__(self, engine: Engine) -> None:
@@ -131,10 +131,10 @@ class Neighbours:
         for row in placement.intervals:
             step = engine.steps.get(row.computation)
             if step is not None:
-                of[step.id].append(engine.holdings.held(row.id) or self._place(step, row, before))
+                of[step.id].append(engine.owned.held(row.id) or self._place(step, row, before))
         for step_id, destinations in of.items():
             step = engine.steps[step_id]
-            step.arrange([Nowhere(engine, step)] if step.removed else destinations)
+            step.arrange([RemovedStep(engine, step)] if step.removed else destinations)
         self._share_out(before.values())
         for worker, kept in self.trust.take_kept():
             for looks, report in kept:
@@ -188,10 +188,10 @@ class Neighbours:
         if word is not Word.TRUE or not trust.fits(report):
             engine.courier.refused["report"] += 1
             return
-        engine.promises.take_report(Report(computation, low, high, sequencer, watermark, idle))
+        engine.publisher.take_report(Report(computation, low, high, sequencer, watermark, idle))
         for percentile, early in percentiles.items():
             of_percentile = Report(computation, low, high, sequencer, early, idle)
-            engine.promises.take_percentile(percentile, of_percentile)
+            engine.publisher.take_percentile(percentile, of_percentile)
 
     def _take_away(self, step: Step) -> None:
         """A computation was removed: nobody waits for it, and what it has here goes.
@@ -205,9 +205,9 @@ class Neighbours:
         step.removed = True
         engine.log.info("computation_removed", computation=step.name)
         end = Report(step.id, 0, step.slots, LAST_WORD, MAX_TIME)
-        promises = engine.promises
+        promises = engine.publisher
         promises.take_report(end)
         for percentile in promises.percentiles:
             promises.take_percentile(percentile, end)
-        for interval in engine.holdings.of(step.id):
+        for interval in engine.owned.of(step.id):
             interval.touch(urgent=True)

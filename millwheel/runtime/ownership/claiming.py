@@ -40,7 +40,7 @@ Decide = Callable[[Placement], list[PlacementChange]]
 """Who should own what, and what is to be cut, decided from what there is."""
 
 
-class Placing(Service):
+class Claiming(Service):
     """Claims, hands over, and decides if it is this worker's turn to.
 
     Args:
@@ -60,11 +60,11 @@ class Placing(Service):
         """Work until cancelled; whoever asks for a look does not wait for its turn."""
         engine = self._engine
         while True:
-            engine.neighbours.look_up_wanted.clear()
+            engine.remotes.look_up_wanted.clear()
             with contextlib.suppress(StoreUnavailable):
                 await self.run_once()
             waits = [
-                asyncio.ensure_future(engine.neighbours.look_up_wanted.wait()),
+                asyncio.ensure_future(engine.remotes.look_up_wanted.wait()),
                 asyncio.ensure_future(engine.clock.sleep(self._period)),
             ]
             try:
@@ -77,13 +77,13 @@ class Placing(Service):
     async def run_once(self) -> None:
         """Look, decide, take, hand over, cut."""
         engine = self._engine
-        placement = await engine.neighbours.look_around()
+        placement = await engine.remotes.look_around()
         is_placed = engine.lease.left > 0
         self._notice_who_is_out_of_touch(placement)
         if await engine.store.try_lead(engine.settings.lease_seconds):
             wishes = self._decide(placement)
             if wishes and await engine.store.wish(wishes):
-                placement = await engine.neighbours.look_around()
+                placement = await engine.remotes.look_around()
                 is_placed = engine.lease.left > 0
         if engine.stopping or engine.lease.left <= 0 or not is_placed:
             return  # what was not placed, though the lease is renewed by now, may have been cut
@@ -143,16 +143,16 @@ class Placing(Service):
         engine = self._engine
         if wanted:
             try:
-                taken = await engine.holdings.take(list(wanted), wanted)
+                taken = await engine.owned.take(list(wanted), wanted)
             except Fenced:  # one was merged or removed as soon as it was claimed: look again
-                engine.neighbours.look_up()
+                engine.remotes.look_up()
                 return
             if taken:
                 engine.log.info("took", intervals=[interval.name for interval in taken])
 
     def _is_for_us(self, row: PlacedInterval) -> bool:
         engine = self._engine
-        if engine.holdings.knows(row.id) or row.computation not in engine.steps:
+        if engine.owned.knows(row.id) or row.computation not in engine.steps:
             return False
         if row.owner == engine.worker:
             return True
@@ -162,7 +162,7 @@ class Placing(Service):
 
     async def _carry_out(self, placement: Placement) -> None:
         """Hand over, split and merge what is drained, and let drain what is to be."""
-        engine, holdings = self._engine, self._engine.holdings
+        engine, holdings = self._engine, self._engine.owned
         acts = self._hand_overs(placement)
         acts += await self._cuts(placement, {i for intervals, _ in acts for i in intervals})
         wished = {interval: None for intervals, _ in acts for interval in intervals}
@@ -175,7 +175,7 @@ class Placing(Service):
         for interval, drain in begun.items():
             if not drain.done():
                 engine.log.info("drains", interval=interval.name, keys=len(interval.backlog))
-                drain.add_done_callback(lambda _: engine.neighbours.look_up())
+                drain.add_done_callback(lambda _: engine.remotes.look_up())
         for intervals, act in acts:
             if all(map(holdings.is_drained, intervals)):
                 await act()
@@ -191,18 +191,18 @@ class Placing(Service):
             and row.wanted_by not in (None, engine.worker)
             and row.wanted_by in alive
             and (self._left_out or engine.courier.reaches(row.wanted_by))
-            and (interval := engine.holdings.at_hand(row.id)) is not None
+            and (interval := engine.owned.at_hand(row.id)) is not None
         ]
 
     async def _hand_over(self, interval: Interval) -> None:
         self._engine.log.info("hands_over", interval=interval.name)
-        await self._engine.holdings.give_up(interval)
+        await self._engine.owned.give_up(interval)
 
     def _keep(self, placement: Placement, wished: Set[Interval]) -> list[Act]:
         """Go on with what drains and is not wished away any more; what cannot be gone on with
         is given up, and taken back if it is free."""
         engine = self._engine
-        draining = [i for i in engine.holdings.draining if i in self._draining]
+        draining = [i for i in engine.owned.draining if i in self._draining]
         self._draining = set(draining)
         rows = {row.id: (row.owner, row.sequencer) for row in placement.intervals}
         acts: list[Act] = []
@@ -212,13 +212,13 @@ class Placing(Service):
             is_ours = rows.get(interval.id) == (engine.worker, interval.sequencer)
             if is_ours and interval.source_task is None:
                 engine.log.info("keeps", interval=interval.name)
-                engine.holdings.keep(interval)
+                engine.owned.keep(interval)
             else:
                 acts.append(([interval], partial(self._give_up_and_take_back, interval)))
         return acts
 
     async def _give_up_and_take_back(self, interval: Interval) -> None:
-        await self._engine.holdings.give_up(interval)
+        await self._engine.owned.give_up(interval)
         await self._take_back({interval.id})
 
     # -- splits and merges --------------------------------------------------------------
@@ -229,7 +229,7 @@ class Placing(Service):
         acts: list[Act] = []
         rows = {row.id: row for row in placement.intervals}
         for row in placement.intervals:
-            interval = self._engine.holdings.at_hand(row.id)
+            interval = self._engine.owned.at_hand(row.id)
             if interval is None or interval in leaving or interval.sequencer != row.sequencer:
                 continue
             if row.split_at is not None:
@@ -244,7 +244,7 @@ class Placing(Service):
         engine = self._engine
         engine.log.info("splits", interval=interval.name, at=at)
         concerned = {interval.id}
-        if await engine.holdings.give_up(interval):
+        if await engine.owned.give_up(interval):
             try:
                 concerned.add(
                     await engine.patiently(
@@ -264,13 +264,13 @@ class Placing(Service):
             engine.log.warning("not_merged", interval=lower.name, error=reason)
             await engine.store.wish([Lapse(lower.id, lower.sequencer, reason)])
             return None
-        return engine.holdings.at_hand(row.id)
+        return engine.owned.at_hand(row.id)
 
     async def _merge(self, lower: Interval, upper: Interval) -> None:
         engine = self._engine
         engine.log.info("merges", lower=lower.name, upper=upper.name)
         concerned = {lower.id, upper.id}
-        done = await asyncio.gather(*map(engine.holdings.give_up, (lower, upper)))
+        done = await asyncio.gather(*map(engine.owned.give_up, (lower, upper)))
         if all(done):
             sequencers = {part.id: part.sequencer for part in (lower, upper)}
             try:
@@ -287,7 +287,7 @@ class Placing(Service):
         """Claim at once what was given up to be cut, and what came of it; nobody waits for a
         lease. If this worker ends before, others find free intervals."""
         engine = self._engine
-        placement = await engine.neighbours.look_around()
+        placement = await engine.remotes.look_around()
         if engine.stopping or engine.lease.left <= 0:
             return
         await self._claim(

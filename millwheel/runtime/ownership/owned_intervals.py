@@ -24,7 +24,7 @@ from millwheel.codec import Migration, apply_migrations, decode_key
 from millwheel.errors import Fenced, StoreError
 from millwheel.graph import Injection
 from millwheel.model import Delivery, record_id
-from millwheel.runtime.interval.broadcast_tables import SharedTables
+from millwheel.runtime.interval.broadcast_tables import BroadcastTables
 from millwheel.runtime.interval.dedup import Dedup
 from millwheel.runtime.interval.interval import Interval, Ownership
 from millwheel.runtime.interval.key_state import KeyState, StateCache
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from millwheel.runtime.engine import Engine
 
 
-class Holdings:
+class OwnedIntervals:
     """What this worker owns, interval by interval."""
 
     def __init__(self, engine: Engine) -> None:
@@ -113,7 +113,7 @@ class Holdings:
             raise
         # Who stops meanwhile gives up what he has not begun to work on.
         taken = [i for i in taken if self._is_in_hand(i) and not i.leaving]
-        engine.promises.restore()
+        engine.publisher.restore()
         for interval in taken:
             if interval.dedup is not None:
                 engine.spawn(engine.housekeeping.rebuild(interval), f"filters of {interval.name}")
@@ -159,7 +159,7 @@ class Holdings:
         """From here on records for its keys go to its queue, after those that waited elsewhere."""
         before = interval.step.put(interval)
         if isinstance(before, Remote):
-            interval.intake.extend(self._engine.neighbours.forget_stand_in(before))
+            interval.intake.extend(self._engine.remotes.forget_stand_in(before))
 
     def _equip(self, interval: Interval, claim: Claim, inherited: frozenset[int]) -> None:
         """Give an interval its dedup and its part file."""
@@ -260,7 +260,7 @@ class Holdings:
 
     def _leave(self, interval: Interval) -> None:
         """From here on records for its keys go to whoever will have it."""
-        interval.step.put(self._engine.neighbours.stand_in(interval))
+        interval.step.put(self._engine.remotes.stand_in(interval))
         self._engine.lane.wake.set()  # who waited for room in its queue has it now
 
     def _send_on(self, interval: Interval) -> None:
@@ -271,7 +271,7 @@ class Holdings:
             interval.step.renew(delivery)
         if interval.chain is not None:
             interval.chain.clear()
-        self._engine.stretches.forget(interval)
+        self._engine.trees.forget(interval)
         if interval.step.node.at_most_once:  # they may have had their effect, and shall not again
             self._engine.acknowledge(waiting)
             waiting = []
@@ -298,7 +298,7 @@ class Holdings:
         self._drains.pop(interval, None)
         for log in interval.logs:
             engine.logs.pop(log.id, None)
-        engine.neighbours.forget_sent({log.id for log in interval.logs})
+        engine.remotes.forget_sent({log.id for log in interval.logs})
         if engine.courier is not None:
             engine.courier.forget(interval)
         if interval.source_task is not None:
@@ -375,7 +375,7 @@ class Holdings:
         sent_again = {log.id for interval in restored for log in interval.logs}
         for interval in self.intervals:
             interval.forget_queued(sent_again)
-        engine.neighbours.forget_sent(sent_again)
+        engine.remotes.forget_sent(sent_again)
         for interval in restored:
             if not self._is_in_hand(interval):
                 continue
@@ -384,7 +384,7 @@ class Holdings:
                 engine.logs.pop(log.id, None)
             interval.restore(claim)
             await self._restore(interval, claim)
-        engine.promises.restore()
+        engine.publisher.restore()
         restored = [interval for interval in restored if self._is_in_hand(interval)]
         for interval in restored:
             if interval.source_task is not None:
@@ -419,16 +419,16 @@ class Holdings:
         what = f"state of {node.name!r}"
         return self._cache(interval, node.layout, what, node.state_steps)
 
-    def _shared_tables(self, interval: Interval) -> SharedTables | None:
+    def _shared_tables(self, interval: Interval) -> BroadcastTables | None:
         node = interval.step.node
         if node.shared is None:
             return None
         assert node.computation is not None
         what = f"shared table of {node.name!r}"
         cache = self._cache(interval, node.shared, what, node.shared_steps)
-        return SharedTables(cache, interval.slots, node.grain, guarded=self._engine.guard_shared)
+        return BroadcastTables(cache, interval.slots, node.grain, guarded=self._engine.guard_shared)
 
-    async def _load_tables(self, interval: Interval, tables: SharedTables) -> None:
+    async def _load_tables(self, interval: Interval, tables: BroadcastTables) -> None:
         """Read what is folded of them, all at once."""
         places = [(table.slot, table.key_text) for table in tables]
         rows = await self._engine.patiently(

@@ -144,13 +144,13 @@ class PartitionDiscovery(SourceTask):
             report = Report(
                 interval.step.id, slot, slot + 1, partition.sequencer, partition.low_watermark
             )
-            engine.promises.take_report(report)
+            engine.publisher.take_report(report)
             for percentile, early in partition.percentiles.items():
-                engine.promises.take_percentile(percentile, report._replace(watermark=early))
+                engine.publisher.take_percentile(percentile, report._replace(watermark=early))
 
     def follow(self) -> None:
         """Promise the least that the partitions found so far have stored."""
-        interval, promises = self._interval, self._engine.promises
+        interval, promises = self._interval, self._engine.publisher
         if self._stands_still or not self._known:
             return
         least = promises.watermarks.least_from(interval.step.id, FIRST_SLOT)

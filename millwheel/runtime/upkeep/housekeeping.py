@@ -61,7 +61,7 @@ class Housekeeping(Service):
 
     async def run_once(self) -> None:
         engine = self._engine
-        engine.promises.excuse_idle()
+        engine.publisher.excuse_idle()
         for injector in engine.injectors:
             injector.tend()
         if engine.courier is not None:

@@ -21,8 +21,8 @@ from millwheel.errors import NotTheSameAgain, UserCodeError
 from millwheel.model import Delivery, Record, from_micros
 from millwheel.runtime.interval.key_state import KeyState
 from millwheel.runtime.interval.routing import Step
+from millwheel.runtime.interval.weak_ids import Lineage
 from millwheel.runtime.modes.ack_chain import Caused
-from millwheel.runtime.modes.weak_ids import Lineage
 from millwheel.runtime.process.tasks import is_ours, raise_ours
 
 Said = tuple[str, int, bytes]
@@ -32,7 +32,7 @@ MOST_SHOWN = 20
 """Productions of one run that an error shows."""
 
 
-class Repetition:
+class Determinism:
     """The code of one weak step, called twice for each record.
 
     Args:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from millwheel.runtime.engine import Engine
 
 
-class Promises:
+class WatermarkPublisher:
     """The stored low watermarks of all intervals that this worker knows of."""
 
     def __init__(self, engine: Engine) -> None:
@@ -82,7 +82,7 @@ class Promises:
         self._follow(report.computation)
         for computation in readers:
             moved = self.watermarks.input(computation)
-            for reader in self._engine.holdings.of(computation):
+            for reader in self._engine.owned.of(computation):
                 reader.hear(moved)
                 self._consider(reader)
 
@@ -95,7 +95,7 @@ class Promises:
         self._follow(report.computation)
         for computation in readers:
             moved = kept.input(computation)
-            for reader in self._engine.holdings.of(computation):
+            for reader in self._engine.owned.of(computation):
                 reader.hear_percentile(percentile, moved)
                 self._consider(reader)
 
@@ -103,7 +103,7 @@ class Promises:
         """A partition has stored its low watermark: the discovery of partitions promises the least
         of them, if it is here."""
         if computation in self._growing:
-            for interval in self._engine.holdings.of(computation):
+            for interval in self._engine.owned.of(computation):
                 if isinstance(interval.source_task, PartitionDiscovery):
                     interval.source_task.follow()
 
