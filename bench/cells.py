@@ -31,6 +31,7 @@ from millwheel import Computation, Context, Pipeline, Record, Settings, Stream
 from millwheel.clock import SystemClock
 from millwheel.model import from_micros
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.environment import Options
 from millwheel.runtime.network.frames import Acknowledge, Deliver, Frame
 from millwheel.runtime.network.handshake import Identity
 from millwheel.runtime.network.links import Links
@@ -127,14 +128,16 @@ def links(pipeline: str, worker: str) -> Links:
 async def engine_of(url: str, made: Pipeline) -> Engine:
     """One worker of the pipeline, which has nothing yet."""
     store = await PostgresStore(url, made.name).open()
-    engine = Engine(made, store, network=lambda id_: links(made.name, id_), keep_open=True)
+    engine = Engine(
+        made, store, network=lambda id_: links(made.name, id_), options=Options(keep_open=True)
+    )
     await engine.start()
     return engine
 
 
 async def take(engine: Engine, *, stages: bool) -> None:
     """Claim the intervals of the computations between the ends, or all others."""
-    names = {id_: step.name for id_, step in engine.steps.items()}
+    names = {id_: step.name for id_, step in engine.exchange.steps.items()}
     rows = (await engine.store.read_placement()).intervals
     ids = [r.id for r in rows if names[r.computation].startswith("stage") is stages]
     await engine.owned.take(ids)

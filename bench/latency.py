@@ -13,6 +13,7 @@ from bench.rate import _commits
 from bench.server import fresh_store
 from bench.workload import BALANCES, PAYMENTS, payments, pipeline
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.environment import Options
 from millwheel.store.port import Commit, NodeDeploy, StoreLane, StreamDeploy
 from millwheel.store.postgres import PostgresStore
 from millwheel.testing.script import Script, inject
@@ -92,7 +93,7 @@ async def engine_latency(url: str, samples: int) -> list[float]:
     store = TimedStore(url, "bench_latency")
     await store.open()
     script = Script("payments")
-    engine = Engine(pipeline("bench_latency", script), store, keep_open=True)
+    engine = Engine(pipeline("bench_latency", script), store, options=Options(keep_open=True))
     await engine.start()
     await engine.run()
     found = []

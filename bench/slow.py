@@ -24,6 +24,7 @@ from bench.server import fresh_store
 from millwheel import Computation, Context, Discard, Pipeline, Record, Settings, Stream
 from millwheel.model import Delivery, from_micros
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.environment import Options
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.sent_log import SentLog
 from millwheel.runtime.network.courier import Courier
@@ -64,17 +65,17 @@ async def upstream(url: str, slow_key: int | None, seconds: float) -> dict[str, 
     made.add(Take(slow_key), PASSED.by(lambda ball: ball.number % KEYS))
     made.sink(TAKEN, Discard())
     store = await PostgresStore(url, name).open()
-    engine = Engine(made, store, keep_open=True)
+    engine = Engine(made, store, options=Options(keep_open=True))
     await engine.start()
     acknowledged: dict[int, float] = {}
-    arrived = engine._arrived
+    arrived = engine.exchange._arrived
 
     def noting(sent: SentLog, owner: Interval, receiver: int, seqs: list[int]) -> None:
         arrived(sent, owner, receiver, seqs)
         if sent.source:
             acknowledged.update(dict.fromkeys(seqs, time.perf_counter()))
 
-    engine._arrived = noting  # type: ignore[method-assign]
+    engine.exchange._arrived = noting  # type: ignore[method-assign]
     (injector,) = engine.injectors
     total = int(ROWS_PER_SECOND * seconds)
     due: list[float] = []

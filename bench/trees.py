@@ -28,18 +28,18 @@ import msgspec
 from millwheel import Computation, Context, Discard, Pipeline, Record, Settings, Stream
 from millwheel.clock import VirtualClock
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.environment import Options
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.network.frames import Acknowledge, Deliver, Loose, RootReport, decode
 from millwheel.runtime.network.handshake import Identity
 from millwheel.runtime.network.links import Links
-from millwheel.runtime.ownership.balancer import Balancer
-from millwheel.runtime.ownership.claiming import Claiming
 from millwheel.runtime.process.load import Process
 from millwheel.store.memory import MemoryStore
 from millwheel.testing import inject
 from millwheel.testing.ether import FAIR, SECRET, Ether, Fate
 from millwheel.testing.script import Script
 from millwheel.timers.holds import Holds
+from tests.support.modes import chain_of
 
 Acknowledgement = Literal["chain", "tree"]
 
@@ -172,12 +172,12 @@ class Site:
                 worker=worker,
                 process=FREE_OF_CHARGE,
                 network=network if workers > 1 else None,
-                keep_open=True,
+                options=Options(keep_open=True),
             )
             await engine.start()
             self.engines.append(engine)
             if workers > 1:
-                engine.attend(lambda it: Claiming(it, Balancer(it)), "placing")
+                engine.attend(Engine.claiming, "claiming")
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Let time pass until something holds."""
@@ -241,10 +241,10 @@ def size_of(things: Iterable[Any], left_out: set[int]) -> int:
 
 def kept(engine: Engine) -> int:
     """What a worker keeps of a stretch, in bytes."""
-    things: list[Any] = [engine.trees.roots._roots]
+    things: list[Any] = [engine.modes.trees.roots._roots]
     own: set[int] = set()
     for interval in engine.intervals:
-        chain = interval.chain
+        chain = chain_of(interval)
         if chain is None:
             continue
         things += [chain._waiting, chain._of, chain._watched, interval.log]
@@ -281,10 +281,10 @@ def runs(numbers: Iterable[int]) -> int:
 
 def count_told(engine: Engine, told: Counter[str]) -> None:
     """Count what is told of a stretch within a worker."""
-    arrived, hear = engine._arrived, engine.trees.hear
+    arrived, hear = engine.exchange._arrived, engine.modes.trees.hear
 
     def count_arrived(sent: Any, owner: Interval, receiver: int, seqs: list[int]) -> None:
-        if owner.chain is not None:
+        if chain_of(owner) is not None:
             told["calls"] += 1
             told["entries"] += runs(seqs)
         arrived(sent, owner, receiver, seqs)
@@ -295,8 +295,8 @@ def count_told(engine: Engine, told: Counter[str]) -> None:
         told["entries"] += len(known)
         hear(known)
 
-    engine._arrived = count_arrived  # type: ignore[method-assign]
-    engine.trees.hear = count_heard  # type: ignore[method-assign]
+    engine.exchange._arrived = count_arrived  # type: ignore[method-assign]
+    engine.modes.trees.hear = count_heard  # type: ignore[method-assign]
 
 
 async def traffic(
@@ -321,7 +321,7 @@ async def traffic(
             log.id
             for engine in site.engines
             for interval in engine.intervals
-            if interval.chain is not None
+            if chain_of(interval) is not None
             for log in interval.logs
         }
 

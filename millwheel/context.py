@@ -96,6 +96,10 @@ class Effects:
                 self.keeper.let_up(micros)
         self.held.clear()
 
+    def count(self, name: str, by: int) -> None:
+        """Add to a counter."""
+        self.counters[name] = self.counters.get(name, 0) + by
+
     def take(self, other: Effects) -> None:
         """Add what `other` holds, and leave it empty for the next use."""
         if other.productions:
@@ -123,7 +127,7 @@ class Effects:
         self.lines += other.lines
         self.dead_letters += other.dead_letters
         for name, count in other.counters.items():
-            self.counters[name] = self.counters.get(name, 0) + count
+            self.count(name, count)
         other.statements.clear()
         other.lines.clear()
         other.dead_letters.clear()

@@ -23,6 +23,7 @@ from bench.server import drop, fresh_store, settle
 from bench.workload import BALANCES, PAYMENTS, KeepBalance, payments_file
 from millwheel import Discard, JsonLines, Pipeline
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.environment import Options
 from millwheel.store.postgres import PostgresStore
 
 SCHEMA = "bench_history"
@@ -62,14 +63,14 @@ async def lay_out(url: str, path: Path) -> int:
     begins = [now - hour * HOUR for hour in reversed(range(HOURS))]
     for low, high in pairwise([*begins, now + 2 * HOUR]):  # none is to be opened while this runs
         await store.open_bucket("named", 0, low, high)
-    engine = Engine(pipeline(path), store, keep_open=True)
+    engine = Engine(pipeline(path), store, options=Options(keep_open=True))
     await engine.start()
     await engine.run()
     await engine.stop()
     found = [bucket for bucket in await store.live_buckets() if bucket.family == "named"]
     assert len(found) == HOURS, f"{len(found)} buckets instead of {HOURS}"
     await store.close()
-    return next(id_ for id_, step in engine.steps.items() if step.node.named)
+    return next(id_ for id_, step in engine.exchange.steps.items() if step.node.named)
 
 
 def fill(url: str, computation: int, buckets: list[int], ids: int) -> None:
@@ -88,7 +89,7 @@ def fill(url: str, computation: int, buckets: list[int], ids: int) -> None:
 async def point(url: str, path: Path, rows: Path, count: int) -> dict[str, Any]:
     """Start on the history, fill the filters, and only then let the rows come."""
     store = await PostgresStore(url, SCHEMA).open()
-    engine = Engine(pipeline(path), store, keep_open=True)
+    engine = Engine(pipeline(path), store, options=Options(keep_open=True))
     before = time.perf_counter()
     await engine.start()
     await engine.run()

@@ -101,7 +101,7 @@ async def deployed(url: str, made: Pipeline) -> int:
     await engine.start()
     await engine.stop()
     await store.close()
-    return next(id_ for id_, step in engine.steps.items() if step.name == "keep_balance")
+    return next(id_ for id_, step in engine.exchange.steps.items() if step.name == "keep_balance")
 
 
 def fill(url: str, computation: int, keys: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from bench.memory import resident_megabytes
 from millwheel import Pipeline
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.environment import Options
 from millwheel.store.port import Store
 
 WARM = 0.1
@@ -33,7 +34,7 @@ async def run(
     keep_open: bool = False,
 ) -> dict[str, Any]:
     """Start an engine on what is there, and let it go through the source's rows."""
-    engine = Engine(pipeline, store, keep_open=keep_open)
+    engine = Engine(pipeline, store, options=Options(keep_open=keep_open))
     before = time.perf_counter()
     await engine.start()
     started = time.perf_counter() - before

@@ -36,7 +36,7 @@ async def lay_out(url: str, path: Path) -> int:
     await engine.run()
     await engine.stop()
     await store.close()
-    return next(id_ for id_, step in engine.steps.items() if step.name == "remind")
+    return next(id_ for id_, step in engine.exchange.steps.items() if step.name == "remind")
 
 
 def fill(url: str, computation: int, timers: int) -> None:

@@ -1,96 +1,78 @@
-"""One worker's engine: deploys the graph, owns intervals, and ties lanes together.
+"""One worker's engine: builds the rooms, starts them and stops them.
 
-The engine itself is a registry: which step has which id, which log belongs to whom, who
-must be told when a watermark was stored or a record acknowledged. The work is done by its
-lanes (run, commit), injectors (read), heartbeat (lease), folding (fold, drop what is done with)
-and housekeeping (the chores in between).
+The rooms do the work: the lane runs and commits records, sources read them, the network carries them,
+ownership takes and hands over intervals, upkeep folds and cleans up. See `millwheel.runtime` for one record's way
+through them. No room imports this module.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Callable
 from hashlib import blake2b
-from typing import Any, TypeVar
+from typing import Any
 
 import structlog
 
 from millwheel.clock import Clock, SystemClock
-from millwheel.errors import (
-    InvariantBroken,
-    StoreError,
-    StoreUnavailable,
-    StoreWentBack,
-    UsageError,
-)
-from millwheel.model import MAX_TIME, Delivery
+from millwheel.errors import StoreWentBack
 from millwheel.pipeline import Pipeline
-from millwheel.runtime.interval.buckets import Buckets, Stamps
+from millwheel.runtime.environment import Environment, Options
+from millwheel.runtime.interval.buckets import Buckets
+from millwheel.runtime.interval.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval, Ownership
 from millwheel.runtime.interval.observer import Observer
-from millwheel.runtime.interval.routing import NOBODY, Step, StreamRoute, WeakRoute, connect
-from millwheel.runtime.interval.sent_log import SentLog
+from millwheel.runtime.interval.ports import SourcePort
+from millwheel.runtime.interval.routing import Step, StreamRoute, WeakRoute, connect
 from millwheel.runtime.interval.watermark_publisher import WatermarkPublisher
 from millwheel.runtime.interval.weak_ids import mark_of
-from millwheel.runtime.lane.dead_letter_log import DeadLetterLog
 from millwheel.runtime.lane.lane import Lane
-from millwheel.runtime.lane.recovery import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
+from millwheel.runtime.modes.batched import Batched
 from millwheel.runtime.modes.batches import Numbering
-from millwheel.runtime.modes.tree_acks import TreeAcks
+from millwheel.runtime.modes.choosing import Modes
 from millwheel.runtime.network.courier import Courier
 from millwheel.runtime.network.ports import Network
 from millwheel.runtime.network.remote_intervals import RemoteIntervals
-from millwheel.runtime.ownership.claiming import Pauses
-from millwheel.runtime.ownership.deploying import deploy
+from millwheel.runtime.ownership.balancer import Balancer
+from millwheel.runtime.ownership.claiming import Claiming, Decide, LeaseGuard, Pauses
+from millwheel.runtime.ownership.deploying import deploy, log_rekeyed
 from millwheel.runtime.ownership.heartbeat import Heartbeat
+from millwheel.runtime.ownership.joining import (
+    end_dead_workers,
+    give_up_lease,
+    hand_all_over,
+    register,
+)
 from millwheel.runtime.ownership.owned_intervals import OwnedIntervals
+from millwheel.runtime.ownership.store_clock import StoreClock
 from millwheel.runtime.process.late_use import LateUses
 from millwheel.runtime.process.lease import Lease
-from millwheel.runtime.process.load import Meter, Process
+from millwheel.runtime.process.load import Process
 from millwheel.runtime.process.service import Service
 from millwheel.runtime.process.tasks import end
 from millwheel.runtime.restarts import Restarts
 from millwheel.runtime.source.injector import Injector
-from millwheel.runtime.source.source_task import SourceTask
+from millwheel.runtime.source.source_tasks import SourceTasks
+from millwheel.runtime.upkeep.completion import Completion
+from millwheel.runtime.upkeep.figures import Figures
 from millwheel.runtime.upkeep.folding import Folding
 from millwheel.runtime.upkeep.housekeeping import Housekeeping
-from millwheel.store.port import (
-    DeadLetter,
-    Deployment,
-    Store,
-)
+from millwheel.store.port import Deployment, Store
 
-T = TypeVar("T")
-
-
-CLOCK_OFF_SECONDS = 5.0
-"""A machine's clock that is so far from the store's is no matter of round trips: its logs and
-files bear wrong times, and somebody should set it."""
-
-HAND_OVER_SECONDS = 3.0
-"""How long a worker that stops takes to finish what it has begun."""
+DEFAULT_OPTIONS = Options()
 
 
 class Engine:
     """Runs one pipeline on one store, in this event loop.
 
     Args:
-        keep_open: leave event time where the data put it when a bounded source ends. Otherwise its
-            partitions promise the end of time, and once all sources have, every window closes.
-        accept_late: process rows that come after event time has ended, as late ones; otherwise they
-            are an error.
-        inject_copies: how often each source row is delivered; 2 to test deduplication.
-        guard_shared: fail a record that changes `Context.shared`, which it may only read; costs an
-            encoding of the table for each key in a chunk.
-        run_weak_twice: call the code of weak computations twice on each record, and fail if it does
-            not produce the same; for tests.
+        options: how this run differs from others.
         take_over: claim the intervals even of a worker that is alive; it will be fenced.
         network: to share the pipeline with other workers: makes the links of the worker whose id
-            it is given. None of the intervals are claimed until `OwnedIntervals.take` is told to.
+            it is given. The engine then claims no interval by itself (`OwnedIntervals.take`).
             None: this worker has all of them to itself.
-        worker: its id, a UUID nobody else has; None: a new one.
+        worker: its id, a UUID that no other worker has; None: a new one.
         process: what this process costs.
     """
 
@@ -100,11 +82,7 @@ class Engine:
         store: Store,
         *,
         clock: Clock | None = None,
-        keep_open: bool = False,
-        accept_late: bool = False,
-        inject_copies: int = 1,
-        guard_shared: bool = False,
-        run_weak_twice: bool = False,
+        options: Options = DEFAULT_OPTIONS,
         take_over: bool = False,
         network: Callable[[str], Network] | None = None,
         worker: str | None = None,
@@ -115,80 +93,85 @@ class Engine:
         self.settings = pipeline.settings
         self.store = store
         self.clock = clock or SystemClock()
-        self.process = process or Process()
-        self.keep_open = keep_open
-        self.accept_late = accept_late
-        self.inject_copies = inject_copies
-        self.guard_shared = guard_shared
-        self.run_weak_twice = run_weak_twice
-        self._take_over = take_over
         self.worker = worker or str(uuid.uuid4())
-        self._network = None if network is None else network(self.worker)
         self.log = structlog.get_logger().bind(pipeline=pipeline.name, worker=self.worker[:8])
-        self.processed = 0
-        """Records and timers whose effects are durable, since this start."""
         self.done = asyncio.Event()
-        """No source has a row to read, now or ever, and all effects of those read are stored. Cleared
-        when a row comes."""
+        """All input is processed: no source has a row to read, now or ever, and all effects of rows read
+        are stored. Cleared when a row comes."""
         self.observer = Observer()
-        """Called on engine events."""
-        self.stopping = False
-        """Nothing new is read or run: what is finished is committed, and that is all."""
+        """Hooks called on engine events."""
+        self.late_uses = LateUses(self.log, self.fail)
+        self._options = options
+        self._take_over = take_over
+        self._process = process or Process()
+        self._network = None if network is None else network(self.worker)
+        self._listens = False
         self._failure: BaseException | None = None
         self._failed = asyncio.Event()
-        self.late_uses = LateUses(self.log, self.fail)
-        self._clock_is_off = False
-        """The clock warning has been logged."""
         self._beside: list[tuple[Callable[[Engine], Service], str]] = []
         """Services that work beside the engine whenever it runs."""
         self._restarts = Restarts(self)
+        self._processed_before = 0
+        """Records processed before the engine started over last."""
         self._given = 0
         """The greatest number of a bundle that this process knew when it started over; 0: it never did."""
-        self._listens = False
-        self.forget()
+        self._build()
 
-    def forget(self) -> None:
-        """Hold nothing in memory that is not in the store: as at the first start."""
-        self.done.clear()
-        self.numbering = Numbering()
-        """Of the bundles that are closed from now on."""
-        self.stamps = Stamps(self.clock)
-        self.buckets = Buckets(
-            self.store, self.settings, self.stamps, shared=self._network is not None
-        )
-        self.publisher = WatermarkPublisher(self)
-        self.rekeyed: frozenset[str] = frozenset()
-        """Computations whose records may have had other keys under former code."""
-        self.steps: dict[int, Step] = {}
-        self.logs: dict[int, tuple[SentLog, Interval]] = {}
-        self.owned = OwnedIntervals(self)
-        self.courier = None if self._network is None else Courier(self, self._network)
-        """To and from other workers; None: there are none."""
-        self.remotes = RemoteIntervals(self)
-        self.lane = Lane(self)
-        self.lease = Lease(self.clock, self.settings.lease_seconds)
-        self.out_of_touch: frozenset[str] = frozenset()
-        """The workers that share the pipeline, if this one cannot since it does not reach them."""
-        self.generation = 0
-        """Of the code that this worker runs; known once it has deployed."""
-        self.paused: frozenset[int] = frozenset()
-        """The injectors, by computation, that an operator wants to rest."""
+    def _build(self) -> None:
+        """Build the rooms: nothing in them is older than this start."""
         self.started = False
-        """It has claimed what it is to begin with, or looked around for it."""
-        self.letting_go = False
-        """Of everything it has: no lane may begin to work on it again meanwhile."""
-        self.letters = DeadLetterLog(self.log, self.clock, self.steps)
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._changes: set[asyncio.Task[None]] = set()
-        """Takings and givings that are under way."""
-        self._meter = Meter(self.clock, self.process)
-        self.heartbeat = Heartbeat(self)
-        self.housekeeping = Housekeeping(self)
-        self.folding = Folding(self)
-        self.trees = TreeAcks(self)
-        """What is passed on under tree acknowledgement."""
+        """It has claimed the intervals that it begins with, or looked for them."""
+        self.done.clear()
+        self.env = env = Environment(
+            self.graph,
+            self.settings,
+            self.store,
+            self.clock,
+            self.log,
+            self.worker,
+            self._process,
+            self._options,
+            fail=self.fail,
+            check_finished=self.check_finished,
+            done=self.done,
+            late_uses=self.late_uses,
+            is_shared=self._network is not None,
+        )
+        self.lease = Lease(self.clock, self.settings.lease_seconds)
+        self.buckets = Buckets(self.store, self.settings, env.stamps, shared=env.is_shared)
+        self.exchange = exchange = Exchange(env, self.observer)
+        self.publisher = WatermarkPublisher(env, exchange)
+        self.modes = Modes(env, exchange)
+        self.sources = SourceTasks(env, exchange, self.buckets, self.publisher)
+        self.lane = Lane(env, exchange, self.buckets, self.publisher, self.modes.stragglers)
+        self.courier = None if self._network is None else self._build_courier(self._network)
+        """To and from other workers; None: there are none."""
+        self.owned = OwnedIntervals(
+            env,
+            exchange,
+            self.buckets,
+            self.publisher,
+            self.modes,
+            self.sources,
+            self.lane,
+            self.courier,
+        )
+        self.figures = Figures(env, exchange, self.courier)
+        self._store_clock = StoreClock(env)
+        self._completion = Completion(env, exchange, self.publisher, self.lane, self.sources.paused)
+        exchange.trees = self.modes.trees
+        self.lane.use(self.owned.restoring)
+        self.sources.on_partitions = self._partitions_appeared
 
-    # -- start and end ----------------------------------------------------------------
+    def _build_courier(self, network: Network) -> Courier:
+        """The way to other workers, known to the rooms that use it through ports of their own."""
+        trees, publisher, pause = self.modes.trees, self.publisher, self.sources.paused.set
+        courier = Courier(self.env, self.exchange, trees, publisher, self.lease, network, pause)
+        self.exchange.remote = trees.peers = courier
+        publisher.publish = courier.sender.publish
+        return courier
+
+    # -- start ------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Deploy and run; a worker that is alone claims every interval.
@@ -207,106 +190,101 @@ class Engine:
     def attend(self, make: Callable[[Engine], Service], name: str) -> None:
         """Let a service work beside the engine from now on, and again after each start over."""
         self._beside.append((make, name))
-        if self.started:  # else it begins with the engine
-            self.spawn(make(self).run(), name)
+        if self.started:  # otherwise it begins with the engine
+            self.env.spawn(make(self).run(), name)
 
     async def begin(self) -> None:
         """Start with nothing in memory."""
-        address = ""
-        incarnation = await self.patiently(self.store.incarnation)
-        if self._network is not None:  # first: who cannot be reached begins no generation
-            assert self.courier is not None
-            if self._listens:
-                self._network.begin_again(self.courier, incarnation)
-            else:
-                await self._network.start(self.courier, incarnation)
-                self._listens = True
-            address = self._network.address
-            before = self.clock.now()
-            self.tell_time(before, await self.patiently(self.store.now))
-        deployment = await deploy(self)
-        self.generation = deployment.generation
-        self.rekeyed = deployment.rekeyed
-        self._tell_rekeyed(deployment)
+        env = self.env
+        incarnation = await env.patiently(self.store.incarnation)
+        # First: a worker that cannot be reached begins no generation.
+        address = "" if self._network is None else await self._listen(self._network, incarnation)
+        deployment = await deploy(env)
+        env.generation, env.rekeyed = deployment.generation, deployment.rekeyed
+        log_rekeyed(env, deployment)
+        await self._number_bundles(incarnation, deployment)
+        await register(env, self.lease, address)
+        if self._network is None:
+            await end_dead_workers(env, self.pipeline.name, take_over=self._take_over)
+        heartbeat = Heartbeat(env, self.lease, self.figures.load, self._store_clock.set)
+        env.spawn(heartbeat.run(), "heartbeat")  # claiming may take longer than a lease
+        self._connect(deployment)
+        await self.lane.start()
+        await self._take_intervals(deployment)
+        self._start_services()
+        self.started = True
+        self.log.info("started", intervals=len(self.intervals), generation=deployment.generation)
+
+    async def _listen(self, network: Network, incarnation: str) -> str:
+        """Listen for other workers, and go by the store's clock; gives this worker's address."""
+        assert self.courier is not None
+        if self._listens:
+            network.begin_again(self.courier, incarnation)
+        else:
+            await network.start(self.courier, incarnation)
+            self._listens = True
+        before = self.clock.now()
+        self._store_clock.set(before, await self.env.patiently(self.store.now))
+        return network.address
+
+    async def _number_bundles(self, incarnation: str, deployment: Deployment) -> None:
+        """Find out which numbers bundles may get from now on (decision 40)."""
         if any(node.bundles is not None for node in self.graph.nodes):
-            self.numbering = Numbering(
+            self.modes.numbering = Numbering(
                 blake2b(incarnation.encode(), digest_size=8).hexdigest(),
-                max(self._given, await self.patiently(self.store.now)),
+                max(self._given, await self.env.patiently(self.store.now)),
                 is_first=deployment.is_first and not self._restarts.under_way,
             )
-        asked = self.clock.monotonic()
-        await self.store.register_worker(
-            self.worker,
-            self.settings.lease_seconds,
-            address=address,
-            generation=deployment.generation,
-        )
-        self.lease.renewed(asked)
-        if self._network is None:
-            await self._wait_for_others()
-        self.spawn(self.heartbeat.run(), "heartbeat")  # claiming may take longer than a lease
+
+    def _connect(self, deployment: Deployment) -> None:
+        """Connect the nodes of the graph under their stored ids."""
+        steps = self.exchange.steps
         for place, node in enumerate(self.graph.nodes):
             id_ = deployment.computations[node.name]
             kind = WeakRoute if node.is_weak else StreamRoute
             routes = {s.name: kind(s, node.sinks.get(s.name, [])) for s in node.writes}
-            self.steps[id_] = Step(id_, place, node, routes, mark_of(self.worker))
-        by_name = {step.name: step for step in self.steps.values()}
-        for step in self.steps.values():
+            steps[id_] = Step(id_, place, node, routes, mark_of(self.worker))
+        by_name = {step.name: step for step in steps.values()}
+        for step in steps.values():
             connect(by_name, step.node, step.routes)
         self.publisher.connect(by_name)
-        await self.lane.connect()
-        self.lane.start()
-        if self._network is None:
-            pauses = Pauses(self)
-            await pauses.run_once()
-            await self.owned.take([row.id for row in deployment.intervals])
-            self.spawn(pauses.run(), "pauses")
-        else:
-            await self.remotes.look_around()
-        self.spawn(self.housekeeping.run(), "housekeeping")
-        self.spawn(self.folding.run(), "folding")
-        self.spawn(self.trees.run(), "stretches")
-        for make, name in self._beside:
-            self.spawn(make(self).run(), name)
-        self.started = True
-        self.log.info(
-            "started",
-            intervals=len(self.intervals),
-            generation=deployment.generation,
+
+    async def _take_intervals(self, deployment: Deployment) -> None:
+        """Claim all intervals, or see where other workers have them."""
+        if self.courier is not None:
+            await self.courier.remotes.look_around()
+            return
+        pauses = Pauses(self.env, self.sources.paused)
+        await pauses.run_once()
+        await self.owned.take([row.id for row in deployment.intervals])
+        self.env.spawn(pauses.run(), "pauses")
+
+    def _start_services(self) -> None:
+        """Start what works beside the lane."""
+        env, exchange, buckets = self.env, self.exchange, self.buckets
+        self.housekeeping = Housekeeping(
+            env, exchange, buckets, self.publisher, self.lane.letters, self.courier
         )
+        self.folding = Folding(env, exchange, buckets)
+        env.spawn(self.housekeeping.run(), "housekeeping")
+        env.spawn(self.folding.run(), "folding")
+        env.spawn(self.modes.trees.run(), "tree ACKs")
+        for make, name in self._beside:
+            env.spawn(make(self).run(), name)
 
-    def _tell_rekeyed(self, deployment: Deployment) -> None:
-        """Log which key extractors this deploy has changed, and what that leaves behind."""
-        for name, stream in deployment.newly_rekeyed:
-            node = self.graph.by_name[name]
-            does = "records not acknowledged come again under the new keys, and count once"
-            to_do = "nothing"
-            if node.named:
-                does = "ids are taken anew: rows not acknowledged so far, whose ids differ, count again"
-                to_do = "if that must not be, deploy such a change when all rows are acknowledged"
-            elif node.kind == "computation" and node.layout and not node.layout.stateless:
-                does += "; state of keys that are given no more stays, and nothing reads it"
-                to_do = f"see the view state_of_{name} for keys of the former kind"
-            self.log.warning(
-                "key_extractor_changed",
-                computation=name,
-                stream=stream,
-                what_it_means=does,
-                what_to_do=to_do,
-            )
+    def _partitions_appeared(self, interval_ids: list[int]) -> None:
+        """There are intervals for partitions that were found: a worker that is alone takes them;
+        otherwise they are placed like all others."""
+        if self.courier is None:
+            new = [id_ for id_ in interval_ids if not self.exchange.knows(id_)]
+            self.env.spawn(self._take(new), "new partitions")
+        else:
+            self.courier.remotes.look_up()
 
-    async def _wait_for_others(self) -> None:
-        """A worker known to be dead is ended at once; a live one keeps its intervals."""
-        for other in await self.store.other_workers(self.worker):
-            if self._take_over or other.lease_left <= 0 or self.store.is_dead(other):
-                await self.store.end_worker(other)
-                continue
-            await self.store.stop_worker(self.worker)
-            raise UsageError(
-                f"pipeline {self.pipeline.name!r} is being run by process {other.pid} on "
-                f"{other.host.split()[0]!r} (its lease ends in {other.lease_left:.0f} s unless it "
-                "renews it). Stop that one first, or wait for its lease to end"
-            )
+    async def _take(self, interval_ids: list[int]) -> None:
+        await self.owned.take(interval_ids)
+
+    # -- run and stop -------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event | None = None, *, until_done: bool = True) -> None:
         """Wait until everything is done, or `stop` is set, or something fails.
@@ -315,7 +293,7 @@ class Engine:
             until_done: False: there may be more to do later, so `done` is no reason to end.
 
         Raises:
-            MillwheelError: what went wrong; nothing that was acknowledged is lost.
+            MillwheelError: why the engine could not go on; nothing that was acknowledged is lost.
         """
         events = [self._failed, *([self.done] if until_done else [])]
         if stop is not None:
@@ -332,73 +310,53 @@ class Engine:
 
     async def stop(self) -> None:
         """End in order: read no more, commit what is finished, give up the lease."""
-        self.stopping = True
+        env = self.env
+        env.stopping = True
         await self._restarts.close()
         if self._restarts.under_way or self._restarts.is_wanted:
             await self.kill()
-            await self._say_that_it_stops()
+            await give_up_lease(env)
             return
         if self.courier is not None and self._failure is None:
-            await self._hand_everything_over()
+            await hand_all_over(env, self.owned, self.intervals)
         for task in self.source_tasks:
             await task.stop()
         await self.lane.stop_running()
-        healthy = self._failure is None
-        if healthy:
-            drained: asyncio.Future[Any] = asyncio.ensure_future(self.lane.finish_commits())
-            failed: asyncio.Future[Any] = asyncio.ensure_future(self._failed.wait())
-            await asyncio.wait((drained, failed), return_when=asyncio.FIRST_COMPLETED)
-            drained.cancel()
-            failed.cancel()
-            await asyncio.gather(drained, failed, return_exceptions=True)
+        if self._failure is None:
+            await self._commit_what_is_finished()
         await self.kill()
         for interval in self.intervals:
             if interval.ownership is Ownership.HELD:
                 interval.transition("release")
-        await self._say_that_it_stops()
+        await give_up_lease(env)
 
-    async def _say_that_it_stops(self) -> None:
-        """Give up the lease: others need not wait for its end."""
-        try:
-            await self.store.stop_worker(self.worker)
-        except (StoreUnavailable, StoreWentBack) as error:
-            self.log.warning("lease_not_given_up", error=str(error))
-
-    async def _hand_everything_over(self) -> None:
-        """Leave all intervals drained to the others, as far as that goes in a short time.
-
-        What does not is claimed by them as it is stored, once this worker has said that it stops.
-        """
-        handing = [asyncio.create_task(self.owned.give_up(interval)) for interval in self.intervals]
-        late = asyncio.create_task(self.clock.sleep(HAND_OVER_SECONDS))
-        everything = asyncio.gather(*handing, return_exceptions=True)
-        await asyncio.wait((everything, late), return_when=asyncio.FIRST_COMPLETED)
-        late.cancel()
-        if not everything.done():
-            self.log.warning("not_handed_over", intervals=[i.name for i in self.intervals])
-            await end(handing)
-        for outcome in await everything:
-            if isinstance(outcome, Exception):
-                self.log.warning("not_handed_over", error=str(outcome))
+    async def _commit_what_is_finished(self) -> None:
+        """Let the committer finish, unless the engine fails."""
+        finished = asyncio.ensure_future(self.lane.committer.finish())
+        failed: asyncio.Future[Any] = asyncio.ensure_future(self._failed.wait())
+        await asyncio.wait((finished, failed), return_when=asyncio.FIRST_COMPLETED)
+        finished.cancel()
+        failed.cancel()
+        await asyncio.gather(finished, failed, return_exceptions=True)
 
     async def kill(self) -> None:
         """End without order, as a crash would: no commit, no farewell."""
         await self._restarts.close()
-        await self.drop_everything()
+        await self._drop_everything()
         if self.courier is not None:
             await self.courier.close()
 
-    async def drop_everything(self) -> None:
+    async def _drop_everything(self) -> None:
         """Stop all work, as a crash would; what is not durable never was."""
-        numbers = (i.bundling.number for i in self.intervals if i.bundling is not None)
-        self._given = max(self._given, *numbers, 0)
-        self.trees.close()
-        self.letters.flush(all_of_them=True)
-        while self._tasks:
-            await end(list(self._tasks))
+        for interval in self.intervals:
+            if isinstance(interval.mode, Batched):
+                self._given = max(self._given, interval.mode.batches.number)
+        self.modes.trees.close()
+        self.lane.letters.flush(all_of_them=True)
+        while self.env.tasks:
+            await end(list(self.env.tasks))
         await self.lane.stop_running()
-        with contextlib.suppress(StoreError):  # a successor ends what is left of it
-            await self.lane.close()
+        await self.lane.close()
         for task in self.source_tasks:
             await task.stop()
             task.close()
@@ -406,39 +364,49 @@ class Engine:
             if interval.part_file is not None:
                 interval.part_file.close()
 
-    def now(self) -> int:
-        """Wall time in microseconds: that of the store where others share it, so that a timer or
-        an age means the same to whoever has the interval next."""
-        return self.stamps.now()
+    async def drop_and_forget(self) -> None:
+        """Stop all work as a crash would, and hold nothing in memory that is not in the store."""
+        self.started = False
+        if self.courier is not None:  # first: nothing of the lost past leaves, or comes in
+            self.courier.hang_up()
+        await self._drop_everything()
+        for interval in list(self.intervals):
+            self.observer.interval_gone(interval)
+        self._processed_before = self.processed
+        self._build()
+        self.store.begin_again()
 
-    def tell_time(self, before: int, store: int) -> None:
-        """Go by the store's clock, which was asked when this machine's showed `before`."""
-        ahead = self.stamps.adjust((before + self.clock.now()) // 2, store)
-        off = abs(ahead) >= CLOCK_OFF_SECONDS * 1e6
-        if off and not self._clock_is_off:
-            self.log.warning(
-                "clock_is_off",
-                seconds=round(-ahead / 1e6, 1),
-                what_it_means="this machine's clock is so far ahead of the store's (below zero: "
-                "behind); the worker goes by the store's",
-                what_to_do="set the machine's clock, or let NTP do it",
-            )
-        self._clock_is_off = off
+    # -- sharing the pipeline -------------------------------------------------------------
 
-    def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run something for the engine's life; its failure is the engine's."""
-        task = asyncio.create_task(coroutine, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_ended)
-        return task
+    def claiming(self, decide: Decide | None = None) -> Claiming:
+        """The service that takes and hands over intervals among workers.
 
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            self.fail(task.exception())
+        Args:
+            decide: who should own which intervals; None: the balancer says so.
+        """
+        assert self.courier is not None
+        decide = decide or Balancer(self.env)
+        return Claiming(self.env, self.exchange, self.owned, self.courier, self.lease, decide)
+
+    def lease_guard(self) -> LeaseGuard:
+        """The service that loses all intervals when the lease is as good as over."""
+        return LeaseGuard(self.env, self.exchange, self.owned, self.lease)
+
+    @property
+    def remotes(self) -> RemoteIntervals:
+        """The intervals of other workers, where the pipeline is shared."""
+        assert self.courier is not None
+        return self.courier.remotes
+
+    @property
+    def out_of_touch(self) -> frozenset[str]:
+        """The workers that share the pipeline, if this one cannot since it does not reach them."""
+        return frozenset() if self.courier is None else self.courier.remotes.out_of_touch
+
+    # -- what it is at ------------------------------------------------------------------
 
     def fail(self, error: BaseException | None) -> None:
-        """Something cannot go on; the first reason counts. A store that went back is no failure: the
+        """Stop with an error; the first reason counts. A store that went back is no failure: the
         engine starts over, or stops without another commit if it is stopping."""
         if isinstance(error, StoreWentBack):
             self._restarts.wanted(error)
@@ -449,259 +417,40 @@ class Engine:
             self._failure = error
             self._failed.set()
 
-    @property
-    def intervals(self) -> list[Interval]:
-        """The intervals this worker holds."""
-        return self.owned.intervals
-
-    @property
-    def source_tasks(self) -> list[SourceTask]:
-        """The tasks of the injectors' intervals that it holds."""
-        return [i.source_task for i in self.owned.intervals if i.source_task is not None]
-
-    @property
-    def injectors(self) -> list[Injector]:
-        """Those of them that read a partition."""
-        return [task for task in self.source_tasks if isinstance(task, Injector)]
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether other workers may have intervals of the pipeline."""
-        return self._network is not None
+    def check_finished(self) -> None:
+        """Set `done` when no source has a row and nothing is left to do."""
+        self._completion.check()
 
     @property
     def failure(self) -> BaseException | None:
-        """What went wrong, if anything."""
+        """The error that the engine stops with, if any."""
         return self._failure
 
-    def partitions_appeared(self, interval_ids: list[int]) -> None:
-        """There are intervals for partitions that were found: a worker that is alone takes them;
-        otherwise they are placed like all others."""
-        if self.courier is None:
-            self.spawn(self._take_partitions(interval_ids), "new partitions")
-        else:
-            self.remotes.look_up()
+    @property
+    def stopping(self) -> bool:
+        """Whether it takes no new work: it commits what is finished, and ends."""
+        return self.env.stopping
 
-    async def _take_partitions(self, interval_ids: list[int]) -> None:
-        await self.owned.take([id_ for id_ in interval_ids if not self.owned.knows(id_)])
+    @property
+    def processed(self) -> int:
+        """Records and timers whose effects are durable, in this run."""
+        return self._processed_before + self.env.processed
 
-    # -- changes of who holds what ------------------------------------------------------------
+    @property
+    def intervals(self) -> list[Interval]:
+        """The intervals this worker holds."""
+        return self.exchange.intervals
 
-    async def change(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something about who holds what; cut short when everything is let go of."""
-        task = asyncio.ensure_future(work)
-        self._changes.add(task)
-        try:
-            await asyncio.wait((task,))
-            if not task.cancelled():
-                task.result()
-        finally:
-            self._changes.discard(task)
-            await end([task])
+    @property
+    def source_tasks(self) -> list[SourcePort]:
+        """The source tasks of the injectors' intervals that it holds."""
+        return self.exchange.source_tasks
 
-    async def let_go_of_all(self) -> None:
-        """Touch no interval any more: others may have them by now, or will soon."""
-        self.letting_go = True
-        try:
-            await self.lane.stop_running()
-            self.lane.drop_open()
-            await end(self._changes)
-            for interval in list(self.intervals):
-                if interval in self.intervals:  # else it was given up while others were let go of
-                    await self.owned.lose(interval)
-        finally:
-            self.letting_go = False
-        self.lane.run_on()
-
-    def pause(self, computations: frozenset[int]) -> None:
-        """Injectors of these computations read no more, those of all others do.
-
-        What was read is processed; the watermark stays where it is, since nobody knows what
-        comes next.
-        """
-        if computations == self.paused:
-            return
-        resting = [task for task in self.source_tasks if task.paused]
-        self.paused = computations
-        names = [step.name for id_, step in self.steps.items() if id_ in computations]
-        self.log.info("injectors_paused", injectors=names)
-        for task in resting:
-            if not task.paused:
-                task.resume()
-        self.check_finished()
-
-    # -- between this worker's intervals ----------------------------------------------------
-
-    def made_room(self, reader: Step) -> None:
-        """A queue of a computation is not full any more: who passes on to it may have waited for
-        that (I8), and have nothing on its way that would wake it."""
-        for interval in self.intervals:
-            if interval.entry is not None and reader in interval.entry.readers:
-                interval.wake()
-
-    def send(self, productions: Iterable[Delivery[Any]]) -> None:
-        """Records go to their readers, for the first time or again; here that is a queue away.
-
-        Who puts records into queues otherwise has to wake their lanes as well: if these records fill
-        all credits, nobody else will.
-        """
-        steps = self.steps
-        sent = False
-        for production in productions:
-            if production.receiver != NOBODY:
-                steps[production.receiver].interval_of(production.slot).intake.append(production)
-                sent = True
-        if sent:
-            self.lane.wake.set()
-
-    def acknowledge(self, deliveries: Iterable[Delivery[Any]]) -> None:
-        """The effects of these records are durable: tell their senders (I1)."""
-        by_sender: dict[tuple[int, int], list[int]] = {}
-        log = receiver = -1
-        seqs: list[int] = []
-        for delivery in deliveries:
-            if delivery.log < 0:
-                self.trees.tell(-delivery.log, delivery.seq)
-                continue
-            if delivery.log != log or delivery.receiver != receiver:
-                log, receiver = delivery.log, delivery.receiver
-                seqs = by_sender.setdefault((log, receiver), [])
-            seqs.append(delivery.seq)
-        owners: dict[Interval, None] = {}
-        for (log, receiver), seqs in by_sender.items():
-            found = self.logs.get(log)
-            if found is not None:
-                sent, owner = found
-                self._arrived(sent, owner, receiver, seqs)
-                owners[owner] = None
-            elif self.courier is not None:
-                self.courier.acknowledge(log, receiver, seqs)
-            # else a log that was drained and retired: late copies
-        self._credit(owners)
-
-    def acknowledged(self, log: int, receiver: int, seqs: list[int]) -> None:
-        """Records of a log here are durable on another worker. The courier has seen to it that they
-        were sent there and were un-ACKed."""
-        found = self.logs.get(log)
-        if found is None:
-            return
-        sent, owner = found
-        self._arrived(sent, owner, receiver, seqs)
-        self._credit([owner])
-
-    def _arrived(self, sent: SentLog, owner: Interval, receiver: int, seqs: list[int]) -> None:
-        """Records of a log here have arrived; what waited for weak productions may land by it."""
-        sent.acknowledge(seqs, self._reader_bit(owner, receiver) if sent.source else 0)
-        if owner.chain is not None and sent is owner.log:
-            done = owner.chain.arrived(seqs)
-            if done:
-                self.land(owner, done)
-
-    def land(self, interval: Interval, inputs: list[Delivery[Any]]) -> None:
-        """Inputs of a weak computation are done with, and nothing of them had to be stored."""
-        interval.workload.records += len(inputs)
-        self.processed += len(inputs)
-        self.acknowledge(interval.dedup.landed([cause.id for cause in inputs]))
-        interval.touch(urgent=False)
-
-    def _credit(self, owners: Iterable[Interval]) -> None:
-        """Something of these intervals' logs was acknowledged."""
-        for owner in owners:
-            owner.touch(urgent=owner.has_news())
-            owner.wake()
-            if owner.source_task is not None:
-                owner.source_task.acknowledged()
-
-    def _reader_bit(self, owner: Interval, receiver: int) -> int:
-        for route in owner.step.routes.values():
-            for reader in route.readers:
-                if reader.step.id == receiver:
-                    return reader.bit
-        raise InvariantBroken(f"{owner.name} never sent to computation {receiver}")
-
-    async def load_timers(self, interval: Interval, kind: str) -> None:
-        """Read the next page of an interval's stored timers."""
-        limit = self.settings.timers_in_memory
-        after = interval.timers[kind].begin_page()
-        changes = await self.patiently(
-            lambda: self.store.read_timers(interval.id, kind, after, limit)
-        )
-        interval.add_timers(kind, after, changes, more=len(changes) == limit)
-        if interval.has_news():
-            interval.touch(urgent=True)
-
-    def give_up_row(self, interval: Interval, offset: int, letter: DeadLetter) -> None:
-        """Keep a bad row of a source, in its injector's next commit."""
-        self.lane.give_up_row(interval, offset, letter)
-
-    def shrink(self, intervals: Iterable[Interval]) -> None:
-        """Keep the state cache within its bytes."""
-        total = sum(i.states.size for i in self.intervals if i.states is not None)
-        if total <= self.settings.cache_bytes:
-            return
-        share = self.settings.cache_bytes // max(1, len(self.intervals))
-        for interval in intervals:
-            if interval.states is not None:
-                backlog = interval.backlog
-                interval.states.evict(share, backlog.__contains__)
-
-    async def patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Try something of the store until it answers, for as long as patience lasts.
-
-        Raises:
-            StoreUnavailable: it did not answer in time.
-        """
-        pause = FIRST_PAUSE_SECONDS
-        deadline = self.clock.monotonic() + self.settings.store_patience_seconds
-        while True:
-            try:
-                return await attempt()
-            except StoreUnavailable:
-                if self.clock.monotonic() > deadline:
-                    raise
-                await self.clock.sleep(pause)
-                pause = min(LONGEST_PAUSE_SECONDS, pause * 2)
-
-    def check_finished(self) -> None:
-        """Set `done` when no source has a row and nothing is left to do."""
-        tasks = self.source_tasks
-        if self.paused or not all(task.has_nothing for task in tasks):
-            return
-        now = self.now()
-        if self.courier is not None and not self.publisher.watermarks.all_at_end():
-            return  # other workers have work left, or some intervals have no owner
-        ended = not self.keep_open and all(task.ended for task in tasks)
-        through = Interval.is_finished if ended else Interval.is_idle
-        if all(through(interval, now) for interval in self.intervals) and not self.lane.busy:
-            self.done.set()
-
-    # -- what there is to tell --------------------------------------------------------------
+    @property
+    def injectors(self) -> list[Injector]:
+        """The source tasks that read a partition."""
+        return [task for task in self.source_tasks if isinstance(task, Injector)]
 
     def progress(self) -> dict[str, Any]:
         """Figures for people: processed records, watermark, backlog, share of the input read."""
-        sinks = [interval.durable for interval in self.intervals]
-        return {
-            "processed": self.processed,
-            "read": sum(injector.rows for injector in self.injectors),
-            "low_watermark": min(sinks, default=MAX_TIME),
-            "backlog": sum(len(interval.intake) for interval in self.intervals),
-            "unacked": sum(log.unacked for log, _ in self.logs.values()),
-            "share": _least_share(self.source_tasks),
-            "wall_timers": sum(i.next_wall_timer() is not None for i in self.intervals),
-        }
-
-    def load(self) -> dict[str, Any]:
-        """What a heartbeat publishes: `progress`, and what the work cost since the one before."""
-        unreached = [] if self.courier is None else self.courier.unreached()
-        return {
-            **self.progress(),
-            **self._meter.take(self.intervals),
-            "unreached": unreached,
-        }
-
-
-def _least_share(tasks: list[SourceTask]) -> float | None:
-    """How much of the input has been read, 0 to 1; None if some of it has no end."""
-    shares = [task.progress() for task in tasks]
-    known = [share for share in shares if share is not None]
-    return None if len(known) < len(shares) else min(known, default=1.0)
+        return {**self.figures.progress(), "processed": self.processed}

@@ -19,20 +19,42 @@ id, its address and its probes stay.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
+from millwheel.clock import Clock
 from millwheel.errors import StoreUnavailable, StoreWentBack
-from millwheel.runtime.lane.recovery import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
+from millwheel.runtime.environment import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
+from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.process.tasks import end
+from millwheel.settings import Settings
 
-if TYPE_CHECKING:
-    from millwheel.runtime.engine import Engine
+
+class Restartable(Protocol):
+    """An engine, as far as starting over is concerned."""
+
+    clock: Clock
+    settings: Settings
+    log: Any
+
+    @property
+    def intervals(self) -> list[Interval]:
+        """The intervals that it holds."""
+        ...
+
+    async def begin(self) -> None:
+        """Start with nothing in memory."""
+
+    async def drop_and_forget(self) -> None:
+        """Stop all work as a crash would, and hold nothing in memory that is not in the store."""
+
+    def fail(self, error: BaseException | None) -> None:
+        """Stop with an error."""
 
 
 class Restarts:
     """Lets one engine start over, as often as it has to."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Restartable) -> None:
         self._engine = engine
         self._wanted = asyncio.Event()
         self._reason: StoreWentBack | None = None
@@ -85,7 +107,7 @@ class Restarts:
         deadline = engine.clock.monotonic() + patience
         pause = FIRST_PAUSE_SECONDS
         while True:
-            await self._drop_and_forget()
+            await engine.drop_and_forget()
             self._wanted.clear()  # what ended meanwhile may have met the same
             try:
                 await engine.begin()
@@ -100,18 +122,6 @@ class Restarts:
             else:
                 break
         self.under_way = False
-
-    async def _drop_and_forget(self) -> None:
-        engine = self._engine
-        engine.started = False
-        if engine.courier is not None:  # first: nothing of the lost past leaves, or comes in
-            engine.courier.hang_up()
-        await engine.drop_everything()
-        for interval in list(engine.intervals):
-            engine.observer.interval_gone(interval)
-        engine.done.clear()
-        engine.forget()
-        engine.store.begin_again()
 
     async def close(self) -> None:
         """Start over no more, whatever happens."""

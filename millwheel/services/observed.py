@@ -66,13 +66,13 @@ class EngineObserved(Observer):
             pipeline=engine.pipeline.name,
             worker=engine.worker,
             version=__version__,
-            now=engine.now(),
+            now=engine.env.now(),
             lease_seconds_left=max(0.0, engine.lease.left),
             fenced=self._fenced,
             commits=self._commits.distribution(),
             computations=tuple(
-                _computation(step, engine.owned.of(step.id), counted.get(step.name, {}))
-                for step in engine.steps.values()
+                _computation(step, engine.exchange.of(step.id), counted.get(step.name, {}))
+                for step in engine.exchange.steps.values()
             ),
         )
 

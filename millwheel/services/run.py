@@ -14,6 +14,7 @@ from millwheel.clock import Clock, SystemClock
 from millwheel.model import MAX_TIME
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.environment import Options
 from millwheel.services.hosting import Beside, hosted, opened, unless
 from millwheel.services.observed import EngineObserved
 
@@ -84,9 +85,11 @@ class Run:
                 self._pipeline,
                 store,
                 clock=self._clock,
-                keep_open=self._keep_open,
-                accept_late=self._accept_late,
-                inject_copies=self._inject_copies,
+                options=Options(
+                    keep_open=self._keep_open,
+                    accept_late=self._accept_late,
+                    inject_copies=self._inject_copies,
+                ),
             )
             observed = EngineObserved(engine)  # now: records are counted before the start is over
             async with hosted(engine, self._beside.services(engine, self._clock)):

@@ -10,11 +10,10 @@ from functools import partial
 from millwheel.clock import Clock, SystemClock
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.environment import Options
 from millwheel.runtime.network.handshake import Identity, Secret
 from millwheel.runtime.network.links import Links
 from millwheel.runtime.network.ports import Limits, Network
-from millwheel.runtime.ownership.balancer import Balancer
-from millwheel.runtime.ownership.claiming import Claiming, LeaseGuard
 from millwheel.services.endpoint import Endpoint
 from millwheel.services.hosting import Beside, hosted, opened, unless
 from millwheel.services.http import HttpService
@@ -117,8 +116,7 @@ class Worker:
                 self._pipeline,
                 store,
                 clock=self._clock,
-                keep_open=self._keep_open,
-                accept_late=self._accept_late,
+                options=Options(keep_open=self._keep_open, accept_late=self._accept_late),
                 network=partial(self._network, secret),
             )
             if self._http is not None:
@@ -127,8 +125,8 @@ class Worker:
             beside = self._beside.services(engine, self._clock)
             await stack.enter_async_context(hosted(engine, beside))
             if await unless(stop, engine.start()):
-                engine.attend(lambda it: Claiming(it, Balancer(it)), "placing")
-                engine.attend(LeaseGuard, "lease guard")
+                engine.attend(Engine.claiming, "claiming")
+                engine.attend(Engine.lease_guard, "lease guard")
                 await engine.run(stop, until_done=self._until_done)
         return engine.done.is_set()
 

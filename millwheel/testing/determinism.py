@@ -12,13 +12,14 @@ What is not found out: what is the same throughout a process, such as the order 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 from millwheel.codec import reason, shown
 from millwheel.context import Context, Effects
 from millwheel.errors import NotTheSameAgain, UserCodeError
 from millwheel.model import Delivery, Record, from_micros
+from millwheel.runtime.environment import UserCode
 from millwheel.runtime.interval.key_state import KeyState
 from millwheel.runtime.interval.routing import Step
 from millwheel.runtime.interval.weak_ids import Lineage
@@ -30,6 +31,17 @@ Said = tuple[str, int, bytes]
 
 MOST_SHOWN = 20
 """Productions of one run that an error shows."""
+
+
+def twice(
+    step: Step,
+    code: UserCode,
+    make_context: Callable[[Step, Effects], Context[Any, Any]],
+    effects: Effects,
+) -> UserCode:
+    """User code that is called twice on each record, and has to do the same both times; for
+    `Options.wrap_weak`."""
+    return Determinism(step, code, make_context, effects).process
 
 
 class Determinism:
@@ -46,7 +58,7 @@ class Determinism:
     def __init__(
         self,
         step: Step,
-        code: Callable[[Record[Any], Context[Any, Any]], Awaitable[None]],
+        code: UserCode,
         make_context: Callable[[Step, Effects], Context[Any, Any]],
         effects: Effects,
     ) -> None:

@@ -12,10 +12,12 @@ from millwheel.clock import VirtualClock
 from millwheel.errors import Fenced
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.environment import Options
 from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.settings import Settings
 from millwheel.store.memory import MemoryStore
 from millwheel.streams import Stream
+from millwheel.testing.determinism import twice
 from millwheel.testing.harness import quick
 from millwheel.testing.letters import in_words
 from millwheel.testing.rig import Rig, capture_table
@@ -223,16 +225,14 @@ class Trial:
     def letters(self) -> str:
         """The dead letters of the run in words; empty if there are none."""
         letters = self._store.dead_letters
-        return in_words(letters, self._newest.steps) if letters else ""
+        return in_words(letters, self._newest.exchange.steps) if letters else ""
 
     def _engine(self, *, take_over: bool = False) -> Engine:
         self._newest = Engine(
             self._rig.pipeline,
             self._store,
             clock=self._clock,
-            inject_copies=self._mode.copies,
-            guard_shared=True,
-            run_weak_twice=True,
+            options=Options(inject_copies=self._mode.copies, guard_shared=True, wrap_weak=twice),
             take_over=take_over,
             process=FREE_OF_CHARGE,
         )

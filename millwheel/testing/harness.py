@@ -14,10 +14,12 @@ from millwheel.errors import GraphError, UsageError
 from millwheel.model import Key, from_micros, to_micros
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.environment import Options
 from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.settings import Settings
 from millwheel.store.memory import MemoryStore
 from millwheel.streams import Stream
+from millwheel.testing.determinism import twice
 from millwheel.testing.letters import in_words
 from millwheel.testing.rig import Rig, capture_table
 from millwheel.testing.script import advance, inject
@@ -57,8 +59,7 @@ class Harness:
             self._rig.pipeline,
             self.store,
             clock=self.clock,
-            guard_shared=True,
-            run_weak_twice=True,
+            options=Options(guard_shared=True, wrap_weak=twice),
             process=FREE_OF_CHARGE,
         )
 
@@ -73,7 +74,7 @@ class Harness:
         unread = self.store.dead_letters[self._letters_read :]
         if unread and kind is None:
             raise AssertionError(
-                f"{in_words(unread, self._engine.steps)}\nIf the test expects them, let it read "
+                f"{in_words(unread, self._engine.exchange.steps)}\nIf the test expects them, let it read "
                 "harness.dead_letters after they have come"
             )
 

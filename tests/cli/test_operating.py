@@ -148,7 +148,7 @@ async def test_what_is_not_done_in_time_is_said_and_done_later() -> None:
     engine = await cluster.join()
     await cluster.go(lambda: gate.reached >= 10)
     desk = Desk(cluster)
-    (name,) = (s.name for s in engine.steps.values() if s.node.kind == "computation")
+    (name,) = (s.name for s in engine.exchange.steps.values() if s.node.kind == "computation")
     row, _ = await cluster.parts(name)
     with pytest.raises(NotCarriedOut) as caught:
         await desk.do(desk.operator.split(row.id, 9, 5))
@@ -224,7 +224,7 @@ async def test_without_workers_what_was_handed_over_is_cut_at_once() -> None:
     cluster, desk = await at_rest(1)
     lower, upper = await cluster.parts("tally")
     await cluster.leave(cluster.alive[0])
-    steps = cluster.engines[0].steps
+    steps = cluster.engines[0].exchange.steps
     (tally,) = (step.id for step in steps.values() if step.name == "tally")
 
     async def parts() -> list[tuple[int, int, int]]:

@@ -16,7 +16,9 @@ from millwheel.computations import IntervalJoin, TemporalJoin, WindowJoin
 from millwheel.errors import GraphError
 from millwheel.model import to_micros
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.environment import Options
 from millwheel.runtime.interval import map_entries as entries
+from millwheel.runtime.interval.folds import fold
 from millwheel.store.port import Commit
 from millwheel.testing import Harness, inject
 from millwheel.testing.script import Script
@@ -473,11 +475,17 @@ async def test_a_join_on_postgres_goes_on_after_a_restart_and_shows_what_it_hold
             left.end()
             right.end()
         clock = VirtualClock(to_micros(at(0)))
-        engine = Engine(pipeline, postgres.store, clock=clock, keep_open=not close, take_over=True)
+        engine = Engine(
+            pipeline,
+            postgres.store,
+            clock=clock,
+            options=Options(keep_open=not close),
+            take_over=True,
+        )
         await engine.start()
         await engine.run()
         for held in engine.intervals:
-            await engine.folding.fold(held)
+            await fold(engine.store, held)
         await engine.stop()
 
     for number in range(30):

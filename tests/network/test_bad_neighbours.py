@@ -33,8 +33,6 @@ from millwheel.runtime.network.frames import Acknowledge, Deliver, Frame, Gap
 from millwheel.runtime.network.handshake import Identity, Secret
 from millwheel.runtime.network.links import Links
 from millwheel.runtime.network.ports import Limits, Link, Network
-from millwheel.runtime.ownership.balancer import Balancer
-from millwheel.runtime.ownership.claiming import Claiming
 from millwheel.services.observed import EngineObserved
 from millwheel.services.tcp import Tcp
 from millwheel.settings import MEBIBYTE
@@ -164,7 +162,7 @@ async def apart(
     injectors = [node.name for node in pipeline.graph().nodes if node.kind == "injector"]
     cluster.store.pause(*injectors)
     first, second = await cluster.join(), await cluster.join()
-    names = {step.id: step.name for step in first.steps.values()}
+    names = {step.id: step.name for step in first.exchange.steps.values()}
     settled = False
     while not settled:  # the balancer may have cut or moved something just now
         rows = (await cluster.store.read_placement()).intervals
@@ -213,7 +211,7 @@ async def test_large_rows_go_to_a_slow_worker_by_their_real_size() -> None:
 
     def finished() -> bool:
         nonlocal most
-        most = max(most, *(log.unacked for log, _ in first.logs.values()))
+        most = max(most, *(log.unacked for log, _ in first.exchange.logs.values()))
         return cluster.finished()
 
     with capture_logs() as logs:
@@ -249,7 +247,7 @@ async def test_many_logs_with_much_to_send_wait_for_a_worker_that_takes_nothing(
         for _ in range(400):
             await live(cluster, 0.02)
             most = max(most, waiting())
-        unacked = sum(log.unacked_bytes for log, _ in first.logs.values())
+        unacked = sum(log.unacked_bytes for log, _ in first.exchange.logs.values())
         assert unacked > Limits().waiting_bytes, "there is more to send than may wait"
         assert 0 < most < 3 * Limits().burst_bytes
         cluster.ether.join("w0", "w1")
@@ -285,11 +283,11 @@ async def test_while_a_link_is_full_all_who_send_over_it_take_turns() -> None:
     engine = Engine(pipeline, MemoryStore("weighing"), network=lambda worker: cast(Network, None))
     courier = Courier(engine, cast(Network, None))
     link = Narrow()
-    courier._links["they"] = link
+    courier.peers._links["they"] = link
     step = Step(3, 0, pipeline.graph().nodes[-1], {})
     owner = cast(Interval, SimpleNamespace(sequencer=1))
     for log in (1, 2):
-        engine.logs[log] = SentLog(log, Holds()), owner
+        engine.exchange.logs[log] = SentLog(log, Holds()), owner
     remotes = [Remote(courier, step, id_, (0, SLOTS)) for id_ in (10, 11)]
     for remote in remotes:
         remote.owner = "they"
@@ -494,9 +492,11 @@ async def test_what_a_zombie_sends_is_dropped_and_counted_and_not_acknowledged()
     first, second = await cluster.join(), await cluster.join()
     courier = second.courier
     assert courier is not None
-    await cluster.go(lambda: min(first.processed, second.processed) > 50 and courier._incoming)
-    (log, interval_id), stream = next(iter(courier._incoming.items()))
-    receiver = second.owned.held(interval_id)
+    await cluster.go(
+        lambda: min(first.processed, second.processed) > 50 and courier.receiver._incoming
+    )
+    (log, interval_id), stream = next(iter(courier.receiver._incoming.items()))
+    receiver = second.exchange.held(interval_id)
     assert receiver is not None
     zombie = Links(
         Identity(cluster.pipeline.name, "zombie", ether.SECRET),
@@ -519,7 +519,7 @@ async def test_what_a_zombie_sends_is_dropped_and_counted_and_not_acknowledged()
         )
     before = courier.refused["old or a copy"]
     await cluster.go(lambda: courier.refused["old or a copy"] >= before + 3)
-    assert courier._sources[log].peer == first.worker, (
+    assert courier.receiver._sources[log].peer == first.worker, (
         "what comes is still acknowledged to its sender"
     )
     await cluster.go(cluster.finished)
@@ -549,7 +549,9 @@ async def test_what_nobody_may_own_waits_at_its_senders_until_somebody_may() -> 
             r.id: r for r in first.remotes.remotes() if any(s.unacked for s in r.streams.values())
         }
         assert waiting.keys() == lost
-        assert all(log.unacked < 50 + SHARED.bundle_records for log, _ in first.logs.values())
+        assert all(
+            log.unacked < 50 + SHARED.bundle_records for log, _ in first.exchange.logs.values()
+        )
         stalled, processed = first.progress(), len(cluster.commits)
         await live(cluster, 5 * SHARED.lease_seconds, 0.05)
         assert first.progress()["low_watermark"] == stalled["low_watermark"]
@@ -628,7 +630,7 @@ async def test_who_is_new_and_has_reached_nobody_takes_nothing_that_is_free() ->
     late = cluster.clock.monotonic() + SHARED.lease_seconds / 2
     await cluster.go(lambda: stranger.intervals or cluster.clock.monotonic() > late)
     assert not stranger.intervals
-    assert not first.owned.knows(interval.id), "it is nobody's"
+    assert not first.exchange.knows(interval.id), "it is nobody's"
     await cluster.go(first.done.is_set)
     check(cluster, values)
     for engine in (first, stranger):
@@ -710,7 +712,7 @@ async def test_strangers_at_the_port_disturb_nobody_and_are_told_of_once() -> No
     with capture_logs() as logs:
         for engine in engines:
             await engine.start()
-            engine.attend(lambda it: Claiming(it, Balancer(it)), "placing")
+            engine.attend(Engine.claiming, "claiming")
         links = links_of(engines[0])
         await until(lambda: len(said(logs, "link_up")) == 4)
         for _ in range(3):

@@ -56,8 +56,6 @@ from millwheel.runtime.network.wire_stream import (
     Outgoing,
     check_runs,
 )
-from millwheel.runtime.ownership.balancer import Balancer
-from millwheel.runtime.ownership.claiming import Claiming
 from millwheel.services.tcp import Tcp
 from millwheel.store.memory import MemoryStore
 from millwheel.store.port import PlacedInterval, PlacedWorker, Placement, Wish
@@ -97,7 +95,7 @@ class Plant:
     async def start(self) -> None:
         for engine in self.engines:
             await engine.start()
-            engine.attend(lambda it: Claiming(it, Balancer(it)), "placing")
+            engine.attend(Engine.claiming, "claiming")
         await until(lambda: all(min(e.processed, len(e.intervals)) for e in self.engines))
 
     @property
@@ -352,7 +350,7 @@ async def test_forged_acknowledgements_lose_nothing_while_workers_are_killed(see
             turns += 1
             if turns % 20 == 0:
                 for log in cluster.store.tables.logs:
-                    for step in cluster.alive[0].steps:
+                    for step in cluster.alive[0].exchange.steps:
                         forger.send(Acknowledge(log, step, [(0, LARGEST)]))
             return then()
 
@@ -428,7 +426,11 @@ async def test_forged_reports_move_no_watermark() -> None:
 
     def watermarks() -> list[int]:
         return [
-            *(e.publisher.watermarks.least(id_) for e in (first, second) for id_ in e.steps),
+            *(
+                e.publisher.watermarks.least(id_)
+                for e in (first, second)
+                for id_ in e.exchange.steps
+            ),
             *(i.input_watermark for e in (first, second) for i in e.intervals),
             *(i.durable for e in (first, second) for i in e.intervals),
         ]
@@ -499,7 +501,8 @@ async def test_a_true_new_owner_is_believed_within_one_look_at_the_store() -> No
     assert receivers
     courier = courier_of(first)
     await cluster.go(
-        lambda: all((moved.log.id, id_) in courier._incoming for id_ in receivers), tick=0.001
+        lambda: all((moved.log.id, id_) in courier.receiver._incoming for id_ in receivers),
+        tick=0.001,
     )
     assert cluster.clock.monotonic() - began < 0.5 < FIRST_PATIENCE_SECONDS
     assert courier.refused["not known to own it"], (
@@ -531,7 +534,9 @@ async def test_a_sender_that_was_not_believed_sends_again_as_soon_as_the_store_s
     await cluster.go(lambda: courier.refused["not known to own it"] > asked)
     first.remotes.place = place  # type: ignore[method-assign]
     began = cluster.clock.monotonic()
-    await cluster.go(lambda: any(log == moved.log.id for log, _ in courier._incoming), tick=0.001)
+    await cluster.go(
+        lambda: any(log == moved.log.id for log, _ in courier.receiver._incoming), tick=0.001
+    )
     assert cluster.clock.monotonic() - began < 0.5 < FIRST_PATIENCE_SECONDS
     await cluster.go(cluster.finished)
     check(cluster, values)
@@ -546,7 +551,7 @@ async def test_a_former_owner_is_not_believed_about_what_was_sent_to_it() -> Non
     await cluster.go(lambda: min(first.processed, second.processed) > 50)
     courier = courier_of(first)
     cluster.ether.part("w0", "w1")
-    link = courier._links[second.worker]
+    link = courier.peers._links[second.worker]
     await cluster.go(
         lambda: any(s.unacked for r in first.remotes.remotes() for s in r.streams.values())
     )
@@ -585,14 +590,14 @@ async def test_a_log_that_is_lost_and_still_sent_from_here_is_not_taken_from_its
     sequencer, log = row.sequencer + 1, lost.log.id
     value = b'{"key":"k","number":1,"count":1}'
     item: Row = (5, "tally", b"1", receiver.slots[0], 0, 0, 0, 32, b"", False, value, 1, 0)
-    link, tried = courier._links[second.worker], cluster.tried
+    link, tried = courier.peers._links[second.worker], cluster.tried
     courier.received(
         link, Deliver(log, sequencer, 1, receiver.id, receiver.step.id, NOTHING, [item])
     )
     courier.received(link, Ask(log, sequencer, 1, receiver.id, 5))
     assert courier.refused["sent from here"] == 2
-    assert (log, receiver.id) not in courier._incoming
-    assert log not in courier._sources
+    assert (log, receiver.id) not in courier.receiver._incoming
+    assert log not in courier.receiver._sources
     await cluster.go(lambda: cluster.tried > tried)
     trust._of_log[log] = row
     await cluster.go(cluster.finished)
@@ -606,17 +611,17 @@ async def test_what_waits_for_the_store_is_bounded() -> None:
     await cluster.go(lambda: min(first.processed, second.processed) > 50)
     place = first.remotes.place
     first.remotes.place = lambda placement: None  # type: ignore[method-assign]
-    courier, link = courier_of(first), courier_of(first)._links[second.worker]
+    courier, link = courier_of(first), courier_of(first).peers._links[second.worker]
     receiver = next(i for i in first.intervals if i.step.name == "tally")
     for log in range(QUESTIONS_KEPT + 500):
         courier.received(link, Ask(10_000 + log, 1 << 40, 1, receiver.id, 5))
-    assert len(courier._doubted[link]) == QUESTIONS_KEPT
+    assert len(courier.receiver._doubted[link]) == QUESTIONS_KEPT
     for number in range(KEPT_REPORTS + 500):
         first.remotes.hear(second.worker, [(10_000 + number, 1, 0, 1, 1 << 40, 0, False, {})] * 2)
     assert courier.refused["report"] == 1000
     first.remotes.place = place  # type: ignore[method-assign]
     await cluster.go(cluster.finished)
-    assert not courier._doubted.get(link)
+    assert not courier.receiver._doubted.get(link)
     check(cluster, values)
 
 
@@ -694,11 +699,13 @@ async def test_unknown_streams_are_garbage_of_the_same_generation_and_too_new_of
     cluster = Cluster(counting(values))
     first, second = await cluster.join(), await cluster.join()
     courier = courier_of(first)
-    await cluster.go(lambda: min(first.processed, second.processed) > 50 and courier._incoming)
-    (log, interval_id), stream = next(iter(courier._incoming.items()))
-    interval = first.owned.held(interval_id)
+    await cluster.go(
+        lambda: min(first.processed, second.processed) > 50 and courier.receiver._incoming
+    )
+    (log, interval_id), stream = next(iter(courier.receiver._incoming.items()))
+    interval = first.exchange.held(interval_id)
     assert interval is not None
-    link = courier._sources[log]
+    link = courier.receiver._sources[log]
     sequencer, epoch = stream.epoch
     before = stream.last
 
@@ -719,11 +726,11 @@ async def test_unknown_streams_are_garbage_of_the_same_generation_and_too_new_of
             courier.received(link, deliver(name))
         with pytest.raises(PeerError, match="which no code of generation 1 sends"):
             courier.received(link, loose(name, b"\xff" * 16))
-    first.generation = 0  # the peer's code is newer
+    first.env.generation = 0  # the peer's code is newer
     courier.received(link, deliver("no such stream"))
     assert courier.refused["too new"] == 1
     assert stream.last == before, "nothing of it was taken"
-    first.generation = 1
+    first.env.generation = 1
     await cluster.go(cluster.finished)
     check(cluster, values)
 
@@ -738,9 +745,11 @@ async def test_a_migration_that_fails_stops_the_worker_and_not_the_link(
     cluster = Cluster(counting(values))
     first, second = await cluster.join(), await cluster.join()
     courier = courier_of(first)
-    await cluster.go(lambda: min(first.processed, second.processed) > 50 and courier._incoming)
-    (log, interval_id), stream = next(iter(courier._incoming.items()))
-    interval = first.owned.held(interval_id)
+    await cluster.go(
+        lambda: min(first.processed, second.processed) > 50 and courier.receiver._incoming
+    )
+    (log, interval_id), stream = next(iter(courier.receiver._incoming.items()))
+    interval = first.exchange.held(interval_id)
     assert interval is not None
     (name,) = interval.step.codecs
 
@@ -753,10 +762,10 @@ async def test_a_migration_that_fails_stops_the_worker_and_not_the_link(
     frame = Deliver(log, *stream.epoch, interval_id, interval.step.id, stream.last, [row])
     if text == b"{v":
         with pytest.raises(PeerError, match=r"with the value b'\{v'"):
-            courier.received(courier._sources[log], frame)
+            courier.received(courier.receiver._sources[log], frame)
         assert first.failure is None
         return
-    courier.received(courier._sources[log], frame)
+    courier.received(courier.receiver._sources[log], frame)
     assert isinstance(first.failure, UserCodeError)
     told = str(first.failure)
     assert f"stream {name!r}" in told
@@ -773,7 +782,7 @@ async def test_root_reports_of_no_worker_count_for_nothing() -> None:
     await forger.start()
     await forger.call(first)
     heard: list[Any] = []
-    with record_calls(first.trees, "hear", heard):
+    with record_calls(first.modes.trees, "hear", heard):
         before = first.remotes.trust.looks
         forger.send(RootReport([(1, 1)]))
         await live(cluster, 0.1)

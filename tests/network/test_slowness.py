@@ -439,7 +439,7 @@ async def test_who_says_not_mine_is_asked_before_he_gets_all_again() -> None:
 
     cluster.store.faults.before_call = no_claims
     sent = wire.records.total()
-    await cluster.pass_time(second.let_go_of_all())
+    await cluster.pass_time(second.owned.lose_all())
     await trickle(cluster, first, source, values[300:320])
     assert wire.kinds["NotMine"] > 2
     assert wire.records.total() - sent <= len(values), "once more, to find out that it is not his"

@@ -36,7 +36,7 @@ from millwheel.errors import (
 )
 from millwheel.model import NAME_BYTES, RUN_BYTES, Delivery, from_micros, record_id
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.modes.batches import Bundling, Phase
+from millwheel.runtime.modes.batches import Batches, Phase
 from millwheel.store.port import Commit, IntervalCommit, Wish
 from millwheel.store.postgres import PostgresStore
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
@@ -432,15 +432,15 @@ async def test_who_gives_an_interval_up_delivers_what_is_closed_first() -> None:
     sink_of(made).moment = hold
     await cluster.go(lambda: gate.reached)
     await cluster.store.wish([Wish(row.id, row.sequencer, other.worker, "", pinned=True)])
-    await cluster.go(lambda: owner.owned.held(row.id) is None)
+    await cluster.go(lambda: owner.exchange.held(row.id) is None)
     for _ in range(50):
         await asyncio.sleep(0)
-    assert owner.owned.knows(row.id), "it waits for the sink"
+    assert owner.exchange.knows(row.id), "it waits for the sink"
     gate.open()
     (number,) = held
-    await cluster.go(lambda: not owner.owned.knows(row.id))
+    await cluster.go(lambda: not owner.exchange.knows(row.id))
     assert (row.id, number + 1) not in outside.given, "it begins no other one"
-    await cluster.go(lambda: other.owned.held(row.id) is not None)
+    await cluster.go(lambda: other.exchange.held(row.id) is not None)
     assert outside.calls.count((row.id, number)) == 1, "nobody had to do it again"
     await cluster.go(lambda: (row.id, number + 1) in outside.given)
     await cluster.go(cluster.finished)
@@ -764,13 +764,13 @@ async def test_a_source_that_may_have_less_on_its_way_reads_on_up_to_the_members
 async def test_records_are_gathered_by_the_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """However little is known of how long user code takes: it is not what gathers them."""
     taken: list[int] = []
-    offer = Bundling.offer
+    offer = Batches.offer
 
-    def counted(self: Bundling, deliveries: Any, now: int) -> None:
+    def counted(self: Batches, deliveries: Any, now: int) -> None:
         taken.append(len(deliveries))
         offer(self, deliveries, now)
 
-    monkeypatch.setattr(Bundling, "offer", counted)
+    monkeypatch.setattr(Batches, "offer", counted)
     outside = Outside()
     source = script(ITEMS, [Item("a", n) for n in range(300)])
     made = Pipeline("gathered", settings=replace(QUICK, chunk_records=300))
@@ -1118,7 +1118,7 @@ async def test_a_refused_bundle_is_no_fault_of_the_record_that_shared_its_commit
     source.append(inject(ITEMS, values[5]))
     read_on(engine)
     call.open()
-    await world.until(lambda: engine.lane._open.count == 5)
+    await world.until(lambda: engine.lane.commits.open.count == 5)
 
     def refuse(commit: Commit) -> None:
         if any(3 in params[0] for _, params in commit.statements):
@@ -1340,7 +1340,7 @@ def test_the_graph_shows_bundles_and_a_deploy_keeps_them() -> None:
 
 
 def test_what_is_out_of_turn_is_a_bug() -> None:
-    bundling = Bundling(Bundles(), None)
+    bundling = Batches(Bundles(), None)
     for act in (bundling.deliver, bundling.delivered):
         with pytest.raises(InvariantBroken, match="while gathering"):
             act()
@@ -1352,13 +1352,13 @@ def delivery(number: int) -> Delivery[Item]:
     return Delivery("a", item, 0, "items", b"a", 0, 1, 0, 0, id=record_id(1, number))
 
 
-def phase_of(bundling: Bundling) -> str:
+def phase_of(bundling: Batches) -> str:
     return bundling.phase.value
 
 
 def test_a_commit_says_of_a_bundle_what_is_true_with_it() -> None:
     """Open from the commit that closes it until the one that carries what its delivery left."""
-    bundling = Bundling(Bundles(records=2, seconds=1), None)
+    bundling = Batches(Bundles(records=2, seconds=1), None)
     bundling.offer([delivery(5), delivery(3), delivery(4)], now=10)
     assert bundling.position(1, delivers=False) == {"number": 0}
     assert bundling.is_due(10)
@@ -1386,12 +1386,12 @@ def test_a_commit_says_of_a_bundle_what_is_true_with_it() -> None:
 def test_a_bundle_is_stored_in_the_order_in_which_it_is_given() -> None:
     """That of arrival, whatever the ids: an owner that has it again gives it so once more."""
     arrived = [5, 3, 9, 1]
-    bundling = Bundling(Bundles(records=4), None)
+    bundling = Batches(Bundles(records=4), None)
     bundling.offer([delivery(number) for number in arrived], now=0)
     bundling.close()
     assert [member.value.number for member in bundling.members] == arrived
     stored = bundling.position(1, delivers=False)
-    again = Bundling(Bundles(records=4), {"bundle": stored})
+    again = Batches(Bundles(records=4), {"bundle": stored})
     again.offer([delivery(number) for number in sorted(arrived)], now=0)
     assert [member.value.number for member in again.members] == arrived
 
@@ -1403,12 +1403,12 @@ def test_a_member_that_was_made_again_with_another_value_is_an_error() -> None:
     first.id, other.id = name + b"1" * (16 - NAME_BYTES), name + b"2" * (16 - NAME_BYTES)
     stored = {"bundle": {"number": 7, "open": [first.id.hex()]}}
     with pytest.raises(NotTheSameAgain):
-        Bundling(Bundles(), stored).offer([other], now=0)
+        Batches(Bundles(), stored).offer([other], now=0)
     other.id = name + b"3" * RUN_BYTES + b"2" * (16 - NAME_BYTES - RUN_BYTES)
     with pytest.raises(NotTheSameAgain):
-        Bundling(Bundles(), stored).offer([other], now=0)
+        Batches(Bundles(), stored).offer([other], now=0)
     for says in (first.id, name + b"3" * RUN_BYTES + first.id[NAME_BYTES + RUN_BYTES :]):
-        again = Bundling(Bundles(), stored)
+        again = Batches(Bundles(), stored)
         same = delivery(5)
         same.id = says
         again.offer([same], now=0)
@@ -1423,7 +1423,7 @@ def weak(number: int) -> Delivery[Item]:
 
 
 def test_what_nobody_else_keeps_is_stored_by_the_first_commit_that_carries_it() -> None:
-    bundling = Bundling(Bundles(records=9), None, most_bytes=20)
+    bundling = Batches(Bundles(records=9), None, most_bytes=20)
     bundling.offer([weak(1), delivery(2), weak(3), weak(4)], now=0)
     assert bundling.to_keep() == []
     bundling.close()
@@ -1438,7 +1438,7 @@ def test_what_nobody_else_keeps_is_stored_by_the_first_commit_that_carries_it() 
 
 def test_how_far_the_logs_of_missing_members_go() -> None:
     ids = [record_id(1, 5), record_id(1, 9), record_id(2, 3), weak(7).id]
-    bundling = Bundling(Bundles(), {"bundle": {"number": 7, "open": [id_.hex() for id_ in ids]}})
+    bundling = Batches(Bundles(), {"bundle": {"number": 7, "open": [id_.hex() for id_ in ids]}})
     assert bundling.awaited() == {1: 9, 2: 3}
     bundling.offer([delivery(9)], now=0)
     assert bundling.awaited() == {1: 5, 2: 3}
@@ -1449,7 +1449,7 @@ def test_how_far_the_logs_of_missing_members_go() -> None:
 
 def test_a_claim_goes_on_from_what_is_stored() -> None:
     ids = [record_id(1, number).hex() for number in (5, 3)]
-    bundling = Bundling(Bundles(records=1), {"bundle": {"number": 7, "open": ids}})
+    bundling = Batches(Bundles(records=1), {"bundle": {"number": 7, "open": ids}})
     bundling.offer([delivery(3), delivery(9), delivery(8)], now=10)
     assert (bundling.phase, bundling.missing) == (Phase.REPLAYING, 1)
     assert bundling.wants_more, "the other may be behind any number of them"
@@ -1459,7 +1459,7 @@ def test_a_claim_goes_on_from_what_is_stored() -> None:
     assert [member.value.number for member in bundling.members] == [5, 3]
     assert bundling.may_be_delivered
     assert not bundling.wants_more
-    done = Bundling(Bundles(), {"bundle": {"number": 7}})
+    done = Batches(Bundles(), {"bundle": {"number": 7}})
     assert (done.number, done.is_empty) == (7, True)
 
 

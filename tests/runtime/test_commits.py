@@ -85,7 +85,7 @@ async def overlapped(world: World, source: Any) -> Gate:
     world.on_try = lambda commit: gate.wait() if commit.seen else None
     await world.start()
     await world.until(lambda: gate.reached)
-    await world.until(lambda: world.engines[-1].lane._open.count >= 4)
+    await world.until(lambda: world.engines[-1].lane.commits.open.count >= 4)
     return gate
 
 
@@ -106,7 +106,7 @@ async def test_what_overlaps_a_commit_that_fails_is_dropped_with_it(error: Excep
     world.on_try = refuse
     engine = await world.start()
     await world.until(lambda: gate.reached)
-    await world.until(lambda: engine.lane._open.count >= 4)
+    await world.until(lambda: engine.lane.commits.open.count >= 4)
     assert world.rows() == []
     gate.open()
     await world.finish(engine)
@@ -258,7 +258,9 @@ async def test_an_ack_between_a_claim_and_the_resend_counts_for_nothing() -> Non
         fail_once(world, number, StoreUnavailable("away"))
         engine = await world.run()
         assert world.tallied() == tally_of(values)
-        assert [log.unacked for i in engine.intervals for log in i.logs] == [0] * len(engine.logs)
+        assert [log.unacked for i in engine.intervals for log in i.exchange.logs] == [0] * len(
+            engine.logs
+        )
         assert [len(i.holds) for i in engine.intervals] == [0] * len(engine.intervals)
 
 
@@ -320,13 +322,13 @@ async def test_a_hand_that_starts_while_the_lane_stops_runs_nothing() -> None:
     world = World(doing(values, do))
     engine = await world.start()
     lane = engine.lane
-    await world.until(lambda: lane._hands)
+    await world.until(lambda: lane.tasks)
     await lane.stop_running()
     await world.turns()
     reached = gate.reached
     await world.turns()
     assert gate.reached == reached
-    assert not lane._hands
+    assert not lane.tasks
     await engine.kill()
     gate.open()
     await world.run()
@@ -563,7 +565,7 @@ async def test_bisecting_many_records_with_an_injector_in_the_lane() -> None:
     refuse(world, 58)
     engine = await world.start()
     await world.until(lambda: gate.reached)
-    await world.until(lambda: engine.lane._open.count > 50)
+    await world.until(lambda: engine.lane.commits.open.count > 50)
     gate.open()
     await world.finish(engine)
     assert world.tallied() == tally_of([v for v in values if v.number != 58])

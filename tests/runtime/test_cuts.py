@@ -19,7 +19,7 @@ from millwheel.errors import StoreUnavailable
 from millwheel.model import SLOTS
 from millwheel.placement import ReportedLoad
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.network.courier import Remote
+from millwheel.runtime.network.remote import Remote
 from millwheel.runtime.ownership.balancer import Balancer
 from millwheel.runtime.process.tasks import end
 from millwheel.store.port import Commit, MergeWish, PlacedInterval, Placement, SplitWish, Wish
@@ -68,7 +68,7 @@ class Lone(Cluster):
         """Wait until `sender` has records on their way to one interval of another worker, and
         some wait in one of `owner`'s."""
         remote = self.remote(sender, there.id)
-        interval = owner.owned.held(here.id)
+        interval = owner.exchange.held(here.id)
         assert interval is not None
         await self.go(lambda: interval.intake and any(s.unacked for s in remote.streams.values()))
 
@@ -78,7 +78,9 @@ class Lone(Cluster):
         await self.go(lambda: why in [reason for _, reason in self.done("split")])
         (made,) = (id_ for id_, reason in self.done("split") if reason == why)
         await self.go(
-            lambda: owner.owned.held(row.id) is not None and owner.owned.held(made) is not None
+            lambda: (
+                owner.exchange.held(row.id) is not None and owner.exchange.held(made) is not None
+            )
         )
         return made
 
@@ -156,8 +158,8 @@ async def test_a_merge_with_records_in_flight_keeps_their_order() -> None:
     ((made, why),) = cluster.done("merge")
     assert why == f"was intervals {lower.id} and {upper.id}"
     assert cluster.done("lapse") == [], "it waited for the upper one to come"
-    await cluster.go(lambda: owner.owned.held(made) is not None)
-    whole = owner.owned.held(made)
+    await cluster.go(lambda: owner.exchange.held(made) is not None)
+    whole = owner.exchange.held(made)
     assert whole is not None
     assert whole.slots == (0, SLOTS)
     assert len(whole.logs) >= 3, "those of both, and its own"
@@ -189,7 +191,7 @@ async def test_who_crashes_between_release_and_claim_leaves_what_others_take(cal
     owner = cluster.owner_of(lower)
     if what == "merge":
         await cluster.merge(lower, upper)
-        await cluster.go(lambda: owner.owned.held(upper.id) is not None)
+        await cluster.go(lambda: owner.exchange.held(upper.id) is not None)
         reached = cluster.block(call)
     else:
         reached = cluster.block(call)
@@ -224,7 +226,7 @@ async def test_a_cut_that_somebody_else_forestalls_is_not_made() -> None:
 
     cluster.store.faults.before_call = forestall
     await cluster.split(row)
-    await cluster.go(lambda: other.owned.held(row.id) is not None)
+    await cluster.go(lambda: other.exchange.held(row.id) is not None)
     await cluster.go(cluster.finished)
     assert cluster.done("split") == []
     assert len(await cluster.parts("recount")) == 2
@@ -274,7 +276,7 @@ async def test_who_has_not_heard_of_a_split_is_refused_and_begins_anew() -> None
     cluster.join_again()
     await cluster.go(lambda: refused["not mine"] > before)
     remote = cluster.remote(late, row.id)
-    lower = owner.owned.held(row.id)
+    lower = owner.exchange.held(row.id)
     assert lower is not None
     assert all(d.slot < lower.slots[1] for d in lower.intake)
     begun = max(stream.begun for stream in remote.streams.values())
@@ -318,7 +320,7 @@ async def test_what_comes_while_an_interval_leaves_comes_after_what_waits_in_it(
     row, _ = await cluster.parts("tally")
     owner = cluster.owner_of(row)
     (other,) = (engine for engine in cluster.alive if engine is not owner)
-    interval = owner.owned.held(row.id)
+    interval = owner.exchange.held(row.id)
     assert interval is not None
     gate = Gate()
 
@@ -362,7 +364,7 @@ async def test_who_may_have_lost_intervals_lets_go_before_it_looks_who_has_which
     await cluster.go(lambda: len(engine.intervals) == 6)
     looks: list[Placement] = []
     engine.remotes.place = lambda placement: looks.append(placement)  # type: ignore[method-assign]
-    await end([task for task in engine._tasks if task.get_name() == "heartbeat"])
+    await end([task for task in engine.env.tasks if task.get_name() == "heartbeat"])
     engine.lease.end()
     await engine.remotes.look_around()
     assert engine.intervals
@@ -409,7 +411,7 @@ async def test_who_is_fenced_while_it_hands_over_sends_on_what_came_meanwhile() 
     row, _ = await cluster.parts("tally")
     owner = cluster.owner_of(row)
     (other,) = (engine for engine in cluster.alive if engine is not owner)
-    interval = owner.owned.held(row.id)
+    interval = owner.exchange.held(row.id)
     assert interval is not None
     gate = Gate()
 
@@ -487,7 +489,9 @@ async def test_a_hot_key_in_two_phases_is_split_and_its_panes_stay_the_same() ->
     cluster = Lone(made)
     engines = [await cluster.join() for _ in range(2)]
     await cluster.go(lambda: sum(engine.processed for engine in engines) > 150)
-    names = [step.name for step in engines[0].steps.values() if step.node.kind == "computation"]
+    names = [
+        step.name for step in engines[0].exchange.steps.values() if step.node.kind == "computation"
+    ]
     for name in names:
         for row in await cluster.parts(name):
             await cluster.split(row)
@@ -633,7 +637,7 @@ def _measure(cluster: Lone, loads: dict[int, float]) -> None:
         return {"cpu": sum(figures["cpu"] for figures in found.values()), "intervals": found}
 
     for engine in cluster.alive:
-        engine.load = lambda engine=engine: told(engine)  # type: ignore[method-assign, misc]
+        engine.figures.load = lambda engine=engine: told(engine)  # type: ignore[method-assign, misc]
 
 
 async def test_a_hot_interval_is_split_until_its_load_can_be_shared() -> None:
@@ -677,7 +681,7 @@ async def test_what_was_cut_or_is_about_to_be_is_left_alone() -> None:
     first, _ = [await cluster.join() for _ in range(2)]
     await _rest(cluster)
     (row, _) = await cluster.parts("tally")
-    balancer = Balancer(first)
+    balancer = Balancer(first.env)
     histogram = [[slot, 1.0] for slot in range(100)]
     hot = {"intervals": {str(row.id): {"cpu": 5.0, "histogram": histogram}}}
 

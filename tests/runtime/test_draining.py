@@ -15,8 +15,6 @@ from millwheel.context import STRAGGLERS
 from millwheel.errors import StoreError, StoreUnavailable
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.ownership.balancer import Balancer
-from millwheel.runtime.ownership.claiming import Claiming
 from millwheel.runtime.process.tasks import end
 from millwheel.services.operating import Operator
 from millwheel.store.port import (
@@ -111,8 +109,8 @@ class Held(Cluster):
                 if row.wanted_by not in alive and (row.owner is None or row.lease_over)
             ]
 
-        await end([task for task in engine._tasks if task.get_name() == "placing"])
-        engine.attend(lambda it: Claiming(it, decide), "placing")
+        await end([task for task in engine.env.tasks if task.get_name() == "claiming"])
+        engine.attend(lambda it: it.claiming(decide), "claiming")
 
     async def wish(self, interval: Interval, worker: Engine) -> None:
         """Let a worker have an interval."""
@@ -132,7 +130,7 @@ class Held(Cluster):
             here = next(e for e in self.alive if interval in e.intervals)
             moved = upper if lower.id == interval.id else lower
             await self.store.wish([Wish(moved.id, moved.sequencer, here.worker, "to be merged")])
-            await self.go(lambda: here.owned.held(moved.id) is not None)
+            await self.go(lambda: here.exchange.held(moved.id) is not None)
             lower, upper = await self.parts("waiting")
             merge = MergeWish(lower.id, lower.sequencer, upper.id, "a test wants it")
             assert await self.store.wish([merge]) == [lower.id]
@@ -201,9 +199,9 @@ async def test_who_waits_for_a_key_takes_over_from_who_died(what: str) -> None:
     await cluster.crash(second)
     until = cluster.clock.monotonic() + 3 * SHARED.lease_seconds
     await cluster.go(
-        lambda: all(first.owned.knows(id_) for id_ in lost) or cluster.clock.monotonic() > until
+        lambda: all(first.exchange.knows(id_) for id_ in lost) or cluster.clock.monotonic() > until
     )
-    assert all(first.owned.knows(id_) for id_ in lost)
+    assert all(first.exchange.knows(id_) for id_ in lost)
     assert b'"key 3"' in interval.backlog, "it waits as before"
     cluster.gate.open()
     await cluster.end()
@@ -221,14 +219,14 @@ async def test_one_that_drains_keeps_no_other_from_being_handed_over_or_cut() ->
     middle = sum(other.slots) // 2
     await cluster.wish(partition, to)
     await cluster.store.wish([SplitWish(other.id, other.sequencer, middle, "a test wants it")])
-    await cluster.go(lambda: to.owned.held(partition.id))
-    await cluster.go(lambda: len(first.owned.of(other.step.id)) == 2)
-    assert first.owned.held(other.id) is not other, "it was cut"
+    await cluster.go(lambda: to.exchange.held(partition.id))
+    await cluster.go(lambda: len(first.exchange.of(other.step.id)) == 2)
+    assert first.exchange.held(other.id) is not other, "it was cut"
     await cluster.live(1.0)
     assert interval in first.intervals
     assert not kept, "it is still wished away"
     cluster.gate.open()
-    await cluster.go(lambda: second.owned.held(interval.id))
+    await cluster.go(lambda: second.exchange.held(interval.id))
     await cluster.end()
 
 
@@ -240,7 +238,7 @@ async def test_what_drains_is_handed_over_as_soon_as_its_keys_are_through() -> N
     await cluster.live(2.5)
     cluster.gate.open()
     began = cluster.clock.monotonic()
-    await cluster.go(lambda: not first.owned.knows(interval.id))
+    await cluster.go(lambda: not first.exchange.knows(interval.id))
     assert cluster.clock.monotonic() - began < 0.5
     await cluster.end()
 
@@ -269,7 +267,7 @@ async def test_what_nobody_wishes_away_any_more_goes_on_but_for_the_key_that_wai
         lapse = Lapse(lower.id, lower.sequencer, "a test thinks again")
         assert await cluster.store.wish([lapse]) == [lower.id]
         await cluster.go(lambda: not any(i.leaving for i in first.intervals))
-    await cluster.go(lambda: first.owned.held(interval.id) is interval)
+    await cluster.go(lambda: first.exchange.held(interval.id) is interval)
     await cluster.go(lambda: interval.durable_n > before + 5, turns=5_000)
     assert b'"key 3"' in interval.backlog
     cluster.gate.open()
@@ -311,8 +309,8 @@ async def test_what_a_kept_interval_has_sent_weakly_waits_no_longer_than_elsewhe
     cluster = Cluster(made)
     engine = await cluster.join()
     await cluster.go(lambda: here.reached and there.reached)
-    await end([task for task in engine._tasks if task.get_name() == "placing"])
-    engine.attend(lambda it: Claiming(it, lambda _: []), "placing")
+    await end([task for task in engine.env.tasks if task.get_name() == "claiming"])
+    engine.attend(lambda it: it.claiming(lambda _: []), "claiming")
     parts = [i for i in engine.intervals if i.step.name == "relay"]
     lower, upper = sorted(parts, key=lambda i: i.slots)
     (drained,) = (i for i in parts if b'"a"' not in i.backlog)
@@ -393,7 +391,7 @@ async def test_an_interval_is_not_drained_to_be_merged_with_one_that_leaves() ->
     assert interval.id == upper.id
     wish = Wish(lower.id, lower.sequencer, first.worker, "a test wants it")
     await cluster.store.wish([wish])
-    await cluster.go(lambda: first.owned.held(lower.id))
+    await cluster.go(lambda: first.exchange.held(lower.id))
     lower, upper = await cluster.parts("waiting")
     merge = MergeWish(lower.id, lower.sequencer, upper.id, "a test wants it")
     elsewhere = Wish(upper.id, upper.sequencer, second.worker, "a test thinks again")
@@ -401,7 +399,7 @@ async def test_an_interval_is_not_drained_to_be_merged_with_one_that_leaves() ->
     await cluster.go(lambda: interval.leaving)
     kept = note_kept(first)
     await cluster.live(1.0)
-    assert first.owned.held(lower.id)
+    assert first.exchange.held(lower.id)
     assert not kept
     cluster.gate.open()
     await cluster.end()
@@ -413,10 +411,10 @@ async def test_what_drains_and_is_let_go_of_with_all_else_is_taken_anew() -> Non
     await cluster.wish(interval, second)
     await cluster.go(lambda: interval.leaving)
     await cluster.live(1.0)
-    await cluster.pass_time(first.let_go_of_all())
+    await cluster.pass_time(first.owned.lose_all())
     assert interval not in first.intervals
     assert not first.owned.draining
-    await cluster.go(lambda: any(engine.owned.held(interval.id) for engine in cluster.alive))
+    await cluster.go(lambda: any(engine.exchange.held(interval.id) for engine in cluster.alive))
     cluster.gate.open()
     await cluster.end()
 
@@ -462,13 +460,13 @@ async def test_what_is_removed_when_it_is_drained_is_forgotten() -> None:
     lower, upper = await cluster.parts("rest")
     drained = lower if interval.id == upper.id else upper
     await cluster.store.wish([Wish(drained.id, drained.sequencer, first.worker, "to be merged")])
-    await cluster.go(lambda: first.owned.held(drained.id))
+    await cluster.go(lambda: first.exchange.held(drained.id))
     lower, upper = await cluster.parts("rest")
     assert await cluster.store.wish([MergeWish(lower.id, lower.sequencer, upper.id, "test")])
     await cluster.go(lambda: any(i.drained for i in first.intervals))
     kept = note_kept(first)
     cluster.store.remove(["rest"])
-    await cluster.go(lambda: not first.owned.of(interval.step.id), turns=2_000)
+    await cluster.go(lambda: not first.exchange.of(interval.step.id), turns=2_000)
     assert not kept
     await cluster.end()
     assert cluster.store.pending_productions() == []
@@ -477,9 +475,9 @@ async def test_what_is_removed_when_it_is_drained_is_forgotten() -> None:
 async def test_what_waits_in_an_interval_that_is_removed_as_it_is_given_up_is_done_with() -> None:
     """Its stand-in is gone by then; whoever sent the records would wait for their ACK for ever."""
     cluster, first, _, interval = await at_rest()
-    await end([task for task in first._tasks if task.get_name() == "placing"])
+    await end([task for task in first.env.tasks if task.get_name() == "claiming"])
     interval.leaving = True  # takes no more
-    await cluster.go(lambda: any(d.log in first.logs for d in interval.intake))
+    await cluster.go(lambda: any(d.log in first.exchange.logs for d in interval.intake))
     interval.leaving = False
     first.owned.drain(interval)
     folds = Gate()
@@ -492,7 +490,9 @@ async def test_what_waits_in_an_interval_that_is_removed_as_it_is_given_up_is_do
     giving = asyncio.ensure_future(first.owned.give_up(interval))
     cluster.gate.open()
     await cluster.go(lambda: folds.reached)
-    assert any(d.log in first.logs for d in interval.intake), "somebody here waits for its ACK"
+    assert any(d.log in first.exchange.logs for d in interval.intake), (
+        "somebody here waits for its ACK"
+    )
     cluster.store.remove(["rest"])
     await cluster.obey(first)
     await cluster.go(lambda: interval.step.removed)
@@ -518,7 +518,7 @@ async def test_what_is_removed_as_its_cut_is_taken_back_ends_nobody() -> None:
     middle = (row.slot_from + row.slot_to) // 2
     assert await cluster.store.wish([SplitWish(row.id, row.sequencer, middle, "test")])
     await cluster.go(lambda: cluster.store.faults.before_call is None)
-    await cluster.go(lambda: not first.owned.of(interval.step.id))
+    await cluster.go(lambda: not first.exchange.of(interval.step.id))
     await cluster.end()
 
 
@@ -559,10 +559,10 @@ async def test_who_has_not_placed_what_was_cut_takes_nothing_of_it() -> None:
     cluster = Held(many(2000), keys=set())
     first, second = await cluster.pair()
     await cluster.go(lambda: min(first.processed, second.processed) > 60)
-    for task in [t for t in first._tasks if t.get_name() in ("placing", "lease guard")]:
+    for task in [t for t in first.env.tasks if t.get_name() in ("claiming", "lease guard")]:
         await end([task])
     interval = next(i for i in second.intervals if i.step.name == "recount")
-    await end([task for task in second._tasks if task.get_name() == "placing"])
+    await end([task for task in second.env.tasks if task.get_name() == "claiming"])
     await cluster.pass_time(give_up(second, interval))
     middle = sum(interval.slots) // 2
     made = await cluster.store.split(interval.id, interval.sequencer, middle)
@@ -577,13 +577,13 @@ async def test_who_has_not_placed_what_was_cut_takes_nothing_of_it() -> None:
             first.lease.renewed(cluster.clock.monotonic())
 
     cluster.store.faults.before_call = renew
-    placing = Claiming(first, lambda _: [])
+    placing = first.claiming(lambda _: [])
     await cluster.pass_time(placing.run_once())
     assert first.lease.left > 0
-    assert not any(first.owned.knows(id_) for id_ in (interval.id, made))
+    assert not any(first.exchange.knows(id_) for id_ in (interval.id, made))
     cluster.store.faults.before_call = None
     await cluster.pass_time(placing.run_once())
-    assert all(first.owned.knows(id_) for id_ in (interval.id, made))
+    assert all(first.exchange.knows(id_) for id_ in (interval.id, made))
     for engine in (first, second):
         await cluster.obey(engine)
     await cluster.end()
@@ -615,7 +615,7 @@ async def test_an_injector_that_is_not_wished_away_any_more_is_given_up_and_take
     assert interval in first.intervals
     commits.open()
     await cluster.go(lambda: interval not in first.intervals)
-    await cluster.go(lambda: first.owned.held(interval.id))
+    await cluster.go(lambda: first.exchange.held(interval.id))
     await cluster.end()
 
 
@@ -655,7 +655,7 @@ async def test_who_has_missed_that_others_had_an_interval_takes_it_again() -> No
     assert await cluster.store.release(other, {interval.id: sequencer})
 
     def is_his_again() -> bool:
-        held = second.owned.held(interval.id)
+        held = second.exchange.held(interval.id)
         return held is not None and held.sequencer > sequencer
 
     await cluster.go(is_his_again, turns=2_000)
@@ -708,13 +708,13 @@ async def test_who_stops_while_he_takes_over_leaves_it_to_others(then: str) -> N
     if then == "takes it":
         gate.open()
     if then == "lets go of all":
-        await cluster.pass_time(second.let_go_of_all())
+        await cluster.pass_time(second.owned.lose_all())
     await cluster.go(stopping.done)
     await stopping
     assert second.failure is None
     assert not second.lane.intervals
     assert second.intervals == []
-    assert second.logs == {}
+    assert second.exchange.logs == {}
     gate.open()
     await cluster.join()
     await cluster.go(cluster.finished)
@@ -751,14 +751,14 @@ async def test_an_injector_joins_a_lane_that_starts_over(call: str) -> None:
     cluster = Cluster(pipeline)
     first = await cluster.join()
     await cluster.go(lambda: first.processed > 40)
-    await end([task for task in first._tasks if task.get_name() == "placing"])
+    await end([task for task in first.env.tasks if task.get_name() == "claiming"])
     interval = next(i for i in first.intervals if i.step.name == "source_1")
     await cluster.pass_time(give_up(first, interval))
     await cluster.pass_time(look(first))
     gate = Gate()
 
     async def start_over_late(name: str) -> None:
-        if name == call and first.lane._recovery.under_way and not gate.reached:
+        if name == call and first.lane.committer.recovery.under_way and not gate.reached:
             await gate.wait()
 
     def fail_once(commit: Commit) -> None:
@@ -775,7 +775,7 @@ async def test_an_injector_joins_a_lane_that_starts_over(call: str) -> None:
     await cluster.go(lambda: again.log.next_seq > again.log.first, turns=2_000)
     assert len(cluster.store.dead_letters) == letters, "nothing is stored before that is done"
     gate.open()
-    first.attend(lambda it: Claiming(it, Balancer(it)), "placing")
+    first.attend(Engine.claiming, "claiming")
     await cluster.go(cluster.finished)
     check(cluster, values)
     assert len(cluster.store.dead_letters) == 200

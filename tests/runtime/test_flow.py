@@ -134,7 +134,11 @@ async def test_no_more_rows_than_the_cap_are_ever_pending(most: int) -> None:
     seen = set()
 
     def done() -> bool:
-        seen.add(max(log.unacked for log, i in engine.logs.values() if i.source_task is not None))
+        seen.add(
+            max(
+                log.unacked for log, i in engine.exchange.logs.values() if i.source_task is not None
+            )
+        )
         return engine.done.is_set()
 
     await counter.world.until(done, tick=0.05)
@@ -355,7 +359,7 @@ async def test_what_is_told_of_it() -> None:
     counter.world.on_try = delay
     gate.open()
     await counter.live(5)
-    loads = engine.load()["intervals"]
+    loads = engine.figures.load()["intervals"]
     first = engine.injectors[0]
     flow = loads[str(first.interval.id)]["flow"]
     assert flow["pending"] == first.log.unacked
@@ -389,7 +393,7 @@ async def test_what_is_decided_while_a_commit_is_on_the_wire_takes_credits() -> 
     world.on_durable = lambda commit: gate.wait() if any(commit.seen.values()) else None
     engine = await world.start()
     await world.turns(100)
-    decided = [work.effects.productions for work in engine.lane._open.works.values()]
+    decided = [work.effects.productions for work in engine.lane.commits.open.works.values()]
     assert 0 < sum(map(len, decided)) <= limits.max_unacked_records + limits.chunk_records
     gate.open()
     await world.finish(engine)

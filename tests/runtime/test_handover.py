@@ -20,10 +20,8 @@ from millwheel.runtime.engine import Engine
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.routing import Step
 from millwheel.runtime.interval.sent_log import SentLog
-from millwheel.runtime.network.courier import Remote
 from millwheel.runtime.network.frames import Report, decode
-from millwheel.runtime.ownership.balancer import Balancer
-from millwheel.runtime.ownership.claiming import Claiming
+from millwheel.runtime.network.remote import Remote
 from millwheel.runtime.process.tasks import end
 from millwheel.store.port import Commit
 from millwheel.testing.ether import FAIR, Fate, Weather
@@ -183,9 +181,9 @@ async def test_a_lane_that_recovers_while_all_is_let_go_of_takes_nothing() -> No
     cluster.store.faults.before_call = hold_up
     await cluster.happen("away", 0)
     await cluster.go(lambda: claiming)  # a lane starts over
-    change = asyncio.ensure_future(engine.change(slow_to_end()))
-    await cluster.go(lambda: engine._changes)
-    letting_go = asyncio.ensure_future(engine.let_go_of_all())
+    change = asyncio.ensure_future(engine.owned.change(slow_to_end()))
+    await cluster.go(lambda: engine.owned._changes)
+    letting_go = asyncio.ensure_future(engine.owned.lose_all())
     await cluster.turns(50)  # what another lane has on the wire comes to its end
     before = len(cluster.commits)
     claims.set()
@@ -237,7 +235,7 @@ async def test_what_is_looked_up_ends_before_anybody_starts_over() -> None:
         await cluster.go(
             lambda: any(link.interval_id in ours for c in tried for link in c.intervals)
         )
-        letting_go = asyncio.ensure_future(engine.let_go_of_all())
+        letting_go = asyncio.ensure_future(engine.owned.lose_all())
         await cluster.turns(20)
         refusal.set()
         await cluster.turns(20)
@@ -256,7 +254,7 @@ async def test_who_hands_over_what_is_let_go_of_meanwhile_does_not_wait_for_ever
     cluster = Faulty(None, 0)
     engine = await cluster.join()
     await cluster.go(lambda: engine.processed > 20)
-    await end([task for task in engine._tasks if task.get_name() == "placing"])
+    await end([task for task in engine.env.tasks if task.get_name() == "claiming"])
     stuck = next(i for i in engine.intervals if i.step.name == "recount")
     lose = engine.owned.lose
     changes: list[asyncio.Task[None]] = []
@@ -265,14 +263,14 @@ async def test_who_hands_over_what_is_let_go_of_meanwhile_does_not_wait_for_ever
         """The first time, somebody begins to hand over another one."""
         if not changes:
             stuck.backlog[b'"waits"'] = None  # its code does
-            changes.append(asyncio.ensure_future(engine.change(give_up(engine, stuck))))
+            changes.append(asyncio.ensure_future(engine.owned.change(give_up(engine, stuck))))
             for _ in range(10):
                 await asyncio.sleep(0)
             assert stuck.leaving
         await lose(interval)
 
     engine.owned.lose = lose_later  # type: ignore[method-assign]
-    await cluster.pass_time(engine.let_go_of_all())
+    await cluster.pass_time(engine.owned.lose_all())
     (change,) = changes
     await cluster.go(change.done, turns=500)
     await cluster.join()
@@ -308,19 +306,19 @@ async def test_what_a_claim_sends_again_wakes_its_readers() -> None:
     cluster = Cluster(counting(values, SHARED))
     engine = await cluster.join()
     await cluster.go(lambda: engine.processed > 20)
-    await end([task for task in engine._tasks if task.get_name() == "placing"])
+    await end([task for task in engine.env.tasks if task.get_name() == "claiming"])
     readers = [i for i in engine.intervals if i.step.name == "recount"]
     for reader in readers:
         reader.leaving = True  # takes no more
     sender = next(i for i in engine.intervals if i.step.name == "tally")
     await cluster.go(lambda: not sender.may_send() and not engine.lane.busy)
-    await cluster.pass_time(engine.let_go_of_all())
+    await cluster.pass_time(engine.owned.lose_all())
     for interval in (*readers, sender):
         await cluster.pass_time(take(engine, interval.id, interval.sequencer))
         await cluster.pass_time(asyncio.sleep(0.1))
     (sender,) = (i for i in engine.intervals if i.step.name == "tally")
     await cluster.go(lambda: all(log.drained for log in sender.logs), turns=5_000)
-    engine.attend(lambda it: Claiming(it, Balancer(it)), "placing")
+    engine.attend(Engine.claiming, "claiming")
     await cluster.go(cluster.finished)
     check(cluster, values)
 
@@ -333,7 +331,7 @@ async def test_what_is_taken_tells_its_readers_here_how_far_it_is() -> None:
     await cluster.go(lambda: len(first.intervals) == 4)
     second = await cluster.join()
     for engine in (first, second):
-        await end([task for task in engine._tasks if task.get_name() == "placing"])
+        await end([task for task in engine.env.tasks if task.get_name() == "claiming"])
         await cluster.pass_time(look(engine))
 
     def lose_reports(sender: str, receiver: str, body: bytes) -> Fate:
@@ -381,7 +379,7 @@ async def test_what_was_not_sent_yet_is_sent_to_who_refused_what_was() -> None:
     await cluster.go(lambda: first.processed > 20)
     second = await cluster.join()
     for engine in (first, second):
-        await end([task for task in engine._tasks if task.get_name() == "placing"])
+        await end([task for task in engine.env.tasks if task.get_name() == "claiming"])
         await cluster.pass_time(look(engine))
     (recount,) = (i for e in cluster.alive for i in e.intervals if i.step.name == "recount")
     if recount in second.intervals:
@@ -407,8 +405,8 @@ async def test_what_was_not_sent_yet_is_sent_to_who_refused_what_was() -> None:
 
     cluster.on_try = fail_once
     tally.touch(urgent=True)
-    await cluster.go(lambda: first.lane._recovery.under_way)
-    await cluster.go(lambda: not first.lane._recovery.under_way)
+    await cluster.go(lambda: first.lane.committer.recovery.under_way)
+    await cluster.go(lambda: not first.lane.committer.recovery.under_way)
     await cluster.pass_time(look(first))
     gate.open()
     await cluster.go(moving.done)
@@ -446,7 +444,7 @@ async def test_who_starts_over_leaves_alone_what_is_being_released(done: bool) -
 
     def fail_others(commit: Commit) -> None:
         ids = {link.interval_id for link in commit.intervals}
-        idle = not (interval.dirty or interval.backlog or interval in lane._open.works)
+        idle = not (interval.dirty or interval.backlog or interval in lane.commits.open.works)
         if idle and ids < {other.id for other in lane.intervals} - {interval.id}:
             cluster.on_try = None
             raise StoreUnavailable("away")
@@ -455,10 +453,10 @@ async def test_who_starts_over_leaves_alone_what_is_being_released(done: bool) -
     cluster.store.faults.before_call = connect_late
     cluster.on_try = fail_others
     await cluster.go(lambda: connection.reached)
-    change = asyncio.ensure_future(engine.change(give_up(engine, interval)))
+    change = asyncio.ensure_future(engine.owned.change(give_up(engine, interval)))
     await cluster.go(lambda: answer.reached, turns=500)
     connection.open()
-    await cluster.go(lambda: not lane._recovery.under_way, turns=500)
+    await cluster.go(lambda: not lane.committer.recovery.under_way, turns=500)
     answer.open()
     await cluster.go(change.done)
     await change
@@ -541,7 +539,7 @@ async def test_what_is_given_up_while_everything_is_let_go_of_is_gone_once() -> 
         await stop()
 
     injector.stop = slowly  # type: ignore[method-assign]
-    letting_go = asyncio.ensure_future(engine.let_go_of_all())
+    letting_go = asyncio.ensure_future(engine.owned.lose_all())
     await cluster.go(lambda: gate.reached)
     given = engine.intervals[-1]
     await cluster.pass_time(hand_over(engine, given))

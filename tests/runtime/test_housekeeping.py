@@ -93,7 +93,7 @@ async def test_the_lease_waits_for_nothing(call: str, waits: str) -> None:
 
     courier, ensure = first.courier, first.buckets.ensure_current
     assert courier is not None
-    repeat = courier.repeat
+    repeat = courier.sender.repeat
 
     def repeats() -> None:
         repeated.append(cluster.clock.monotonic())
@@ -103,7 +103,7 @@ async def test_the_lease_waits_for_nothing(call: str, waits: str) -> None:
         looked.append(cluster.clock.monotonic())
         await ensure()
 
-    courier.repeat = repeats  # type: ignore[method-assign]
+    courier.sender.repeat = repeats  # type: ignore[method-assign]
     first.buckets.ensure_current = ensures  # type: ignore[method-assign]
     cluster.store.faults.before_call = hang
     await cluster.go(lambda: gate.reached and first.processed > 50)
@@ -220,7 +220,7 @@ async def test_an_interval_is_folded_by_one_at_a_time() -> None:
     folds = Folds(cluster)
     gate = folds.gates[interval.id] = Gate()
     await cluster.go(lambda: gate.reached)
-    await end([task for task in engine._tasks if task.get_name() == "placing"])
+    await end([task for task in engine.env.tasks if task.get_name() == "claiming"])
     giving = asyncio.ensure_future(engine.owned.give_up(interval))
     ends = cluster.clock.monotonic() + 3 * SHARED.lease_seconds
     await cluster.go(lambda: cluster.clock.monotonic() > ends)
@@ -245,7 +245,7 @@ async def test_what_was_let_go_of_while_another_was_folded_is_folded_no_more() -
     folded, waits = first_two(engine)
     gate = folds.gates[folded.id] = Gate()
     await cluster.go(lambda: gate.reached and waits.changed_since_fold)
-    await end([task for task in engine._tasks if task.get_name() == "placing"])
+    await end([task for task in engine.env.tasks if task.get_name() == "claiming"])
     await cluster.pass_time(engine.owned.lose(waits))
     folds.asked.clear()
     gate.open()
@@ -270,7 +270,7 @@ async def test_a_fold_that_ends_after_its_lane_started_over_changes_nothing_here
         return folded
 
     world.store.fold = answer_late  # type: ignore[method-assign]
-    folding = asyncio.ensure_future(engine.folding.fold(interval))
+    folding = asyncio.ensure_future(fold(engine.store, interval))
     await world.until(lambda: gate.reached)
     await engine.owned.restore([interval])
     assert interval.changed_since_fold == 0

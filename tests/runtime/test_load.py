@@ -401,7 +401,7 @@ async def test_cpu_is_shared_out_by_the_time_that_each_interval_runs() -> None:
     hot = str(next(i.id for i in engine.intervals if i.slots[0] <= slot < i.slots[1] and i.states))
     assert found["intervals"].keys() == {str(i.id) for i in engine.intervals}
     for id_, figures in found["intervals"].items():
-        reads = engine.owned.held(int(id_)).source_task is not None  # type: ignore[union-attr]
+        reads = engine.exchange.held(int(id_)).source_task is not None  # type: ignore[union-attr]
         told = {"cpu", "records", "queue", "state_bytes", "histogram"}
         assert figures.keys() == (told | {"flow"} if reads else told)
         if id_ == hot:

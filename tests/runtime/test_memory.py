@@ -15,6 +15,7 @@ import pytest
 from millwheel import Computation, Context, ListState, MapState, Pipeline, Record, Stream, Table
 from millwheel.codec import encode_key
 from millwheel.errors import CommitUnknown
+from millwheel.runtime.interval.folds import fold
 from millwheel.runtime.interval.key_state import StateCache
 from millwheel.runtime.interval.map_entries import CELL_BYTES, Entries
 from millwheel.runtime.lane.lane import AHEAD_SHARE
@@ -75,7 +76,7 @@ async def test_a_consumer_that_waits_holds_back_the_injector() -> None:
     await world.until(lambda: gate.reached)
     await world.turns(500)
     assert engine.injectors[0].rows <= 2 * (40 + 10) + 10
-    assert all(log.unacked <= 40 + 10 for log, _ in engine.logs.values())
+    assert all(log.unacked <= 40 + 10 for log, _ in engine.exchange.logs.values())
     assert sum(len(i.intake) for i in engine.intervals) <= 2 * 60
     gate.open()
     await world.finish(engine)
@@ -105,7 +106,7 @@ async def test_bytes_count_against_the_credits_too() -> None:
     engine = await world.start()
     await world.until(lambda: gate.reached)
     await world.turns(300)
-    assert max(log.unacked_bytes for log, _ in engine.logs.values()) <= 50_000 + 5 * 10_000
+    assert max(log.unacked_bytes for log, _ in engine.exchange.logs.values()) <= 50_000 + 5 * 10_000
     gate.open()
     await world.finish(engine)
 
@@ -134,7 +135,7 @@ async def test_one_record_that_waits_bounds_what_may_lie_past_it(where: str) -> 
     engine = await world.start()
     await world.until(lambda: gate.reached)
     await world.turns(2000)
-    past = max(log.next_seq - log.first for log, _ in engine.logs.values())
+    past = max(log.next_seq - log.first for log, _ in engine.exchange.logs.values())
     assert past <= 50 + 10, f"{past} records lie past the one that waits"
     gate.open()
     await world.finish(engine)
@@ -431,7 +432,7 @@ async def test_state_of_many_entries_costs_what_is_touched(restart: bool) -> Non
         await world.until(engine.done.is_set)
         if restart:
             for interval in engine.intervals:
-                await engine.folding.fold(interval)
+                await fold(engine.store, interval)
             await engine.stop()
             engine = await world.start()
         before = len(world.commits)
@@ -480,7 +481,7 @@ async def test_reading_state_writes_nothing_even_after_a_restart() -> None:
     first = await world.start()
     await world.until(first.done.is_set)
     for interval in first.intervals:
-        await first.folding.fold(interval)
+        await fold(first.store, interval)
     await first.stop()
     source.append(inject(ITEMS, Item("a", 1)))
     before = len(world.commits)

@@ -13,6 +13,7 @@ from millwheel.clock import VirtualClock
 from millwheel.errors import InvariantBroken, StoreUnavailable
 from millwheel.model import MAX_TIME, to_micros
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.environment import Options
 from millwheel.services.figures import ComputationFigures, Figures, Observed
 from millwheel.services.observed import STORE_SECONDS, EngineObserved
 from millwheel.store.port import Commit
@@ -43,7 +44,9 @@ def of(figures: Figures, name: str) -> ComputationFigures:
 
 def observing(world: World, *, close_at_end: bool = True) -> tuple[Engine, EngineObserved]:
     """An engine that has not started, and who looks at it."""
-    engine = Engine(world.pipeline, world.store, clock=world.clock, keep_open=not close_at_end)
+    engine = Engine(
+        world.pipeline, world.store, clock=world.clock, options=Options(keep_open=not close_at_end)
+    )
     world.engines.append(engine)
     return engine, EngineObserved(engine)
 

@@ -312,8 +312,8 @@ async def test_rows_that_are_read_again_are_not_taken_for_late_ones() -> None:
     before = source.log
     wire.open()
     await world.until(lambda: source.log is not before and source.log.next_seq, tick=0.01)
-    engine.pause(frozenset({source.step.id}))
+    engine.sources.paused.set(frozenset({source.step.id}))
     await world.turns(100, tick=0.01)
-    engine.pause(frozenset())
+    engine.sources.paused.set(frozenset())
     await world.finish(engine)
     assert world.counter("punctual", "on_time") == len(rows)

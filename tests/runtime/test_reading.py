@@ -42,7 +42,9 @@ from millwheel.errors import (
 from millwheel.model import SLOTS
 from millwheel.placement import IntervalLoad, split_at
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.environment import Options
 from millwheel.runtime.interval.broadcast_tables import BroadcastTables
+from millwheel.runtime.interval.folds import fold
 from millwheel.runtime.interval.routing import SpreadReader, Step
 from millwheel.runtime.ownership import balancer, trial
 from millwheel.runtime.ownership.deploying import node_deploy
@@ -350,8 +352,8 @@ async def test_on_several_workers_what_is_made_here_is_read_here() -> None:
     cluster = Cluster(doubling(values, SHARED))
     for _ in range(2):
         await cluster.join()
-    reader = next(id_ for id_, s in cluster.engines[0].steps.items() if s.name == "second")
-    await cluster.go(lambda: all(len(e.owned.of(reader)) == 1 for e in cluster.alive))
+    reader = next(id_ for id_, s in cluster.engines[0].exchange.steps.items() if s.name == "second")
+    await cluster.go(lambda: all(len(e.exchange.of(reader)) == 1 for e in cluster.alive))
     await cluster.commit(20)  # with what was decided before
     here: Counter[bool] = Counter()
 
@@ -359,7 +361,7 @@ async def test_on_several_workers_what_is_made_here_is_read_here() -> None:
         holders = {i.log.id: engine for engine in cluster.alive for i in engine.intervals}
         for production in commit.productions:
             if production.receiver == reader:
-                (interval,) = holders[production.log].owned.of(reader)
+                (interval,) = holders[production.log].exchange.of(reader)
                 low, high = interval.slots
                 here[low <= production.slot < high] += 1
 
@@ -737,7 +739,7 @@ async def test_tables_stay_in_memory_when_keys_are_evicted() -> None:
 
 async def run_until(pipeline: Pipeline, store: Any, done: Callable[[], object]) -> None:
     """An engine that runs until something holds, and stops in order."""
-    engine = Engine(pipeline, store, keep_open=True, take_over=True)
+    engine = Engine(pipeline, store, options=Options(keep_open=True), take_over=True)
     await engine.start()
     async with asyncio.timeout(30):
         while not done():
@@ -807,7 +809,7 @@ async def test_a_table_outlives_its_worker_folded_or_not(
 
 
 async def folded(engine: Engine, interval: Any) -> None:
-    while interval.folded < interval.durable_n and await engine.folding.fold(interval):
+    while interval.folded < interval.durable_n and await fold(engine.store, interval):
         pass
 
 
@@ -836,7 +838,7 @@ async def _cut_between_cells(name: str, store: Any) -> None:
 
     async def go(records: int) -> list[Any]:
         """Run until so many records were processed; then let go of everything, folded."""
-        engine = Engine(pipeline(), store, keep_open=True, take_over=True)
+        engine = Engine(pipeline(), store, options=Options(keep_open=True), take_over=True)
         await engine.start()
         own = [i for i in engine.intervals if i.step.name == "judge"]
         async with asyncio.timeout(30):
@@ -918,7 +920,7 @@ async def test_the_balancer_knows_the_grains(monkeypatch: pytest.MonkeyPatch) ->
         return []
 
     monkeypatch.setattr(balancer, "plan", plan)
-    balancer.Balancer(engine)(await world.store.read_placement())
+    balancer.Balancer(engine.env)(await world.store.read_placement())
     grains = {interval.computation: interval.grain for interval in planned}
     assert (grains["judge"], grains["rules_relay"]) == (SLOTS // CELLS, 1)
     await world.close()

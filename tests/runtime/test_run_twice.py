@@ -174,7 +174,7 @@ async def test_what_is_written_weakly_is_not_stored_to_be_captured() -> None:
     """Weak productions take the weak way in a test, too."""
     async with Harness(making(Make(lambda i: [i]))) as harness:
         await harness.inject(ITEMS, Item("a", 2), Item("b", 3))
-        names = {id_: step.name for id_, step in harness._engine.steps.items()}
+        names = {id_: step.name for id_, step in harness._engine.exchange.steps.items()}
         assert {i.number for i in harness.produced(OUT)} == {2, 3}
         seen = {
             names[computation]

@@ -19,8 +19,6 @@ from millwheel.clock import Clock
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.network.handshake import Identity, Secret
 from millwheel.runtime.network.links import Links
-from millwheel.runtime.ownership.balancer import Balancer
-from millwheel.runtime.ownership.claiming import Claiming, LeaseGuard
 from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.store.port import MergeWish, PlacedInterval, SplitWish, Wish
 from millwheel.testing.ether import SECRET, Ether, Weather
@@ -101,8 +99,8 @@ class Cluster(World):
         self.engines.append(engine)
         self.alive.append(engine)
         await engine.start()
-        engine.attend(lambda it: Claiming(it, Balancer(it)), "placing")
-        engine.attend(LeaseGuard, "lease guard")
+        engine.attend(Engine.claiming, "claiming")
+        engine.attend(Engine.lease_guard, "lease guard")
         return engine
 
     async def go(
@@ -131,14 +129,14 @@ class Cluster(World):
 
     async def parts(self, name: str) -> list[PlacedInterval]:
         """The intervals of a computation, in the order of slots."""
-        (step,) = (step for step in self.alive[0].steps.values() if step.name == name)
+        (step,) = (step for step in self.alive[0].exchange.steps.values() if step.name == name)
         placement = await self.store.read_placement()
         return [row for row in placement.intervals if row.computation == step.id]
 
     async def cut(self, number: int, share: float | None) -> None:
         """Wish that an interval be split, where a `share` of its slots is below, or that it be
         merged with its neighbour."""
-        steps = {step.id: step for step in self.alive[0].steps.values()}
+        steps = {step.id: step for step in self.alive[0].exchange.steps.values()}
         placement = await self.store.read_placement()
         rows = [r for r in placement.intervals if steps[r.computation].node.kind != "injector"]
         place = number % len(rows)

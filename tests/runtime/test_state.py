@@ -23,6 +23,7 @@ from millwheel.codec import Codec, decode_key, encode_key, slot_of
 from millwheel.context import ENGINE_COUNTERS
 from millwheel.errors import DeployRefused, GraphError, MigrationFailed, UserCodeError
 from millwheel.model import Key
+from millwheel.runtime.interval.folds import fold
 from millwheel.runtime.ownership import trial
 from millwheel.state import StateLayout
 from millwheel.testing import Harness, inject
@@ -519,7 +520,7 @@ async def test_the_empty_state_takes_no_row() -> None:
     await world.until(engine.done.is_set)
     assert world.state("do", "b") == {}
     for interval in engine.intervals:
-        await engine.folding.fold(interval)
+        await fold(engine.store, interval)
     assert world.store.states() == []
     source.append(inject(ITEMS, Item("b", 7)))
     read_on(engine)
@@ -568,7 +569,7 @@ async def run_and_fold(world: World) -> None:
     engine = await world.start()
     await world.until(engine.done.is_set)
     for interval in engine.intervals:
-        await engine.folding.fold(interval)
+        await fold(engine.store, interval)
     await engine.stop()
 
 
@@ -1137,7 +1138,7 @@ async def with_states_of_version_one(*, folded: bool = False) -> tuple[World, Sc
     await world.until(engine.done.is_set)
     if folded:
         for interval in engine.intervals:
-            await engine.folding.fold(interval)
+            await fold(engine.store, interval)
     await engine.stop()
     return world, source
 
@@ -1209,7 +1210,7 @@ async def test_state_is_migrated_when_its_key_comes_up(folded: bool) -> None:
     await world.until(engine.done.is_set)
     if folded:
         for interval in engine.intervals:
-            await engine.folding.fold(interval)
+            await fold(engine.store, interval)
     await engine.stop()
     source.append(inject(ITEMS, Item("a", 10)))
     source.append(inject(ITEMS, Item("c", 10)))
@@ -1270,7 +1271,7 @@ async def test_a_migration_of_the_plain_part_leaves_collections_alone(folded: bo
     await world.until(engine.done.is_set)
     if folded:
         for interval in engine.intervals:
-            await engine.folding.fold(interval)
+            await fold(engine.store, interval)
     await engine.stop()
     source.append(inject(ITEMS, Item("a", 10)))
     world.pipeline = versioned(source, VersionedBig(), "versions")

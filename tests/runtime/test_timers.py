@@ -279,7 +279,7 @@ async def test_far_timers_that_come_due_are_read_before_anything_else_is_taken()
     interval.input_watermark = int(at(100).timestamp() * 1e6)
     assert interval.lacking_timers(world.clock.now()) == ["watermark"]
     lane.wake.clear()
-    assert lane._take(world.clock.now()) is None
+    assert lane.runner._take(world.clock.now()) is None
     assert lane.wake.is_set()
     await world.until(lambda: len(world.rows()) == 9)
     assert world.numbers() == list(range(11, 20))
@@ -574,14 +574,14 @@ async def test_a_wall_timer_that_is_due_and_waits_for_credits_keeps_nobody_busy(
     await world.turns(50)
     lane = engine.lane
     assert world.interval("do").has_due(world.clock.now())
-    take, looks = lane._take, 0
+    take, looks = lane.runner._take, 0
 
     def counting(*arguments: Any) -> Any:
         nonlocal looks
         looks += 1
         return take(*arguments)
 
-    lane._take = counting  # type: ignore[assignment,method-assign]
+    lane.runner._take = counting  # type: ignore[assignment,method-assign]
     await world.turns(300)
     assert looks == 0
     gate.open()

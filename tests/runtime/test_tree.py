@@ -45,6 +45,7 @@ from tests.runtime.test_weak import (
     number_of_item,
 )
 from tests.support.drawing import examples
+from tests.support.modes import entry_of
 from tests.support.worlds import (
     ITEMS,
     QUICK,
@@ -87,14 +88,14 @@ def stretch(
 
 def pending(world: World) -> int:
     """Roots that the newest engine tracks."""
-    return len(world.engines[-1].trees.roots)
+    return len(world.engines[-1].modes.trees.roots)
 
 
 def replays(world: World) -> int:
     """Replays of the newest engine, stored or not."""
     engine = world.engines[-1]
     return sum(
-        i.counters.get("replays", 0) + (i.entry.replayed if i.entry else 0)
+        i.counters.get("replays", 0) + (entry_of(i).replayed if entry_of(i) else 0)
         for i in engine.intervals
     )
 
@@ -242,7 +243,7 @@ async def test_nothing_is_stored_of_a_stretch_and_nothing_is_numbered(depth: int
     world = World(stretch(VALUES, depth=depth))
     engine = await world.run(tick=0.001)
     assert_once(world, VALUES)
-    inside = {s.id for s in engine.steps.values() if s.node.is_tree}
+    inside = {s.id for s in engine.exchange.steps.values() if s.node.is_tree}
     assert len(inside) == depth
     assert not any(commit.stragglers for commit in world.commits)
     seen = {
@@ -407,8 +408,8 @@ async def go_through_faults(seed: int) -> None:
 
 def lose(engine: Engine, is_lost: Any) -> None:
     """Let some deliveries of stretches get lost between two intervals of a worker."""
-    send = engine.send
-    engine.send = lambda productions: send(  # type: ignore[method-assign]
+    send = engine.exchange.send
+    engine.exchange.send = lambda productions: send(  # type: ignore[method-assign]
         [p for p in productions if p.log >= 0 or not is_lost()]
     )
 
@@ -463,7 +464,7 @@ async def test_what_is_made_again_is_made_of_the_value_that_came() -> None:
 async def test_a_report_that_is_lost_costs_a_replay_and_nothing_else() -> None:
     world = World(stretch(VALUES, depth=2))
     engine = await world.start()
-    tell, told = engine.trees.tell, 0
+    tell, told = engine.modes.trees.tell, 0
 
     def some(token: int, xor: int) -> None:
         nonlocal told
@@ -471,7 +472,7 @@ async def test_a_report_that_is_lost_costs_a_replay_and_nothing_else() -> None:
         if not xor or told % 5:
             tell(token, xor)
 
-    engine.trees.tell = some  # type: ignore[method-assign]
+    engine.modes.trees.tell = some  # type: ignore[method-assign]
     await world.finish(engine)
     assert_once(world, VALUES)
     assert replays(world) >= 5
@@ -663,7 +664,7 @@ async def test_who_waits_for_room_in_a_queue_goes_on_when_another_lane_makes_som
 async def test_who_waits_for_room_in_a_queue_goes_on_when_its_interval_leaves() -> None:
     crowded = Crowded()
     cluster, engine = crowded.cluster, await crowded.start(alone=False)
-    await end([task for task in engine._tasks if task.get_name() == "placing"])
+    await end([task for task in engine.env.tasks if task.get_name() == "claiming"])
     crowded.gate.open()
     await cluster.pass_time(hand_over(engine, crowded.leaf))
     await cluster.go(lambda: not crowded.entry.intake, turns=1_000)
@@ -732,17 +733,17 @@ async def test_reports_of_an_attempt_before_count_for_nothing() -> None:
     world = World(stretch(VALUES[:1], depth=2, replay_after=1.0))
     engine = await world.start()
     held: list[tuple[int, int]] = []
-    tell = engine.trees.tell
-    engine.trees.tell = lambda token, xor: held.append((token, xor))  # type: ignore[method-assign]
+    tell = engine.modes.trees.tell
+    engine.modes.trees.tell = lambda token, xor: held.append((token, xor))  # type: ignore[method-assign]
     await world.until(lambda: replays(world) == 1 and pending(world) == 1, tick=0.01)
     gate = Gate()
     world.on_try = lambda commit: gate.wait() if commit.rows else None
     old = {token for token, _ in held}
-    (now,) = engine.trees.roots._roots
+    (now,) = engine.modes.trees.roots._roots
     assert now not in old
     for report in held:
         tell(*report)
-    engine.trees.tell = tell  # type: ignore[method-assign]
+    engine.modes.trees.tell = tell  # type: ignore[method-assign]
     held.clear()
     await world.turns(3)
     assert pending(world) == 1
@@ -757,7 +758,7 @@ async def test_a_copy_that_joins_another_in_a_stretch_is_passed_on_for_itself() 
     engine = await world.start()
     lost: list[Delivery[Any]] = []
     dropped: list[Delivery[Any]] = []
-    send = engine.send
+    send = engine.exchange.send
 
     def first_late(productions: Any) -> None:
         """What the first attempt sends comes with what the second does; and what came of that is
@@ -773,7 +774,7 @@ async def test_a_copy_that_joins_another_in_a_stretch_is_passed_on_for_itself() 
             return
         send(productions)
 
-    engine.send = first_late  # type: ignore[method-assign]
+    engine.exchange.send = first_late  # type: ignore[method-assign]
     await world.finish(engine, tick=0.01)
     assert dropped
     assert_once(world, VALUES[:1])
@@ -1086,7 +1087,7 @@ async def come_and_go(seed: int, acts: int = 4) -> None:
     await cluster.go(cluster.finished)
     check_once(cluster, values)
     for engine in list(cluster.alive):
-        assert len(engine.trees.roots) == 0
+        assert len(engine.modes.trees.roots) == 0
         await cluster.leave(engine)
     assert cluster.store.pending_productions() == []
 
@@ -1142,10 +1143,10 @@ async def test_who_is_slow_on_another_worker_is_not_taken_for_lost() -> None:
 
     def again() -> int:
         return sum(
-            i.counters.get("replays", 0) + i.entry.replayed
+            i.counters.get("replays", 0) + entry_of(i).replayed
             for e in cluster.alive
             for i in e.intervals
-            if i.entry is not None
+            if entry_of(i) is not None
         )
 
     assert again() == 0

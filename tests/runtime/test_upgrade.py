@@ -26,7 +26,7 @@ from millwheel.runtime.network.handshake import Identity
 from millwheel.runtime.network.links import Links
 from millwheel.runtime.network.wire_stream import Due, Outgoing
 from millwheel.runtime.ownership.balancer import Balancer
-from millwheel.runtime.ownership.claiming import Claiming, Decide, LeaseGuard
+from millwheel.runtime.ownership.claiming import Decide
 from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.services.worker import Worker
 from millwheel.store.administration import remove_computations
@@ -242,8 +242,8 @@ class Rolling(Cluster):
         self.engines.append(engine)
         await engine.start()
         self.alive.append(engine)
-        engine.attend(lambda it: Claiming(it, decide(it)), "placing")
-        engine.attend(LeaseGuard, "lease guard")
+        engine.attend(lambda it: it.claiming(decide(it)), "placing")
+        engine.attend(Engine.lease_guard, "lease guard")
         return engine
 
     async def wait(self, seconds: float) -> None:
@@ -380,7 +380,7 @@ class Hushed:
     hushed = False
 
     def __init__(self, engine: Engine) -> None:
-        self._balancer = Balancer(engine)
+        self._balancer = Balancer(engine.env)
 
     def __call__(self, placement: Placement) -> list[PlacementChange]:
         return [] if Hushed.hushed else self._balancer(placement)
@@ -539,16 +539,16 @@ async def test_a_computation_is_added_while_workers_that_do_not_know_it_go_on() 
     old, other = cluster.alive
     await cluster.leave(old)
     new = await cluster.start_worker(grown(values))
-    extra = next(step for step in new.steps.values() if step.name == "extra")
-    tally = next(step for step in new.steps.values() if step.name == "tally")
-    await cluster.go(lambda: new.owned.of(extra.id))
+    extra = next(step for step in new.exchange.steps.values() if step.name == "extra")
+    tally = next(step for step in new.exchange.steps.values() if step.name == "tally")
+    await cluster.go(lambda: new.exchange.of(extra.id))
     until = cluster.clock.monotonic() + LONG_SECONDS
 
     def promise_kept() -> bool:
         """Nobody promises for the new one what those who send to it have not (I5)."""
         assert all(
             interval.durable <= new.publisher.watermarks.least(tally.id)
-            for interval in new.owned.of(extra.id)
+            for interval in new.exchange.of(extra.id)
         )
         return cluster.clock.monotonic() > until
 
@@ -641,7 +641,7 @@ async def test_what_was_sent_to_a_removed_computation_is_not_sent_again_by_newer
     values = many(600)
     cluster = Rolling(grown(values))
     old = await cluster.start_worker(grown(values))
-    extra = next(step.id for step in old.steps.values() if step.name == "extra")
+    extra = next(step.id for step in old.exchange.steps.values() if step.name == "extra")
     await cluster.go(
         lambda: any(p.receiver == extra for c in cluster.commits[-1:] for p in c.productions)
     )

@@ -17,6 +17,7 @@ from millwheel import Context, Record, Timer
 from millwheel.errors import StoreUnavailable, UserCodeError
 from millwheel.model import to_micros
 from millwheel.runtime.interval import map_entries as entries
+from millwheel.runtime.interval.folds import fold
 from millwheel.store.port import Commit
 from millwheel.testing import Harness, advance, inject
 from tests.support.worlds import (
@@ -567,9 +568,9 @@ async def test_what_was_captured_before_its_key_waited_is_not_taken_for_folded(
     world.on_try = lambda commit: wire.wait() if commit.seen else None
     work.open()
     await world.until(lambda: wire.reached)
-    await engine.folding.fold(interval)
+    await fold(engine.store, interval)
     more(*items(3))
-    await world.until(lambda: engine.lane._open.count)
+    await world.until(lambda: engine.lane.commits.open.count)
     more(*items(4))
     await world.until(lambda: seen)
     wire.open()

@@ -24,7 +24,7 @@ from millwheel.errors import CommitUnknown, GraphError, NotTheSameAgain, StoreUn
 from millwheel.graph import Productions
 from millwheel.model import Delivery
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.network.courier import Remote
+from millwheel.runtime.network.remote import Remote
 from millwheel.store.port import Commit, Wish
 from millwheel.store.postgres import PostgresStore
 from millwheel.testing import Harness
@@ -138,7 +138,7 @@ async def test_nothing_is_stored_of_what_arrives() -> None:
     await world.run(tick=0.001)
     assert_once(world, VALUES)
     assert not any(commit.stragglers for commit in world.commits)
-    weak = {s.id for e in world.engines for s in e.steps.values() if s.node.is_weak}
+    weak = {s.id for e in world.engines for s in e.exchange.steps.values() if s.node.is_weak}
     assert len(weak) == 3
     seen = {
         computation for c in world.commits for ids in c.seen.values() for _, computation, _ in ids
@@ -797,11 +797,11 @@ async def test_at_most_once_stores_nothing_and_loses_what_was_on_its_way(
         turns += 1
     await engine.kill()
     assert_once(world, VALUES)
-    tally = next(s.id for s in engine.steps.values() if s.name == "tally")
+    tally = next(s.id for s in engine.exchange.steps.values() if s.name == "tally")
     seen = {
         computation for c in world.commits for ids in c.seen.values() for _, computation, _ in ids
     }
-    assert not seen & {s.id for s in engine.steps.values() if s.node.at_most_once}
+    assert not seen & {s.id for s in engine.exchange.steps.values() if s.node.at_most_once}
     written = [p for c in world.commits for p in (*c.productions, *c.stragglers)]
     assert not [p for p in written if p.receiver == tally], "what it is sent is stored nowhere"
     missing = 0
@@ -959,7 +959,7 @@ async def test_at_most_once_is_not_sent_again_when_its_interval_is_cut() -> None
     def late(source: str, target: str, body: bytes) -> Fate:
         return Fate(delay=3.0 if source == "w1" else 0.0)  # what the receiver answers
 
-    tally = next(id_ for id_, step in sender.steps.items() if step.name == "tally")
+    tally = next(id_ for id_, step in sender.exchange.steps.items() if step.name == "tally")
 
     def of_tally() -> list[Remote]:
         return [r for r in sender.remotes.remotes() if r.step.id == tally and r.owner]

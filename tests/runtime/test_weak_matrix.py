@@ -90,7 +90,7 @@ class Death:
             return False
         self.came = True
         assert self._engine.courier is not None
-        self._engine.courier._flush = lambda: None  # type: ignore[method-assign]
+        self._engine.courier.sender._flush = lambda: None  # type: ignore[method-assign]
         for other in self._cluster.engines:
             if other is not self._engine:
                 self._cluster.ether.part(
@@ -131,19 +131,22 @@ def prepare(cluster: Cluster, engine: Engine, place: str, event: str, when: str,
     ids, step = {i.id for i in intervals}, intervals[0].step.id
     match event:
         case "receive":
-            courier._receive = dying(  # type: ignore[method-assign]
-                death, when, courier._receive, lambda link, frame: isinstance(frame, Deliver)
+            courier.receiver.receive = dying(  # type: ignore[method-assign]
+                death,
+                when,
+                courier.receiver.receive,
+                lambda link, frame: isinstance(frame, Deliver),
             )
         case "send":
             lane._send_weakly = dying(  # type: ignore[method-assign]
                 death, when, lane._send_weakly, lambda *args: True
             )
         case "downstream ACK":
-            engine.acknowledged = dying(  # type: ignore[method-assign]
+            engine.exchange.acknowledged = dying(  # type: ignore[method-assign]
                 death,
                 when,
-                engine.acknowledged,
-                lambda log, *rest: engine.logs[log][1] in intervals,
+                engine.exchange.acknowledged,
+                lambda log, *rest: engine.exchange.logs[log][1] in intervals,
             )
         case "upstream ACK":
             courier.acknowledge = dying(  # type: ignore[method-assign]
@@ -198,7 +201,7 @@ async def each_on_its_own() -> tuple[Cluster, dict[str, Engine]]:
     for _ in range(5):
         await cluster.join()
     owners = dict(zip(PLACES, cluster.engines, strict=False))
-    names = {step.id: step.name for step in cluster.engines[0].steps.values()}
+    names = {step.id: step.name for step in cluster.engines[0].exchange.steps.values()}
     for _ in range(20):
         placement = await cluster.store.read_placement()
         wishes = [

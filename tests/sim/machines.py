@@ -10,12 +10,11 @@ from millwheel.clock import Clock
 from millwheel.errors import PeerError
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.environment import Options
 from millwheel.runtime.network.connection import Connection
 from millwheel.runtime.network.frames import Frame
 from millwheel.runtime.network.handshake import Identity
 from millwheel.runtime.network.links import Links
-from millwheel.runtime.ownership.balancer import Balancer
-from millwheel.runtime.ownership.claiming import Claiming, LeaseGuard
 from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.services.hosting import unless
 from millwheel.store.port import Store
@@ -105,7 +104,7 @@ class Worker:
             network=network,
             worker=self.id,
             process=FREE_OF_CHARGE,
-            inject_copies=copies,
+            options=Options(inject_copies=copies),
         )
 
     async def work(self) -> None:
@@ -113,8 +112,8 @@ class Worker:
         engine = self.engine
         try:
             if await unless(self._stop, engine.start()):
-                engine.attend(lambda it: Claiming(it, Balancer(it)), "placing")
-                engine.attend(LeaseGuard, "lease guard")
+                engine.attend(Engine.claiming, "claiming")
+                engine.attend(Engine.lease_guard, "lease guard")
                 await engine.run(self._stop, until_done=False)
         finally:
             await engine.stop()

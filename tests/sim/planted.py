@@ -262,7 +262,7 @@ def _no_wake_for_what_is_sent_again() -> list[Patch]:
 
 def _no_credit_for_who_waits() -> list[Patch]:
     """An injector whose rows are acknowledged by another worker is not told to read on (I8)."""
-    heard = Engine.acknowledged
+    heard = Engine.exchange.acknowledged
 
     def acknowledged(self: Engine, log: int, receiver: int, seqs: list[int]) -> None:
         with mock.patch.object(Injector, "acknowledged", return_value=None):

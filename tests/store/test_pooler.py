@@ -22,6 +22,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from millwheel.errors import PooledStore, StoreUnavailable
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.environment import Options
 from millwheel.store import session
 from millwheel.store.address import StoreAddress
 from millwheel.store.postgres import PostgresStore
@@ -256,7 +257,7 @@ async def test_a_worker_ends_when_a_pooler_comes_in_between(
     pipeline = tally_pipeline(script(ITEMS, items(*range(20))), settings=QUICK)
     async with Switch(schema.url) as switch:
         store = await PostgresStore(switch.url(), schema.name).open()
-        engine = Engine(pipeline, store, keep_open=True)
+        engine = Engine(pipeline, store, options=Options(keep_open=True))
         await engine.start()
         async with asyncio.timeout(SECONDS):
             await engine.done.wait()

@@ -357,8 +357,8 @@ class Wire:
 async def stop_process(cluster: Cluster, engine: Engine) -> None:
     """As SIGSTOP does: what is on the wire stays there, the lease runs out, nobody is told."""
     cluster.alive.remove(engine)
-    asleep = {"heartbeat", "housekeeping", "folding", "placing", "lease guard"}
-    await end([task for task in engine._tasks if task.get_name() in asleep])
+    asleep = {"heartbeat", "housekeeping", "folding", "claiming", "lease guard"}
+    await end([task for task in engine.env.tasks if task.get_name() in asleep])
 
 
 @pytest.mark.parametrize("turns", range(6))
@@ -370,7 +370,7 @@ async def test_whatever_a_zombie_has_on_the_wire_each_timer_rings_once_and_is_he
     values = [Item(f"key {n % 5}", n, n / 10) for n in range(60)]
     cluster = Cluster(ringing(values))
     first = await cluster.join()
-    (later,) = (step for step in first.steps.values() if step.name == "later")
+    (later,) = (step for step in first.exchange.steps.values() if step.name == "later")
 
     def last_words(commit: Commit) -> bool:
         theirs = {link.interval_id for link in commit.intervals}
@@ -409,7 +409,7 @@ async def test_who_reads_a_source_that_was_his_tells_who_has_it_now(
     await cluster.pass_time(take_from_him(taker, lost.id))
     durable = len(cluster.commits)
     await cluster.go(lambda: len(cluster.commits) > durable + 5)
-    assert loser.owned.knows(lost.id), "he has not found out"
+    assert loser.exchange.knows(lost.id), "he has not found out"
     wire.release()
     await cluster.go(cluster.finished)
     check(cluster, values)

@@ -10,9 +10,9 @@ def told(engine: Engine) -> str:
     lines = [f"worker {engine.worker[:8]} lease {engine.lease.left:.1f}"]
     lines += [
         f"  lane: {[i.name for i in lane.intervals]} recovering "
-        f"{lane._recovery.under_way} committing {lane._committing} open "
-        f"{[i.name for i in lane._open.works]} hands {len(lane._hands)} running "
-        f"{lane._runner is not None and not lane._runner.done()} woken {lane.wake.is_set()} "
+        f"{lane.committer.recovery.under_way} committing {lane.committer.is_committing} open "
+        f"{[i.name for i in lane.commits.open.works]} hands {len(lane.tasks)} running "
+        f"{lane.runner._task is not None and not lane._runner.done()} woken {lane.wake.is_set()} "
         f"sorting {len(lane.sorting)}"
         for lane in (engine.lane,)
     ]
@@ -30,9 +30,10 @@ def told(engine: Engine) -> str:
         lines.append(f"  remote {r.step.name} {r.slots} id {r.id} of {r.owner} {streams}")
     if engine.courier is not None:
         taken = {
-            name: (s.epoch, s.last, len(s.pending)) for name, s in engine.courier._incoming.items()
+            name: (s.epoch, s.last, len(s.pending))
+            for name, s in engine.courier.receiver._incoming.items()
         }
         lines.append(f"  refused {dict(engine.courier.refused)}, taken {taken}")
-        for worker, link in engine.courier._links.items():
+        for worker, link in engine.courier.peers._links.items():
             lines.append(f"  link to {worker[:8]} up {link.up} full {link.full}")
     return "\n".join(lines)

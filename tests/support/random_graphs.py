@@ -680,7 +680,8 @@ class Stage:
                     read_on(world.engines[-1])
                     await self._go(step)
             self.closing = True
-            world.engines[-1].keep_open = False
+            env = world.engines[-1].env
+            env.options = replace(env.options, keep_open=False)
             end_scripts(world.pipeline)
             read_on(world.engines[-1])
             await self._until(lambda: world.engines[-1].done.is_set())

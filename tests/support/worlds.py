@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -32,6 +33,7 @@ from millwheel.codec import encode_key
 from millwheel.errors import CommitUnknown
 from millwheel.model import Key
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.environment import Options
 from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.store.memory import MemoryStore
 from millwheel.store.port import Commit
@@ -230,9 +232,16 @@ class World:
             end_scripts(pipeline or self.pipeline)
         else:
             options.setdefault("keep_open", True)
+        of_run = {field.name for field in fields(Options)} & options.keys()
+        made = Options(**{name: options.pop(name) for name in of_run})
         options.setdefault("process", FREE_OF_CHARGE)
         engine = Engine(
-            pipeline or self.pipeline, self.store, clock=self.clock, take_over=True, **options
+            pipeline or self.pipeline,
+            self.store,
+            clock=self.clock,
+            take_over=True,
+            options=made,
+            **options,
         )
         self.engines.append(engine)
         await engine.start()

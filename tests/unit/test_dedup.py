@@ -14,9 +14,10 @@ from millwheel.clock import VirtualClock
 from millwheel.codec import named_id
 from millwheel.errors import InvariantBroken, NotTheSameAgain, StoreError
 from millwheel.model import MAX_TIME, NAME_BYTES, RUN_BYTES, Delivery, record_id
-from millwheel.runtime.interval.buckets import Buckets, Stamps
+from millwheel.runtime.interval.buckets import Buckets
 from millwheel.runtime.interval.dedup import ERROR_RATE, NAMED, ROOM, Dedup, IdFilter, Seen
 from millwheel.runtime.interval.sent_log import SentLog
+from millwheel.runtime.process.stamps import Stamps
 from millwheel.settings import Settings
 from millwheel.store.memory import MemoryStore
 from millwheel.store.port import Bucket

@@ -15,36 +15,32 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import msgspec
 
 from millwheel.addresses import CELL_MARK
 from millwheel.codec import decode_key
-from millwheel.context import BLOOM_MAYBES, DUPLICATES_DROPPED, REPLAYS, WEAK_CHANGED, TimerIdentity
+from millwheel.context import BLOOM_MAYBES, DUPLICATES_DROPPED, WEAK_CHANGED, TimerIdentity
 from millwheel.errors import InvariantBroken
 from millwheel.model import MAX_TIME, MIN_TIME, Delivery, Firing, Key, Timer
 from millwheel.runtime.interval.broadcast_tables import BroadcastTables
 from millwheel.runtime.interval.dedup import Dedup
 from millwheel.runtime.interval.key_state import KeyState, StateCache
+from millwheel.runtime.interval.mode import Mode
 from millwheel.runtime.interval.part_files import PartFile
+from millwheel.runtime.interval.ports import LanePort, SourcePort
 from millwheel.runtime.interval.routing import Step
 from millwheel.runtime.interval.sent_log import SentLog
-from millwheel.runtime.lane.open_commit import IntervalWork, Item
-from millwheel.runtime.modes.ack_chain import AckChain
-from millwheel.runtime.modes.batches import Bundling, Numbering, encoded
-from millwheel.runtime.modes.tree_roots import Entry
+from millwheel.runtime.interval.work import IntervalWork, Item
 from millwheel.runtime.process.load import Workload
 from millwheel.settings import Settings
-from millwheel.store.port import Claim, DeadLetter, TimerChange, TimerPlace
+from millwheel.store.port import Claim, TimerChange, TimerPlace
 from millwheel.timers.holds import Holds
 from millwheel.timers.percentile import Percentile
 from millwheel.timers.queue import Pending, TimerQueue
 from millwheel.timers.watermark import Report
-
-if TYPE_CHECKING:
-    from millwheel.runtime.source.source_task import SourceTask
 
 
 class Ownership(enum.Enum):
@@ -66,31 +62,6 @@ TRANSITIONS = {
 }
 
 
-class Lane(Protocol):
-    """The runner and committer that work on an interval, as the interval's rooms see them."""
-
-    wake: asyncio.Event
-    """Set when there may be something to run."""
-
-    def touch(self, interval: Interval, *, urgent: bool) -> None:
-        """Store something of the interval with the next commit, or with one of its own after a pause."""
-
-    def give_up_row(self, interval: Interval, offset: int, letter: DeadLetter) -> None:
-        """Store a bad row of a source as a dead letter."""
-
-    async def settled(self) -> None:
-        """Wait until some work of the lane has ended."""
-
-    async def drain(self, interval: Interval) -> None:
-        """Wait until nothing of the interval runs or waits for a commit."""
-
-    def resume(self, interval: Interval) -> None:
-        """Take work of the interval again: its hand-over was cancelled."""
-
-    def remove(self, interval: Interval) -> None:
-        """Forget a drained interval."""
-
-
 class Interval:
     """A range of slots of one step (or a partition of an injector) and its owner's soft state.
 
@@ -101,10 +72,13 @@ class Interval:
     is_here = True
 
     def __init__(
-        self, step: Step, claim: Claim, settings: Settings, numbering: Numbering | None = None
+        self,
+        step: Step,
+        claim: Claim,
+        settings: Settings,
+        make_mode: Callable[[Interval], Mode] = lambda _: Mode(),
     ) -> None:
         self.step = step
-        self._numbering = numbering or Numbering()
         self.id = claim.interval.id
         self.slots = (claim.interval.slot_from, claim.interval.slot_to)
         self.name = f"{step.name}[{self.slots[0]}:{self.slots[1]}]"
@@ -115,8 +89,10 @@ class Interval:
         """Of so many at its head the states are here, or have been asked for, as far as is known."""
         self.backlog: dict[bytes, list[Item] | None] = {}
         """Keys that are running, or waiting in user code, with what came for them meanwhile."""
-        self.lane: Lane | None = None
+        self.lane: LanePort | None = None
         """The lane that works on it; None before it takes records, and after it is given up."""
+        self.sorting: Sequence[Item] = ()
+        """Items taken from the queue whose dedup and state are looked up."""
         self.dirty = False
         self.leaving = False
         """It is being handed over: what it has is finished, nothing more is taken."""
@@ -135,16 +111,9 @@ class Interval:
         """When it last asked, or will ask, for a commit of its watermark alone, by the event loop's
         clock."""
         self.part_file: PartFile | None = None
-        self.source_task: SourceTask | None = None
+        self.source_task: SourcePort | None = None
         """Of an injector: what reads its partition, or looks for partitions."""
-        self.bundling: Bundling | None = None
-        """Its records come in numbered bundles."""
         self.workload = Workload(self.slots)
-        readers = {r.step.id: r.step for route in step.routes.values() for r in route.readers}
-        self.entry = (
-            Entry(self, step.node.replay_seconds, readers.values()) if step.node.is_tree else None
-        )
-        """Of a tree computation: the records from outside of the stretch that it tracks."""
         self._events: dict[str, int] = {}
         """What the commit on its way counts beside what its items decided: it has happened, and
         does not happen again if the commit fails."""
@@ -152,6 +121,7 @@ class Interval:
         """That commit."""
         self._uncounted: dict[str, int] = {}
         """Of commits that have failed."""
+        self.mode = make_mode(self)
         self.restore(claim)
 
     def restore(self, claim: Claim) -> None:
@@ -229,24 +199,9 @@ class Interval:
         if claim.new_log:
             self.logs.append(SentLog(claim.new_log, self.holds, percentiles=percentiles))
         self.log = self.logs[-1]
-        node = self.step.node
-        self.chain = (
-            AckChain(self.logs, node.straggler_seconds, keeps_percentiles=bool(self.percentiles))
-            if node.is_weak
-            else None
-        )
-        """Of a computation with weak productions: the inputs that wait for what came of them."""
         self.rows_written = 0
         self.encoded_counters = msgspec.json.encode(self.counters)
-        if self.step.node.bundles is not None:
-            before = None if self.bundling is None else self.bundling.refusal
-            self.bundling = Bundling(
-                self.step.node.bundles,
-                claim.position,
-                before,
-                most_bytes=self.settings.bundle_bytes,
-                numbering=self._numbering,
-            )
+        self.mode.begin(claim)
 
     def attach(
         self, states: StateCache, tables: BroadcastTables | None, dedup: Dedup, claim: Claim
@@ -273,10 +228,9 @@ class Interval:
         Those whose identity is in `apart` are left out: somebody runs them by hand.
         """
         self.backlog.clear()
+        self.mode.start_over()
         if self.dedup is None:
             return
-        if self.chain is not None:
-            self.chain.clear()
         again = [d for d in self.dedup.start_over() if id(d) not in apart]
         for delivery in again:
             self.step.renew(delivery)
@@ -422,9 +376,7 @@ class Interval:
     def next_alarm(self) -> int | None:
         """When the clock will make anything due: a timer, or a bundle that is not full."""
         timer = self.next_wall_timer()
-        if self.bundling is None or self.leaving:
-            return timer
-        due = self.bundling.due_at()
+        due = None if self.leaving else self.mode.due_at()
         return min((at for at in (timer, due) if at is not None), default=None)
 
     def has_due(self, now: int) -> bool:
@@ -445,16 +397,24 @@ class Interval:
         """
         settings = self.settings
         most = settings.max_unacked_records - decided
-        return all(
-            log.next_seq - log.first - log.absent < most
-            and log.unacked_bytes < settings.max_unacked_bytes
-            for log in self.logs
-        ) and (self.entry is None or self.entry.has_room(settings.max_unacked_records))
+        return (
+            all(
+                log.next_seq - log.first - log.absent < most
+                and log.unacked_bytes < settings.max_unacked_bytes
+                for log in self.logs
+            )
+            and self.mode.has_room()
+        )
 
     @property
     def queued(self) -> int:
         """How many records wait in its queue."""
         return len(self.intake)
+
+    def insert(self, deliveries: Iterable[Delivery[Any]]) -> None:
+        """Take records that were queued somewhere else until now."""
+        self.intake.extend(deliveries)
+        self.wake()
 
     def hear(self, watermark: int) -> None:
         """Nothing on time comes in any more that is older than `watermark`."""
@@ -490,6 +450,17 @@ class Interval:
         idle = self.source_task is not None and self.source_task.idle
         return Report(self.step.id, *self.slots, self.sequencer, watermark, idle)
 
+    def figures(self) -> dict[str, Any]:
+        """Sizes of its queue and state, and how its source flows: published with the heartbeat."""
+        found: dict[str, Any] = {
+            "queue": len(self.intake),
+            "state_bytes": 0 if self.states is None else self.states.size,
+        }
+        flow = None if self.source_task is None else self.source_task.flow()
+        if flow is not None:
+            found["flow"] = flow._asdict()
+        return found
+
     def touch(self, *, urgent: bool) -> None:
         """Have something of it stored: soon if `urgent`, as readers wait for a low watermark."""
         if self.lane is None:
@@ -515,8 +486,6 @@ class Interval:
         for percentile, watermark in work.percentiles.items():
             self.percentiles[percentile].durable = watermark
         self.durable_n = work.n
-        if self.bundling is not None:
-            self.bundling.settled(work.n)
         self.durable_counters = self.encoded_counters
         for queue in self.timers.values():
             queue.durable = work.n
@@ -533,9 +502,7 @@ class Interval:
             return msgspec.json.encode(self.source_task.position())
         if self.part_file is not None:
             return msgspec.json.encode({"length": self.part_file.length_with(work.effects.lines)})
-        if self.bundling is not None:
-            return encoded(self.bundling.position(self.n, delivers=work.delivers))
-        return None
+        return self.mode.position(work)
 
     def acked_state(self) -> bytes:
         """What is stored of ACKs: per live log."""
@@ -570,8 +537,7 @@ class Interval:
         if self.dedup is not None and self.dedup.changed:
             _add(events, {WEAK_CHANGED: self.dedup.changed})
             self.dedup.changed = 0
-        if self.entry is not None and (replayed := self.entry.take_replayed()):
-            _add(events, {REPLAYS: replayed})
+        _add(events, self.mode.take_events())
         self._events, self._events_of = events, self.n
         if counters or events:
             _add(self.counters, counters)
@@ -591,7 +557,7 @@ class Interval:
             and not self.has_due(now)
             and not self.backlog
             and not self.dirty
-            and (self.bundling is None or self.bundling.is_empty)
+            and self.mode.is_empty
             and all(log.drained for log in self.logs)
         )
 

@@ -1,16 +1,13 @@
-"""Who is told what happens inside a worker, at the moment when it does."""
+"""Hooks called on engine events."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.interval import Interval
 
 
 class Observer:
-    """Hears of everything and makes nothing of it. Its methods are called in the event loop: they
-    must be short, and may not fail."""
+    """Does nothing on any event. Subclasses override methods, which run in the event loop: they must be
+    short, and must not raise."""
 
     def interval_taken(self, interval: Interval) -> None:
         """An interval was claimed; its counters are as stored."""

@@ -43,6 +43,10 @@ class Destination(Protocol):
         """How many records wait there, as far as is known here and no log bounds them."""
         ...
 
+    def insert(self, deliveries: list[Delivery[Any]], /) -> None:
+        """Take records that were queued somewhere else until now, before newer ones."""
+        ...
+
 
 NOBODY = 0
 """The receiver of what is stored, sent and forgotten: acknowledged at once."""

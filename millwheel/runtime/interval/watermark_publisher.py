@@ -1,39 +1,41 @@
-"""Who is told how far event time is, and when: once it is stored (I5).
+"""Publishes low watermarks to readers after they are stored (I5).
 
-An interval's low watermark is a promise to its readers. It is durable before any of them hears of
+An interval's low watermark is a promise to its readers. It is durable before any reader receives
 it, here or on another worker; readers then fire timers and may promise more themselves.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from millwheel.model import MAX_TIME
+from millwheel.runtime.environment import Environment
+from millwheel.runtime.interval.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.ports import SourcePort
 from millwheel.runtime.interval.routing import Step
-from millwheel.runtime.source.partition_discovery import PartitionDiscovery
-from millwheel.runtime.source.source_task import SourceTask
+from millwheel.runtime.interval.work import IntervalWork
 from millwheel.timers.watermark import Report, Watermarks
-
-if TYPE_CHECKING:
-    from millwheel.runtime.engine import Engine
 
 
 class WatermarkPublisher:
     """The stored low watermarks of all intervals that this worker knows of."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, env: Environment, exchange: Exchange) -> None:
+        self._env = env
+        self._exchange = exchange
+        self.publish: Callable[[Interval], None] = lambda _: None
+        """Sends the stored low watermarks of an interval to other workers, if there are any."""
         self.watermarks = Watermarks()
-        self.percentiles = {p: Watermarks() for n in engine.graph.nodes for p in n.percentiles}
+        self.percentiles = {p: Watermarks() for n in env.graph.nodes for p in n.percentiles}
         self._growing: set[int] = set()
         """The injectors whose partitions appear while they run."""
-        self._idle: list[SourceTask] = []
+        self._idle: list[SourcePort] = []
         """Those here that were idle at the last look."""
 
     def connect(self, by_name: dict[str, Step]) -> None:
         """Every computation reads from those upstream of it in the graph."""
-        for step in self._engine.steps.values():
+        for step in self._exchange.steps.values():
             injection = step.node.injection
             grows = injection is not None and injection.growing is not None
             slots, free = (1, step.slots - 1) if grows else (step.slots, 0)
@@ -42,7 +44,7 @@ class WatermarkPublisher:
             for kept in (self.watermarks, *self.percentiles.values()):
                 kept.add_sender(step.id, slots, free)
             if step.node.kind != "injector":
-                senders = [by_name[node.name].id for node in self._engine.graph.upstream(step.node)]
+                senders = [by_name[node.name].id for node in self._env.graph.upstream(step.node)]
                 self.watermarks.add_reader(step.id, senders)
                 for percentile in step.node.percentiles:
                     self.percentiles[percentile].add_reader(step.id, senders)
@@ -50,12 +52,12 @@ class WatermarkPublisher:
     def restore(self) -> None:
         """Start from what the intervals in hand have stored: all that read from them go on from it,
         those too that were here before."""
-        engine = self._engine
-        for interval in engine.intervals:
+        intervals = self._exchange.intervals
+        for interval in intervals:
             self.watermarks.report(interval.report(interval.durable))
             for percentile, kept in interval.percentiles.items():
                 self.percentiles[percentile].report(interval.report(kept.durable))
-        for interval in engine.intervals:
+        for interval in intervals:
             if interval.source_task is None:
                 interval.hear(self.watermarks.input(interval.step.id))
                 for percentile in interval.percentiles:
@@ -63,18 +65,14 @@ class WatermarkPublisher:
                     interval.hear_percentile(percentile, told)
                 self._consider(interval)
 
-    def stored(self, interval: Interval, watermark: int) -> None:
-        """An interval's low watermark is durable: only now may its readers know (I5)."""
-        engine = self._engine
+    def stored(self, interval: Interval, work: IntervalWork) -> None:
+        """A commit of an interval is durable: publish the low watermarks that it has stored (I5)."""
         if interval.source_task is not None:
             self.excuse_idle()
-        if engine.courier is not None:
-            engine.courier.tell(interval)
-        self.take_report(interval.report(watermark))
-
-    def percentile_stored(self, interval: Interval, percentile: float, watermark: int) -> None:
-        """A percentile low watermark of an interval is durable: its readers may know."""
-        self.take_percentile(percentile, interval.report(watermark))
+        self.publish(interval)
+        self.take_report(interval.report(work.low_watermark))
+        for percentile, watermark in work.percentiles.items():
+            self.take_percentile(percentile, interval.report(watermark))
 
     def take_report(self, report: Report) -> None:
         """What an interval, here or elsewhere, has stored: its readers here go on from it."""
@@ -82,7 +80,7 @@ class WatermarkPublisher:
         self._follow(report.computation)
         for computation in readers:
             moved = self.watermarks.input(computation)
-            for reader in self._engine.owned.of(computation):
+            for reader in self._exchange.of(computation):
                 reader.hear(moved)
                 self._consider(reader)
 
@@ -95,7 +93,7 @@ class WatermarkPublisher:
         self._follow(report.computation)
         for computation in readers:
             moved = kept.input(computation)
-            for reader in self._engine.owned.of(computation):
+            for reader in self._exchange.of(computation):
                 reader.hear_percentile(percentile, moved)
                 self._consider(reader)
 
@@ -103,15 +101,14 @@ class WatermarkPublisher:
         """A partition has stored its low watermark: the discovery of partitions promises the least
         of them, if it is here."""
         if computation in self._growing:
-            for interval in self._engine.owned.of(computation):
-                if isinstance(interval.source_task, PartitionDiscovery):
+            for interval in self._exchange.of(computation):
+                if interval.source_task is not None:
                     interval.source_task.follow()
 
     def _consider(self, interval: Interval) -> None:
         """What came in has moved on in time: timers may be due or to be read, holds among them, or
         more may be promised."""
-        engine = self._engine
-        now = engine.now()
+        now = self._env.now()
         if interval.has_due(now) or interval.lacking_timers(now):
             interval.wake()
         elif interval.has_news():
@@ -124,11 +121,11 @@ class WatermarkPublisher:
         news, and does no harm: what is excused promises for its own rows alone, and whoever reads
         still goes by the least of all (decision 26).
         """
-        tasks = self._engine.source_tasks
+        tasks = {i.source_task: i for i in self._exchange.intervals if i.source_task is not None}
         idle = [task for task in tasks if task.idle]
-        for task in tasks:
+        for task, interval in tasks.items():
             if (task in idle) != (task in self._idle):
-                self._tell_readers(task.interval)
+                self._publish_here(interval)
         self._idle = idle
         if not idle:
             return
@@ -139,7 +136,7 @@ class WatermarkPublisher:
         for task in idle:
             task.go_along(least, percentiles)
 
-    def _tell_readers(self, interval: Interval) -> None:
+    def _publish_here(self, interval: Interval) -> None:
         """Readers here take what is stored of an interval as it is now."""
         self.take_report(interval.report(interval.durable))
         for percentile, kept in interval.percentiles.items():
@@ -152,7 +149,7 @@ class WatermarkPublisher:
         An injector that keeps no such percentile low watermark counts with its exact one.
         """
         found = []
-        for step in self._engine.steps.values():
+        for step in self._exchange.steps.values():
             if step.node.kind == "injector":
                 keeps = percentile is None or percentile in step.node.percentiles
                 found.append((kept if keeps else self.watermarks).least_awake(step.id))

@@ -7,44 +7,34 @@ stragglers; what is sent at most once is numbered and stored nowhere.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from msgspec import structs
+from typing import Any
 
 from millwheel.codec import slot_of
 from millwheel.context import PROCESSED
 from millwheel.model import MAX_TIME, Delivery, record_id
+from millwheel.runtime.interval.buckets import Buckets
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.routing import NOBODY
-from millwheel.runtime.lane.open_commit import IntervalWork, OpenCommit
-from millwheel.runtime.modes.batches import Bundling
+from millwheel.runtime.interval.work import IntervalWork
+from millwheel.runtime.lane.open_commit import OpenCommit
+from millwheel.runtime.process.stamps import Stamps
 from millwheel.store.port import Commit, IntervalCommit, TimerChange
 
-if TYPE_CHECKING:
-    from millwheel.runtime.engine import Engine
 
-
-def put_together(engine: Engine, bundle: OpenCommit) -> Commit:
+def build_commit(stamps: Stamps, buckets: Buckets, open_commit: OpenCommit) -> Commit:
     """Number everything, and promise what may be promised with it."""
-    stamp = engine.stamps.next()
-    commit = Commit(stamp, engine.buckets.of_stamp(stamp).id)
-    for interval, work in bundle.works.items():
+    stamp = stamps.next()
+    commit = Commit(stamp, buckets.of_stamp(stamp).id)
+    for interval, work in open_commit.works.items():
         effects = work.effects
         number(interval, effects.productions, stamp)
         fleeting = interval.step.fleeting
         if fleeting:
-            bundle.fleeting += [p for p in effects.productions if p.receiver in fleeting]
+            open_commit.fleeting += [p for p in effects.productions if p.receiver in fleeting]
             commit.productions += [p for p in effects.productions if p.receiver not in fleeting]
         else:
             commit.productions += effects.productions
-        if interval.chain is not None:
-            stragglers = interval.chain.stragglers(work.items)
-            interval.log.stored(stragglers)
-            commit.stragglers += stragglers
-        if interval.bundling is not None:
-            commit.stragglers += _keep_members(interval, interval.bundling, stamp)
-            if work.delivers:
-                interval.log.acknowledge(interval.bundling.kept)
+        interval.mode.join(commit, work, stamp)
         bucket = 0
         for item in work.items if interval.step.node.exactly_once else ():
             if type(item) is Delivery:
@@ -61,7 +51,7 @@ def put_together(engine: Engine, bundle: OpenCommit) -> Commit:
         commit.statements += effects.statements
         commit.dead_letters += effects.dead_letters
         commit.intervals.append(_link(interval, work, stamp))
-    engine.buckets.rows += bundle.count
+    buckets.rows += open_commit.count
     return commit
 
 
@@ -97,27 +87,6 @@ def number(interval: Interval, productions: list[Delivery[Any]], stamp: int) -> 
         log.acknowledge(unread)
 
 
-def _keep_members(interval: Interval, bundling: Bundling, stamp: int) -> list[Delivery[Any]]:
-    """Copies, for the interval's own log, of the members that are to be stored with their bundle:
-    weak productions on their way from the interval to itself."""
-    members = bundling.to_keep()
-    if not members:
-        return []
-    log, promised = interval.log, interval.promised
-    first = log.next_seq
-    copies = [
-        structs.replace(member, log=log.id, seq=seq, hold=max(member.hold, promised))
-        for seq, member in enumerate(members, first)
-    ]
-    holds = [copy.hold for copy in copies]
-    size = sum(copy.size for copy in copies)
-    end = first + len(copies)
-    log.sent(end, min(holds), size, stamp, holds if interval.percentiles else ())
-    log.stored(copies)
-    bundling.kept = range(first, end)
-    return copies
-
-
 def _add_changes(commit: Commit, interval: Interval, work: IntervalWork) -> None:
     n = interval.n + 1
     computation = interval.step.id
@@ -145,9 +114,7 @@ def _link(interval: Interval, work: IntervalWork, stamp: int) -> IntervalCommit:
     interval.promised = work.low_watermark = interval.output_watermark()
     work.percentiles = interval.promise_percentiles()
     counters = work.effects.counters
-    processed = len(work.items)
-    if interval.chain is not None:
-        processed += interval.chain.take_passed()
+    processed = len(work.items) + interval.mode.take_passed()
     if processed:
         counters[PROCESSED] = processed
     interval.count(counters)

@@ -9,28 +9,24 @@ that it runs in ends this run too; it runs again *apart*, each item in a task of
 
 from __future__ import annotations
 
-import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable
 from sys import getrefcount
 from typing import Any
 
-import msgspec
-
-from millwheel.codec import KEY_CHARACTERS, LETTER_CHARACTERS, reason, shown, storable
-from millwheel.context import DEAD_LETTERS, Context, Effects, TimerIdentity
-from millwheel.errors import UserCodeError
+from millwheel.context import Context, Effects, TimerIdentity
 from millwheel.model import Delivery, Firing, Record, Timer
+from millwheel.runtime.environment import Wrap
 from millwheel.runtime.interval.broadcast_tables import Table
+from millwheel.runtime.interval.dead_letters import give_up
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.key_state import KeyState
 from millwheel.runtime.interval.map_entries import Change
 from millwheel.runtime.interval.weak_ids import Lineage
-from millwheel.runtime.lane.open_commit import Item
+from millwheel.runtime.interval.work import Item
 from millwheel.runtime.lane.user_code import Process, context_of, process_of
 from millwheel.runtime.process.late_use import LateUses
 from millwheel.runtime.process.tasks import in_own_task, is_ours, raise_ours
-from millwheel.store.port import DeadLetter
 
 Group = tuple[KeyState, list[Item]]
 """One key's items, to be run in order."""
@@ -50,7 +46,7 @@ class Execution:
     Args:
         late_uses: ends contexts that somebody holds after their call.
         apart: each item runs in a task of its own, so that it can cancel no other.
-        run_twice: weak code is run twice, and must say the same (tests).
+        wrap: puts code around the user code of weak computations (tests).
     """
 
     __slots__ = (
@@ -62,8 +58,8 @@ class Execution:
         "_lineage",
         "_node",
         "_process",
-        "_run_twice",
         "_table",
+        "_wrap",
         "effects",
         "group",
     )
@@ -74,7 +70,7 @@ class Execution:
         late_uses: LateUses,
         *,
         apart: bool = False,
-        run_twice: bool = False,
+        wrap: Wrap | None = None,
     ) -> None:
         node = interval.step.node
         assert node.computation is not None
@@ -87,10 +83,10 @@ class Execution:
         """What the key that runs shares with others."""
         self._lineage = Lineage(interval.step.id, interval.step.run) if node.is_weak else None
         self.effects.lineage = self._lineage
-        self._run_twice = run_twice
+        self._wrap = wrap
         assert node.layout is not None
         self._apart = apart
-        self._alone = apart or (run_twice and node.is_weak and not node.layout.stateless)
+        self._alone = apart or (wrap is not None and node.is_weak and not node.layout.stateless)
         """Its items run one by one, so that the state before each is at hand."""
         self.group: Group
         """What `run_all` is at, or was at last."""
@@ -99,7 +95,7 @@ class Execution:
 
     def _process_of_records(self) -> Process:
         """The user's `process_record`; if its productions are weak, with each record as their cause."""
-        process = process_of(self._interval.step, self.effects, run_twice=self._run_twice)
+        process = process_of(self._interval.step, self.effects, wrap=self._wrap)
         lineage = self._lineage
         if lineage is None:
             return process
@@ -324,82 +320,3 @@ def _soonest_before(
         ),
         default=None,
     )
-
-
-def give_up(
-    interval: Interval, item: Item, error: BaseException, attempts: int, now: int
-) -> Effects:
-    """The end of an item that cannot be processed: a dead letter, or an error that stops all.
-
-    Raises:
-        UserCodeError: the computation says ``on_error="fail"``.
-    """
-    node = interval.step.node
-    key = item.key
-    what = (
-        f"record of stream {_stream_of(interval, item)!r}"
-        if isinstance(item, Delivery)
-        else f"timer {item.timer.tag!r}"
-    )
-    if node.on_error == "fail":
-        raise UserCodeError(
-            f"{node.name!r} failed on a {what}, key {shown(key, KEY_CHARACTERS)}, {_place(item)}: {reason(error)}\n"
-            "Nothing of it was committed. Fix the code and start again, or add the computation "
-            'with on_error="dead_letter" to set such records aside'
-        ) from error
-    effects = Effects()
-    effects.dead_letters.append(dead_letter(interval, item, error, attempts, now))
-    effects.counters[DEAD_LETTERS] = 1
-    if isinstance(item, Firing):
-        effects.timers[(item.key_text, item.timer.kind, item.timer.tag)] = None
-    return effects
-
-
-def _stream_of(interval: Interval, item: Delivery[Any]) -> str:
-    """The stream of a record as its reader calls it: hidden ones are nobody's business."""
-    return interval.step.node.shown_names.get(item.stream, item.stream)
-
-
-def _place(item: Item) -> str:
-    if isinstance(item, Delivery):
-        if item.log < 0:
-            return f"passed on under token {-item.log}"
-        return f"log {item.log} number {item.seq}"
-    return f"due {item.timer.at.isoformat()}"
-
-
-def dead_letter(
-    interval: Interval, item: Item, error: BaseException, attempts: int, now: int
-) -> DeadLetter:
-    """The row that keeps an item that was given up on."""
-    lines = storable("".join(traceback.format_exception(error)))
-    common = {
-        "slot": item.slot,
-        "computation": interval.step.id,
-        "key": item.key_text,
-        "place": _place(item),
-        "error": storable(reason(error)),
-        "traceback": lines[-LETTER_CHARACTERS:],
-        "attempts": attempts,
-        "stamp": now,
-    }
-    if isinstance(item, Delivery):
-        return DeadLetter(
-            stream=_stream_of(interval, item),
-            record_id=item.id,
-            value=item.encoded.decode() or _json_text(item.value),
-            ts=item.micros,
-            **common,  # type: ignore[arg-type]
-        )
-    return DeadLetter(
-        stream="timer", record_id=None, value=_json_text(f"{item.timer.kind} {item.timer.tag}"),
-        ts=item.timer.micros, **common,  # type: ignore[arg-type]
-    )  # fmt: skip
-
-
-def _json_text(value: Any) -> str:
-    """A value as JSON, whatever it holds: no codec's limits, since the column is text."""
-    try:
-        return msgspec.json.encode(value).decode()
-    except Exception:
-        return storable(shown(value, LETTER_CHARACTERS))

@@ -1,49 +1,22 @@
-"""A bundle: what one commit of a lane will carry, per interval."""
+"""Open commits: finished work of the lane that waits for a commit, per interval."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import asyncio
+from collections import deque
+from typing import Any
 
 from millwheel.context import Effects
 from millwheel.model import Delivery, Firing
-
-if TYPE_CHECKING:
-    from millwheel.runtime.interval.interval import Interval
-
-Item = Delivery[Any] | Firing
-"""What is processed: a record, or a timer that is due."""
-
-
-class IntervalWork:
-    """One interval's part of a bundle."""
-
-    __slots__ = (
-        "delivers",
-        "effects",
-        "given_up",
-        "items",
-        "low_watermark",
-        "n",
-        "percentiles",
-        "states",
-    )
-
-    def __init__(self) -> None:
-        self.items: list[Item] = []
-        self.effects = Effects()
-        self.states: dict[tuple[bytes, str], tuple[int, bytes | None]] = {}
-        """(key, entry) -> (slot, encoded value or None): the last one counts."""
-        self.given_up: list[int] = []
-        """Offsets of an injector's rows that could not be read."""
-        self.low_watermark = 0
-        self.percentiles: dict[float, int] = {}
-        self.n = 0
-        self.delivers = False
-        """It carries what the delivery of a numbered bundle has left; its items are the members."""
+from millwheel.runtime.environment import Environment
+from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.key_state import KeyState
+from millwheel.runtime.interval.map_entries import Change
+from millwheel.runtime.interval.work import IntervalWork, Item
 
 
 class OpenCommit:
-    """Finished work of one lane that waits for its commit."""
+    """Finished work that waits for one commit."""
 
     __slots__ = ("fleeting", "works")
 
@@ -78,3 +51,144 @@ class OpenCommit:
             if not work.delivers
             for item in work.items
         ]
+
+
+class OpenCommits:
+    """The open commit of a lane, and those that must not share a commit with anything."""
+
+    def __init__(self, env: Environment) -> None:
+        self._env = env
+        self.open = OpenCommit()
+        self._isolated: deque[OpenCommit] = deque()
+        """Commits to try separately because a shared commit was refused."""
+        self.wanted = asyncio.Event()
+        """Set when something is to be stored now."""
+        self._settled = asyncio.Event()
+        """Set when some work has ended; each time another event."""
+
+    # -- the runner puts work in --------------------------------------------------------
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the open commit has as many records or bytes as it may."""
+        settings = self._env.settings
+        return self.open.count >= settings.bundle_records or self.open.size >= settings.bundle_bytes
+
+    def decided(self, interval: Interval) -> int:
+        """How many productions of an interval have no number yet."""
+        work = self.open.works.get(interval)
+        return 0 if work is None else len(work.effects.productions)
+
+    def work(self, interval: Interval, *, alone: bool = False) -> IntervalWork:
+        """An interval's part of the open commit, which is committed soon.
+
+        Args:
+            alone: of a commit of its own.
+        """
+        self.wanted.set()
+        if not alone:
+            return self.open.work(interval)
+        commit = OpenCommit()
+        self._isolated.append(commit)
+        return commit.work(interval)
+
+    def add(
+        self,
+        interval: Interval,
+        state: KeyState,
+        items: list[Item],
+        effects: Effects,
+        changes: list[Change],
+    ) -> None:
+        """Put what a key's items have decided into the open commit, unless the interval's mode vouches
+        for them; `effects` are empty again."""
+        if not interval.mode.decided(items, effects, changes):
+            effects.let_up()
+            return
+        if effects.held:
+            interval.release += effects.held
+            effects.held.clear()
+        work = self.open.works.get(interval)
+        if work is None:
+            work = self.work(interval)
+        work.items += items
+        if interval.firings:
+            for item in items:
+                if type(item) is Firing:
+                    interval.fired(item)
+        if effects.timers:
+            _set_timers(interval, effects)
+        size = effects.size
+        if changes:
+            size += _carry(interval, state, work, changes)
+        interval.workload.decided_bytes += size
+        effects.size = size
+        work.effects.take(effects)
+
+    # -- the committer takes it out -------------------------------------------------------
+
+    def has_any(self, intervals: list[Interval]) -> bool:
+        """Whether there is anything to store, of open work or of intervals."""
+        return (
+            bool(self.open.works)
+            or bool(self._isolated)
+            or any(interval.dirty for interval in intervals)
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no finished work waits."""
+        return not (self.open.works or self._isolated)
+
+    def close(self, intervals: list[Interval]) -> OpenCommit | None:
+        """Take the next commit: an isolated one, or the open one with all that intervals have to
+        store; None: there is nothing."""
+        if self._isolated:
+            self.wanted.set()  # for what is left
+            return self._isolated.popleft()
+        commit = self.open
+        for interval in intervals:
+            if interval.dirty:
+                commit.work(interval)
+        if not commit.works:
+            return None
+        self.open = OpenCommit()
+        return commit
+
+    def drop(self) -> None:
+        """Forget what is finished and not committed."""
+        self.open = OpenCommit()
+        self._isolated.clear()
+
+    # -- waiting for an end ---------------------------------------------------------------
+
+    async def settled(self) -> None:
+        """Wait until a commit, or other work of the lane, has ended."""
+        await self._settled.wait()
+
+    def announce(self) -> None:
+        """Wake tasks that wait for an interval to drain: some work has ended."""
+        settled, self._settled = self._settled, asyncio.Event()
+        settled.set()
+
+
+def _set_timers(interval: Interval, effects: Effects) -> None:
+    """Set and cancel timers in memory; none holds the watermark further back than is promised."""
+    promised = interval.promised
+    for name, timer in effects.timers.items():
+        if timer is not None and timer[1] < promised:
+            timer = effects.timers[name] = (timer[0], promised, timer[2], timer[3])
+        interval.set_timer(name, timer)
+
+
+def _carry(interval: Interval, state: KeyState, work: IntervalWork, changes: list[Change]) -> int:
+    """Put changed entries of a key into an interval's part of a commit; gives their bytes, about."""
+    n = interval.n + 1
+    if state.n != n:
+        state.carry(changes, n)
+    key_text, slot, states = state.key_text, state.slot, work.states
+    size = 0
+    for entry, encoded in changes:
+        states[(key_text, entry)] = (slot, encoded)
+        size += 64 if encoded is None else 64 + len(encoded)
+    return size

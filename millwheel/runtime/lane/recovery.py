@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from millwheel.errors import (
     BucketGone,
@@ -23,13 +23,19 @@ from millwheel.errors import (
     StoreUnavailable,
 )
 from millwheel.model import Delivery
+from millwheel.runtime.environment import (
+    FIRST_PAUSE_SECONDS,
+    LONGEST_PAUSE_SECONDS,
+    Environment,
+)
+from millwheel.runtime.interval.buckets import Buckets
+from millwheel.runtime.interval.dead_letters import give_up
+from millwheel.runtime.interval.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.lane.execution import give_up
-from millwheel.runtime.lane.open_commit import Item, OpenCommit
-
-if TYPE_CHECKING:
-    from millwheel.runtime.engine import Engine
-    from millwheel.runtime.lane.lane import Lane
+from millwheel.runtime.interval.work import Item
+from millwheel.runtime.lane.open_commit import OpenCommit, OpenCommits
+from millwheel.runtime.lane.sorting import Sorter
+from millwheel.runtime.lane.worker_tasks import WorkerTasks
 
 Name = bytes | tuple[bytes, str, str, int] | int
 """Of something that a commit carries: a record's id, a timer with its time, or an interval without either."""
@@ -44,9 +50,6 @@ Todo = deque[tuple[list[Suspect], Exception | None]]
 """Parts of a refused commit, and why one is given up; None: it is to be run."""
 
 Split = Callable[[list[Suspect], Exception], None]
-
-FIRST_PAUSE_SECONDS = 0.05
-LONGEST_PAUSE_SECONDS = 2.0
 
 OUTAGE_GAP_SECONDS = 10.0
 """An interval that had nothing to commit for so long since its lane recovered meets a new outage."""
@@ -65,13 +68,60 @@ class Failures:
     times: int = 0
 
 
-class Recovery:
-    """Brings one lane back after a commit that failed."""
+class Claims(Protocol):
+    """The way to claim intervals that this worker holds once more."""
 
-    def __init__(self, lane: Lane, engine: Engine) -> None:
+    async def restore(self, intervals: list[Interval]) -> None:
+        """Claim intervals again and start them over from what is durable."""
+
+
+class Connection(Protocol):
+    """The lane's connection, and the commits made on it while nothing else of the lane runs."""
+
+    async def connect(self) -> None:
+        """Open it."""
+
+    async def disconnect(self) -> None:
+        """End it, so that nothing is on the wire."""
+
+    async def commit_open(self) -> None:
+        """Commit what is finished, if anything is."""
+
+
+class RecoveringLane(Protocol):
+    """The parts of a lane that its recovery works with."""
+
+    @property
+    def intervals(self) -> list[Interval]: ...
+    @property
+    def commits(self) -> OpenCommits: ...
+    @property
+    def sorter(self) -> Sorter: ...
+    @property
+    def tasks(self) -> WorkerTasks: ...
+    @property
+    def committer(self) -> Connection: ...
+
+    async def stop_running(self) -> None:
+        """Take no more work."""
+
+
+class Recovery:
+    """Brings the lane back after a commit that failed."""
+
+    def __init__(
+        self,
+        env: Environment,
+        exchange: Exchange,
+        buckets: Buckets,
+        lane: RecoveringLane,
+        claims: Claims,
+    ) -> None:
+        self._env = env
+        self._exchange = exchange
+        self._buckets = buckets
         self._lane = lane
-        self._engine = engine
-        self.under_way = False
+        self._claims = claims
         self._failing: dict[Name, Failures] = {}
         """What has failed to become durable. Patience is for each record: commits of other records that
         go well in between say nothing of one that always fails."""
@@ -81,7 +131,7 @@ class Recovery:
 
     def commit_begins(self) -> None:
         """A commit is about to be tried."""
-        self._commit_began = self._engine.clock.monotonic()
+        self._commit_began = self._env.clock.monotonic()
 
     def commit_durable(self, bundle: OpenCommit) -> None:
         """It went well: if any of it fails again, that is another outage."""
@@ -91,16 +141,13 @@ class Recovery:
 
     async def recover(self, failed: OpenCommit, error: Exception) -> None:
         """Drop the failed bundle and everything after it, and start from what is durable."""
-        engine = self._engine
-        engine.log.warning("commit_failed", error=str(error))
-        self.under_way = True
+        self._env.log.warning("commit_failed", error=str(error))
         if not isinstance(error, (StatementError, Fenced)):
             error = await self._wait_after(error, names_of(failed))
         suspects = failed.items() if isinstance(error, StatementError) else []
         if isinstance(error, StatementError):
             for interval, work in failed.works.items():
-                if work.delivers and interval.bundling is not None:
-                    interval.bundling.refuse(error, alone=len(failed.works) == 1)
+                interval.mode.refused(work, error, alone=len(failed.works) == 1)
         watermarks = {interval: interval.input_watermark for interval in failed.works}
         await self._start_over(suspects, self._not_again(failed.items(), error))
         here = self._still_here(suspects)
@@ -109,9 +156,6 @@ class Recovery:
                 work.delivers for work in failed.works.values()
             )
             await self._bisect(here, watermarks, None if in_company else error)
-        self.under_way = False
-        if not engine.stopping:
-            self._lane.run_on()
 
     async def _wait_after(self, error: Exception, names: Sequence[Name]) -> Exception:
         """Back off, longer each time, until patience with what failed is at an end; see which buckets
@@ -123,14 +167,14 @@ class Recovery:
         Raises:
             StoreUnavailable, OutputFull: some of it has failed for longer than that.
         """
-        clock = self._engine.clock
+        clock = self._env.clock
         if isinstance(error, OutputFull):
             await self._wait_for_room(error)
             return error
         if self._is_overdue(error, names):
             if isinstance(error, StatementRace):
                 return StatementError(str(error))
-            patience = self._engine.settings.store_patience_seconds
+            patience = self._env.settings.store_patience_seconds
             raise StoreUnavailable(
                 f"commits have failed for {patience:.0f} s: {error}. Nothing is lost: start again "
                 "when the store is well"
@@ -138,13 +182,13 @@ class Recovery:
         await clock.sleep(self._pause)
         self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
         if isinstance(error, BucketGone):
-            await self._engine.patiently(self._engine.buckets.load)
+            await self._env.patiently(self._buckets.load)
         return error
 
     def _is_overdue(self, error: Exception, names: Sequence[Name]) -> bool:
         """Note what has failed; whether patience with some of it is at an end."""
-        now = self._engine.clock.monotonic()
-        patience = self._engine.settings.store_patience_seconds
+        now = self._env.clock.monotonic()
+        patience = self._env.settings.store_patience_seconds
         failing = self._failing
         if self._commit_began - self._recovered_at > OUTAGE_GAP_SECONDS:
             # A record or timer that fails again is the same one, however long user code took.
@@ -169,7 +213,7 @@ class Recovery:
         Raises:
             OutputFull: the file has been full for longer than that.
         """
-        clock, patience = self._engine.clock, self._engine.settings.store_patience_seconds
+        clock, patience = self._env.clock, self._env.settings.store_patience_seconds
         full = clock.monotonic() - error.since
         if full > patience:
             raise OutputFull(f"{error} (tried for {patience:.0f} s). Then start again") from error
@@ -200,22 +244,22 @@ class Recovery:
                 await (
                     interval.source_task.stop()
                 )  # or it gives up rows now, and when it reads again
-        self._lane.drop_open()
+        self._lane.commits.drop()
         apart = {id(item) for _, item in suspects} | {id(delivery) for delivery in given_up}
-        engine = self._engine
-        intervals = list(self._lane.intervals)  # who comes later has nothing to start over from
+        intervals = list(
+            self._lane.intervals
+        )  # one that comes later has nothing to start over from
         for interval in intervals:
-            engine.trees.forget(interval)
             interval.requeue(apart)
         await self._reconnect()
-        await engine.owned.restore(intervals)
-        engine.acknowledge(given_up)
+        await self._claims.restore(intervals)
+        self._exchange.acknowledge(given_up)
         for interval, item in suspects:
             if isinstance(item, Delivery):
                 interval.step.renew(item)
                 if interval not in self._lane.intervals:
-                    engine.owned.send_on(interval.step, [item])
-        self._recovered_at = engine.clock.monotonic()
+                    self._exchange.send_on(interval.step, [item])
+        self._recovered_at = self._env.clock.monotonic()
 
     def _still_here(self, suspects: list[Suspect]) -> list[Suspect]:
         """Those whose intervals have not turned out to be somebody else's."""
@@ -224,20 +268,20 @@ class Recovery:
     async def _reconnect(self) -> None:
         """A connection whose predecessor is surely at an end."""
         pause = FIRST_PAUSE_SECONDS
-        engine = self._engine
-        patience = engine.settings.store_patience_seconds
-        deadline = engine.clock.monotonic() + patience
+        clock = self._env.clock
+        patience = self._env.settings.store_patience_seconds
+        deadline = clock.monotonic() + patience
         while True:
             try:
-                await self._lane.disconnect()
-                await self._lane.connect()
+                await self._lane.committer.disconnect()
+                await self._lane.committer.connect()
             except StoreUnavailable as error:
-                if engine.clock.monotonic() > deadline:
+                if clock.monotonic() > deadline:
                     raise StoreUnavailable(
                         f"{error} (tried for {patience:.0f} s). Nothing is lost: start again when the "
                         "store is back"
                     ) from error
-                await engine.clock.sleep(pause)
+                await clock.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
             else:
                 return
@@ -328,12 +372,12 @@ class Recovery:
                 continue
             state = interval.state_of(items[0].key, key_text, items[0].slot)
             if not state.loaded:
-                await self._lane.load(interval, [state])
-            execution = self._lane.execution(interval, apart=True)
-            now = self._engine.now()
+                await self._lane.sorter.load(interval, [state])
+            execution = self._lane.tasks.execution(interval, apart=True)
+            now = self._env.now()
             changes = await execution.run(state, items, watermarks[interval], now)
-            self._lane.finish(interval, state, items, execution.effects, changes)
-        await self._lane.commit_open()
+            self._lane.commits.add(interval, state, items, execution.effects, changes)
+        await self._lane.committer.commit_open()
 
     async def _commit_given_up(self, suspect: tuple[Interval, Item], error: Exception) -> None:
         interval, item = suspect
@@ -343,9 +387,9 @@ class Recovery:
         (item,) = taken
         state = interval.state_of(item.key, item.key_text, item.slot)
         attempts = interval.step.node.retries + 1
-        effects = give_up(interval, item, error, attempts, self._engine.now())
-        self._lane.finish(interval, state, [item], effects, [])
-        await self._lane.commit_open()
+        effects = give_up(interval, item, error, attempts, self._env.now())
+        self._lane.commits.add(interval, state, [item], effects, [])
+        await self._lane.committer.commit_open()
 
 
 def names_of(bundle: OpenCommit) -> list[Name]:

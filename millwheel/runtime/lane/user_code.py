@@ -15,8 +15,8 @@ from millwheel.context import (
     WeakTimerlessContext,
 )
 from millwheel.model import Record
+from millwheel.runtime.environment import Wrap
 from millwheel.runtime.interval.routing import Step
-from millwheel.testing.determinism import Determinism
 
 Process = Callable[[Record[Any], Context[Any, Any]], Awaitable[None]]
 
@@ -36,19 +36,19 @@ def context_of(step: Step, effects: Effects) -> Context[Any, Any]:
     return kind(node.name, step.routes, effects)
 
 
-def process_of(step: Step, effects: Effects, *, run_twice: bool) -> Process:
+def process_of(step: Step, effects: Effects, *, wrap: Wrap | None) -> Process:
     """A step's `process_record`, which decides into `effects`.
 
     Args:
-        run_twice: that of weak code is called again, and must say the same (tests).
+        wrap: puts code around the user code of weak computations (tests).
     """
     computation = step.node.computation
     assert computation is not None
     process: Process = computation.process_record
     if step.node.at_most_once and step.node.shown_names:
         process = _under_their_names(process, step.node.shown_names)
-    if run_twice and step.node.is_weak:
-        process = Determinism(step, process, context_of, effects).process
+    if wrap is not None and step.node.is_weak:
+        process = wrap(step, process, context_of, effects)
     return process
 
 

@@ -104,7 +104,7 @@ class Numbering:
     """The pipeline was deployed in this incarnation: an interval without bundles has had none."""
 
 
-class Bundling:
+class Batches:
     """The numbered bundles of one interval, since it was last claimed.
 
     Args:

@@ -2,7 +2,7 @@
 
 A delivery in a stretch has ``log = -token`` and ``seq = edge``. It is in nobody's log: who sends it
 forgets it. A tree computation that has run one says so at once, with the edges of what it passed
-on; whoever makes its effects durable says so by `Engine.acknowledge`, like of any delivery::
+on; whoever makes its effects durable says so by `Exchange.acknowledge`, like of any delivery::
 
     from outside ──entry runs──▶ root ──every edge told──▶ landed: acknowledged upstream
                                   │  ▲
@@ -18,18 +18,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from millwheel.model import Delivery
-from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.environment import Environment
+from millwheel.runtime.interval.exchange import Exchange
 from millwheel.runtime.interval.routing import Step
 from millwheel.runtime.modes.ack_chain import Caused
-from millwheel.runtime.modes.tree_roots import Roots, edge_of, owner_bits, owner_of
-from millwheel.runtime.network.courier import QUEUED_MOST
+from millwheel.runtime.modes.tree_roots import Entry, Roots, edge_of, owner_bits, owner_of
 from millwheel.runtime.process.service import Service
 
-if TYPE_CHECKING:
-    from millwheel.runtime.engine import Engine
+QUEUED_MOST = 8
+"""Times `max_unacked_records`: records of no log that wait for a worker, or that an interval queues
+when other workers send it more."""
 
 REPORTS_PER_PATIENCE = 4
 """How often it is told that something is in good hands, in the shortest `replay_after`."""
@@ -37,17 +38,31 @@ REPORTS_PER_PATIENCE = 4
 SHORTEST_PERIOD_SECONDS = 0.01
 
 
+class TreePeers(Protocol):
+    """The way to other workers."""
+
+    def report(self, owner: int, told: list[tuple[int, int]]) -> None:
+        """Send reports of trees to the worker whose tokens begin with `owner`."""
+
+    def waiting(self) -> Iterator[int]:
+        """The logs of records of no log that wait for a link."""
+        ...
+
+
 class TreeAcks(Service):
     """A worker's part in all stretches."""
 
-    def __init__(self, engine: Engine) -> None:
-        nodes = [node for node in engine.graph.nodes if node.is_tree]
+    def __init__(self, env: Environment, exchange: Exchange) -> None:
+        nodes = [node for node in env.graph.nodes if node.is_tree]
         shortest = min((node.replay_seconds for node in nodes), default=float("inf"))
-        period = min(engine.settings.housekeeping_seconds, shortest / REPORTS_PER_PATIENCE)
-        super().__init__(engine.clock, max(period, SHORTEST_PERIOD_SECONDS))
-        self._engine = engine
-        self.roots = Roots(engine.worker)
-        self._owner = owner_bits(engine.worker)
+        period = min(env.settings.housekeeping_seconds, shortest / REPORTS_PER_PATIENCE)
+        super().__init__(env.clock, max(period, SHORTEST_PERIOD_SECONDS))
+        self._env = env
+        self._exchange = exchange
+        self.peers: TreePeers | None = None
+        """The other workers; None: there are none."""
+        self.roots = Roots(env.worker)
+        self._owner = owner_bits(env.worker)
         self._told: dict[int, int] = {}
         """What is to be reported: XOR by token."""
         self._flushing: asyncio.Handle | None = None
@@ -55,25 +70,28 @@ class TreeAcks(Service):
         """Computations that get deliveries of a stretch, as far as this worker has seen."""
         self._attention = 0.0
         """Seconds for which this worker has listened: one that stood still heard nothing."""
-        self._last = engine.clock.monotonic()
+        self._last = env.clock.monotonic()
 
     # -- records ------------------------------------------------------------------------
 
     def pass_on(
-        self, interval: Interval, inputs: Sequence[Delivery[Any]], caused: Sequence[Caused]
-    ) -> None:
-        """Send what has come of some inputs of a tree computation, and nothing else has."""
-        engine, entry = self._engine, interval.entry
-        assert entry is not None
+        self, entry: Entry, inputs: Sequence[Delivery[Any]], caused: Sequence[Caused]
+    ) -> tuple[list[Delivery[Any]], list[Delivery[Any]]]:
+        """Send what has come of some inputs of a tree computation, and nothing else has.
+
+        Returns:
+            The inputs from inside the stretch, which are forgotten here, and those of which nothing
+            came, which are finished.
+        """
         outputs: dict[int, list[Delivery[Any]]] = {}
         for cause, output in caused:
             outputs.setdefault(id(cause), []).append(output)
-        done: list[Delivery[Any]] = []
         passed: list[Delivery[Any]] = []
+        finished: list[Delivery[Any]] = []
         for item in inputs:
             came = outputs.get(id(item))
             if not came:
-                done.append(item)
+                finished.append(item)
                 continue
             inside = item.log < 0
             token = -item.log if inside else self.roots.next_token()
@@ -88,33 +106,8 @@ class TreeAcks(Service):
                 passed.append(item)
             else:
                 self.roots.begin(token, entry, item, xor, self._attention)
-        engine.send([output for _, output in caused])
-        if passed:
-            self._let_go(interval, passed)
-        if done:
-            self._land(interval, done)
-
-    def _let_go(self, interval: Interval, passed: list[Delivery[Any]]) -> None:
-        """Inputs are done with here. A copy that has joined one of them is not: what came of it
-        has other edges, which nobody was told. It runs for itself."""
-        dedup = interval.dedup
-        copies = [copy for item in passed for copy in dedup.take_out(item.id)[1:]]
-        if copies:
-            interval.intake.extendleft(reversed(copies))
-        self._count(interval, len(passed))
-        interval.workload.records += len(passed)
-        self._engine.processed += len(passed)
-        interval.touch(urgent=False)
-
-    def _land(self, interval: Interval, causes: list[Delivery[Any]]) -> None:
-        """Everything that came of these is durable elsewhere."""
-        self._count(interval, len(causes))
-        self._engine.land(interval, causes)
-
-    @staticmethod
-    def _count(interval: Interval, inputs: int) -> None:
-        assert interval.chain is not None
-        interval.chain.passed += inputs
+        self._exchange.send([output for _, output in caused])
+        return passed, finished
 
     def receive(self, step: Step, deliveries: Iterable[Delivery[Any]], peer: str) -> int:
         """Take deliveries of another worker, each to the interval that has its slot, be it on its
@@ -124,7 +117,7 @@ class TreeAcks(Service):
             How many were not taken: nobody knows better where to, or too many are queued.
         """
         self._receivers.add(step.id)
-        most = QUEUED_MOST * self._engine.settings.max_unacked_records
+        most = QUEUED_MOST * self._env.settings.max_unacked_records
         left = 0
         for delivery in deliveries:
             found = step.interval_of(delivery.slot) if step.destinations else None
@@ -132,13 +125,8 @@ class TreeAcks(Service):
                 left += 1
             else:
                 found.intake.append(delivery)
-        self._engine.lane.wake.set()
+        self._exchange.wake.set()
         return left
-
-    def forget(self, interval: Interval) -> None:
-        """An interval starts over, or leaves: what came of its inputs counts for nothing here."""
-        if interval.entry is not None:
-            self.roots.forget(interval.entry)
 
     # -- reports ------------------------------------------------------------------------
 
@@ -155,22 +143,22 @@ class TreeAcks(Service):
         for report in told.items():
             by_owner.setdefault(owner_of(report[0]), []).append(report)
         for owner, reports in by_owner.items():
-            if self._engine.courier is not None:
-                self._engine.courier.report(owner, reports)
+            if self.peers is not None:
+                self.peers.report(owner, reports)
             if owner == self._owner:
                 self.hear(reports)
 
     def hear(self, reports: Iterable[tuple[int, int]]) -> None:
         """Reports, of this worker or another one; those of roots that are elsewhere say nothing."""
-        landed: dict[Interval, list[Delivery[Any]]] = {}
+        finished: dict[Entry, list[Delivery[Any]]] = {}
         hear, now = self.roots.hear, self._attention
         for token, xor in reports:
             root = hear(token, xor, now)
             if root is not None:
-                landed.setdefault(root.entry.interval, []).append(root.cause)
-        for interval, causes in landed.items():
-            self._land(interval, causes)
-        self._engine.lane.wake.set()  # who waited for roots or for room in a queue may go on
+                finished.setdefault(root.entry, []).append(root.cause)
+        for entry, causes in finished.items():
+            entry.finish(causes)
+        self._exchange.wake.set()  # who waited for roots or for room in a queue may go on
 
     def close(self) -> None:
         """Say nothing more."""
@@ -194,16 +182,15 @@ class TreeAcks(Service):
 
     def _in_hand(self) -> Iterator[int]:
         """The logs of deliveries of stretches that are here, acknowledged by nobody."""
-        engine = self._engine
         for receiver in self._receivers:
-            for interval in engine.owned.of(receiver):
+            for interval in self._exchange.of(receiver):
                 yield from (d.log for d in interval.intake if d.log < 0)
                 yield from (d.log for d in interval.dedup.held() if d.log < 0)
-        for item in engine.lane.sorting:
-            if type(item) is Delivery and item.log < 0:
-                yield item.log
-        for remote in engine.remotes.remotes():
-            yield from (d.log for d in remote.loose)
+                for item in interval.sorting:
+                    if type(item) is Delivery and item.log < 0:
+                        yield item.log
+        if self.peers is not None:
+            yield from self.peers.waiting()
 
     def _replay(self) -> None:
         """Let roots that must have lost something run again, before what came later."""

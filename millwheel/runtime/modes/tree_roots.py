@@ -22,18 +22,16 @@ All this is about numbers: who sends, reports and asks for the time is in `runti
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from xxhash import xxh3_64_intdigest
 
 from millwheel.model import Delivery
-
-if TYPE_CHECKING:
-    from millwheel.runtime.interval.interval import Interval
-    from millwheel.runtime.interval.routing import Step
+from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.routing import Step
 
 COUNTER_BITS = 39
 """Of a token: the rest of 63 tells whose it is. At 100,000 roots a second it takes two months to
@@ -77,10 +75,18 @@ def edge_of(id_: bytes, token: int, receiver: int) -> int:
 class Entry:
     """An interval as the entry of a stretch."""
 
-    __slots__ = ("interval", "patience", "pending", "readers", "replayed", "tries")
+    __slots__ = ("finish", "interval", "patience", "pending", "readers", "replayed", "tries")
 
-    def __init__(self, interval: Interval, replay_seconds: float, readers: Iterable[Step]) -> None:
+    def __init__(
+        self,
+        interval: Interval,
+        replay_seconds: float,
+        readers: Iterable[Step],
+        finish: Callable[[list[Delivery[Any]]], None],
+    ) -> None:
         self.interval = interval
+        self.finish = finish
+        """Called with records whose trees are done."""
         self.readers = list(readers)
         """Who gets what it passes on."""
         self.patience = replay_seconds

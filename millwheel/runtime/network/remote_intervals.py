@@ -1,43 +1,47 @@
-"""What stands here for the intervals of other workers, and which worker owns each.
+"""The intervals of other workers, and which worker owns each.
 
 A record goes to the interval that has its slot. Where that is not here, a stand-in
-(`courier.Remote`) takes its place among the destinations of its step, keeps what waits to be sent,
-and knows the worker that it goes to. Only the store says which worker that is: it is asked every
-second, and at once when a worker says something that the last answer does not know of
+(`millwheel.runtime.network.remote`) takes its place among the destinations of its step, keeps the records
+that wait to be sent, and knows the worker that they go to. Only the store says which worker that is: it is
+asked every second, and at once when a worker says something that the last answer does not know of
 (`millwheel.runtime.network.trust`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from millwheel.model import MAX_TIME, Delivery
+from millwheel.runtime.environment import Environment
+from millwheel.runtime.interval.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.routing import NOBODY, Destination, Step
-from millwheel.runtime.network.courier import Remote, in_order
+from millwheel.runtime.interval.watermark_publisher import WatermarkPublisher
 from millwheel.runtime.network.frames import IntervalReport
+from millwheel.runtime.network.peers import Peers
+from millwheel.runtime.network.remote import Remote, in_order
+from millwheel.runtime.network.sender import Sender
 from millwheel.runtime.network.trust import Trust, Word
+from millwheel.runtime.process.lease import Lease
 from millwheel.store.port import PlacedInterval, Placement
 from millwheel.timers.watermark import Report
-
-if TYPE_CHECKING:
-    from millwheel.runtime.engine import Engine
 
 LAST_WORD = (1 << 63) - 1
 """A sequencer above all: nothing that is still on its way counts after it."""
 
 
 class RemovedStep:
-    """In the place of a removed computation's intervals: what is sent there is done with."""
+    """Stands in the place of a removed computation's intervals: records sent there are finished."""
 
     id = NOBODY
     is_here = False
     queued = 0
 
-    def __init__(self, engine: Engine, step: Step) -> None:
-        self._engine = engine
+    def __init__(self, exchange: Exchange, step: Step) -> None:
+        self._exchange = exchange
         self._came: list[Delivery[Any]] = []
         self.slots = (0, step.slots)
         self.intake = self
@@ -50,16 +54,48 @@ class RemovedStep:
 
     def _acknowledge(self) -> None:
         came, self._came = self._came, []
-        self._engine.acknowledge(came)
+        self._exchange.acknowledge(came)
+
+    def insert(self, deliveries: Iterable[Delivery[Any]]) -> None:
+        """Records that were queued somewhere else until now."""
+        for delivery in deliveries:
+            self.append(delivery)
 
 
 class RemoteIntervals:
-    """The other workers of a pipeline; a worker that is alone has none."""
+    """The intervals that are not here, as this worker sees them.
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    Args:
+        refused: counts frames that were not taken, by reason.
+        pause: pauses the injectors of these computations, and no others.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        exchange: Exchange,
+        publisher: WatermarkPublisher,
+        lease: Lease,
+        peers: Peers,
+        sender: Sender,
+        refused: Counter[str],
+        pause: Callable[[frozenset[int]], None],
+    ) -> None:
+        self._env = env
+        self._exchange = exchange
+        self._publisher = publisher
+        self._lease = lease
+        self._peers = peers
+        self._sender = sender
+        self._refused = refused
+        self._pause = pause
+        self.on_placed: Callable[[], None]
+        """Called when the store's answer has been placed."""
+        self.out_of_touch: frozenset[str] = frozenset()
+        """The workers that share the pipeline, if this one cannot since it does not reach them."""
         self._stand_ins: dict[int, Remote] = {}
         """By interval."""
+        sender.use(self._stand_ins)
         self.trust = Trust()
         self._look = 0
         """The number of the look at the store whose result is being placed."""
@@ -82,8 +118,7 @@ class RemoteIntervals:
         return self._stand_in(interval.step, interval.id, interval.slots)
 
     def _stand_in(self, step: Step, id_: int, slots: tuple[int, int]) -> Remote:
-        assert self._engine.courier is not None
-        remote = self._stand_ins[id_] = Remote(self._engine.courier, step, id_, slots)
+        remote = self._stand_ins[id_] = Remote(self._sender, step, id_, slots)
         return remote
 
     def forget_stand_in(self, remote: Remote) -> list[Delivery[Any]]:
@@ -107,40 +142,41 @@ class RemoteIntervals:
         Skip the update while our lease may have expired and intervals are still here: others may
         have cut these, and what waits in them has to come before what is sent from now on (I14).
         """
-        engine = self._engine
+        steps = self._exchange.steps
         look = self.trust.begin_look()
-        placement = await engine.store.read_placement()
-        for computation in placement.removed & engine.steps.keys():
-            self._take_away(engine.steps[computation])
-        if engine.lease.left > 0 or not engine.intervals:
+        placement = await self._env.store.read_placement()
+        for computation in placement.removed & steps.keys():
+            self._take_away(steps[computation])
+        if self._lease.left > 0 or not self._exchange.intervals:
             self._look = look
             self.place(placement)
         return placement
 
     def place(self, placement: Placement) -> None:
         """Take over what the store says of other workers and of all intervals."""
-        engine = self._engine
-        assert engine.courier is not None
+        env, exchange = self._env, self._exchange
+        steps = exchange.steps
         self.trust.learn(placement, self._look)
-        engine.pause(placement.paused)
-        engine.courier.meet(
-            {w.id: w.address for w in placement.workers if w.id != engine.worker and w.address}
+        self._pause(placement.paused)
+        self._peers.meet(
+            {w.id: w.address for w in placement.workers if w.id != env.worker and w.address}
         )
-        of: dict[int, list[Destination]] = {step: [] for step in engine.steps}
-        before, self._stand_ins = self._stand_ins, {}
+        of: dict[int, list[Destination]] = {step: [] for step in steps}
+        before = dict(self._stand_ins)
+        self._stand_ins.clear()
         for row in placement.intervals:
-            step = engine.steps.get(row.computation)
+            step = steps.get(row.computation)
             if step is not None:
-                of[step.id].append(engine.owned.held(row.id) or self._place(step, row, before))
+                of[step.id].append(exchange.held(row.id) or self._place(step, row, before))
         for step_id, destinations in of.items():
-            step = engine.steps[step_id]
-            step.arrange([RemovedStep(engine, step)] if step.removed else destinations)
+            step = steps[step_id]
+            step.arrange([RemovedStep(exchange, step)] if step.removed else destinations)
         self._share_out(before.values())
         for worker, kept in self.trust.take_kept():
             for looks, report in kept:
                 self._weigh(worker, report, looks)
-        engine.courier.reconsider()
-        engine.check_finished()
+        self.on_placed()
+        env.check_finished()
 
     def _place(self, step: Step, row: PlacedInterval, known: dict[int, Remote]) -> Remote:
         """What stands for an interval that is not here: the one that is `known`, if it is no
@@ -152,7 +188,7 @@ class RemoteIntervals:
         else:
             remote = self._stand_in(step, row.id, slots)
         if row.sequencer >= remote.sequencer:
-            owner = None if row.lease_over or row.owner == self._engine.worker else row.owner
+            owner = None if row.lease_over or row.owner == self._env.worker else row.owner
             remote.belongs_to(owner, row.sequencer)
         return remote
 
@@ -160,13 +196,13 @@ class RemoteIntervals:
         """Records for intervals that were split or merged go by their slots to those that have
         these now: of each log in its order, before anything newer (I14)."""
         waiting = [delivery for remote in cut for delivery in remote.take_out()]
-        self._engine.send(sorted(waiting, key=in_order))
+        self._exchange.send(sorted(waiting, key=in_order))
 
     def hear(self, worker: str, reports: Iterable[IntervalReport]) -> None:
         """Take the low watermarks that another worker has stored for intervals that it owns."""
         for report in reports:
             self._weigh(worker, report, self.trust.looks)
-        self._engine.check_finished()
+        self._env.check_finished()
 
     def _weigh(self, worker: str, report: IntervalReport, looks: int) -> None:
         """Take a report if the store says that the worker owns the interval; ask the store if what
@@ -175,10 +211,9 @@ class RemoteIntervals:
         Args:
             looks: how many looks at the store had begun when the report came.
         """
-        engine, trust = self._engine, self.trust
-        assert engine.courier is not None
+        trust = self.trust
         id_, computation, low, high, sequencer, watermark, idle, percentiles = report
-        if computation not in engine.steps:
+        if computation not in self._exchange.steps:
             return  # of a graph that grew since we started
         word = trust.owns(worker, id_, sequencer)
         if word is Word.NEW and not trust.is_settled(looks):
@@ -186,12 +221,12 @@ class RemoteIntervals:
             if trust.keep(worker, report, looks):
                 return
         if word is not Word.TRUE or not trust.fits(report):
-            engine.courier.refused["report"] += 1
+            self._refused["report"] += 1
             return
-        engine.publisher.take_report(Report(computation, low, high, sequencer, watermark, idle))
+        self._publisher.take_report(Report(computation, low, high, sequencer, watermark, idle))
         for percentile, early in percentiles.items():
             of_percentile = Report(computation, low, high, sequencer, early, idle)
-            engine.publisher.take_percentile(percentile, of_percentile)
+            self._publisher.take_percentile(percentile, of_percentile)
 
     def _take_away(self, step: Step) -> None:
         """A computation was removed: nobody waits for it, and what it has here goes.
@@ -199,15 +234,13 @@ class RemoteIntervals:
         Its intervals are gone from the store, so that the next commit of each is refused, and
         who wrote it lets go: the one way there is out of an interval that is not one's own.
         """
-        engine = self._engine
         if step.removed:
             return
         step.removed = True
-        engine.log.info("computation_removed", computation=step.name)
+        self._env.log.info("computation_removed", computation=step.name)
         end = Report(step.id, 0, step.slots, LAST_WORD, MAX_TIME)
-        promises = engine.publisher
-        promises.take_report(end)
-        for percentile in promises.percentiles:
-            promises.take_percentile(percentile, end)
-        for interval in engine.owned.of(step.id):
+        self._publisher.take_report(end)
+        for percentile in self._publisher.percentiles:
+            self._publisher.take_percentile(percentile, end)
+        for interval in self._exchange.of(step.id):
             interval.touch(urgent=True)

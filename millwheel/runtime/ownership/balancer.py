@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from millwheel.placement import (
     Assign,
@@ -15,6 +15,7 @@ from millwheel.placement import (
     WorkerLoad,
     plan,
 )
+from millwheel.runtime.environment import Environment
 from millwheel.store.port import (
     MergeWish,
     PlacedInterval,
@@ -24,9 +25,6 @@ from millwheel.store.port import (
     SplitWish,
     Wish,
 )
-
-if TYPE_CHECKING:
-    from millwheel.runtime.engine import Engine
 
 
 class _Range(NamedTuple):
@@ -47,8 +45,8 @@ class _Range(NamedTuple):
 class Balancer:
     """Who should own what, and what is to be cut, as long as this worker is the one to say so."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, env: Environment) -> None:
+        self._env = env
         self._recent: dict[int, float] = {}
         """Intervals that something was decided about, or that were cut, and when, by the
         monotonic clock."""
@@ -61,14 +59,14 @@ class Balancer:
 
     def __call__(self, placement: Placement) -> list[PlacementChange]:
         """The wishes that follow from a look at the store."""
-        now = self._engine.clock.monotonic()
+        now = self._env.clock.monotonic()
         self._notice_cuts(placement, now)
         alive = [worker for worker in placement.workers if worker.lease_left > 0]
         loads = {worker.id: ReportedLoad.read(worker.load) for worker in alive}
         decisions = plan(
             living(placement),
             [self._interval(row, loads) for row in placement.intervals],
-            self._engine.settings,
+            self._env.settings,
             self._recent.keys(),
             self._cut,
         )
@@ -81,7 +79,7 @@ class Balancer:
 
         What is about to be cut is left alone as well, until it is or the wish has lapsed.
         """
-        cooldown = self._engine.settings.placement_cooldown_seconds
+        cooldown = self._env.settings.placement_cooldown_seconds
         self._recent = {id_: at for id_, at in self._recent.items() if now - at < cooldown}
         self._cut &= self._recent.keys()
         ranges = {
@@ -104,7 +102,7 @@ class Balancer:
         waiting = [row for row in placement.intervals if row.is_free and row.generation > newest]
         needed = max((row.generation for row in waiting), default=0)
         if needed > self._told:
-            self._engine.log.warning(
+            self._env.log.warning(
                 "no_worker_of_generation",
                 generation=needed,
                 newest_alive=newest,

@@ -20,18 +20,20 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Set
 from functools import partial
-from typing import TYPE_CHECKING
 
 from millwheel.errors import Fenced, PlacementRefused, StoreUnavailable
 from millwheel.placement import in_touch
+from millwheel.runtime.environment import Environment
+from millwheel.runtime.interval.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.network.courier import Courier
 from millwheel.runtime.ownership.balancer import living
+from millwheel.runtime.ownership.owned_intervals import OwnedIntervals
+from millwheel.runtime.process.lease import Lease
 from millwheel.runtime.process.service import Service
 from millwheel.runtime.process.tasks import within
+from millwheel.runtime.source.pausing import PausedInjectors
 from millwheel.store.port import Lapse, PlacedInterval, Placement, PlacementChange
-
-if TYPE_CHECKING:
-    from millwheel.runtime.engine import Engine
 
 Act = tuple[list[Interval], Callable[[], Awaitable[None]]]
 """What is to be done about intervals as soon as they are drained."""
@@ -47,9 +49,22 @@ class Claiming(Service):
         decide: the balancer's decisions.
     """
 
-    def __init__(self, engine: Engine, decide: Decide) -> None:
-        super().__init__(engine.clock, engine.settings.placement_seconds)
-        self._engine = engine
+    def __init__(
+        self,
+        env: Environment,
+        exchange: Exchange,
+        owned: OwnedIntervals,
+        courier: Courier,
+        lease: Lease,
+        decide: Decide,
+    ) -> None:
+        super().__init__(env.clock, env.settings.placement_seconds)
+        self._env = env
+        self._exchange = exchange
+        self._owned = owned
+        self._courier = courier
+        self._remotes = courier.remotes
+        self._lease = lease
         self._decide = decide
         self._left_out = False
         """The others go on without this worker, by what all have said."""
@@ -58,38 +73,36 @@ class Claiming(Service):
 
     async def run(self) -> None:
         """Work until cancelled; whoever asks for a look does not wait for its turn."""
-        engine = self._engine
         while True:
-            engine.remotes.look_up_wanted.clear()
+            self._remotes.look_up_wanted.clear()
             with contextlib.suppress(StoreUnavailable):
                 await self.run_once()
             waits = [
-                asyncio.ensure_future(engine.remotes.look_up_wanted.wait()),
-                asyncio.ensure_future(engine.clock.sleep(self._period)),
+                asyncio.ensure_future(self._remotes.look_up_wanted.wait()),
+                asyncio.ensure_future(self._env.clock.sleep(self._period)),
             ]
             try:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-                await engine.clock.sleep(self._period / 10)  # asked a hundred times, look once
+                await self._env.clock.sleep(self._period / 10)  # asked a hundred times, look once
             finally:
                 for wait in waits:
                     wait.cancel()
 
     async def run_once(self) -> None:
         """Look, decide, take, hand over, cut."""
-        engine = self._engine
-        placement = await engine.remotes.look_around()
-        is_placed = engine.lease.left > 0
+        placement = await self._remotes.look_around()
+        is_placed = self._lease.left > 0
         self._notice_who_is_out_of_touch(placement)
-        if await engine.store.try_lead(engine.settings.lease_seconds):
+        if await self._env.store.try_lead(self._env.settings.lease_seconds):
             wishes = self._decide(placement)
-            if wishes and await engine.store.wish(wishes):
-                placement = await engine.remotes.look_around()
-                is_placed = engine.lease.left > 0
-        if engine.stopping or engine.lease.left <= 0 or not is_placed:
+            if wishes and await self._env.store.wish(wishes):
+                placement = await self._remotes.look_around()
+                is_placed = self._lease.left > 0
+        if self._env.stopping or self._lease.left <= 0 or not is_placed:
             return  # what was not placed, though the lease is renewed by now, may have been cut
         self._let_commits_tell(placement)
-        await engine.change(self._take(placement))
-        await engine.change(self._carry_out(placement))
+        await self._owned.change(self._take(placement))
+        await self._owned.change(self._carry_out(placement))
 
     def _notice_who_is_out_of_touch(self, placement: Placement) -> None:
         """See whether this worker reaches the others, and say so when that changes.
@@ -98,14 +111,12 @@ class Claiming(Service):
         so that all come to the same. One that is new has said nothing yet: it is out of touch
         until it has reached somebody.
         """
-        engine = self._engine
-        assert engine.courier is not None
         alive = living(placement)
         together = {worker.id for worker in in_touch(alive)}
-        others = frozenset(together - {engine.worker})
-        left_out = engine.worker in {worker.id for worker in alive} - together
+        others = frozenset(together - {self._env.worker})
+        left_out = self._env.worker in {worker.id for worker in alive} - together
         if left_out and not self._left_out:
-            engine.log.warning(
+            self._env.log.warning(
                 "out_of_touch",
                 others=sorted(worker[:8] for worker in others),
                 what_it_means="this worker and those who share the pipeline do not reach each "
@@ -114,21 +125,20 @@ class Claiming(Service):
                 "secret, certificates that the others trust, an address that they can call",
             )
         elif self._left_out and not left_out:
-            engine.log.info("in_touch_again", others=sorted(worker[:8] for worker in others))
+            self._env.log.info("in_touch_again", others=sorted(worker[:8] for worker in others))
         self._left_out = left_out
-        is_new = not engine.intervals and not any(map(engine.courier.reaches, others))
-        engine.out_of_touch = others if left_out or is_new else frozenset()
+        is_new = not self._exchange.intervals and not any(map(self._courier.peers.reaches, others))
+        self._remotes.out_of_touch = others if left_out or is_new else frozenset()
 
     def _let_commits_tell(self, placement: Placement) -> None:
         """Have intervals commit that others have had meanwhile: that is refused, and ends work on them.
 
         One that has nothing to store would else be kept, and be nobody's if it is wished back here.
         """
-        engine = self._engine
         rows = {row.id: row for row in placement.intervals}
-        for interval in engine.intervals:
+        for interval in self._exchange.intervals:
             row = rows.get(interval.id)
-            if row is not None and row.owner == engine.worker:
+            if row is not None and row.owner == self._env.worker:
                 continue  # a higher sequencer is of a claim of our own
             if row is None or row.sequencer > interval.sequencer:
                 interval.touch(urgent=True)
@@ -140,85 +150,79 @@ class Claiming(Service):
 
     async def _claim(self, wanted: dict[int, int]) -> None:
         """Take intervals that are as they were seen, by their sequencers."""
-        engine = self._engine
         if wanted:
             try:
-                taken = await engine.owned.take(list(wanted), wanted)
+                taken = await self._owned.take(list(wanted), wanted)
             except Fenced:  # one was merged or removed as soon as it was claimed: look again
-                engine.remotes.look_up()
+                self._remotes.look_up()
                 return
             if taken:
-                engine.log.info("took", intervals=[interval.name for interval in taken])
+                self._env.log.info("took", intervals=[interval.name for interval in taken])
 
     def _is_for_us(self, row: PlacedInterval) -> bool:
-        engine = self._engine
-        if engine.owned.knows(row.id) or row.computation not in engine.steps:
+        if self._exchange.knows(row.id) or row.computation not in self._exchange.steps:
             return False
-        if row.owner == engine.worker:
+        if row.owner == self._env.worker:
             return True
-        return row.wanted_by == engine.worker and row.is_free and not engine.out_of_touch
+        return row.wanted_by == self._env.worker and row.is_free and not self._remotes.out_of_touch
 
     # -- what is to leave or to be cut ----------------------------------------------------
 
     async def _carry_out(self, placement: Placement) -> None:
         """Hand over, split and merge what is drained, and let drain what is to be."""
-        engine, holdings = self._engine, self._engine.owned
         acts = self._hand_overs(placement)
         acts += await self._cuts(placement, {i for intervals, _ in acts for i in intervals})
         wished = {interval: None for intervals, _ in acts for interval in intervals}
         acts += self._keep(placement, wished.keys())
-        begun = {i: holdings.drain(i) for i in wished if not i.leaving}
+        begun = {i: self._owned.drain(i) for i in wished if not i.leaving}
         self._draining.update(wished)
         if begun:
             with contextlib.suppress(TimeoutError):
-                await within(engine.clock, self._period, asyncio.wait(begun.values()))
+                await within(self._env.clock, self._period, asyncio.wait(begun.values()))
         for interval, drain in begun.items():
             if not drain.done():
-                engine.log.info("drains", interval=interval.name, keys=len(interval.backlog))
-                drain.add_done_callback(lambda _: engine.remotes.look_up())
+                self._env.log.info("drains", interval=interval.name, keys=len(interval.backlog))
+                drain.add_done_callback(lambda _: self._remotes.look_up())
         for intervals, act in acts:
-            if all(map(holdings.is_drained, intervals)):
+            if all(map(self._owned.is_drained, intervals)):
                 await act()
 
     def _hand_overs(self, placement: Placement) -> list[Act]:
-        engine = self._engine
-        assert engine.courier is not None
         alive = {worker.id for worker in placement.workers if worker.lease_left > 0}
         return [
             ([interval], partial(self._hand_over, interval))
             for row in placement.intervals
-            if row.owner == engine.worker
-            and row.wanted_by not in (None, engine.worker)
+            if row.owner == self._env.worker
+            and row.wanted_by not in (None, self._env.worker)
             and row.wanted_by in alive
-            and (self._left_out or engine.courier.reaches(row.wanted_by))
-            and (interval := engine.owned.at_hand(row.id)) is not None
+            and (self._left_out or self._courier.peers.reaches(row.wanted_by))
+            and (interval := self._owned.at_hand(row.id)) is not None
         ]
 
     async def _hand_over(self, interval: Interval) -> None:
-        self._engine.log.info("hands_over", interval=interval.name)
-        await self._engine.owned.give_up(interval)
+        self._env.log.info("hands_over", interval=interval.name)
+        await self._owned.give_up(interval)
 
     def _keep(self, placement: Placement, wished: Set[Interval]) -> list[Act]:
         """Go on with what drains and is not wished away any more; what cannot be gone on with
         is given up, and taken back if it is free."""
-        engine = self._engine
-        draining = [i for i in engine.owned.draining if i in self._draining]
+        draining = [i for i in self._owned.draining if i in self._draining]
         self._draining = set(draining)
         rows = {row.id: (row.owner, row.sequencer) for row in placement.intervals}
         acts: list[Act] = []
         for interval in draining:
             if interval in wished:
                 continue
-            is_ours = rows.get(interval.id) == (engine.worker, interval.sequencer)
+            is_ours = rows.get(interval.id) == (self._env.worker, interval.sequencer)
             if is_ours and interval.source_task is None:
-                engine.log.info("keeps", interval=interval.name)
-                engine.owned.keep(interval)
+                self._env.log.info("keeps", interval=interval.name)
+                self._owned.keep(interval)
             else:
                 acts.append(([interval], partial(self._give_up_and_take_back, interval)))
         return acts
 
     async def _give_up_and_take_back(self, interval: Interval) -> None:
-        await self._engine.owned.give_up(interval)
+        await self._owned.give_up(interval)
         await self._take_back({interval.id})
 
     # -- splits and merges --------------------------------------------------------------
@@ -229,7 +233,7 @@ class Claiming(Service):
         acts: list[Act] = []
         rows = {row.id: row for row in placement.intervals}
         for row in placement.intervals:
-            interval = self._engine.owned.at_hand(row.id)
+            interval = self._owned.at_hand(row.id)
             if interval is None or interval in leaving or interval.sequencer != row.sequencer:
                 continue
             if row.split_at is not None:
@@ -241,54 +245,50 @@ class Claiming(Service):
         return acts
 
     async def _split(self, interval: Interval, at: int) -> None:
-        engine = self._engine
-        engine.log.info("splits", interval=interval.name, at=at)
+        self._env.log.info("splits", interval=interval.name, at=at)
         concerned = {interval.id}
-        if await engine.owned.give_up(interval):
+        if await self._owned.give_up(interval):
             try:
                 concerned.add(
-                    await engine.patiently(
-                        lambda: engine.store.split(interval.id, interval.sequencer, at)
+                    await self._env.patiently(
+                        lambda: self._env.store.split(interval.id, interval.sequencer, at)
                     )
                 )
             except (Fenced, PlacementRefused) as error:
-                engine.log.warning("not_split", interval=interval.name, error=str(error))
+                self._env.log.warning("not_split", interval=interval.name, error=str(error))
         await self._take_back(concerned)
 
     async def _to_merge_with(self, lower: Interval, row: PlacedInterval | None) -> Interval | None:
         """The neighbour that an interval is to be merged with; None: it is on its way here, or
         will never be."""
-        engine = self._engine
-        if row is None or engine.worker not in (row.owner, row.wanted_by):
+        if row is None or self._env.worker not in (row.owner, row.wanted_by):
             reason = "its neighbour is another's, or was cut meanwhile"
-            engine.log.warning("not_merged", interval=lower.name, error=reason)
-            await engine.store.wish([Lapse(lower.id, lower.sequencer, reason)])
+            self._env.log.warning("not_merged", interval=lower.name, error=reason)
+            await self._env.store.wish([Lapse(lower.id, lower.sequencer, reason)])
             return None
-        return engine.owned.at_hand(row.id)
+        return self._owned.at_hand(row.id)
 
     async def _merge(self, lower: Interval, upper: Interval) -> None:
-        engine = self._engine
-        engine.log.info("merges", lower=lower.name, upper=upper.name)
+        self._env.log.info("merges", lower=lower.name, upper=upper.name)
         concerned = {lower.id, upper.id}
-        done = await asyncio.gather(*map(engine.owned.give_up, (lower, upper)))
+        done = await asyncio.gather(*map(self._owned.give_up, (lower, upper)))
         if all(done):
             sequencers = {part.id: part.sequencer for part in (lower, upper)}
             try:
                 concerned.add(
-                    await engine.patiently(
-                        lambda: engine.store.merge(lower.id, upper.id, sequencers)
+                    await self._env.patiently(
+                        lambda: self._env.store.merge(lower.id, upper.id, sequencers)
                     )
                 )
             except (Fenced, PlacementRefused) as error:
-                engine.log.warning("not_merged", interval=lower.name, error=str(error))
+                self._env.log.warning("not_merged", interval=lower.name, error=str(error))
         await self._take_back(concerned)
 
     async def _take_back(self, concerned: set[int]) -> None:
         """Claim at once what was given up to be cut, and what came of it; nobody waits for a
         lease. If this worker ends before, others find free intervals."""
-        engine = self._engine
-        placement = await engine.remotes.look_around()
-        if engine.stopping or engine.lease.left <= 0:
+        placement = await self._remotes.look_around()
+        if self._env.stopping or self._lease.left <= 0:
             return
         await self._claim(
             {
@@ -296,7 +296,7 @@ class Claiming(Service):
                 for row in placement.intervals
                 if row.id in concerned
                 and row.owner is None
-                and row.wanted_by in (None, engine.worker)
+                and row.wanted_by in (None, self._env.worker)
             }
         )
 
@@ -304,24 +304,29 @@ class Claiming(Service):
 class Pauses(Service):
     """Sees which injectors are to rest, where this worker is alone and needs to see no more."""
 
-    def __init__(self, engine: Engine) -> None:
-        super().__init__(engine.clock, engine.settings.placement_seconds)
-        self._engine = engine
+    def __init__(self, env: Environment, paused: PausedInjectors) -> None:
+        super().__init__(env.clock, env.settings.placement_seconds)
+        self._env = env
+        self._paused = paused
 
     async def run_once(self) -> None:
-        placement = await self._engine.store.read_placement()
-        self._engine.pause(placement.paused)
+        placement = await self._env.store.read_placement()
+        self._paused.set(placement.paused)
 
 
 class LeaseGuard(Service):
     """Lets go of everything when the lease is as good as over."""
 
-    def __init__(self, engine: Engine) -> None:
-        super().__init__(engine.clock, engine.settings.lease_seconds / 50)
-        self._engine = engine
+    def __init__(
+        self, env: Environment, exchange: Exchange, owned: OwnedIntervals, lease: Lease
+    ) -> None:
+        super().__init__(env.clock, env.settings.lease_seconds / 50)
+        self._env = env
+        self._exchange = exchange
+        self._owned = owned
+        self._lease = lease
 
     async def run_once(self) -> None:
-        engine = self._engine
-        if engine.lease.left <= 0 and engine.intervals:
-            engine.log.warning("lease_over", intervals=len(engine.intervals))
-            await engine.let_go_of_all()
+        if self._lease.left <= 0 and self._exchange.intervals:
+            self._env.log.warning("lease_over", intervals=len(self._exchange.intervals))
+            await self._owned.lose_all()

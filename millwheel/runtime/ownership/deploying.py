@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millwheel.graph import Graph, Node
 from millwheel.model import SLOTS
+from millwheel.runtime.environment import Environment
 from millwheel.runtime.ownership.trial import try_migrations
 from millwheel.sinks import Table
 from millwheel.store.generations import SHARED
@@ -14,44 +15,39 @@ from millwheel.store.port import Deployment, NodeDeploy, StreamDeploy
 from millwheel.store.state_shape import state_shape
 from millwheel.streams import Input
 
-if TYPE_CHECKING:
-    from millwheel.runtime.engine import Engine
-
 DISCOVERY = "discovery of partitions"
 """In place of a partition's identity: the interval of the task that looks for partitions."""
 
 
-async def deploy(engine: Engine) -> Deployment:
+async def deploy(env: Environment) -> Deployment:
     """Hand in the graph of this code, and learn what it is called in the store.
 
     Raises:
         DeployRefused: the stored pipeline and this code do not agree.
     """
-    nodes = [
-        node_deploy(engine.graph, node, engine.settings.intervals) for node in engine.graph.nodes
-    ]
+    nodes = [node_deploy(env.graph, node, env.settings.intervals) for node in env.graph.nodes]
     streams = [
         StreamDeploy(s.name, s.version, s.codec.fingerprint, sorted(s.migrations))
-        for s in engine.graph.streams.values()
+        for s in env.graph.streams.values()
     ]
     tables = {
         use.sink.name: use.sink
-        for node in engine.graph.nodes
+        for node in env.graph.nodes
         for uses in node.sinks.values()
         for use in uses
         if isinstance(use.sink, Table)
     }
-    await try_migrations(engine)
-    stamp = engine.stamps.next()
-    return await engine.patiently(  # commits of those who are there may be in its way
-        lambda: engine.store.deploy(
-            engine.graph.describe(),
+    await try_migrations(env)
+    stamp = env.stamps.next()
+    return await env.patiently(  # commits of those who are there may be in its way
+        lambda: env.store.deploy(
+            env.graph.describe(),
             nodes,
             streams,
             list(tables.values()),
             stamp=stamp,
-            bucket_high=stamp + int(engine.settings.bucket_seconds * 1e6),
-            shared=engine.is_shared,
+            bucket_high=stamp + int(env.settings.bucket_seconds * 1e6),
+            shared=env.is_shared,
         )
     )
 
@@ -96,3 +92,24 @@ def _fingerprint(node: Node) -> dict[str, Any]:
     if node.shared is not None:
         found[SHARED] = node.shared.fingerprint["plain"]
     return found
+
+
+def log_rekeyed(env: Environment, deployment: Deployment) -> None:
+    """Log which key extractors this deploy has changed, and what the change leaves behind."""
+    for name, stream in deployment.newly_rekeyed:
+        node = env.graph.by_name[name]
+        does = "records not acknowledged come again under the new keys, and count once"
+        to_do = "nothing"
+        if node.named:
+            does = "ids are taken anew: rows not acknowledged so far, whose ids differ, count again"
+            to_do = "if that must not be, deploy such a change when all rows are acknowledged"
+        elif node.kind == "computation" and node.layout and not node.layout.stateless:
+            does += "; state of keys that are given no more stays, and nothing reads it"
+            to_do = f"see the view state_of_{name} for keys of the former kind"
+        env.log.warning(
+            "key_extractor_changed",
+            computation=name,
+            stream=stream,
+            what_it_means=does,
+            what_to_do=to_do,
+        )

@@ -6,12 +6,12 @@ the lease goes on: a worker that works must not lose its intervals.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any
 
+from millwheel.runtime.environment import Environment
+from millwheel.runtime.process.lease import Lease
 from millwheel.runtime.process.service import Service
-
-if TYPE_CHECKING:
-    from millwheel.runtime.engine import Engine
 
 BEATS_PER_LEASE = 3
 """One may be lost, and the next still comes before the lease is over."""
@@ -21,23 +21,37 @@ TRIES_PER_BEAT = 10
 
 
 class Heartbeat(Service):
-    """Renews the lease, tells what this worker costs, and learns the store's time."""
+    """Renews the lease, publishes what this worker costs, and reads the store's time.
 
-    def __init__(self, engine: Engine) -> None:
-        self._every = engine.settings.lease_seconds / BEATS_PER_LEASE
-        super().__init__(engine.clock, self._every / TRIES_PER_BEAT)
-        self._engine = engine
+    Args:
+        load: the figures that are published.
+        set_clock: takes this machine's time and the store's.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        lease: Lease,
+        load: Callable[[], dict[str, Any]],
+        set_clock: Callable[[int, int], None],
+    ) -> None:
+        self._every = env.settings.lease_seconds / BEATS_PER_LEASE
+        super().__init__(env.clock, self._every / TRIES_PER_BEAT)
+        self._env = env
+        self._lease = lease
+        self._load = load
+        self._set_clock = set_clock
         self._last = float("-inf")
 
     async def run_once(self) -> None:
-        engine = self._engine
-        asked, before = engine.clock.monotonic(), engine.clock.now()
+        env = self._env
+        asked, before = env.clock.monotonic(), env.clock.now()
         if asked - self._last < self._every:
             return
-        answer = await engine.store.heartbeat(
-            engine.worker, engine.settings.lease_seconds, engine.load(), engine.stamps.last
+        answer = await env.store.heartbeat(
+            env.worker, env.settings.lease_seconds, self._load(), env.stamps.last
         )
         self._last = asked
-        engine.lease.renewed(asked)
-        if engine.courier is not None:
-            engine.tell_time(before, answer.now)
+        self._lease.renewed(asked)
+        if env.is_shared:
+            self._set_clock(before, answer.now)

@@ -1,76 +1,81 @@
-"""The intervals this worker holds: taking them over, starting them anew, handing them over.
+"""The intervals this worker owns: taking them, handing them over, losing them.
 
-An interval in hand is a claim: everything of it in memory is read from the store after its
+An interval that is held is a claim: everything of it in memory is read from the store after its
 sequencer was raised (I4), and goes when it is given up or fenced. Taking over works one
-interval at a time while the lanes run:
+interval at a time while the lane runs:
 
 1. claim, and read what is stored (the store does both in that order);
-2. attach state, timers and dedup; send again what its logs hold un-ACKed;
-3. give it to a lane: from then on its records run.
+2. attach state, timers and dedup; send again the un-ACKed productions of its logs;
+3. give it to the lane: from then on its records run.
 
-Giving up goes the other way: take no more, let what is running finish and be committed (drain: user
-code waits as long as it likes), fold, release. Until it is released an interval that drains may be
-kept after all. Records that wait here are not lost: their senders have not been told. A split or a
-merge is a giving up, the cut in the store, and a taking of what came of it (`runtime/ownership/claiming.py`).
+Giving up goes the other way: take no more, let running work finish and commit (drain: user
+code may wait as long as it likes), fold, release. Until it is released an interval that drains may be
+kept after all. Records that wait here are not lost: their senders have no ACK. A split or a
+merge gives intervals up, cuts in the store, and takes the results (`millwheel.runtime.ownership.claiming`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Coroutine, Mapping
+from typing import Any
 
-from millwheel.codec import Migration, apply_migrations, decode_key
-from millwheel.errors import Fenced, StoreError
-from millwheel.graph import Injection
-from millwheel.model import Delivery, record_id
-from millwheel.runtime.interval.broadcast_tables import BroadcastTables
+from millwheel.errors import StoreError
+from millwheel.runtime.environment import Environment
+from millwheel.runtime.interval.buckets import Buckets
 from millwheel.runtime.interval.dedup import Dedup
+from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.interval.filters import rebuild_filters
+from millwheel.runtime.interval.folds import fold
 from millwheel.runtime.interval.interval import Interval, Ownership
-from millwheel.runtime.interval.key_state import KeyState, StateCache
 from millwheel.runtime.interval.part_files import PartFile
-from millwheel.runtime.interval.routing import Destination, Step
-from millwheel.runtime.interval.sent_log import SentLog
-from millwheel.runtime.network.courier import Remote
-from millwheel.runtime.source.injector import Injector
-from millwheel.runtime.source.partition_discovery import FIRST_SLOT, PartitionDiscovery
-from millwheel.runtime.source.source_task import SourceTask
+from millwheel.runtime.interval.watermark_publisher import WatermarkPublisher
+from millwheel.runtime.lane.lane import Lane
+from millwheel.runtime.modes.choosing import Modes
+from millwheel.runtime.network.courier import Courier
+from millwheel.runtime.network.remote import Remote
+from millwheel.runtime.ownership.restoring import Restoring
+from millwheel.runtime.process.tasks import end
+from millwheel.runtime.source.source_tasks import SourceTasks
 from millwheel.sinks import JsonLinesFiles
-from millwheel.state import StateLayout
 from millwheel.store.port import Claim
-
-if TYPE_CHECKING:
-    from millwheel.runtime.engine import Engine
 
 
 class OwnedIntervals:
-    """What this worker owns, interval by interval."""
+    """Takes, drains, gives up and loses intervals.
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self.intervals: list[Interval] = []
-        self._of: dict[int, list[Interval]] = {}
-        """By computation."""
-        self._by_id: dict[int, Interval] = {}
+    Args:
+        courier: the way to other workers; None: there are none.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        exchange: Exchange,
+        buckets: Buckets,
+        publisher: WatermarkPublisher,
+        modes: Modes,
+        sources: SourceTasks,
+        lane: Lane,
+        courier: Courier | None,
+    ) -> None:
+        self._env = env
+        self._exchange = exchange
+        self._buckets = buckets
+        self._publisher = publisher
+        self._modes = modes
+        self._sources = sources
+        self._lane = lane
+        self._courier = courier
+        self.restoring = Restoring(env, exchange, publisher, courier, self.lose)
         self._drains: dict[Interval, asyncio.Task[None]] = {}
-        """Of the intervals that are to leave, until they are released."""
-
-    def of(self, computation: int) -> list[Interval]:
-        """The intervals of a computation that are held here."""
-        return self._of.get(computation, [])
-
-    def knows(self, interval_id: int) -> bool:
-        """Whether an interval is here, be it on its way out."""
-        return interval_id in self._by_id
-
-    def held(self, interval_id: int) -> Interval | None:
-        """An interval that takes records here."""
-        interval = self._by_id.get(interval_id)
-        return None if interval is None or interval.leaving else interval
+        """Drains of leaving intervals, until these are released."""
+        self._changes: set[asyncio.Task[None]] = set()
+        """Takings and hand-overs that are under way."""
 
     def at_hand(self, interval_id: int) -> Interval | None:
         """An interval that takes records here, or drains."""
-        interval = self._by_id.get(interval_id)
+        interval = self._exchange.get(interval_id)
         if interval is None or (interval.leaving and interval not in self._drains):
             return None
         return interval
@@ -84,104 +89,86 @@ class OwnedIntervals:
             sequencers: as they were seen; an interval that moved on since is left alone. None:
                 all are claimed, whoever holds them.
         """
-        engine = self._engine
-        claims = await engine.store.claim(
-            engine.worker,
+        claims = await self._env.store.claim(
+            self._env.worker,
             interval_ids,
-            timers=engine.settings.timers_in_memory,
+            timers=self._env.settings.timers_in_memory,
             sequencers=sequencers,
         )
         if not claims:
             return []
         # After the claim: nobody writes ids of these slots to any bucket behind our back now.
-        await engine.patiently(engine.buckets.load)
-        engine.stamps.restore(max((claim.stamp for claim in claims), default=0))
-        inherited = frozenset(bucket.id for bucket in engine.buckets.live())
-        await engine.patiently(engine.buckets.ensure_current)
-        if any(node.named for node in engine.graph.nodes):
-            await engine.patiently(engine.buckets.ensure_named)
+        await self._env.patiently(self._buckets.load)
+        self._env.stamps.restore(max((claim.stamp for claim in claims), default=0))
+        inherited = frozenset(bucket.id for bucket in self._buckets.live())
+        await self._env.patiently(self._buckets.ensure_current)
+        if any(node.named for node in self._env.graph.nodes):
+            await self._env.patiently(self._buckets.ensure_named)
         taken = [self._install(claim, inherited) for claim in claims]
         try:
             for claim, interval in zip(claims, taken, strict=True):
-                if self._is_in_hand(interval):
-                    await self._restore(interval, claim)
+                if self._exchange.owns(interval):
+                    await self.restoring.attach(interval, claim)
         except BaseException:
-            if engine.courier is not None:  # else nobody works on, and the error is told as it is
+            if self._courier is not None:  # else nobody works on, and the error is told as it is
                 for interval in taken:  # it is ours, and will be claimed again
-                    if self._is_in_hand(interval):
+                    if self._exchange.owns(interval):
                         await self.lose(interval)
             raise
         # Who stops meanwhile gives up what he has not begun to work on.
-        taken = [i for i in taken if self._is_in_hand(i) and not i.leaving]
-        engine.publisher.restore()
+        taken = [i for i in taken if self._exchange.owns(i) and not i.leaving]
+        self._publisher.restore()
         for interval in taken:
             if interval.dedup is not None:
-                engine.spawn(engine.housekeeping.rebuild(interval), f"filters of {interval.name}")
-            engine.lane.add(interval)
+                rebuilding = rebuild_filters(self._env, self._buckets, interval)
+                self._env.spawn(rebuilding, f"filters of {interval.name}")
+            self._lane.add(interval)
             interval.touch(urgent=interval.has_news())
             interval.wake()
         for interval in taken:
             if interval.source_task is not None:
                 await interval.source_task.start()
-            if engine.courier is not None:
-                engine.courier.tell(interval)  # and so, who has it now
+            if self._courier is not None:
+                self._courier.sender.publish(interval)  # and with it, which worker has it now
         return taken
 
     def _install(self, claim: Claim, inherited: frozenset[int]) -> Interval:
         """An interval in its place among the others; it takes no records yet."""
-        engine = self._engine
-        step = engine.steps[claim.interval.computation]
-        interval = Interval(step, claim, engine.settings, engine.numbering)
-        self.intervals.append(interval)
-        self._of.setdefault(step.id, []).append(interval)
-        self._by_id[interval.id] = interval
-        engine.observer.interval_taken(interval)
+        step = self._exchange.steps[claim.interval.computation]
+        interval = Interval(step, claim, self._env.settings, self._modes.of)
+        self._exchange.add(interval)
         self._put(interval)
         if step.node.injection is not None:
-            interval.source_task = self._source_task(interval, step.node.injection, claim)
+            interval.source_task = self._sources.of(interval, step.node.injection, claim)
         else:
             self._equip(interval, claim, inherited)
         return interval
-
-    def _source_task(self, interval: Interval, injection: Injection, claim: Claim) -> SourceTask:
-        """What works on an interval of an injector."""
-        growing, slot = injection.growing, interval.slots[0]
-        if growing is None:
-            partition = injection.source.partitions()[slot]
-        elif slot < FIRST_SLOT:
-            return PartitionDiscovery(self._engine, interval, growing)
-        else:
-            (identity,) = [log.source for log in claim.logs if log.source is not None]
-            partition = growing.partition(identity)
-        return Injector(self._engine, interval, partition)
 
     def _put(self, interval: Interval) -> None:
         """From here on records for its keys go to its queue, after those that waited elsewhere."""
         before = interval.step.put(interval)
         if isinstance(before, Remote):
-            interval.intake.extend(self._engine.remotes.forget_stand_in(before))
+            assert self._courier is not None
+            interval.intake.extend(self._courier.remotes.forget_stand_in(before))
 
     def _equip(self, interval: Interval, claim: Claim, inherited: frozenset[int]) -> None:
         """Give an interval its dedup and its part file."""
-        engine = self._engine
         interval.dedup = Dedup(
-            engine.store,
-            engine.buckets,
+            self._env.store,
+            self._buckets,
             interval.step.id,
             interval.slots,
-            capacity=engine.settings.filter_capacity,
+            capacity=self._env.settings.filter_capacity,
             inherited=inherited,
             exactly_once=interval.step.node.exactly_once,
-            rekeyed=interval.step.name in engine.rekeyed,
+            rekeyed=interval.step.name in self._env.rekeyed,
         )
         for uses in interval.step.node.sinks.values():
             for use in uses:
                 if isinstance(use.sink, JsonLinesFiles):
                     path = use.sink.path / f"part-{interval.id:05d}.jsonl"
                     length = (claim.position or {}).get("length", 0)
-                    interval.part_file = PartFile(path, length, engine.clock.monotonic)
-
-    # -- handing over -----------------------------------------------------------------
+                    interval.part_file = PartFile(path, length, self._env.clock.monotonic)
 
     @property
     def draining(self) -> list[Interval]:
@@ -199,7 +186,7 @@ class OwnedIntervals:
         if drain is None:
             interval.leaving = True
             self._leave(interval)
-            drain = self._engine.spawn(self._drain(interval), f"drain of {interval.name}")
+            drain = self._env.spawn(self._drain(interval), f"drain of {interval.name}")
             self._drains[interval] = drain
         return drain
 
@@ -231,7 +218,6 @@ class OwnedIntervals:
         Raises:
             StoreError: it could not be finished; it is as it is stored, and nobody works on it.
         """
-        engine = self._engine
         if interval.leaving and interval not in self._drains:
             return False  # somebody is at it
         await asyncio.wait((self.drain(interval),))
@@ -241,7 +227,7 @@ class OwnedIntervals:
             while (
                 interval.ownership is Ownership.HELD
                 and interval.folded < interval.durable_n
-                and await engine.patiently(lambda: engine.folding.fold(interval))
+                and await self._env.patiently(lambda: fold(self._env.store, interval))
             ):
                 pass
         except StoreError:
@@ -252,16 +238,17 @@ class OwnedIntervals:
             return False
         self._send_on(interval)
         self._forget(interval)
-        released = await engine.patiently(
-            lambda: engine.store.release(engine.worker, {interval.id: interval.sequencer})
+        released = await self._env.patiently(
+            lambda: self._env.store.release(self._env.worker, {interval.id: interval.sequencer})
         )
         interval.transition("release")
         return bool(released)
 
     def _leave(self, interval: Interval) -> None:
         """From here on records for its keys go to whoever will have it."""
-        interval.step.put(self._engine.remotes.stand_in(interval))
-        self._engine.lane.wake.set()  # who waited for room in its queue has it now
+        assert self._courier is not None
+        interval.step.put(self._courier.remotes.stand_in(interval))
+        self._exchange.wake.set()  # who waited for room in its queue has it now
 
     def _send_on(self, interval: Interval) -> None:
         """Records of logs here, or of no log, that waited in it, before those that came since it
@@ -269,48 +256,26 @@ class OwnedIntervals:
         waiting = [] if interval.dedup is None else interval.dedup.start_over()
         for delivery in waiting:  # it may come back
             interval.step.renew(delivery)
-        if interval.chain is not None:
-            interval.chain.clear()
-        self._engine.trees.forget(interval)
+        interval.mode.start_over()
         if interval.step.node.at_most_once:  # they may have had their effect, and shall not again
-            self._engine.acknowledge(waiting)
+            self._exchange.acknowledge(waiting)
             waiting = []
-        self.send_on(interval.step, [*waiting, *interval.intake])
+        self._exchange.send_on(interval.step, [*waiting, *interval.intake])
         interval.intake.clear()
-
-    def send_on(self, step: Step, deliveries: Iterable[Delivery[Any]]) -> None:
-        """Records of logs here, or of no log, whose interval is gone: to who has their slots by now,
-        before those that are newer. Whoever has another log sends its records again."""
-        logs = self._engine.logs
-        of: dict[Destination, list[Delivery[Any]]] = {}
-        for delivery in deliveries:
-            if delivery.log < 0 or delivery.log in logs:
-                of.setdefault(step.interval_of(delivery.slot), []).append(delivery)
-        for destination, waiting in of.items():
-            if isinstance(destination, Remote):
-                destination.insert(waiting)
-            else:
-                self._engine.send(waiting)
 
     def _forget(self, interval: Interval) -> None:
         """Nothing of it is here any more."""
-        engine = self._engine
         self._drains.pop(interval, None)
-        for log in interval.logs:
-            engine.logs.pop(log.id, None)
-        engine.remotes.forget_sent({log.id for log in interval.logs})
-        if engine.courier is not None:
-            engine.courier.forget(interval)
+        if self._courier is not None:
+            self._courier.remotes.forget_sent({log.id for log in interval.logs})
+            self._courier.forget(interval)
         if interval.source_task is not None:
             interval.source_task.close()
         if interval.part_file is not None:
             interval.part_file.close()
         if interval.lane is not None:
             interval.lane.remove(interval)
-        self.intervals.remove(interval)
-        self._of[interval.step.id].remove(interval)
-        del self._by_id[interval.id]
-        engine.observer.interval_gone(interval)
+        self._exchange.remove(interval)
 
     async def lose(self, interval: Interval) -> None:
         """Stop to work on an interval, whoever has it: what it did here since its last durable
@@ -323,178 +288,27 @@ class OwnedIntervals:
         self._send_on(interval)
         self._forget(interval)
 
-    # -- starting over ----------------------------------------------------------------
+    # -- all at once ------------------------------------------------------------------------
 
-    def _is_in_hand(self, interval: Interval) -> bool:
-        """Whether it is ours; one that is just being released is so no more."""
-        return interval.ownership is Ownership.HELD and self._by_id.get(interval.id) is interval
+    async def change(self, work: Coroutine[Any, Any, None]) -> None:
+        """Take or hand over intervals; cut short when all are given up."""
+        task = asyncio.ensure_future(work)
+        self._changes.add(task)
+        try:
+            await asyncio.wait((task,))
+            if not task.cancelled():
+                task.result()
+        finally:
+            self._changes.discard(task)
+            await end([task])
 
-    async def _claim_again(self, intervals: list[Interval]) -> dict[int, Claim]:
-        """Claim what is still ours of some intervals; what is not is let go of (I12).
-
-        Raises:
-            Fenced: somebody has claimed some, and nobody else should work on this pipeline.
-        """
-        engine = self._engine
-        while True:
-            ids = [i.id for i in intervals if self._is_in_hand(i)]
-            if not ids:
-                return {}
-            try:
-                claims = await engine.patiently(
-                    lambda ids=ids: engine.store.claim(  # type: ignore[misc]
-                        engine.worker, ids, again=True, timers=engine.settings.timers_in_memory
-                    )
-                )
-            except Fenced:
-                if engine.courier is None:
-                    raise
-                placement = await engine.patiently(engine.store.read_placement)
-                ours = {row.id for row in placement.intervals if row.owner == engine.worker}
-                for interval in intervals:
-                    if self._is_in_hand(interval) and interval.id not in ours:
-                        engine.log.warning(
-                            "fenced", interval=interval.name, sequencer=interval.sequencer
-                        )
-                        engine.observer.interval_fenced(interval)
-                        await self.lose(interval)
-            else:
-                return {claim.interval.id: claim for claim in claims}
-
-    async def restore(self, intervals: list[Interval]) -> None:
-        """Claim intervals again and start them over from what is durable.
-
-        Those that somebody else has by now, or that are let go of meanwhile, are left out.
-        """
-        engine = self._engine
-        for interval in intervals:
-            if interval.source_task is not None:
-                await interval.source_task.stop()
-        claims = await self._claim_again(intervals)
-        restored = [i for i in intervals if self._is_in_hand(i) and i.id in claims]
-        sent_again = {log.id for interval in restored for log in interval.logs}
-        for interval in self.intervals:
-            interval.forget_queued(sent_again)
-        engine.remotes.forget_sent(sent_again)
-        for interval in restored:
-            if not self._is_in_hand(interval):
-                continue
-            claim = claims[interval.id]
-            for log in interval.logs:
-                engine.logs.pop(log.id, None)
-            interval.restore(claim)
-            await self._restore(interval, claim)
-        engine.publisher.restore()
-        restored = [interval for interval in restored if self._is_in_hand(interval)]
-        for interval in restored:
-            if interval.source_task is not None:
-                await interval.source_task.start(reading=not (engine.stopping or interval.leaving))
-            elif interval.part_file is not None:
-                interval.part_file.restore((interval.stored_position or {}).get("length", 0))
-        for interval in self.intervals:  # what turned out to be stored may concern any lane
-            if interval in restored or interval.has_news():
-                interval.touch(urgent=interval.has_news())
-        engine.lane.wake.set()
-
-    async def _restore(self, interval: Interval, claim: Claim) -> None:
-        """State, logs and what must be sent again, before anything new is sent."""
-        for log in interval.logs:
-            self._engine.logs[log.id] = (log, interval)
-        if interval.source_task is not None:
-            return
-        interval.attach(
-            self._state_cache(interval), self._shared_tables(interval), interval.dedup, claim
-        )
-        if interval.tables is not None:
-            await self._load_tables(interval, interval.tables)
-        inherited = interval.logs[:-1]
-        for log in inherited:
-            await self._engine.patiently(lambda log=log: self._send_again(interval, log))  # type: ignore[misc]
-            log.complete = True
-
-    def _state_cache(self, interval: Interval) -> StateCache:
-        node = interval.step.node
-        assert node.layout is not None
-        assert node.computation is not None
-        what = f"state of {node.name!r}"
-        return self._cache(interval, node.layout, what, node.state_steps)
-
-    def _shared_tables(self, interval: Interval) -> BroadcastTables | None:
-        node = interval.step.node
-        if node.shared is None:
-            return None
-        assert node.computation is not None
-        what = f"shared table of {node.name!r}"
-        cache = self._cache(interval, node.shared, what, node.shared_steps)
-        return BroadcastTables(cache, interval.slots, node.grain, guarded=self._engine.guard_shared)
-
-    async def _load_tables(self, interval: Interval, tables: BroadcastTables) -> None:
-        """Read what is folded of them, all at once."""
-        places = [(table.slot, table.key_text) for table in tables]
-        rows = await self._engine.patiently(
-            lambda: self._engine.store.load_keys(interval.step.id, places, 1)
-        )
-        for table, entries in zip(tables, rows, strict=True):
-            table.fill(entries, complete=True)
-
-    def _cache(
-        self,
-        interval: Interval,
-        layout: StateLayout[Any],
-        what: str,
-        steps: Mapping[int, Migration],
-    ) -> StateCache:
-        step = interval.step
-
-        async def fetch(state: KeyState, entry: str) -> tuple[bytes, int] | None:
-            return await self._engine.patiently(
-                lambda: self._engine.store.load_entry(step.id, state.slot, state.key_text, entry)
-            )
-
-        async def scan(
-            state: KeyState, after: str, before: str, limit: int
-        ) -> list[tuple[str, bytes, int]]:
-            return await self._engine.patiently(
-                lambda: self._engine.store.scan_entries(
-                    step.id, state.slot, state.key_text, after, before, limit
-                )
-            )
-
-        return StateCache(
-            layout,
-            what=what,
-            version=step.version,
-            migrations=steps,
-            fetch_entry=fetch,
-            scan_entries=scan,
-        )
-
-    async def _send_again(self, interval: Interval, log: SentLog) -> None:
-        """Productions of an inherited log that nobody has acknowledged, in their order."""
-        async for row in self._engine.store.read_productions(log.id, log.next_seq):
-            if row.seq > log.next_seq:
-                log.lack([(log.next_seq, row.seq)])
-                log.skip(row.seq)
-            if log.is_acknowledged(row.seq):
-                log.skip(row.seq + 1)
-                continue
-            if row.receiver not in self._engine.steps:  # nobody, or who was removed since
-                log.sent(row.seq + 1, row.hold, 0, row.stamp, [row.hold])
-                log.acknowledge([row.seq])
-                continue
-            stream = self._engine.graph.streams[row.stream]
-            value = row.value
-            if row.version != stream.version:
-                what = f"stream {row.stream!r}, key {row.key.decode()}"
-                value = apply_migrations(
-                    value, row.version, stream.version, stream.migrations, what, stream.codec.decode
-                )
-            log.sent(row.seq + 1, row.hold, len(value), row.stamp, [row.hold])
-            delivery: Delivery[Any] = Delivery(
-                decode_key(row.key), stream.codec.decode(value), row.ts, row.stream, row.key,
-                row.slot, row.receiver, row.hold, len(value), value, log.id, row.seq, row.place,
-                row.id or record_id(log.id, row.seq), 0, False, row.origin,
-            )  # fmt: skip
-            if row.id:
-                log.stored([delivery])
-            self._engine.send([delivery])
+    async def lose_all(self) -> None:
+        """Stop work on all intervals: other workers may have them by now, or will soon."""
+        await self._lane.suspend()
+        try:
+            await end(self._changes)
+            for interval in list(self._exchange.intervals):
+                if interval in self._exchange.intervals:  # otherwise it was given up meanwhile
+                    await self.lose(interval)
+        finally:
+            self._lane.unsuspend()

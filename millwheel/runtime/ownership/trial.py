@@ -10,23 +10,21 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterable
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millwheel.addresses import CELL_MARK
 from millwheel.codec import apply_migrations, leads, shown
 from millwheel.errors import DeployRefused, MigrationFailed
 from millwheel.graph import Node
+from millwheel.runtime.environment import Environment
 from millwheel.state import StateLayout
 from millwheel.store.port import OldState
-
-if TYPE_CHECKING:
-    from millwheel.runtime.engine import Engine
 
 TRIED_STATES = 100
 """States of each computation and version that a migration is tried on, at the most."""
 
 
-async def try_migrations(engine: Engine) -> None:
+async def try_migrations(env: Environment) -> None:
     """Run the migrations of all states on a sample of what is stored.
 
     Raises:
@@ -34,18 +32,18 @@ async def try_migrations(engine: Engine) -> None:
     """
     nodes = {
         node.name: node
-        for node in engine.graph.nodes
+        for node in env.graph.nodes
         if node.computation is not None
         and (node.computation.migrations or node.computation.shared_migrations)
     }
     if not nodes:
         return
     versions = {name: _version(node) for name, node in nodes.items()}
-    found = await engine.patiently(lambda: engine.store.sample_states(versions, TRIED_STATES))
+    found = await env.patiently(lambda: env.store.sample_states(versions, TRIED_STATES))
     for (name, version), states in groupby(found, key=lambda old: (old.computation, old.version)):
         tried = _try(nodes[name], version, states)
         if tried:
-            engine.log.info(
+            env.log.info(
                 "migration_tried",
                 computation=name,
                 from_version=version,

@@ -19,12 +19,9 @@ import time
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from millwheel.clock import Clock
-
-if TYPE_CHECKING:
-    from millwheel.runtime.interval.interval import Interval
 
 BARS = 32
 """Of a histogram, at the most: a split is found to a thirty-second of an interval's slots."""
@@ -78,8 +75,19 @@ class Slotted(Protocol):
 class Workload:
     """What was done for one interval since its figures were last taken, and at which slots."""
 
-    __slots__ = ("_bars", "_first", "_record_bytes", "_record_seconds", "_skip", "_width", "records",
-                 "run_seconds")  # fmt: skip
+    __slots__ = (
+        "_bars",
+        "_bytes_before",
+        "_first",
+        "_record_bytes",
+        "_record_seconds",
+        "_seconds_before",
+        "_skip",
+        "_width",
+        "decided_bytes",
+        "records",
+        "run_seconds",
+    )
 
     def __init__(self, slots: tuple[int, int]) -> None:
         first, end = slots
@@ -89,10 +97,14 @@ class Workload:
         self._first = first
         self._width = -(-(end - first) // BARS)
         self._bars = [0.0] * -(-(end - first) // self._width)
+        self.decided_bytes = 0
+        """Total bytes of effects that user code has produced here."""
         self._skip = 0
         """Records up to the next that is looked at."""
         self._record_seconds = CHUNK_SECONDS / FIRST_CHUNK
         """What a record took, in the chunk that ran last."""
+        self._seconds_before = 0.0
+        self._bytes_before = 0
         self._record_bytes = 0.0
         """And how much of effects it had."""
 
@@ -113,11 +125,16 @@ class Workload:
             most = max(1, int(most_bytes / self._record_bytes))
         return most
 
-    def chunk_ran(self, records: int, seconds: float, bytes_: int) -> None:
-        """A chunk of so many records has run for so long, and has effects of so many bytes."""
-        if seconds >= 0:  # else the time was forgotten meanwhile
+    def chunk_begins(self) -> None:
+        """A chunk of records is about to run."""
+        self._seconds_before, self._bytes_before = self.run_seconds, self.decided_bytes
+
+    def chunk_ran(self, records: int) -> None:
+        """The chunk that has begun last has run, or its code waits: note what a record takes."""
+        seconds = self.run_seconds - self._seconds_before
+        if seconds >= 0:  # otherwise the time was forgotten since
             self._record_seconds = seconds / records
-        self._record_bytes = bytes_ / records
+        self._record_bytes = (self.decided_bytes - self._bytes_before) / records
 
     def forget(self, seconds: float) -> None:
         """So much time has passed: begin to count anew, and let the histogram fade."""
@@ -164,6 +181,17 @@ class Measured:
                 thrown = error
 
 
+class Measurable(Protocol):
+    """An interval, as far as its load is concerned."""
+
+    id: int
+    workload: Workload
+
+    def figures(self) -> dict[str, Any]:
+        """Sizes of its queue and state, and how its source flows."""
+        ...
+
+
 class Meter:
     """Makes figures of what was counted, once in a while."""
 
@@ -173,7 +201,7 @@ class Meter:
         self._looked_at = clock.monotonic()
         self._cpu_seconds = process.cpu_seconds()
 
-    def take(self, intervals: Iterable[Interval]) -> dict[str, Any]:
+    def take(self, intervals: Iterable[Measurable]) -> dict[str, Any]:
         """The figures since the last time, as the heartbeat publishes them."""
         now, cpu_seconds = self._clock.monotonic(), self._process.cpu_seconds()
         passed, used = now - self._looked_at, cpu_seconds - self._cpu_seconds
@@ -191,18 +219,14 @@ class Meter:
         }
 
 
-def _figures(interval: Interval, passed: float, cpu_per_second_run: float) -> dict[str, Any]:
+def _figures(interval: Measurable, passed: float, cpu_per_second_run: float) -> dict[str, Any]:
     """One interval's part; its counting begins anew."""
     workload = interval.workload
     figures = {
         "cpu": round(workload.run_seconds * cpu_per_second_run, 4),
         "records": round(workload.records / passed, 2) if passed > 0 else 0.0,
-        "queue": len(interval.intake),
-        "state_bytes": 0 if interval.states is None else interval.states.size,
         "histogram": workload.histogram(),
+        **interval.figures(),
     }
-    flow = None if interval.source_task is None else interval.source_task.flow()
-    if flow is not None:
-        figures["flow"] = flow._asdict()
     workload.forget(passed)
     return figures

@@ -17,9 +17,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from operator import ge
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millwheel.codec import LETTER_CHARACTERS, named_id, place_of, reason, shown, storable
+from millwheel.context import BAD_ROWS
 from millwheel.errors import InputError, MillwheelError, UserCodeError
 from millwheel.model import (
     MAX_TIME,
@@ -30,19 +31,19 @@ from millwheel.model import (
     record_id,
     to_micros,
 )
+from millwheel.runtime.environment import Environment
+from millwheel.runtime.interval.buckets import Buckets
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.routing import NOBODY, Destination
 from millwheel.runtime.interval.routing import Reader as StreamReader
 from millwheel.runtime.interval.sent_log import SentLog
 from millwheel.runtime.process.load import Measured
 from millwheel.runtime.source.pacing import Flow, Pace
+from millwheel.runtime.source.pausing import PausedInjectors
 from millwheel.runtime.source.source_task import SourceTask
 from millwheel.sources import Lag, Partition, Reader, Row
 from millwheel.store.port import DeadLetter
 from millwheel.timers.percentile import Disorder
-
-if TYPE_CHECKING:
-    from millwheel.runtime.engine import Engine
 
 ASSUMED_ROW_BYTES = 256
 """What a row of a source counts for in the credits, if its value is not encoded here: its reader is
@@ -52,8 +53,19 @@ on this worker, and cannot change it."""
 class Injector(SourceTask):
     """Reads one partition into the readers of its stream."""
 
-    def __init__(self, engine: Engine, interval: Interval, partition: Partition) -> None:
-        super().__init__(engine, interval)
+    def __init__(
+        self,
+        env: Environment,
+        paused: PausedInjectors,
+        interval: Interval,
+        partition: Partition,
+        buckets: Buckets,
+        wake: asyncio.Event,
+    ) -> None:
+        super().__init__(env, paused, interval)
+        self._buckets = buckets
+        self._wake = wake
+        """Set when rows were queued."""
         self._partition = partition
         node = interval.step.node
         assert node.injection is not None
@@ -63,9 +75,9 @@ class Injector(SourceTask):
         self._word_of = node.injection.watermark
         idle_after = node.injection.idle_after
         self._idle_after = None if idle_after is None else idle_after.total_seconds()
-        self._last_row_at = engine.clock.monotonic()
+        self._last_row_at = env.clock.monotonic()
         target = node.injection.latency_target
-        credits_ = engine.settings.max_unacked_records
+        credits_ = env.settings.max_unacked_records
         self.pace = Pace(
             min(node.injection.max_pending or credits_, credits_),
             None if target is None else target.total_seconds(),
@@ -108,7 +120,7 @@ class Injector(SourceTask):
             )
         self._route = self._interval.step.routes[self._stream.name]
         readers = self._route.readers
-        simple = len(readers) == 1 and self._engine.inject_copies == 1
+        simple = len(readers) == 1 and self._env.options.inject_copies == 1
         self._only_reader = readers[0] if simple and not readers[0].step.node.named else None
         self._has_place = self._injection.source.bounded
         # Rows past the stored position hold the watermark once they are read again; until
@@ -121,9 +133,9 @@ class Injector(SourceTask):
         self._disorder = Disorder()  # what it has shown before is ahead of what is read again
         self._marks.clear()
         read_at = stored.get("since") if stored else None
-        self._marks.append((self.log.first, self._seen, read_at or self._engine.now()))
+        self._marks.append((self.log.first, self._seen, read_at or self._env.now()))
         self.waiting = self.ended = False
-        self._sent_before = self._engine.buckets.source_end(self.log.id)
+        self._sent_before = self._buckets.source_end(self.log.id)
         self._sent_since = self._interval.stored_since
         if reading:
             self._begin(self._measured_run())
@@ -135,21 +147,20 @@ class Injector(SourceTask):
 
     def resume(self) -> None:
         """Read on where it stopped; rows that came in the pause are not late for being read late."""
-        self._last_row_at = self._engine.clock.monotonic()
+        self._last_row_at = self._env.clock.monotonic()
         self.credit.set()
 
     def acknowledged(self) -> None:
         """Some of what it sent is durable at its readers."""
-        self.pace.acknowledged(self.log.first, self._engine.clock.monotonic())
+        self.pace.acknowledged(self.log.first, self._env.clock.monotonic())
         self.credit.set()
 
     def tend(self) -> None:
         """Read on where nothing comes back before that; called every now and then."""
-        engine = self._engine
         if self.ended or self.paused:
             return
-        room = self.pace.room(self.log.unacked, engine.settings.chunk_records)
-        if not room and self.pace.loosen(engine.clock.monotonic()):
+        room = self.pace.room(self.log.unacked, self._env.settings.chunk_records)
+        if not room and self.pace.loosen(self._env.clock.monotonic()):
             self.credit.set()
 
     def read_up_to(self, offset: int) -> None:
@@ -230,7 +241,7 @@ class Injector(SourceTask):
         for rows_before, _, read_at in self._marks:
             if rows_before > first:
                 return read_at
-        return self._engine.now()
+        return self._env.now()
 
     def _caught_up(self) -> None:
         """The source has nothing more: no former owner can have sent a row that was not read here."""
@@ -244,12 +255,12 @@ class Injector(SourceTask):
         return marks[1 if held and len(marks) > 1 else -1][2]
 
     async def _measured_run(self) -> None:
-        clock = self._engine.process.run_seconds
+        clock = self._env.process.run_seconds
         await Measured(self._run(), self._interval.workload, clock)
 
     async def _run(self) -> None:
         assert self._reader is not None
-        reader, limit = self._reader, self._engine.settings.chunk_records
+        reader, limit = self._reader, self._env.settings.chunk_records
         while True:
             while not (room := self._room(limit)):
                 self.credit.clear()
@@ -267,23 +278,23 @@ class Injector(SourceTask):
 
     async def _inject(self, rows: Sequence[Row]) -> None:
         """Send what was read, and move the source's watermark."""
-        engine, log = self._engine, self.log
-        read_at = self._last_row_at = engine.clock.monotonic()
-        engine.done.clear()
+        env, log = self._env, self.log
+        read_at = self._last_row_at = env.clock.monotonic()
+        env.done.clear()
         self._check_numbers(rows)
         self._refuse_after_the_end(rows)
         if not self._has_place:
             await self._store_place()
         for first, last in _runs(rows):
-            await engine.patiently(
-                lambda: engine.buckets.ensure_source(log.id, first, last)  # noqa: B023
+            await env.patiently(
+                lambda: self._buckets.ensure_source(log.id, first, last)  # noqa: B023
             )
         self._send(rows)
         self.pace.read(log.next_seq, log.unacked, read_at)
         self.rows += len(rows)
         self._interval.workload.records += len(rows)
-        self._marks.append((log.next_seq, self._seen, engine.now()))
-        engine.lane.wake.set()
+        self._marks.append((log.next_seq, self._seen, env.now()))
+        self._wake.set()
         self._advance()
         await asyncio.sleep(0)
 
@@ -308,19 +319,18 @@ class Injector(SourceTask):
     async def _wait_for_rows(self, reader: Reader) -> None:
         """Rest until the source has more."""
         self.waiting = True
-        self._engine.check_finished()
+        self._env.check_finished()
         with self._blamed(reader, "wait"):
             await reader.wait()
         self.waiting = False
 
     def _end(self) -> None:
         """Event time is over for a partition that has ended, unless it is to be kept open."""
-        engine = self._engine
         self.ended = True
-        if not engine.keep_open:
+        if not self._env.options.keep_open:
             self._interval.hear(MAX_TIME)
         self._interval.touch(urgent=self._interval.has_news())
-        engine.check_finished()
+        self._env.check_finished()
 
     def _check_numbers(self, rows: Sequence[Row]) -> None:
         """Refuse rows whose numbers do not rise: a lower one counts as processed, and the row is lost.
@@ -344,7 +354,7 @@ class Injector(SourceTask):
         Raises:
             InputError: there is such a row, and late rows were not asked for.
         """
-        if self._interval.promised < MAX_TIME or self._engine.accept_late:
+        if self._interval.promised < MAX_TIME or self._env.options.accept_late:
             return
         row = next((row for row in rows if row.watermark is None), None)
         if row is not None and not self.log.is_acknowledged(row.offset):
@@ -388,7 +398,7 @@ class Injector(SourceTask):
             self._idle_after is not None
             and self.waiting
             and not self.paused
-            and self._engine.clock.monotonic() - self._last_row_at >= self._idle_after
+            and self._env.clock.monotonic() - self._last_row_at >= self._idle_after
         )
 
     def go_along(self, watermark: int, percentiles: Mapping[float, int | None]) -> None:
@@ -432,7 +442,7 @@ class Injector(SourceTask):
                 continue
             if row.watermark is not None:
                 seen = max(seen, row.watermark + lateness)
-                self._marks.append((offset + 1, seen, self._engine.now()))
+                self._marks.append((offset + 1, seen, self._env.now()))
                 done.append(offset)
                 continue
             try:
@@ -522,7 +532,7 @@ class Injector(SourceTask):
             if found and codec.mutable:
                 value = codec.check(codec.encode(row.value), row.value)
             found.append(self._address(reader, row.offset, value, micros, hold))
-        for destination, delivery in found * self._engine.inject_copies:
+        for destination, delivery in found * self._env.options.inject_copies:
             destination.intake.append(delivery)
         if len(self._route.readers) > 1:
             everybody = sum(reader.bit for reader in self._route.readers)
@@ -562,9 +572,11 @@ class Injector(SourceTask):
                 'on_error="dead_letter" to set such rows aside'
             ) from error
         interval = self._interval
-        self._engine.give_up_row(
-            interval,
-            row.offset,
+        assert interval.lane is not None
+        work = interval.lane.open_work(interval)
+        work.given_up.append(row.offset)  # acknowledged when the letter is durable
+        work.effects.count(BAD_ROWS, 1)
+        work.effects.dead_letters.append(
             DeadLetter(
                 slot=0,
                 computation=interval.step.id,
@@ -577,8 +589,8 @@ class Injector(SourceTask):
                 error=storable(str(error)),
                 traceback="",
                 attempts=1,
-                stamp=self._engine.now(),
-            ),
+                stamp=self._env.now(),
+            )
         )
 
 

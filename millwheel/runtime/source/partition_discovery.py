@@ -26,20 +26,20 @@ forgotten what it was, nor one whose owner does not know which file, say, is mea
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from millwheel.errors import Fenced, InputError
 from millwheel.model import MIN_TIME, SLOTS
+from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.watermark_publisher import WatermarkPublisher
 from millwheel.runtime.source.pacing import Flow
+from millwheel.runtime.source.pausing import PausedInjectors
 from millwheel.runtime.source.source_task import SourceTask
 from millwheel.sources import Discovery, GrowingSource, Lag
 from millwheel.store.port import FoundPartition
 from millwheel.timers.watermark import Report
-
-if TYPE_CHECKING:
-    from millwheel.runtime.engine import Engine
 
 FIRST_SLOT = 1
 """The first slot of a partition; the discovery has the one before it."""
@@ -50,8 +50,18 @@ MOST_PARTITIONS = SLOTS - FIRST_SLOT
 class PartitionDiscovery(SourceTask):
     """Looks for partitions of one growing source, and holds the watermark for them."""
 
-    def __init__(self, engine: Engine, interval: Interval, source: GrowingSource) -> None:
-        super().__init__(engine, interval)
+    def __init__(
+        self,
+        env: Environment,
+        paused: PausedInjectors,
+        interval: Interval,
+        source: GrowingSource,
+        publisher: WatermarkPublisher,
+        on_partitions: Callable[[list[int]], None],
+    ) -> None:
+        super().__init__(env, paused, interval)
+        self._publisher = publisher
+        self._on_partitions = on_partitions
         self._source = source
         self._discovery: Discovery | None = None
         self._known: dict[str, FoundPartition] = {}
@@ -63,7 +73,7 @@ class PartitionDiscovery(SourceTask):
         assert node.injection is not None
         idle_after = node.injection.idle_after
         self._idle_after = None if idle_after is None else idle_after.total_seconds()
-        self._began = engine.clock.monotonic()
+        self._began = env.clock.monotonic()
 
     async def start(self, *, reading: bool = True) -> None:
         """Know the partitions found so far, and look for more, unless told not to."""
@@ -93,21 +103,21 @@ class PartitionDiscovery(SourceTask):
             self._stands_still = False
             self.follow()
             self._waiting = True
-            self._engine.check_finished()
+            self._env.check_finished()
             with self._blamed(discovery, "wait"):
                 await discovery.wait()
             self._waiting = False
 
     async def _add(self, identities: Sequence[str]) -> None:
         """Make an interval for each new partition, at what the discovery has stored as promised."""
-        engine, interval = self._engine, self._interval
+        env, interval = self._env, self._interval
         if len(self._known) + len(identities) > MOST_PARTITIONS:
             raise InputError(
                 f"the source of {interval.step.name!r} has {len(self._known) + len(identities):,} "
                 f"partitions; at most {MOST_PARTITIONS:,} can be told apart. Read fewer: a pattern "
                 "that fits fewer files, or several pipelines"
             )
-        engine.done.clear()
+        env.done.clear()
         self._stands_still = True
         n = interval.durable_n
         while (
@@ -123,8 +133,8 @@ class PartitionDiscovery(SourceTask):
             interval.touch(urgent=True)
             return
         for identity in self._known.keys() - before:
-            engine.log.info("partition_found", injector=interval.step.name, partition=identity)
-        engine.partitions_appeared([self._known[identity].interval_id for identity in identities])
+            env.log.info("partition_found", injector=interval.step.name, partition=identity)
+        self._on_partitions([self._known[identity].interval_id for identity in identities])
 
     def _first_position(self, identity: str) -> dict[str, Any] | None:
         assert self._discovery is not None
@@ -134,9 +144,9 @@ class PartitionDiscovery(SourceTask):
 
     async def _make(self, new: Mapping[str, dict[str, Any] | None]) -> None:
         """Make the intervals, and take the word of the store for what all partitions promise."""
-        engine, interval = self._engine, self._interval
-        found = await engine.patiently(
-            lambda: engine.store.add_partitions(interval.id, interval.sequencer, new)
+        env, interval = self._env, self._interval
+        found = await env.patiently(
+            lambda: env.store.add_partitions(interval.id, interval.sequencer, new)
         )
         self._known = {partition.identity: partition for partition in found}
         for partition in found:
@@ -144,20 +154,20 @@ class PartitionDiscovery(SourceTask):
             report = Report(
                 interval.step.id, slot, slot + 1, partition.sequencer, partition.low_watermark
             )
-            engine.publisher.take_report(report)
+            self._publisher.take_report(report)
             for percentile, early in partition.percentiles.items():
-                engine.publisher.take_percentile(percentile, report._replace(watermark=early))
+                self._publisher.take_percentile(percentile, report._replace(watermark=early))
 
     def follow(self) -> None:
         """Promise the least that the partitions found so far have stored."""
-        interval, promises = self._interval, self._engine.publisher
+        interval, publisher = self._interval, self._publisher
         if self._stands_still or not self._known:
             return
-        least = promises.watermarks.least_from(interval.step.id, FIRST_SLOT)
+        least = publisher.watermarks.least_from(interval.step.id, FIRST_SLOT)
         assert least is not None, "every known partition has a report"
         interval.hear(least)
         for percentile in interval.percentiles:
-            kept = promises.percentiles[percentile]
+            kept = publisher.percentiles[percentile]
             if (early := kept.least_from(interval.step.id, FIRST_SLOT)) is not None:
                 interval.hear_percentile(percentile, early)
         if interval.has_news():
@@ -179,7 +189,7 @@ class PartitionDiscovery(SourceTask):
         An empty directory holds the watermark like a silent partition: until `idle_after`.
         """
         interval = self._interval
-        waited = self._engine.clock.monotonic() - self._began
+        waited = self._env.clock.monotonic() - self._began
         if (
             self._known
             or self._stands_still
@@ -207,7 +217,7 @@ class PartitionDiscovery(SourceTask):
             "held_by": None,
             "since": None,
             "ended": False,
-            "sent_since": self._engine.now(),  # it sends no row whose id would have to be kept
+            "sent_since": self._env.now(),  # it sends no row whose id would have to be kept
         }
 
     def progress(self) -> float | None:

@@ -9,16 +9,15 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.process.tasks import end
 from millwheel.runtime.source.blame import SourceBlamed
 from millwheel.runtime.source.pacing import Flow
+from millwheel.runtime.source.pausing import PausedInjectors
 from millwheel.sources import Lag
-
-if TYPE_CHECKING:
-    from millwheel.runtime.engine import Engine
 
 
 class SourceTask(ABC):
@@ -29,8 +28,9 @@ class SourceTask(ABC):
     ended = False
     """No row will ever follow."""
 
-    def __init__(self, engine: Engine, interval: Interval) -> None:
-        self._engine = engine
+    def __init__(self, env: Environment, paused: PausedInjectors, interval: Interval) -> None:
+        self._env = env
+        self._paused = paused
         self._interval = interval
         self._task: asyncio.Task[None] | None = None
 
@@ -43,7 +43,7 @@ class SourceTask(ABC):
         """
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        self._task = self._engine.spawn(work, f"source of {self._interval.name}")
+        self._task = self._env.spawn(work, f"source of {self._interval.name}")
 
     def _blamed(self, called: object, method: str) -> SourceBlamed:
         """A block that calls a method of the source, which is blamed for what it raises."""
@@ -67,7 +67,7 @@ class SourceTask(ABC):
     @property
     def paused(self) -> bool:
         """Whether an operator wants it to rest."""
-        return self._interval.step.id in self._engine.paused
+        return self._interval.step.id in self._paused
 
     def resume(self) -> None:
         """Go on after a pause."""
@@ -90,6 +90,10 @@ class SourceTask(ABC):
     @abstractmethod
     def go_along(self, watermark: int, percentiles: Mapping[float, int | None]) -> None:
         """Promise, while idle, what all that are not idle have stored."""
+
+    def follow(self) -> None:
+        """Promise again: a partition of the source has stored a low watermark."""
+        return
 
     def acknowledged(self) -> None:
         """Some of its rows are durable at their readers."""

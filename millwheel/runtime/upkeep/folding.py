@@ -9,14 +9,14 @@ a fold of what has another owner by now, or of what a lane has claimed again mea
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
 
 from millwheel.errors import StoreUnavailable
+from millwheel.runtime.environment import Environment
+from millwheel.runtime.interval.buckets import Buckets
+from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.interval.folds import fold
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.process.service import Service
-
-if TYPE_CHECKING:
-    from millwheel.runtime.engine import Engine
 
 OLD_SNAPSHOT_SECONDS = 5.0
 """A snapshot this old keeps the dead rows of folds alive: folding waits for it, in bounds."""
@@ -28,16 +28,18 @@ PATIENCE_WITH_SNAPSHOTS = 10
 class Folding(Service):
     """Folds what has changed, retires logs and drops buckets."""
 
-    def __init__(self, engine: Engine) -> None:
-        super().__init__(engine.clock, engine.settings.housekeeping_seconds)
-        self._engine = engine
-        self._settings = engine.settings
+    def __init__(self, env: Environment, exchange: Exchange, buckets: Buckets) -> None:
+        super().__init__(env.clock, env.settings.housekeeping_seconds)
+        self._env = env
+        self._exchange = exchange
+        self._buckets = buckets
+        self._settings = env.settings
         self._folded_at: dict[Interval, float] = {}
         """When an interval was folded last; before that, when it was first seen here."""
         self._last_collection = float("-inf")
 
     async def run_once(self) -> None:
-        now = self._engine.clock.monotonic()
+        now = self._env.clock.monotonic()
         await self._fold_what_is_due(now)
         if now - self._last_collection >= self._settings.bucket_seconds / 8:
             await self.collect()
@@ -46,19 +48,19 @@ class Folding(Service):
     # -- folds --------------------------------------------------------------------------
 
     async def _fold_what_is_due(self, now: float) -> None:
-        intervals = self._engine.intervals
+        intervals = self._exchange.intervals
         self._folded_at = {i: self._folded_at.get(i, now) for i in intervals}
         due = [interval for interval in intervals if self._is_due(interval, now)]
         if not due:
             return
-        snapshot = await self._engine.store.oldest_snapshot_seconds()
+        snapshot = await self._env.store.oldest_snapshot_seconds()
         for interval in due:
             if interval.leaving or (
                 snapshot > OLD_SNAPSHOT_SECONDS and self._may_wait(interval, now)
             ):
                 continue
             with contextlib.suppress(StoreUnavailable):  # the others have their turn all the same
-                await self.fold(interval)
+                await fold(self._env.store, interval)
                 self._folded_at[interval] = now
 
     def _is_due(self, interval: Interval, now: float) -> bool:
@@ -81,51 +83,32 @@ class Folding(Service):
             and now - self._folded_at[interval] < patience
         )
 
-    async def fold(self, interval: Interval) -> bool:
-        """Fold one interval's durable changes into the current tables (I15).
-
-        Returns:
-            Whether the store did: False if the interval is another's, or was claimed again.
-        """
-        async with interval.folding:
-            through, changed = interval.durable_n, interval.changed_since_fold
-            sequencer = interval.sequencer
-            folded = await self._engine.store.fold(interval.id, sequencer, interval.folded, through)
-            if folded and interval.sequencer == sequencer:  # else it was read back with the claim
-                interval.folded = through
-                interval.changed_since_fold = max(0, interval.changed_since_fold - changed)
-                if interval.states is not None:
-                    interval.states.folded = through
-        return folded
-
     # -- buckets ------------------------------------------------------------------------
 
     async def collect(self) -> None:
         """Retire drained logs and drop buckets that nothing needs any more."""
-        engine = self._engine
         await self._retire_logs()
-        oldest = engine.buckets.oldest_time_bucket()
+        oldest = self._buckets.oldest_time_bucket()
         if oldest is not None:
-            for interval in engine.intervals:
+            for interval in self._exchange.intervals:
                 if interval.last_bucket == oldest.id:
                     interval.touch(urgent=False)  # its last commit must not go with it
-        dropped = await engine.buckets.collect()
+        dropped = await self._buckets.collect()
         if dropped:
-            for interval in engine.intervals:
+            for interval in self._exchange.intervals:
                 if interval.dedup is not None:
                     interval.dedup.forget_buckets(dropped)
 
     async def _retire_logs(self) -> None:
-        engine = self._engine
         retired = [
             (interval, log)
-            for interval in engine.intervals
+            for interval in self._exchange.intervals
             for log in interval.logs[:-1]
             if log.drained and not log.changed
         ]
         if retired:
-            await engine.store.retire_logs([log.id for _, log in retired])
+            await self._env.store.retire_logs([log.id for _, log in retired])
             for interval, log in retired:
                 if log in interval.logs:  # else its lane has started over: what is there is sent
                     interval.logs.remove(log)  # again, and retired when that is acknowledged
-                    engine.logs.pop(log.id, None)
+                    self._exchange.logs.pop(log.id, None)

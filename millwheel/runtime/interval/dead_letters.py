@@ -1,0 +1,95 @@
+"""Giving up on a record or timer that cannot be processed: a dead letter, or an error that stops all."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+import msgspec
+
+from millwheel.codec import KEY_CHARACTERS, LETTER_CHARACTERS, reason, shown, storable
+from millwheel.context import DEAD_LETTERS, Effects
+from millwheel.errors import UserCodeError
+from millwheel.model import Delivery, Firing
+from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.work import Item
+from millwheel.store.port import DeadLetter
+
+
+def give_up(
+    interval: Interval, item: Item, error: BaseException, attempts: int, now: int
+) -> Effects:
+    """The end of an item that cannot be processed: a dead letter, or an error that stops all.
+
+    Raises:
+        UserCodeError: the computation says ``on_error="fail"``.
+    """
+    node = interval.step.node
+    key = item.key
+    what = (
+        f"record of stream {_stream_of(interval, item)!r}"
+        if isinstance(item, Delivery)
+        else f"timer {item.timer.tag!r}"
+    )
+    if node.on_error == "fail":
+        raise UserCodeError(
+            f"{node.name!r} failed on a {what}, key {shown(key, KEY_CHARACTERS)}, {_place(item)}: {reason(error)}\n"
+            "Nothing of it was committed. Fix the code and start again, or add the computation "
+            'with on_error="dead_letter" to set such records aside'
+        ) from error
+    effects = Effects()
+    effects.dead_letters.append(dead_letter(interval, item, error, attempts, now))
+    effects.counters[DEAD_LETTERS] = 1
+    if isinstance(item, Firing):
+        effects.timers[(item.key_text, item.timer.kind, item.timer.tag)] = None
+    return effects
+
+
+def _stream_of(interval: Interval, item: Delivery[Any]) -> str:
+    """The stream of a record as its reader calls it: hidden ones are nobody's business."""
+    return interval.step.node.shown_names.get(item.stream, item.stream)
+
+
+def _place(item: Item) -> str:
+    if isinstance(item, Delivery):
+        if item.log < 0:
+            return f"passed on under token {-item.log}"
+        return f"log {item.log} number {item.seq}"
+    return f"due {item.timer.at.isoformat()}"
+
+
+def dead_letter(
+    interval: Interval, item: Item, error: BaseException, attempts: int, now: int
+) -> DeadLetter:
+    """The row that keeps an item that was given up on."""
+    lines = storable("".join(traceback.format_exception(error)))
+    common = {
+        "slot": item.slot,
+        "computation": interval.step.id,
+        "key": item.key_text,
+        "place": _place(item),
+        "error": storable(reason(error)),
+        "traceback": lines[-LETTER_CHARACTERS:],
+        "attempts": attempts,
+        "stamp": now,
+    }
+    if isinstance(item, Delivery):
+        return DeadLetter(
+            stream=_stream_of(interval, item),
+            record_id=item.id,
+            value=item.encoded.decode() or _json_text(item.value),
+            ts=item.micros,
+            **common,  # type: ignore[arg-type]
+        )
+    return DeadLetter(
+        stream="timer", record_id=None, value=_json_text(f"{item.timer.kind} {item.timer.tag}"),
+        ts=item.timer.micros, **common,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def _json_text(value: Any) -> str:
+    """A value as JSON, whatever it holds: no codec's limits, since the column is text."""
+    try:
+        return msgspec.json.encode(value).decode()
+    except Exception:
+        return storable(shown(value, LETTER_CHARACTERS))

@@ -1,0 +1,217 @@
+"""The intervals that a worker holds, and what passes between them: records, ACKs, room in queues.
+
+Records go to the interval that has their slot: here that is a queue away; what stands for an interval
+of another worker takes them all the same (`millwheel.runtime.network`). Acknowledgements go back to
+the log that a record came from: one of an interval here, one of another worker's, or the tree of a
+record that is in no log (decision 32).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from millwheel.errors import InvariantBroken
+from millwheel.model import Delivery
+from millwheel.runtime.environment import Environment
+from millwheel.runtime.interval.interval import Interval, Ownership
+from millwheel.runtime.interval.observer import Observer
+from millwheel.runtime.interval.ports import SourcePort
+from millwheel.runtime.interval.routing import NOBODY, Destination, Step
+from millwheel.runtime.interval.sent_log import SentLog
+
+
+class RemoteLogs(Protocol):
+    """The way to logs of other workers."""
+
+    def acknowledge(self, log: int, receiver: int, seqs: Iterable[int]) -> None:
+        """Send an ACK to the owner of a log."""
+
+
+class Trees(Protocol):
+    """The way to the trees of records that are in no log."""
+
+    def tell(self, token: int, xor: int) -> None:
+        """Report an edge of a tree as done."""
+
+
+class Exchange:
+    """The intervals, steps and logs of one worker since its last start."""
+
+    def __init__(self, env: Environment, observer: Observer) -> None:
+        self._env = env
+        self.observer = observer
+        self.steps: dict[int, Step] = {}
+        """The nodes of the graph by stored id."""
+        self.logs: dict[int, tuple[SentLog, Interval]] = {}
+        """The logs that intervals here own, by id."""
+        self.intervals: list[Interval] = []
+        """The intervals that this worker holds."""
+        self._of: dict[int, list[Interval]] = {}
+        """The same by computation."""
+        self._by_id: dict[int, Interval] = {}
+        self.remote: RemoteLogs | None = None
+        """None: this worker is alone."""
+        self.trees: Trees
+        self.wake = asyncio.Event()
+        """Set when there may be something to run: records, due timers, credits, room in a commit."""
+
+    # -- the intervals here -------------------------------------------------------------
+
+    def add(self, interval: Interval) -> None:
+        """An interval was claimed."""
+        self.intervals.append(interval)
+        self._of.setdefault(interval.step.id, []).append(interval)
+        self._by_id[interval.id] = interval
+        self.observer.interval_taken(interval)
+
+    def remove(self, interval: Interval) -> None:
+        """An interval was given up or lost."""
+        for log in interval.logs:
+            self.logs.pop(log.id, None)
+        self.intervals.remove(interval)
+        self._of[interval.step.id].remove(interval)
+        del self._by_id[interval.id]
+        self.observer.interval_gone(interval)
+
+    def of(self, computation: int) -> list[Interval]:
+        """The intervals of a computation that are held here."""
+        return self._of.get(computation, [])
+
+    def knows(self, interval_id: int) -> bool:
+        """Whether an interval is held here, including while it drains."""
+        return interval_id in self._by_id
+
+    def get(self, interval_id: int) -> Interval | None:
+        """An interval that is held here, including while it drains."""
+        return self._by_id.get(interval_id)
+
+    def held(self, interval_id: int) -> Interval | None:
+        """An interval that takes records here."""
+        interval = self._by_id.get(interval_id)
+        return None if interval is None or interval.leaving else interval
+
+    def owns(self, interval: Interval) -> bool:
+        """Whether an interval is still this worker's; one that is being released is not."""
+        return interval.ownership is Ownership.HELD and self._by_id.get(interval.id) is interval
+
+    @property
+    def source_tasks(self) -> list[SourcePort]:
+        """The source tasks of the injectors' intervals that are held here."""
+        return [i.source_task for i in self.intervals if i.source_task is not None]
+
+    def shrink_caches(self) -> None:
+        """Keep the state caches within `cache_bytes`."""
+        most = self._env.settings.cache_bytes
+        total = sum(i.states.size for i in self.intervals if i.states is not None)
+        if total <= most:
+            return
+        share = most // max(1, len(self.intervals))
+        for interval in self.intervals:
+            if interval.states is not None:
+                interval.states.evict(share, interval.backlog.__contains__)
+
+    # -- records ------------------------------------------------------------------------
+
+    def send(self, productions: Iterable[Delivery[Any]]) -> None:
+        """Send records to their readers, for the first time or again.
+
+        Code that puts records into queues by itself has to set `wake` as well: if these records fill
+        all credits, nothing else will.
+        """
+        steps = self.steps
+        sent = False
+        for production in productions:
+            if production.receiver != NOBODY:
+                steps[production.receiver].interval_of(production.slot).intake.append(production)
+                sent = True
+        if sent:
+            self.wake.set()
+
+    def send_on(self, step: Step, deliveries: Iterable[Delivery[Any]]) -> None:
+        """Send records of logs here, or of no log, whose interval is gone, to the present owners of
+        their slots, before newer ones. Records of another worker's log its owner sends again."""
+        of: dict[Destination, list[Delivery[Any]]] = {}
+        for delivery in deliveries:
+            if delivery.log < 0 or delivery.log in self.logs:
+                of.setdefault(step.interval_of(delivery.slot), []).append(delivery)
+        for destination, waiting in of.items():
+            if destination.is_here:
+                self.send(waiting)
+            else:
+                destination.insert(waiting)
+
+    def made_room(self, reader: Step) -> None:
+        """A queue of a computation is no longer full: wake intervals upstream that it has blocked (I8)
+        and that have nothing on its way which would wake them."""
+        for interval in self.intervals:
+            if interval.mode.awaits_room_of(reader.id):
+                interval.wake()
+
+    # -- acknowledgements ------------------------------------------------------------------
+
+    def acknowledge(self, deliveries: Iterable[Delivery[Any]]) -> None:
+        """The effects of these records are durable: acknowledge them to their senders (I1)."""
+        by_sender: dict[tuple[int, int], list[int]] = {}
+        log = receiver = -1
+        seqs: list[int] = []
+        for delivery in deliveries:
+            if delivery.log < 0:
+                self.trees.tell(-delivery.log, delivery.seq)
+                continue
+            if delivery.log != log or delivery.receiver != receiver:
+                log, receiver = delivery.log, delivery.receiver
+                seqs = by_sender.setdefault((log, receiver), [])
+            seqs.append(delivery.seq)
+        owners: dict[Interval, None] = {}
+        for (log, receiver), seqs in by_sender.items():
+            found = self.logs.get(log)
+            if found is not None:
+                sent, owner = found
+                self._arrived(sent, owner, receiver, seqs)
+                owners[owner] = None
+            elif self.remote is not None:
+                self.remote.acknowledge(log, receiver, seqs)
+            # otherwise a log that was drained and retired: late copies
+        self._credit(owners)
+
+    def acknowledged(self, log: int, receiver: int, seqs: list[int]) -> None:
+        """Records of a log here are durable on another worker. The courier has checked that they were
+        sent there and were un-ACKed."""
+        found = self.logs.get(log)
+        if found is None:
+            return
+        sent, owner = found
+        self._arrived(sent, owner, receiver, seqs)
+        self._credit([owner])
+
+    def _arrived(self, sent: SentLog, owner: Interval, receiver: int, seqs: list[int]) -> None:
+        """Records of a log here have arrived; inputs that waited for that may be finished."""
+        sent.acknowledge(seqs, self._reader_bit(owner, receiver) if sent.source else 0)
+        if sent is owner.log and (done := owner.mode.arrived(seqs)):
+            self.finish(owner, done)
+
+    def finish(self, interval: Interval, inputs: list[Delivery[Any]]) -> None:
+        """Acknowledge inputs of a weak computation that are finished and had nothing to store."""
+        interval.workload.records += len(inputs)
+        self._env.processed += len(inputs)
+        self.acknowledge(interval.dedup.landed([cause.id for cause in inputs]))
+        interval.touch(urgent=False)
+
+    @staticmethod
+    def _credit(owners: Iterable[Interval]) -> None:
+        """Something of these intervals' logs was acknowledged."""
+        for owner in owners:
+            owner.touch(urgent=owner.has_news())
+            owner.wake()
+            if owner.source_task is not None:
+                owner.source_task.acknowledged()
+
+    @staticmethod
+    def _reader_bit(owner: Interval, receiver: int) -> int:
+        for route in owner.step.routes.values():
+            for reader in route.readers:
+                if reader.step.id == receiver:
+                    return reader.bit
+        raise InvariantBroken(f"{owner.name} never sent to computation {receiver}")

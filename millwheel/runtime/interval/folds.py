@@ -1,0 +1,24 @@
+"""Folding one interval: its durable changes go into the current tables (I15)."""
+
+from __future__ import annotations
+
+from millwheel.runtime.interval.interval import Interval
+from millwheel.store.port import Store
+
+
+async def fold(store: Store, interval: Interval) -> bool:
+    """Fold one interval's durable changes into the current tables (I15).
+
+    Returns:
+        Whether the store did: False if the interval has another owner, or was claimed again.
+    """
+    async with interval.folding:
+        upto, changed = interval.durable_n, interval.changed_since_fold
+        sequencer = interval.sequencer
+        folded = await store.fold(interval.id, sequencer, interval.folded, upto)
+        if folded and interval.sequencer == sequencer:  # otherwise it was read back with the claim
+            interval.folded = upto
+            interval.changed_since_fold = max(0, interval.changed_since_fold - changed)
+            if interval.states is not None:
+                interval.states.folded = upto
+    return folded

@@ -1,0 +1,114 @@
+"""What works on an interval from rooms above, as the interval's rooms see it.
+
+An interval imports neither its lane nor its source: the rooms that own these hand them in. Both take the
+interval as an argument or know it, so it needs no type here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from typing import Any, Protocol
+
+from millwheel.runtime.interval.work import IntervalWork
+from millwheel.sources import Lag
+
+
+class LanePort(Protocol):
+    """The runner and committer of an interval."""
+
+    wake: asyncio.Event
+    """Set when there may be something to run."""
+
+    def touch(self, interval: Any, *, urgent: bool) -> None:
+        """Store something of the interval with the next commit, or with one of its own after a pause."""
+
+    def open_work(self, interval: Any, *, alone: bool = False) -> IntervalWork:
+        """The interval's part of the open commit, which is then committed soon.
+
+        Args:
+            alone: of a commit of its own.
+        """
+        ...
+
+    def run_apart(self, interval: Any, code: Coroutine[Any, Any, None]) -> None:
+        """Run user code of the interval in a task of its own, and count its time for the interval."""
+
+    async def settled(self) -> None:
+        """Wait until some work of the lane has ended."""
+
+    async def drain(self, interval: Any) -> None:
+        """Wait until nothing of the interval runs or waits for a commit."""
+
+    def resume(self, interval: Any) -> None:
+        """Take work of the interval again: its hand-over was cancelled."""
+
+    def remove(self, interval: Any) -> None:
+        """Forget a drained interval."""
+
+
+class SourcePort(Protocol):
+    """The task that reads a partition into an injector's interval, or looks for partitions."""
+
+    rows: int
+    """Rows read since this worker took the interval."""
+    ended: bool
+    """No row will ever follow."""
+
+    async def start(self, *, reading: bool = True) -> None:
+        """Open the source at the stored position, and work on it unless told not to."""
+
+    async def stop(self) -> None:
+        """Stop work; the source stays open, so that a last commit can store the position."""
+
+    def close(self) -> None:
+        """Close the source."""
+
+    def resume(self) -> None:
+        """Continue after a pause."""
+
+    def acknowledged(self) -> None:
+        """Some of its rows are durable at their readers."""
+
+    def tend(self) -> None:
+        """Check whether it may read further; called every now and then."""
+
+    def read_up_to(self, offset: int) -> None:
+        """Read as far as a row, whatever the cap is."""
+
+    def go_along(self, watermark: int, percentiles: Mapping[float, int | None]) -> None:
+        """Promise, while idle, the watermark that all others have stored."""
+
+    def follow(self) -> None:
+        """Promise again: a partition of the source has stored a low watermark."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether an operator has paused it."""
+        ...
+
+    @property
+    def idle(self) -> bool:
+        """Whether the stream's watermark does not wait for it."""
+        ...
+
+    @property
+    def has_nothing(self) -> bool:
+        """Whether there is nothing to do: not now, or never again."""
+        ...
+
+    def position(self) -> dict[str, Any]:
+        """The position that each commit of its interval stores."""
+        ...
+
+    def progress(self) -> float | None:
+        """The share of the input read, 0 to 1; None where there is no end."""
+        ...
+
+    def lag(self) -> Lag:
+        """How much waits to be read."""
+        ...
+
+    def flow(self) -> Any:
+        """How much is on its way, and for how long, as a named tuple; None: it sends nothing."""
+        ...

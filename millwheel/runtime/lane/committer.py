@@ -1,0 +1,251 @@
+"""The committer: commits the lane's finished work, one commit after the other (I12).
+
+::
+
+COMMITTER_DIAGRAM
+
+It takes whatever the open commit holds, commits it, and only then acknowledges the senders and sends the
+productions (I1). When a commit fails, everything later in the lane is dropped with it; there is one
+way back (`millwheel.runtime.lane.recovery`).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Container
+from contextlib import suppress
+from operator import attrgetter
+from typing import Any
+
+from millwheel.errors import Fenced, InvariantBroken, StatementError, StoreError
+from millwheel.model import Delivery
+from millwheel.runtime.environment import Environment
+from millwheel.runtime.interval.buckets import Buckets
+from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.interval.interval import Interval, Ownership
+from millwheel.runtime.interval.watermark_publisher import WatermarkPublisher
+from millwheel.runtime.interval.work import IntervalWork
+from millwheel.runtime.lane.commit_builder import build_commit
+from millwheel.runtime.lane.dead_letter_log import DeadLetterLog
+from millwheel.runtime.lane.lane_intervals import LaneIntervals
+from millwheel.runtime.lane.open_commit import OpenCommit, OpenCommits
+from millwheel.runtime.lane.recovery import PASSING, Recovery
+from millwheel.runtime.lane.runner import Runner, Running
+from millwheel.store.port import Commit, StoreLane
+
+JOINING_RECORDS = 1000
+"""A commit of this many records waits for no more: its own cost is a few per cent of theirs."""
+
+
+class Committing(enum.Enum):
+    """What the committer does."""
+
+    IDLE = "idle"
+    """Nothing is to be stored."""
+    JOINING = "joining"
+    """A commit is to be made: queued records run first, so that they join it."""
+    COMMITTING = "committing"
+    """A commit is on the wire."""
+    RECOVERING = "recovering"
+    """A commit has failed: the lane starts over from what is durable."""
+
+
+TRANSITIONS = {
+    Committing.IDLE: {"wanted": Committing.JOINING},
+    Committing.JOINING: {"built": Committing.COMMITTING, "nothing left": Committing.IDLE},
+    Committing.COMMITTING: {"durable": Committing.JOINING, "failed": Committing.RECOVERING},
+    Committing.RECOVERING: {"recovered": Committing.JOINING},
+}
+
+
+class Committer:
+    """Commits the finished work of the lane's intervals, in order, on one connection."""
+
+    def __init__(
+        self,
+        env: Environment,
+        exchange: Exchange,
+        buckets: Buckets,
+        publisher: WatermarkPublisher,
+        letters: DeadLetterLog,
+        intervals: LaneIntervals,
+        commits: OpenCommits,
+        runner: Runner,
+    ) -> None:
+        self._env = env
+        self._exchange = exchange
+        self._buckets = buckets
+        self._publisher = publisher
+        self._letters = letters
+        self._intervals = intervals
+        self._commits = commits
+        self._runner = runner
+        self.recovery: Recovery
+        """The way back after a commit that failed; it needs this committer in turn."""
+        self.on_recovered: Callable[[], None]
+        """Lets the runner take work again."""
+        self.state = Committing.IDLE
+        self.on_wire: Container[Interval] = ()
+        """The intervals of the commit that is being made."""
+        self._connection: StoreLane | None = None
+
+    def _change(self, event: str) -> None:
+        """Move along the protocol.
+
+        Raises:
+            InvariantBroken: the event is illegal in this state.
+        """
+        allowed = TRANSITIONS[self.state]
+        if event not in allowed:
+            raise InvariantBroken(f"committer: {event!r} while {self.state.value}")
+        self.state = allowed[event]
+
+    # -- the connection -----------------------------------------------------------------
+
+    async def connect(self) -> None:
+        """Open the lane's connection."""
+        self._connection = await self._env.store.open_lane()
+
+    async def disconnect(self) -> None:
+        """End the lane's connection, so that nothing is on the wire."""
+        if self._connection is not None:
+            await self._connection.close()  # if this fails, the next one ends it
+            self._connection = None
+
+    async def close(self) -> None:
+        """End the lane's connection; if that fails, a successor ends what is left of it."""
+        with suppress(StoreError):
+            await self.disconnect()
+
+    # -- the loop -------------------------------------------------------------------------
+
+    @property
+    def is_committing(self) -> bool:
+        """Whether a commit is on the wire, or the lane recovers from one."""
+        return self.state in (Committing.COMMITTING, Committing.RECOVERING)
+
+    async def run(self) -> None:
+        """Commit whatever is to be stored, until cancelled."""
+        commits, intervals = self._commits, self._intervals.all
+        while True:
+            await commits.wanted.wait()
+            self._change("wanted")
+            while commits.wanted.is_set() and commits.has_any(intervals):
+                commits.wanted.clear()
+                await self._let_records_join()
+                if (commit := await self._close()) is None:
+                    break
+                self._change("built")
+                self.on_wire = commit.works
+                await self._commit_or_recover(commit)
+                self.on_wire = ()
+                commits.announce()
+            self._change("nothing left")
+            commits.wanted.clear()
+            commits.announce()
+            self._env.check_finished()
+
+    async def _commit_or_recover(self, commit: OpenCommit) -> None:
+        try:
+            await self._commit(commit)
+        except (*PASSING, StatementError, Fenced) as error:
+            self._change("failed")
+            await self.recovery.recover(commit, error)
+            self._change("recovered")
+            if not self._env.stopping:
+                self.on_recovered()
+        else:
+            self._change("durable")
+
+    async def finish(self) -> None:
+        """Commit what is finished, and nothing more."""
+        while self.state is not Committing.IDLE or self._commits.has_any(self._intervals.all):
+            self._commits.wanted.set()
+            await self._commits.settled()
+
+    async def _let_records_join(self) -> None:
+        """Before a commit: run queued records, so that they join it, unless it has many already.
+
+        Otherwise each record waits at each stage for a commit of others, a record and the watermark
+        that follows it take turns, and under load few records share the cost of a commit.
+        """
+        most = min(JOINING_RECORDS, self._env.settings.bundle_records)
+        commits, runner = self._commits, self._runner
+        before = -1
+        while before < commits.open.count < most and not runner.is_stopped:
+            if runner.state is Running.SORTING:
+                return  # the runner waits for the store
+            if not any(i.intake and not i.leaving for i in self._intervals.all):
+                return
+            before = commits.open.count
+            await runner.run_queued()
+
+    async def _close(self) -> OpenCommit | None:
+        """Take the next commit once the bucket of its stamp is there."""
+        stamps = self._env.stamps
+        if not self._buckets.covers(max(stamps.now(), stamps.last + 1)):
+            await self._env.patiently(self._buckets.ensure_current)
+        commit = self._commits.close(self._intervals.all)
+        if commit is not None:
+            self._runner.wake.set()  # there is room in the open commit
+        return commit
+
+    async def commit_open(self) -> None:
+        """Commit what is finished, if anything is, while nothing else of the lane runs."""
+        commit = await self._close()
+        if commit is not None:
+            await self._commit(commit)
+
+    # -- one commit -----------------------------------------------------------------------
+
+    async def _commit(self, commit: OpenCommit) -> None:
+        """Build a commit, make it durable, and settle it."""
+        self.recovery.commit_begins()
+        built = build_commit(self._env.stamps, self._buckets, commit)
+        for interval, work in commit.works.items():
+            if work.effects.lines and interval.part_file is not None:
+                await interval.part_file.append(work.effects.lines)
+        assert self._connection is not None
+        clock = self._env.clock
+        sent = clock.monotonic()
+        await self._connection.commit(built)
+        self._exchange.observer.commit_durable(clock.monotonic() - sent)
+        self.recovery.commit_durable(commit)
+        self._settle(commit, built)
+
+    def _settle(self, commit: OpenCommit, built: Commit) -> None:
+        """The commit is durable: acknowledge upstream, send downstream, publish the watermarks."""
+        exchange = self._exchange
+        works, productions = self._still_held(commit, built)
+        acknowledged: list[Delivery[Any]] = []
+        for interval, work in works.items():
+            interval.settled(work)
+            interval.last_bucket = built.bucket
+            interval.mode.durable(work)
+            if work.given_up and interval.source_task is not None:
+                interval.source_task.acknowledged()  # no reader does that for these rows
+            if work.items:
+                interval.workload.records += len(work.items)
+                ids = [item.id for item in work.items if type(item) is Delivery]
+                acknowledged += interval.dedup.landed(ids)
+        self._env.processed += commit.count
+        exchange.acknowledge(acknowledged)
+        exchange.send(productions)
+        if built.dead_letters:
+            self._letters.add(built.dead_letters)
+        for interval, work in works.items():
+            self._publisher.stored(interval, work)
+        exchange.shrink_caches()
+
+    def _still_held(
+        self, commit: OpenCommit, built: Commit
+    ) -> tuple[dict[Interval, IntervalWork], list[Delivery[Any]]]:
+        """The parts of a durable commit of intervals that are still here, and their productions. The
+        next owner of an interval that is gone publishes and sends what is durable."""
+        works, productions = commit.works, built.productions
+        if commit.fleeting:
+            productions = sorted([*productions, *commit.fleeting], key=attrgetter("log", "seq"))
+        if any(interval.ownership is not Ownership.HELD for interval in works):
+            works = {i: work for i, work in works.items() if i.ownership is Ownership.HELD}
+            productions = [p for p in productions if p.log in self._exchange.logs]
+        return works, productions

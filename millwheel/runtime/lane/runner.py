@@ -1,0 +1,277 @@
+"""The runner: takes records and due timers from the lane's intervals, and runs user code on them.
+
+::
+
+RUNNER_DIAGRAM
+
+What user code decides goes into the open commit (`millwheel.runtime.lane.committer`). While a commit
+is on the wire the runner continues, so commits are small when there is little to do and large under
+load. A key whose code waits continues in a task of its own, out of the runner's way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Sequence
+
+from millwheel.errors import InvariantBroken
+from millwheel.runtime.environment import Environment
+from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.work import Item
+from millwheel.runtime.lane.lane_intervals import LaneIntervals
+from millwheel.runtime.lane.open_commit import OpenCommits
+from millwheel.runtime.lane.sorting import Sorter
+from millwheel.runtime.lane.worker_tasks import WorkerTasks
+from millwheel.runtime.process.tasks import end
+
+FAIR_TURN = 8
+"""Every so many times the next interval in turn is asked for work first."""
+
+
+class Running(enum.Enum):
+    """What the runner does."""
+
+    STOPPED = "stopped"
+    """It takes no work."""
+    LOOKING = "looking"
+    """It looks for work; timers may have to be read from the store before."""
+    IDLE = "idle"
+    """It has found no work, and waits until it is woken."""
+    SORTING = "sorting"
+    """It has taken records from a queue: dedup and state are looked up, maybe in the store."""
+    RUNNING = "running"
+    """User code runs on a chunk."""
+
+
+TRANSITIONS = {
+    Running.STOPPED: {"start": Running.LOOKING, "stop": Running.STOPPED},
+    Running.LOOKING: {
+        "found none": Running.IDLE,
+        "took": Running.SORTING,
+        "stop": Running.STOPPED,
+    },
+    Running.IDLE: {"woken": Running.LOOKING, "stop": Running.STOPPED},
+    Running.SORTING: {
+        "sorted": Running.RUNNING,
+        "all were seen": Running.LOOKING,
+        "stop": Running.STOPPED,
+    },
+    Running.RUNNING: {"ran": Running.LOOKING, "stop": Running.STOPPED},
+}
+
+
+class Runner:
+    """Runs the queued work of the lane's intervals, chunk by chunk."""
+
+    def __init__(
+        self,
+        env: Environment,
+        exchange: Exchange,
+        intervals: LaneIntervals,
+        commits: OpenCommits,
+        sorter: Sorter,
+        tasks: WorkerTasks,
+    ) -> None:
+        self._env = env
+        self._exchange = exchange
+        self._intervals = intervals
+        self._commits = commits
+        self._sorter = sorter
+        self._tasks = tasks
+        self.state = Running.STOPPED
+        self.wake = exchange.wake
+        """Set when there may be something to run: records, due timers, credits, room in the commit."""
+        self._task: asyncio.Task[None] | None = None
+        self._stopped: set[asyncio.Task[None]] = set()
+        """Tasks of this runner that are cancelled and may not have ended."""
+        self._paused = asyncio.Event()
+        """Set when a chunk has run, when no work was found, and while the store is asked."""
+        self.sorting: Interval | None = None
+        """The interval whose records are looked up."""
+        self._turn = 0
+        self._alarm: asyncio.Task[None] | None = None
+        self._alarm_at = 0
+
+    def _change(self, event: str) -> None:
+        """Move along the protocol.
+
+        Raises:
+            InvariantBroken: the event is illegal in this state.
+        """
+        allowed = TRANSITIONS[self.state]
+        if event not in allowed:
+            raise InvariantBroken(f"runner: {event!r} while {self.state.value}")
+        self.state = allowed[event]
+
+    # -- life ---------------------------------------------------------------------
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether no work is taken."""
+        return self.state is Running.STOPPED
+
+    def start(self) -> None:
+        """Begin to take work."""
+        self._change("start")
+        self._task = self._env.spawn(self._run(), "runner")
+        self._tasks.open(self._task)
+
+    async def stop(self) -> None:
+        """Take no more work; cancel user code that waits: it will run again.
+
+        A second caller waits as well: the task may take its time to end.
+        """
+        self._change("stop")  # first: from here on nothing starts another worker task
+        self._tasks.shut()
+        task, self._task = self._task, None
+        if task is not None:
+            self._stopped.add(task)
+            task.add_done_callback(self._stopped.discard)
+        await end(self._stopped)
+        await self._tasks.end()
+        self._paused.set()
+
+    async def run_queued(self) -> None:
+        """Run a chunk of queued work, and return when it has run, when there is none, or when the
+        runner waits for the store."""
+        self._paused.clear()
+        self.wake.set()
+        await self._paused.wait()
+
+    # -- running ------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            self.wake.clear()
+            await self._load_timers()
+            now = self._env.now()
+            self._intervals.tend_modes(now)
+            taken = self._take(now)
+            if taken is None:
+                await self._rest(now)
+                continue
+            await self._process(*taken)
+
+    async def _process(self, interval: Interval, items: list[Item]) -> None:
+        """Look up a chunk of an interval, and run what is new."""
+        self._change("took")
+        interval.workload.sample(items)
+        self.sorting, interval.sorting = interval, items
+        try:
+            groups = await self._sorter.sort(interval, items, self._paused.set)
+        finally:
+            self.sorting, interval.sorting = None, ()
+        if groups:
+            self._change("sorted")
+            interval.workload.chunk_begins()
+            await self._tasks.run(interval, groups)
+            interval.workload.chunk_ran(len(items))
+            self._change("ran")
+        else:
+            self._change("all were seen")
+            if interval.leaving:
+                self._commits.announce()
+        self._paused.set()
+
+    async def _rest(self, now: int) -> None:
+        """Wait until there may be work."""
+        self._change("found none")
+        self._wake_for_wall_timers(now)
+        self._paused.set()
+        await self.wake.wait()
+        self._change("woken")
+
+    async def _load_timers(self) -> None:
+        """Read further stored timers where those in memory have run out."""
+        now = self._env.now()
+        for interval in list(self._intervals.all):
+            # A page may hold nothing but cancelled timers.
+            while kinds := interval.lacking_timers(now):
+                self._paused.set()
+                for kind in kinds:
+                    await self._load_page(interval, kind)
+
+    async def _load_page(self, interval: Interval, kind: str) -> None:
+        """Read the next page of an interval's stored timers."""
+        env = self._env
+        limit = env.settings.timers_in_memory
+        after = interval.timers[kind].begin_page()
+        changes = await env.patiently(
+            lambda: env.store.read_timers(interval.id, kind, after, limit)
+        )
+        interval.add_timers(kind, after, changes, more=len(changes) == limit)
+        if interval.has_news():
+            interval.touch(urgent=True)
+
+    def _wake_for_wall_timers(self, now: int) -> None:
+        """Be awake when the clock reaches the next wall timer. A timer that was due by `now` and was
+        not taken waits for something that wakes the runner."""
+        alarms = [interval.next_alarm() for interval in self._intervals.all]
+        due = [at for at in alarms if at is not None and at > now]
+        if not due or (
+            self._alarm is not None and not self._alarm.done() and self._alarm_at <= min(due)
+        ):
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at = min(due)
+        self._alarm = self._env.spawn(self._wake_at(self._alarm_at), "alarm")
+
+    async def _wake_at(self, due: int) -> None:
+        env = self._env
+        while (left := due - env.now()) > 0:
+            await env.clock.sleep(left / 1e6)
+        self.wake.set()
+
+    # -- taking -------------------------------------------------------------------
+
+    def _take(self, now: int) -> tuple[Interval, list[Item]] | None:
+        """Take some work of an interval that has any; timers due at `now` come before records."""
+        if self._commits.is_full or self._tasks.is_full:
+            return None
+        for interval in self._in_turn():
+            has_due = interval.has_due(now)
+            if not (has_due or interval.intake) or interval.leaving:
+                continue
+            mode = interval.mode
+            if not mode.wants_records:
+                continue
+            decided = self._commits.decided(interval)
+            if not (interval.may_send(decided) or mode.needs_records):
+                continue
+            settings = self._env.settings
+            chunk = settings.chunk_records
+            if not mode.gathers:  # gathering runs no user code
+                chunk = interval.workload.chunk(chunk, settings.bundle_bytes)
+            if not has_due:
+                return interval, self._take_records(interval, chunk)
+            if firings := interval.due_timers(now, chunk):
+                return interval, list(firings)
+            self.wake.set()  # far timers have come due: they are read before records run
+        return None
+
+    def _take_records(self, interval: Interval, chunk: int) -> list[Item]:
+        """Take records from the head of an interval's queue."""
+        intake = interval.intake
+        queued = len(intake)
+        count = min(queued, chunk)
+        interval.looked_ahead = max(0, interval.looked_ahead - count)
+        if queued - count < self._env.settings.max_unacked_records <= queued:
+            self._exchange.made_room(interval.step)
+        return [intake.popleft() for _ in range(count)]
+
+    def _in_turn(self) -> Sequence[Interval]:
+        """The intervals in the order in which they are asked for work.
+
+        The interval nearest to the end of the graph comes first: records leave before others come
+        in, so that they wait at the source and not between the stages. Every `FAIR_TURN` times each
+        interval gets a turn, so that no branch waits for another's source to run dry.
+        """
+        self._turn += 1
+        intervals = self._intervals.all
+        if self._turn % FAIR_TURN or not intervals:
+            return self._intervals.downstream_first
+        first = self._turn // FAIR_TURN % len(intervals)
+        return intervals[first:] + intervals[:first]

@@ -1,0 +1,178 @@
+"""Sorting a chunk: drop what was seen, and put the rest in groups of one key, their state loaded."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+from millwheel.codec import shown
+from millwheel.model import Delivery, Firing
+from millwheel.runtime.environment import Environment
+from millwheel.runtime.interval.buckets import Buckets
+from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.key_state import KeyState
+from millwheel.runtime.interval.work import Item
+from millwheel.runtime.lane.execution import Group
+
+LOADED_AHEAD = 1000
+"""Most queued records whose states are loaded together with missing ones."""
+
+AHEAD_SHARE = 16
+"""States loaded ahead fill at most this part of the cache, by the size of those loaded last."""
+
+
+class Sorter:
+    """Sorts chunks of the lane's intervals."""
+
+    def __init__(self, env: Environment, exchange: Exchange, buckets: Buckets) -> None:
+        self._env = env
+        self._exchange = exchange
+        self._buckets = buckets
+        self._logged_changed: set[str] = set()
+        """Computations for which `weak_changed` was logged."""
+
+    async def sort(
+        self, interval: Interval, items: list[Item], on_wait: Callable[[], None]
+    ) -> deque[Group]:
+        """Drop records that were seen; give the rest in groups of one key.
+
+        Args:
+            on_wait: called before the store is asked.
+        """
+        if isinstance(items[0], Firing):
+            fresh = items
+        else:
+            fresh = await self._deduplicate(interval, items, on_wait)  # type: ignore[arg-type]
+        if interval.mode.gathers:
+            interval.mode.gather(fresh, self._env.now())
+            return deque()
+        groups, missing = _group(interval, fresh)
+        if missing:
+            on_wait()
+            await self.load(interval, missing)
+        return groups
+
+    # -- dedup ------------------------------------------------------------------------
+
+    async def _deduplicate(
+        self, interval: Interval, deliveries: list[Delivery[Any]], on_wait: Callable[[], None]
+    ) -> list[Item]:
+        dedup = interval.dedup
+        if self._env.is_shared and dedup.exactly_once:
+            try:
+                await self._see_buckets(deliveries)
+            except BaseException:
+                interval.intake.extendleft(reversed(deliveries))  # they are nowhere else
+                raise
+        candidates, maybe, seen = dedup.sort(deliveries)
+        if seen:
+            self._drop(interval, seen)
+        if maybe:
+            on_wait()
+            found = await self._env.patiently(lambda: dedup.look_up(maybe))
+            if found:
+                self._drop(interval, dedup.landed(sorted(found)))
+                candidates = [d for d in candidates if d.id not in found]
+        if dedup.last_changed is not None:
+            self._log_changed(interval, dedup.last_changed)
+            dedup.last_changed = None
+        return candidates  # type: ignore[return-value]
+
+    async def _see_buckets(self, deliveries: list[Delivery[Any]]) -> None:
+        """Know for certain to which buckets records of other workers belong (decision 24)."""
+        buckets = self._buckets
+        for delivery in deliveries:
+            if delivery.origin:
+                known = buckets.knows_offset(delivery.origin, delivery.stamp)
+            else:
+                known = buckets.covers(delivery.stamp)
+            if not known:
+                await self._env.patiently(buckets.load)
+                return
+
+    def _drop(self, interval: Interval, seen: list[Delivery[Any]]) -> None:
+        """Acknowledge copies of durable records; nothing else happens to them."""
+        self._exchange.acknowledge(seen)
+        interval.touch(urgent=False)
+
+    def _log_changed(self, interval: Interval, delivery: Delivery[Any]) -> None:
+        """Log, once for each computation, that the first values of weak productions were kept."""
+        computation = interval.step.name
+        if computation in self._logged_changed:
+            return
+        self._logged_changed.add(computation)
+        self._env.log.warning(
+            "weak_changed",
+            computation=computation,
+            stream=delivery.stream,
+            key=delivery.key,
+            value=shown(delivery.value),
+            what_it_means="a weak production that was durable here came again with another value from "
+            "another worker process: the first one stays, this one was dropped; the counter "
+            "weak_changed says how many were",
+            what_to_do="nothing, if the code that writes the stream was changed by a deploy. Otherwise "
+            "it does not depend on its record alone: take out what differs from run to run",
+        )
+
+    # -- state --------------------------------------------------------------------------
+
+    async def load(self, interval: Interval, states: list[KeyState]) -> None:
+        """Load these states, and prefetch those of queued records."""
+        env = self._env
+        limit = env.settings.eager_entries
+        ahead = self._ahead(interval, {state.key_text for state in states})
+        wanted = [*states, *ahead]
+        rows = await env.patiently(
+            lambda: env.store.load_keys(
+                interval.step.id, [(s.slot, s.key_text) for s in wanted], limit
+            )
+        )
+        for place, (state, entries) in enumerate(zip(wanted, rows, strict=True)):
+            if place < len(states) or (not state.loaded and interval.states.has(state)):
+                state.fill(entries, complete=len(entries) < limit)
+        interval.states.loaded_bytes = sum(state.size for state in wanted) // len(wanted)
+
+    def _ahead(self, interval: Interval, known: set[bytes]) -> list[KeyState]:
+        """States that the next queued records will need, and that are not being loaded yet."""
+        size = interval.states.loaded_bytes
+        if not size:
+            return []
+        most = min(LOADED_AHEAD, self._env.settings.cache_bytes // AHEAD_SHARE // size)
+        found: list[KeyState] = []
+        for item in islice(interval.intake, interval.looked_ahead, most):
+            if item.key_text not in known:
+                known.add(item.key_text)
+                state = interval.state_of(item.key, item.key_text, item.slot)
+                if not state.loaded:
+                    found.append(state)
+        interval.looked_ahead = max(interval.looked_ahead, min(len(interval.intake), most))
+        return found
+
+
+def _group(interval: Interval, items: list[Item]) -> tuple[deque[Group], list[KeyState]]:
+    """Put items in groups of one key, and take the keys; gives also the states that are not loaded.
+
+    Items of a key that is taken wait behind it.
+    """
+    by_key: dict[bytes, list[Item]] = {}
+    groups: deque[Group] = deque()
+    missing: list[KeyState] = []
+    backlog, get = interval.backlog, interval.state_of
+    for item in items:
+        key_text = item.key_text
+        same = by_key.get(key_text)
+        if same is not None:
+            same.append(item)
+        elif key_text in backlog:
+            interval.put_back(item)
+        else:
+            backlog[key_text] = None
+            by_key[key_text] = same = [item]
+            state = get(item.key, key_text, item.slot)
+            if not state.loaded:
+                missing.append(state)
+            groups.append((state, same))
+    return groups, missing

@@ -1,0 +1,141 @@
+"""The mode of computations that get their records in numbered bundles (decision 30)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import structs
+
+from millwheel.model import Delivery
+from millwheel.runtime.environment import Environment
+from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.mode import Mode
+from millwheel.runtime.interval.work import IntervalWork, Item
+from millwheel.runtime.modes.batch_execution import run_batch
+from millwheel.runtime.modes.batches import Batches, Numbering, encoded
+from millwheel.store.port import Claim, Commit
+
+
+class Batched(Mode):
+    """Gathers records, stores which are in a bundle, and then gives it to user code."""
+
+    is_tended = True
+    gathers = True
+
+    def __init__(self, env: Environment, numbering: Numbering, interval: Interval) -> None:
+        self._env = env
+        self._numbering = numbering
+        self._interval = interval
+        self.batches: Batches
+
+    def begin(self, claim: Claim) -> None:
+        limits = self._interval.step.node.bundles
+        assert limits is not None
+        before = getattr(self, "batches", None)
+        self.batches = Batches(
+            limits,
+            claim.position,
+            None if before is None else before.refusal,
+            most_bytes=self._env.settings.bundle_bytes,
+            numbering=self._numbering,
+        )
+
+    # -- records ------------------------------------------------------------------------
+
+    @property
+    def wants_records(self) -> bool:
+        return self.batches.wants_more
+
+    @property
+    def needs_records(self) -> bool:
+        """Members that are stored with their bundle have taken credits themselves: the bundle must not
+        wait for these."""
+        return self.batches.lacks_members
+
+    def gather(self, records: Sequence[Item], now: int) -> None:
+        self.batches.offer(records, now)  # type: ignore[arg-type]  # no timers: there is no state
+
+    # -- the way of a bundle ---------------------------------------------------------------
+
+    def due_at(self) -> int | None:
+        return self.batches.due_at()
+
+    def tend(self, now: int) -> None:
+        """Close the bundle that is due, or give the one that is stored to user code."""
+        interval, batches = self._interval, self.batches
+        assert interval.lane is not None
+        if batches.is_due(now) and not interval.leaving:
+            batches.close()
+            interval.lane.open_work(interval)
+        elif batches.may_be_delivered:  # also while the interval leaves: credits were taken before
+            batches.deliver()
+            interval.lane.run_apart(interval, self._deliver())
+
+    async def _deliver(self) -> None:
+        """Run user code over the bundle, and have what it decided committed with the members."""
+        interval, batches, env = self._interval, self.batches, self._env
+        if batches.is_replay:
+            env.log.info(
+                "bundle_again",
+                interval=interval.name,
+                scope=interval.id,
+                number=batches.number,
+                records=len(batches.members),
+            )
+        effects = await run_batch(interval, batches, env.now(), env.late_uses)
+        batches.delivered()
+        assert interval.lane is not None
+        work = interval.lane.open_work(interval, alone=batches.refusal is not None)
+        work.delivers = True
+        work.items += batches.members
+        interval.release += effects.held
+        effects.held.clear()
+        work.effects.take(effects)
+
+    @property
+    def is_busy(self) -> bool:
+        return self.batches.is_under_way
+
+    @property
+    def is_empty(self) -> bool:
+        return self.batches.is_empty
+
+    # -- commits ------------------------------------------------------------------------
+
+    def join(self, commit: Commit, work: IntervalWork, stamp: int) -> None:
+        commit.stragglers += self._keep_members(stamp)
+        if work.delivers:
+            self._interval.log.acknowledge(self.batches.kept)
+
+    def _keep_members(self, stamp: int) -> list[Delivery[Any]]:
+        """Copies, for the interval's own log, of the members that are to be stored with their bundle:
+        weak productions on their way from the interval to itself."""
+        members = self.batches.to_keep()
+        if not members:
+            return []
+        interval = self._interval
+        log, promised = interval.log, interval.promised
+        first = log.next_seq
+        copies = [
+            structs.replace(member, log=log.id, seq=seq, hold=max(member.hold, promised))
+            for seq, member in enumerate(members, first)
+        ]
+        holds = [copy.hold for copy in copies]
+        size = sum(copy.size for copy in copies)
+        end = first + len(copies)
+        log.sent(end, min(holds), size, stamp, holds if interval.percentiles else ())
+        log.stored(copies)
+        self.batches.kept = range(first, end)
+        return copies
+
+    def position(self, work: IntervalWork) -> bytes | None:
+        return encoded(self.batches.position(self._interval.n, delivers=work.delivers))
+
+    def durable(self, work: IntervalWork) -> None:
+        self.batches.settled(work.n)
+        self._interval.wake()  # a stored bundle may be delivered, or the next one closed
+
+    def refused(self, work: IntervalWork, error: Exception, *, alone: bool) -> None:
+        if work.delivers:
+            self.batches.refuse(error, alone=alone)

@@ -1,0 +1,37 @@
+"""Which mode an interval's productions have, and what the modes of one worker share."""
+
+from __future__ import annotations
+
+from millwheel.runtime.environment import Environment
+from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.mode import Mode
+from millwheel.runtime.modes.batched import Batched
+from millwheel.runtime.modes.batches import Numbering
+from millwheel.runtime.modes.stragglers import Stragglers
+from millwheel.runtime.modes.tree import Tree
+from millwheel.runtime.modes.tree_acks import TreeAcks
+from millwheel.runtime.modes.weak import Weak
+
+
+class Modes:
+    """Makes the mode of each interval of one worker."""
+
+    def __init__(self, env: Environment, exchange: Exchange) -> None:
+        self._env = env
+        self._exchange = exchange
+        self.trees = TreeAcks(env, exchange)
+        self.stragglers = Stragglers(env, exchange)
+        self.numbering = Numbering()
+        """Numbers of the bundles that are closed from now on."""
+
+    def of(self, interval: Interval) -> Mode:
+        """A mode for an interval, by how its computation was added to the pipeline."""
+        node = interval.step.node
+        if node.bundles is not None:
+            return Batched(self._env, self.numbering, interval)
+        if node.is_tree:
+            return Tree(self._env, self._exchange, self.stragglers, self.trees, interval)
+        if node.is_weak:
+            return Weak(self._env, self._exchange, self.stragglers, interval)
+        return Mode()

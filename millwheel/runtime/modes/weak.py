@@ -1,0 +1,93 @@
+"""The weak mode: productions are sent as soon as they are made (paper 6.1.3, decision 29)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from millwheel.context import Effects
+from millwheel.model import Delivery
+from millwheel.runtime.environment import Environment
+from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.map_entries import Change
+from millwheel.runtime.interval.mode import Mode
+from millwheel.runtime.interval.work import IntervalWork, Item
+from millwheel.runtime.modes.ack_chain import AckChain
+from millwheel.runtime.modes.stragglers import Stragglers
+from millwheel.store.port import Claim, Commit
+
+
+class Weak(Mode):
+    """Sends productions at once, and acknowledges an input when all that came of it is acknowledged."""
+
+    def __init__(
+        self, env: Environment, exchange: Exchange, stragglers: Stragglers, interval: Interval
+    ) -> None:
+        self._env = env
+        self._exchange = exchange
+        self._stragglers = stragglers
+        self._interval = interval
+        self.chain: AckChain
+
+    def begin(self, claim: Claim) -> None:
+        interval = self._interval
+        self.chain = AckChain(
+            interval.logs,
+            interval.step.node.straggler_seconds,
+            keeps_percentiles=bool(interval.percentiles),
+        )
+        self._stragglers.add(interval, self.chain)
+
+    def start_over(self) -> None:
+        self.chain.clear()
+
+    def resume(self) -> None:
+        self._stragglers.watch()
+
+    def decided(self, items: list[Item], effects: Effects, changes: list[Change]) -> bool:
+        interval = self._interval
+        noted = bool(changes or interval.firings) or effects.are_stored()
+        inputs = [item for item in items if type(item) is Delivery]
+        interval.workload.decided_bytes += sum(output.size for _, output in effects.caused)
+        if self._vouches(inputs, effects, noted=noted):
+            return False
+        noted = noted or self._is_entry
+        caused, effects.caused = effects.caused, []
+        finished = self.chain.send(
+            inputs,
+            caused,
+            promised=interval.promised,
+            now=self._env.clock.monotonic(),
+            stamp=self._env.stamps.last,
+            noted=noted,
+        )
+        if caused:
+            self._exchange.send([output for _, output in caused])
+            if not noted:
+                self._stragglers.watch()
+        if finished:
+            self._exchange.finish(interval, finished)
+        return noted
+
+    _is_entry = False
+    """A tree vouches for its inputs, or a commit notes them; the chain never waits."""
+
+    def _vouches(self, inputs: list[Delivery[Any]], effects: Effects, *, noted: bool) -> bool:
+        """Whether something other than the chain has sent the productions and vouches for the inputs."""
+        return False
+
+    def join(self, commit: Commit, work: IntervalWork, stamp: int) -> None:
+        """Store what has come of noted inputs and has not arrived."""
+        stragglers = self.chain.stragglers(work.items)
+        self._interval.log.stored(stragglers)
+        commit.stragglers += stragglers
+
+    def take_passed(self) -> int:
+        return self.chain.take_passed()
+
+    def durable(self, work: IntervalWork) -> None:
+        self.chain.stored(work.items)
+
+    def arrived(self, seqs: Iterable[int]) -> list[Delivery[Any]]:
+        return self.chain.arrived(seqs)

@@ -1,0 +1,91 @@
+"""What peers answer about records that were sent to them: ACKs, progress, gaps, refusals.
+
+An answer counts if it comes from the worker that the stream is sent to and that is thought to own the
+receiving interval, about records that were sent to it and are un-ACKed (I18).
+"""
+
+from __future__ import annotations
+
+from millwheel.runtime.environment import Environment
+from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.network.frames import Acknowledge, Gap, NotMine, Progress, TooNew
+from millwheel.runtime.network.ports import Link
+from millwheel.runtime.network.remote import Remote
+from millwheel.runtime.network.remote_intervals import RemoteIntervals
+from millwheel.runtime.network.sender import Sender
+from millwheel.runtime.network.wire_stream import Outgoing, check_runs
+
+
+class Answers:
+    """Takes answers of peers."""
+
+    def __init__(
+        self, env: Environment, exchange: Exchange, sender: Sender, remotes: RemoteIntervals
+    ) -> None:
+        self._env = env
+        self._exchange = exchange
+        self._sender = sender
+        self._remotes = remotes
+        self._logged_too_new: set[str] = set()
+
+    def _stream(
+        self, link: Link, frame: Gap | NotMine | Progress | TooNew
+    ) -> tuple[Remote, Outgoing] | None:
+        """The stream that a peer speaks of, if that is sent to this peer, which is thought to own the
+        interval, and has not begun again since."""
+        remote = self._remotes.remote(frame.interval)
+        if remote is None or remote.owner != link.peer:
+            return None
+        stream = remote.streams.get(frame.log)
+        if stream is None or stream.to != link.peer or stream.begun != frame.epoch:
+            return None
+        return remote, stream
+
+    def acknowledged(self, link: Link, frame: Acknowledge) -> None:
+        """Records that were sent to a peer are durable there, with whatever intervals of the
+        computation it owns."""
+        check_runs(frame.seqs)
+        arrived: list[int] = []
+        for remote in self._remotes.remotes():
+            if remote.owner != link.peer or remote.step.id != frame.receiver:
+                continue
+            stream = remote.streams.get(frame.log)
+            if stream is not None and stream.to == link.peer:
+                arrived += stream.acknowledge(frame.seqs)
+        if arrived:
+            self._exchange.acknowledged(frame.log, frame.receiver, arrived)
+
+    def begin_again(self, link: Link, gap: Gap) -> None:
+        found = self._stream(link, gap)
+        if found is not None and not found[1].halted:
+            remote, _ = found
+            self._sender.begin(remote, gap.log)
+            self._sender.has_work(remote)
+
+    def progress(self, link: Link, answer: Progress) -> None:
+        """Nothing is lost but, perhaps, the word of what is durable."""
+        found = self._stream(link, answer)
+        if found is not None:
+            remote, stream = found
+            durable = stream.progress(answer.epoch, answer.done, takes=answer.takes)
+            if durable:
+                self._exchange.acknowledged(answer.log, remote.step.id, durable)
+            self._sender.has_work(remote)
+
+    def lose_owner(self, link: Link, refusal: NotMine) -> None:
+        """The worker that was thought to own it does not, or not yet: wait for what the store says."""
+        found = self._stream(link, refusal)
+        if found is not None:
+            remote = found[0]
+            remote.owner, remote.refused_by = None, link.peer
+            self._remotes.look_up()
+
+    def halt(self, link: Link, refusal: TooNew) -> None:
+        """The owner's code is older than what it was sent: keep that until another worker has it."""
+        found = self._stream(link, refusal)
+        if found is not None:
+            remote, stream = found
+            stream.halted = True
+            if link.peer not in self._logged_too_new:
+                self._logged_too_new.add(link.peer)
+                self._env.log.info("peer_runs_older_code", peer=link.peer, of=remote.step.name)

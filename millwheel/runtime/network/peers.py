@@ -1,0 +1,67 @@
+"""The links of this worker to the other workers of the pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from millwheel.runtime.environment import Environment
+from millwheel.runtime.modes.tree_roots import owner_bits
+from millwheel.runtime.network.ports import Link, Network
+
+
+class Peers:
+    """A link to each other worker, and since when the link is down."""
+
+    def __init__(self, env: Environment, network: Network) -> None:
+        self._env = env
+        self._network = network
+        self._links: dict[str, Link] = {}
+        """By worker id."""
+        self._of_tokens: dict[int, list[Link]] = {}
+        """The same by what the workers' tokens begin with."""
+        self._down_since: dict[str, float] = {}
+        """Workers whose link is not up, by the monotonic clock."""
+
+    def meet(self, workers: dict[str, str]) -> None:
+        """Have a link to each of these workers (address by id), and to no others."""
+        for worker in [w for w in self._links if w not in workers]:
+            self._links.pop(worker).close()
+            self._down_since.pop(worker, None)
+        for worker, address in workers.items():
+            if worker not in self._links:
+                self._links[worker] = self._network.link(worker, address)
+                self._down_since[worker] = self._env.clock.monotonic()
+        self._of_tokens.clear()
+        for worker, link in self._links.items():
+            self._of_tokens.setdefault(owner_bits(worker), []).append(link)
+
+    def link(self, worker: str | None) -> Link | None:
+        """The link to a worker, up or not; None: there is no such worker."""
+        return self._links.get(worker or "")
+
+    def links(self) -> Iterable[Link]:
+        """All links, up or not."""
+        return self._links.values()
+
+    def of_token(self, owner: int) -> Iterable[Link]:
+        """The links to workers whose tokens begin with `owner`."""
+        return self._of_tokens.get(owner, ())
+
+    def reaches(self, worker: str) -> bool:
+        """Whether records can go to a worker now."""
+        return worker in self._links and worker not in self._down_since
+
+    def unreached(self) -> list[str]:
+        """Workers that were called in vain for as long as a lease: if they live, they and this one
+        cannot share the pipeline."""
+        until = self._env.clock.monotonic() - self._env.settings.lease_seconds
+        return [worker for worker, since in self._down_since.items() if since <= until]
+
+    def came_up(self, link: Link) -> None:
+        """A link is up."""
+        self._down_since.pop(link.peer, None)
+
+    def went_down(self, link: Link) -> None:
+        """A link is down."""
+        if self._links.get(link.peer) is link:
+            self._down_since[link.peer] = self._env.clock.monotonic()

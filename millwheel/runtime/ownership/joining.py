@@ -1,0 +1,71 @@
+"""How a worker joins a pipeline, and leaves it in order."""
+
+from __future__ import annotations
+
+import asyncio
+
+from millwheel.errors import StoreUnavailable, StoreWentBack, UsageError
+from millwheel.runtime.environment import Environment
+from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.ownership.owned_intervals import OwnedIntervals
+from millwheel.runtime.process.lease import Lease
+from millwheel.runtime.process.tasks import end
+
+HAND_OVER_SECONDS = 3.0
+"""How long a worker that stops takes to finish what it has begun."""
+
+
+async def register(env: Environment, lease: Lease, address: str) -> None:
+    """Write this worker and its lease into the store."""
+    asked = env.clock.monotonic()
+    await env.store.register_worker(
+        env.worker, env.settings.lease_seconds, address=address, generation=env.generation
+    )
+    lease.renewed(asked)
+
+
+async def end_dead_workers(env: Environment, pipeline: str, *, take_over: bool) -> None:
+    """End workers of a pipeline that this one has to itself, if they are known to be dead.
+
+    Args:
+        take_over: end live ones as well; they will be fenced.
+
+    Raises:
+        UsageError: a live worker runs the pipeline.
+    """
+    for other in await env.store.other_workers(env.worker):
+        if take_over or other.lease_left <= 0 or env.store.is_dead(other):
+            await env.store.end_worker(other)
+            continue
+        await env.store.stop_worker(env.worker)
+        raise UsageError(
+            f"pipeline {pipeline!r} is being run by process {other.pid} on "
+            f"{other.host.split()[0]!r} (its lease ends in {other.lease_left:.0f} s unless it "
+            "renews it). Stop that one first, or wait for its lease to end"
+        )
+
+
+async def hand_all_over(env: Environment, owned: OwnedIntervals, intervals: list[Interval]) -> None:
+    """Leave all intervals drained to other workers, as far as that goes in `HAND_OVER_SECONDS`.
+
+    Others claim the rest as it is stored, once this worker has given up its lease.
+    """
+    handing = [asyncio.create_task(owned.give_up(interval)) for interval in intervals]
+    late = asyncio.create_task(env.clock.sleep(HAND_OVER_SECONDS))
+    everything = asyncio.gather(*handing, return_exceptions=True)
+    await asyncio.wait((everything, late), return_when=asyncio.FIRST_COMPLETED)
+    late.cancel()
+    if not everything.done():
+        env.log.warning("not_handed_over", intervals=[i.name for i in intervals if i.lane])
+        await end(handing)
+    for outcome in await everything:
+        if isinstance(outcome, Exception):
+            env.log.warning("not_handed_over", error=str(outcome))
+
+
+async def give_up_lease(env: Environment) -> None:
+    """Give up the lease: other workers need not wait for its end."""
+    try:
+        await env.store.stop_worker(env.worker)
+    except (StoreUnavailable, StoreWentBack) as error:
+        env.log.warning("lease_not_given_up", error=str(error))

@@ -1,0 +1,55 @@
+"""The source tasks of one worker: which kind an injector's interval needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from millwheel.graph import Injection
+from millwheel.runtime.environment import Environment
+from millwheel.runtime.interval.buckets import Buckets
+from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.watermark_publisher import WatermarkPublisher
+from millwheel.runtime.source.injector import Injector
+from millwheel.runtime.source.partition_discovery import FIRST_SLOT, PartitionDiscovery
+from millwheel.runtime.source.pausing import PausedInjectors
+from millwheel.runtime.source.source_task import SourceTask
+from millwheel.store.port import Claim
+
+
+class SourceTasks:
+    """Makes the source task of each injector's interval."""
+
+    def __init__(
+        self,
+        env: Environment,
+        exchange: Exchange,
+        buckets: Buckets,
+        publisher: WatermarkPublisher,
+    ) -> None:
+        self._env = env
+        self._exchange = exchange
+        self._buckets = buckets
+        self._publisher = publisher
+        self.paused = PausedInjectors(env, exchange)
+        self.on_partitions: Callable[[list[int]], None] = lambda _: None
+        """Called with the ids of intervals that were made for new partitions."""
+
+    def of(self, interval: Interval, injection: Injection, claim: Claim) -> SourceTask:
+        """The task of an injector's interval."""
+        growing, slot = injection.growing, interval.slots[0]
+        if growing is None:
+            partition = injection.source.partitions()[slot]
+        elif slot < FIRST_SLOT:
+            return PartitionDiscovery(
+                self._env, self.paused, interval, growing, self._publisher, self._appeared
+            )
+        else:
+            (identity,) = [log.source for log in claim.logs if log.source is not None]
+            partition = growing.partition(identity)
+        return Injector(
+            self._env, self.paused, interval, partition, self._buckets, self._exchange.wake
+        )
+
+    def _appeared(self, interval_ids: list[int]) -> None:
+        self.on_partitions(interval_ids)

@@ -1,0 +1,53 @@
+"""Figures of a worker: for people, and for the heartbeat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from millwheel.model import MAX_TIME
+from millwheel.runtime.environment import Environment
+from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.interval.ports import SourcePort
+from millwheel.runtime.network.courier import Courier
+from millwheel.runtime.process.load import Meter
+
+
+class Figures:
+    """What a worker has done, what waits, and what it costs."""
+
+    def __init__(self, env: Environment, exchange: Exchange, courier: Courier | None) -> None:
+        self._env = env
+        self._exchange = exchange
+        self._courier = courier
+        self._meter = Meter(env.clock, env.process)
+
+    def progress(self) -> dict[str, Any]:
+        """Processed records, watermark, backlog, share of the input read."""
+        exchange = self._exchange
+        intervals = exchange.intervals
+        return {
+            "processed": self._env.processed,
+            "read": sum(task.rows for task in exchange.source_tasks),
+            "low_watermark": min((interval.durable for interval in intervals), default=MAX_TIME),
+            "backlog": sum(len(interval.intake) for interval in intervals),
+            "unacked": sum(log.unacked for log, _ in exchange.logs.values()),
+            "share": _least_share(exchange.source_tasks),
+            "wall_timers": sum(i.next_wall_timer() is not None for i in intervals),
+        }
+
+    def load(self) -> dict[str, Any]:
+        """The figures of a heartbeat: `progress`, and what the work has cost since the last one."""
+        unreached = [] if self._courier is None else self._courier.peers.unreached()
+        return {
+            **self.progress(),
+            **self._meter.take(self._exchange.intervals),
+            "unreached": unreached,
+        }
+
+
+def _least_share(tasks: Iterable[SourcePort]) -> float | None:
+    """How much of the input has been read, 0 to 1; None if some of it has no end."""
+    shares = [task.progress() for task in tasks]
+    known = [share for share in shares if share is not None]
+    return None if len(known) < len(shares) else min(known, default=1.0)
