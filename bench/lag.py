@@ -22,6 +22,7 @@ from bench.workload import PAYMENTS, Payment, payments, payments_file
 from millwheel import Computation, Context, Discard, Pipeline, Record, Stream
 from millwheel.model import MIN_TIME, to_micros
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.environment import Options
 from millwheel.sources import Source
 from millwheel.store.port import Commit, StoreLane
 from millwheel.store.postgres import PostgresStore
@@ -141,7 +142,9 @@ async def idle(url: str, samples: int) -> list[float]:
     await (await fresh_store(url, "bench_lag_idle")).close()
     store = await TrackedStore(url, "bench_lag_idle", tracking).open()
     script = Script("payments")
-    engine = Engine(chain("bench_lag_idle", script, timedelta(0)), store, keep_open=True)
+    engine = Engine(
+        chain("bench_lag_idle", script, timedelta(0)), store, options=Options(keep_open=True)
+    )
     await engine.start()
     await engine.run()
     order, found = stages(engine), []
@@ -166,7 +169,9 @@ async def loaded(url: str, directory: Path, records: int) -> tuple[list[list[flo
     await (await fresh_store(url, "bench_lag")).close()
     store = await TrackedStore(url, "bench_lag", tracking).open()
     source = payments_file(directory, records)
-    engine = Engine(chain("bench_lag", source, timedelta(0)), store, keep_open=True)
+    engine = Engine(
+        chain("bench_lag", source, timedelta(0)), store, options=Options(keep_open=True)
+    )
     await engine.start()
     order = stages(engine)
     await engine.run()

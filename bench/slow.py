@@ -27,8 +27,8 @@ from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.sent_log import SentLog
-from millwheel.runtime.network.courier import Courier
 from millwheel.runtime.network.frames import Row
+from millwheel.runtime.network.sender import Sender
 from millwheel.store.postgres import PostgresStore
 from millwheel.testing.script import Script, inject
 
@@ -146,15 +146,15 @@ async def slow_sink(url: str, seconds: float) -> dict[str, float]:
     """
     sink = Sink()
     sent = 0
-    row = Courier._row
+    row = Sender._row
 
-    def counting(courier: Courier, delivery: Delivery[Any]) -> Row:
+    def counting(sender: Sender, delivery: Delivery[Any]) -> Row:
         nonlocal sent
         sent += 1
-        return row(courier, delivery)
+        return row(sender, delivery)
 
     async with two_workers(url, sink) as (_, script, _):
-        Courier._row = counting  # type: ignore[method-assign, assignment]
+        Sender._row = counting  # type: ignore[method-assign, assignment]
         try:
             total = 0
             for length, factor in ((5.0, 1), (seconds, 10), (5.0, 1)):
@@ -170,7 +170,7 @@ async def slow_sink(url: str, seconds: float) -> dict[str, float]:
                     sink.took.clear()
                     await sink.took.wait()
         finally:
-            Courier._row = row  # type: ignore[method-assign]
+            Sender._row = row  # type: ignore[method-assign]
     return {
         "injected": total,
         "sent": sent,

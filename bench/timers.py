@@ -17,6 +17,7 @@ from bench.server import fresh_store
 from bench.workload import PAYMENTS, Payment, payments_file
 from millwheel import Computation, Context, Pipeline, Record, Timer
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.environment import Options
 from millwheel.services import loop
 from millwheel.sources import Source
 from millwheel.store.postgres import PostgresStore
@@ -46,7 +47,9 @@ def pipeline(source: Source) -> Pipeline:
 
 async def _set(url: str, directory: Path, count: int) -> dict[str, float]:
     store = await fresh_store(url, SCHEMA)
-    engine = Engine(pipeline(payments_file(directory, count)), store, keep_open=True)
+    engine = Engine(
+        pipeline(payments_file(directory, count)), store, options=Options(keep_open=True)
+    )
     await engine.start()
     warm = 0.0
     running = asyncio.create_task(engine.run())
@@ -69,7 +72,9 @@ async def _take_over(url: str, directory: Path, count: int) -> dict[str, float]:
     with path.open("ab") as file:
         file.write(msgspec.json.encode(last) + b"\n")
     store = await PostgresStore(url, SCHEMA).open()
-    engine = Engine(pipeline(payments_file(directory, count)), store, keep_open=True)
+    engine = Engine(
+        pipeline(payments_file(directory, count)), store, options=Options(keep_open=True)
+    )
     start = time.perf_counter()
     await engine.start()
     started = time.perf_counter()

@@ -17,6 +17,7 @@ from millwheel import JsonLines
 from millwheel.codec import encode_key
 from millwheel.model import to_micros
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.environment import Options
 from millwheel.store.postgres import PostgresStore
 
 YEAR = 365 * 86_400 * 1_000_000
@@ -31,7 +32,7 @@ ORDER BY slot, key, number::text COLLATE "C"
 async def lay_out(url: str, path: Path) -> int:
     """The tables; gives the number of the computation that sets timers."""
     store = await fresh_store(url, SCHEMA)
-    engine = Engine(pipeline(JsonLines(path)), store, keep_open=True)
+    engine = Engine(pipeline(JsonLines(path)), store, options=Options(keep_open=True))
     await engine.start()
     await engine.run()
     await engine.stop()

@@ -28,11 +28,12 @@ from millwheel.runtime.engine import Engine
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.routing import Step
 from millwheel.runtime.interval.sent_log import SentLog
-from millwheel.runtime.network.courier import FRAME_BYTES, Courier, Remote
 from millwheel.runtime.network.frames import Acknowledge, Deliver, Frame, Gap
 from millwheel.runtime.network.handshake import Identity, Secret
 from millwheel.runtime.network.links import Links
 from millwheel.runtime.network.ports import Limits, Link, Network
+from millwheel.runtime.network.remote import Remote
+from millwheel.runtime.network.sender import FRAME_BYTES
 from millwheel.services.observed import EngineObserved
 from millwheel.services.tcp import Tcp
 from millwheel.settings import MEBIBYTE
@@ -281,14 +282,15 @@ class Narrow:
 async def test_while_a_link_is_full_all_who_send_over_it_take_turns() -> None:
     pipeline, _ = weighing([], LARGE)
     engine = Engine(pipeline, MemoryStore("weighing"), network=lambda worker: cast(Network, None))
-    courier = Courier(engine, cast(Network, None))
+    courier = engine.courier
+    assert courier is not None
     link = Narrow()
     courier.peers._links["they"] = link
     step = Step(3, 0, pipeline.graph().nodes[-1], {})
     owner = cast(Interval, SimpleNamespace(sequencer=1))
     for log in (1, 2):
         engine.exchange.logs[log] = SentLog(log, Holds()), owner
-    remotes = [Remote(courier, step, id_, (0, SLOTS)) for id_ in (10, 11)]
+    remotes = [Remote(courier.sender, step, id_, (0, SLOTS)) for id_ in (10, 11)]
     for remote in remotes:
         remote.owner = "they"
         for log, seq in itertools.product((1, 2), range(3)):

@@ -27,7 +27,7 @@ from millwheel.errors import InputError, PeerError, UserCodeError
 from millwheel.model import MAX_TIME, MIN_TIME, SLOTS
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.network.courier import QUESTIONS_KEPT, Courier
+from millwheel.runtime.network.courier import Courier
 from millwheel.runtime.network.frames import (
     FRAME_INTERVALS,
     FRAME_RECORDS,
@@ -49,6 +49,7 @@ from millwheel.runtime.network.frames import (
 from millwheel.runtime.network.handshake import Identity
 from millwheel.runtime.network.links import Links
 from millwheel.runtime.network.ports import Link
+from millwheel.runtime.network.receiver import QUESTIONS_KEPT
 from millwheel.runtime.network.trust import KEPT_REPORTS, Trust, Word
 from millwheel.runtime.network.wire_stream import (
     FIRST_PATIENCE_SECONDS,

@@ -258,8 +258,8 @@ async def test_an_ack_between_a_claim_and_the_resend_counts_for_nothing() -> Non
         fail_once(world, number, StoreUnavailable("away"))
         engine = await world.run()
         assert world.tallied() == tally_of(values)
-        assert [log.unacked for i in engine.intervals for log in i.exchange.logs] == [0] * len(
-            engine.logs
+        assert [log.unacked for i in engine.intervals for log in i.logs] == [0] * len(
+            engine.exchange.logs
         )
         assert [len(i.holds) for i in engine.intervals] == [0] * len(engine.intervals)
 

@@ -15,6 +15,7 @@ from millwheel.context import STRAGGLERS
 from millwheel.errors import StoreError, StoreUnavailable
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.lane.committer import Committing
 from millwheel.runtime.process.tasks import end
 from millwheel.services.operating import Operator
 from millwheel.store.port import (
@@ -758,7 +759,11 @@ async def test_an_injector_joins_a_lane_that_starts_over(call: str) -> None:
     gate = Gate()
 
     async def start_over_late(name: str) -> None:
-        if name == call and first.lane.committer.recovery.under_way and not gate.reached:
+        if (
+            name == call
+            and first.lane.committer.state is Committing.RECOVERING
+            and not gate.reached
+        ):
             await gate.wait()
 
     def fail_once(commit: Commit) -> None:

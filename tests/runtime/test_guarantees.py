@@ -11,10 +11,12 @@ import pytest
 from millwheel import Computation, Context, Pipeline, Record, Stream
 from millwheel.graph import DeliveryMode, Productions
 from millwheel.model import Delivery
-from millwheel.runtime.engine import Engine
+from millwheel.runtime.interval.buckets import Buckets
 from millwheel.runtime.lane import commit_builder as commits
-from millwheel.runtime.lane.lane import Lane
+from millwheel.runtime.lane.commit_builder import build_commit
 from millwheel.runtime.lane.open_commit import OpenCommit
+from millwheel.runtime.lane.sorting import Sorter
+from millwheel.runtime.process.stamps import Stamps
 from millwheel.store.port import Commit
 from millwheel.testing import (
     advance,
@@ -143,24 +145,24 @@ async def test_each_cell_promises_no_more_than_it_says(name: str, check: Check) 
 def forget_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records are not noted as seen."""
 
-    def unseen(engine: Engine, bundle: OpenCommit) -> Commit:
-        commit = commits.put_together(engine, bundle)
+    def unseen(stamps: Stamps, buckets: Buckets, open_commit: OpenCommit) -> Commit:
+        commit = build_commit(stamps, buckets, open_commit)
         commit.seen.clear()
         return commit
 
-    monkeypatch.setattr("millwheel.runtime.lane.put_together", unseen)
+    monkeypatch.setattr("millwheel.runtime.lane.committer.build_commit", unseen)
 
 
 def acknowledge_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record is acknowledged when it was received, and not when what it did is durable."""
-    deduplicate = Lane._deduplicate
+    deduplicate = Sorter._deduplicate
 
-    async def early(self: Lane, interval: Any, deliveries: Any) -> Any:
-        fresh = await deduplicate(self, interval, deliveries)
-        self._engine.acknowledge(item for item in fresh if isinstance(item, Delivery))
+    async def early(self: Sorter, interval: Any, deliveries: Any, on_wait: Any) -> Any:
+        fresh = await deduplicate(self, interval, deliveries, on_wait)
+        self._exchange.acknowledge(item for item in fresh if isinstance(item, Delivery))
         return fresh
 
-    monkeypatch.setattr(Lane, "_deduplicate", early)
+    monkeypatch.setattr(Sorter, "_deduplicate", early)
 
 
 def send_twice(monkeypatch: pytest.MonkeyPatch) -> None:

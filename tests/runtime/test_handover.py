@@ -20,6 +20,7 @@ from millwheel.runtime.engine import Engine
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.routing import Step
 from millwheel.runtime.interval.sent_log import SentLog
+from millwheel.runtime.lane.committer import Committing
 from millwheel.runtime.network.frames import Report, decode
 from millwheel.runtime.network.remote import Remote
 from millwheel.runtime.process.tasks import end
@@ -229,7 +230,7 @@ async def test_what_is_looked_up_ends_before_anybody_starts_over() -> None:
     try:
         await cluster.go(lambda: asking)
         lane = engine.lane
-        assert lane.sorting
+        assert lane.runner.sorting is not None
         ours = {interval.id for interval in lane.intervals}
         lane.touch(lane.intervals[0], urgent=True)
         await cluster.go(
@@ -405,8 +406,8 @@ async def test_what_was_not_sent_yet_is_sent_to_who_refused_what_was() -> None:
 
     cluster.on_try = fail_once
     tally.touch(urgent=True)
-    await cluster.go(lambda: first.lane.committer.recovery.under_way)
-    await cluster.go(lambda: not first.lane.committer.recovery.under_way)
+    await cluster.go(lambda: first.lane.committer.state is Committing.RECOVERING)
+    await cluster.go(lambda: first.lane.committer.state is not Committing.RECOVERING)
     await cluster.pass_time(look(first))
     gate.open()
     await cluster.go(moving.done)
@@ -456,7 +457,7 @@ async def test_who_starts_over_leaves_alone_what_is_being_released(done: bool) -
     change = asyncio.ensure_future(engine.owned.change(give_up(engine, interval)))
     await cluster.go(lambda: answer.reached, turns=500)
     connection.open()
-    await cluster.go(lambda: not lane.committer.recovery.under_way, turns=500)
+    await cluster.go(lambda: lane.committer.state is not Committing.RECOVERING, turns=500)
     answer.open()
     await cluster.go(change.done)
     await change

@@ -10,6 +10,7 @@ import pytest
 
 from millwheel.errors import Fenced, StoreUnavailable
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.interval.folds import fold
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.process.lease import MARGIN
 from millwheel.runtime.process.tasks import end
@@ -262,17 +263,17 @@ async def test_a_fold_that_ends_after_its_lane_started_over_changes_nothing_here
     engine = await world.start()
     await world.until(engine.done.is_set)
     interval = world.interval("tally")
-    gate, fold = Gate(), world.store.fold
+    gate, in_store = Gate(), world.store.fold
 
     async def answer_late(interval_id: int, sequencer: int, after: int, through: int) -> bool:
-        folded = await fold(interval_id, sequencer, after, through)
+        folded = await in_store(interval_id, sequencer, after, through)
         await gate.wait()
         return folded
 
     world.store.fold = answer_late  # type: ignore[method-assign]
     folding = asyncio.ensure_future(fold(engine.store, interval))
     await world.until(lambda: gate.reached)
-    await engine.owned.restore([interval])
+    await engine.owned.restoring.restore([interval])
     assert interval.changed_since_fold == 0
     assert interval.folded == interval.durable_n
     for number in range(5, 8):

@@ -132,13 +132,13 @@ async def test_a_file_is_read_that_is_renamed_before_its_partition_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As writers do that write under another name; a partition is opened up to a second later."""
-    real = Engine.partitions_appeared
+    real = Engine._partitions_appeared
 
     def appeared(engine: Engine, interval_ids: list[int]) -> None:
         (tmp_path / "a.part").rename(tmp_path / "a.jsonl")
         real(engine, interval_ids)
 
-    monkeypatch.setattr(Engine, "partitions_appeared", appeared)
+    monkeypatch.setattr(Engine, "_partitions_appeared", appeared)
     world = world_of(JsonLines(f"{tmp_path}/", follow=True, poll=0.01))
     append(tmp_path / "a.part", lines([0, 1]))
     await world.start()

@@ -242,34 +242,42 @@ def test_a_process_knows_its_memory(monkeypatch: pytest.MonkeyPatch, why: int) -
 # -- how long a chunk runs ------------------------------------------------------------------
 
 
+def ran(work: Workload, records: int, seconds: float, bytes_: int) -> None:
+    """A chunk has run."""
+    work.chunk_begins()
+    work.run_seconds += seconds
+    work.decided_bytes += bytes_
+    work.chunk_ran(records)
+
+
 def test_a_chunk_is_as_long_as_the_last_one_would_have_taken_ten_milliseconds() -> None:
     work = Workload((0, 1))
     assert work.chunk(1000, MUCH) == FIRST_CHUNK, "nothing has run yet"
     assert work.chunk(3, MUCH) == 3
-    work.chunk_ran(FIRST_CHUNK, 0.0, 0)
+    ran(work, FIRST_CHUNK, 0.0, 0)
     assert work.chunk(1000, MUCH) == 1000
-    work.chunk_ran(1000, CHUNK_SECONDS, 0)
+    ran(work, 1000, CHUNK_SECONDS, 0)
     assert work.chunk(1000, MUCH) == 1000
-    work.chunk_ran(1000, 100 * CHUNK_SECONDS, 0)
+    ran(work, 1000, 100 * CHUNK_SECONDS, 0)
     assert work.chunk(1000, MUCH) == 10
     assert work.chunk(3, MUCH) == 3
     work.forget(1.0)
     assert work.chunk(1000, MUCH) == 10, "a heartbeat does not make code faster"
-    work.chunk_ran(10, 1000 * CHUNK_SECONDS, 0)
+    ran(work, 10, 1000 * CHUNK_SECONDS, 0)
     assert work.chunk(1000, MUCH) == 1, "it always goes on"
-    work.chunk_ran(1, -1.0, 0)
+    ran(work, 1, -1.0, 0)
     assert work.chunk(1000, MUCH) == 1, "of a chunk that a heartbeat met nothing is known"
-    work.chunk_ran(1, CHUNK_SECONDS / 1000, 0)
+    ran(work, 1, CHUNK_SECONDS / 1000, 0)
     assert work.chunk(1000, MUCH) == 1000
 
 
 def test_a_chunk_has_no_more_effects_than_fit_into_a_commit() -> None:
     work = Workload((0, 1))
-    work.chunk_ran(FIRST_CHUNK, 0.0, FIRST_CHUNK * 50)
+    ran(work, FIRST_CHUNK, 0.0, FIRST_CHUNK * 50)
     assert work.chunk(1000, 50_000) == 1000
     assert work.chunk(1000, 49_999) == 999
     assert work.chunk(1000, 10) == 1, "it always goes on"
-    work.chunk_ran(10, CHUNK_SECONDS, 5000)
+    ran(work, 10, CHUNK_SECONDS, 5000)
     assert (work.chunk(1000, 2500), work.chunk(1000, MUCH)) == (5, 10)
 
 

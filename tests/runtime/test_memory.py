@@ -18,7 +18,7 @@ from millwheel.errors import CommitUnknown
 from millwheel.runtime.interval.folds import fold
 from millwheel.runtime.interval.key_state import StateCache
 from millwheel.runtime.interval.map_entries import CELL_BYTES, Entries
-from millwheel.runtime.lane.lane import AHEAD_SHARE
+from millwheel.runtime.lane.sorting import AHEAD_SHARE
 from millwheel.state import StateLayout
 from millwheel.store.port import Commit
 from millwheel.testing import inject

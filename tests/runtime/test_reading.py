@@ -39,7 +39,7 @@ from millwheel.errors import (
     UsageError,
     UserCodeError,
 )
-from millwheel.model import SLOTS
+from millwheel.model import SLOTS, Delivery
 from millwheel.placement import IntervalLoad, split_at
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
@@ -259,6 +259,9 @@ class Place:
         self.id, self.slots, self.is_here = id_, slots, is_here
         self.intake: Any = None
         self.queued = 0
+
+    def insert(self, deliveries: list[Delivery[Any]], /) -> None:
+        raise NotImplementedError
 
 
 def step_of(*places: Place) -> Step:

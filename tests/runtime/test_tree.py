@@ -21,6 +21,7 @@ from millwheel.errors import CommitUnknown, GraphError, StoreUnavailable
 from millwheel.model import SLOTS, Delivery
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.modes.tree import Tree
 from millwheel.runtime.modes.tree_roots import Entry, Roots, edge_of, owner_bits, owner_of
 from millwheel.runtime.network.frames import Loose, RootReport, decode
 from millwheel.runtime.process.tasks import end
@@ -95,7 +96,7 @@ def replays(world: World) -> int:
     """Replays of the newest engine, stored or not."""
     engine = world.engines[-1]
     return sum(
-        i.counters.get("replays", 0) + (entry_of(i).replayed if entry_of(i) else 0)
+        i.counters.get("replays", 0) + (i.mode.entry.replayed if isinstance(i.mode, Tree) else 0)
         for i in engine.intervals
     )
 
@@ -108,7 +109,7 @@ def delivery(number: int) -> Delivery[None]:
 
 
 def entry(patience: float = 1.0) -> Entry:
-    return Entry(None, patience, [])  # type: ignore[arg-type]
+    return Entry(None, patience, [], lambda causes: None)  # type: ignore[arg-type]
 
 
 @given(data=st.data())
@@ -1179,7 +1180,7 @@ async def test_who_waits_to_see_buckets_has_his_records_in_hand() -> None:
         patch.setattr(engine.buckets, "knows_offset", lambda *place: False)
         patch.setattr(engine.buckets, "load", gate.wait)
         await cluster.go(lambda: gate.reached)
-        assert any(d.log < 0 for d in engine.lane.sorting)  # type: ignore[union-attr]
+        assert any(d.log < 0 for i in engine.intervals for d in i.sorting)  # type: ignore[union-attr]
         end = cluster.clock.monotonic() + 30
         await cluster.go(lambda: cluster.clock.monotonic() > end, tick=0.05)
         assert replays(cluster) == 0

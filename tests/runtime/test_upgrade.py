@@ -21,6 +21,7 @@ from millwheel import Computation, Context, Pipeline, Record, Stream, Table
 from millwheel.errors import DeployRefused, Fenced, MigrationFailed, UsageError
 from millwheel.model import MAX_TIME, SLOTS, Delivery, record_id
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.environment import Environment
 from millwheel.runtime.network.frames import Frame, Gap
 from millwheel.runtime.network.handshake import Identity
 from millwheel.runtime.network.links import Links
@@ -217,7 +218,7 @@ class Rolling(Cluster):
     """A cluster whose workers each run code of their own."""
 
     async def start_worker(
-        self, pipeline: Pipeline, decide: Callable[[Engine], Decide] = Balancer
+        self, pipeline: Pipeline, decide: Callable[[Environment], Decide] = Balancer
     ) -> Engine:
         """One more worker, with this code; `decide` makes what decides if it leads."""
         number = len(self.engines)
@@ -242,7 +243,7 @@ class Rolling(Cluster):
         self.engines.append(engine)
         await engine.start()
         self.alive.append(engine)
-        engine.attend(lambda it: it.claiming(decide(it)), "placing")
+        engine.attend(lambda it: it.claiming(decide(it.env)), "placing")
         engine.attend(Engine.lease_guard, "lease guard")
         return engine
 
@@ -379,8 +380,8 @@ class Hushed:
 
     hushed = False
 
-    def __init__(self, engine: Engine) -> None:
-        self._balancer = Balancer(engine.env)
+    def __init__(self, env: Environment) -> None:
+        self._balancer = Balancer(env)
 
     def __call__(self, placement: Placement) -> list[PlacementChange]:
         return [] if Hushed.hushed else self._balancer(placement)

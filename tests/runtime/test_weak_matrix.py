@@ -126,7 +126,6 @@ def prepare(cluster: Cluster, engine: Engine, place: str, event: str, when: str,
     death = Death(cluster, engine, nth)
     courier = engine.courier
     assert courier is not None
-    lane = engine.lane
     intervals = [i for i in engine.intervals if i.step.name == place]
     ids, step = {i.id for i in intervals}, intervals[0].step.id
     match event:
@@ -138,9 +137,10 @@ def prepare(cluster: Cluster, engine: Engine, place: str, event: str, when: str,
                 lambda link, frame: isinstance(frame, Deliver),
             )
         case "send":
-            lane._send_weakly = dying(  # type: ignore[method-assign]
-                death, when, lane._send_weakly, lambda *args: True
-            )
+            for mode in (interval.mode for interval in intervals):
+                mode.decided = dying(  # type: ignore[method-assign]
+                    death, when, mode.decided, lambda *args: True
+                )
         case "downstream ACK":
             engine.exchange.acknowledged = dying(  # type: ignore[method-assign]
                 death,

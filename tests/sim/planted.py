@@ -16,18 +16,19 @@ from unittest import mock
 
 from millwheel.errors import Fenced, StoreUnavailable, StoreWentBack
 from millwheel.model import MIN_TIME, Delivery, record_id
-from millwheel.runtime.engine import Engine
 from millwheel.runtime.interval.dedup import Dedup
+from millwheel.runtime.interval.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.sent_log import SentLog
 from millwheel.runtime.lane import commit_builder as commits
-from millwheel.runtime.lane import lane
+from millwheel.runtime.lane.committer import Committer
 from millwheel.runtime.lane.open_commit import OpenCommit
 from millwheel.runtime.lane.recovery import Recovery
 from millwheel.runtime.network import wire_stream as delivery
 from millwheel.runtime.network.handshake import Handshake
 from millwheel.runtime.network.links import Links
-from millwheel.runtime.ownership import owned_intervals as holdings
+from millwheel.runtime.ownership import restoring
+from millwheel.runtime.ownership.restoring import Restoring
 from millwheel.runtime.source.injector import Injector
 from millwheel.store.memory import lane as memory_lane
 from millwheel.store.memory.placement import MemoryPlacement
@@ -82,14 +83,13 @@ def _scan_before_claim() -> list[Patch]:
 
 def _ack_before_commit() -> list[Patch]:
     """Senders are told before the commit is durable (I1)."""
-    put_together = commits.put_together
+    commit = Committer._commit
 
-    def and_tell(engine: Any, bundle: OpenCommit) -> Commit:
-        commit = put_together(engine, bundle)
-        engine.acknowledge([item for _, item in bundle.items() if isinstance(item, Delivery)])
-        return commit
+    async def too_late(self: Committer, made: OpenCommit) -> None:
+        self._exchange.acknowledge([i for _, i in made.items() if isinstance(i, Delivery)])
+        await commit(self, made)
 
-    return [(lane, "put_together", and_tell)]
+    return [(Committer, "_commit", too_late)]
 
 
 def _timer_fired_twice() -> list[Patch]:
@@ -143,7 +143,7 @@ def _later_over_failed() -> list[Patch]:
 
 def _resend_with_a_new_id() -> list[Patch]:
     """What a successor sends again has another id (I2)."""
-    return [(holdings, "record_id", lambda log, seq: record_id(log, seq + (1 << 20)))]
+    return [(restoring, "record_id", lambda log, seq: record_id(log, seq + (1 << 20)))]
 
 
 def _credit_leak() -> list[Patch]:
@@ -243,32 +243,32 @@ def _gap_ignored() -> list[Patch]:
 
 def _no_wake_for_what_is_sent_again() -> list[Patch]:
     """What a claim sends again is put to its readers, and the lane is not woken (I8)."""
-    send_again = holdings.OwnedIntervals._send_again
+    send_again = Restoring._send_again
 
-    async def quietly(self: holdings.OwnedIntervals, interval: Interval, log: SentLog) -> None:
-        engine = self._engine
+    async def quietly(self: Restoring, interval: Interval, log: SentLog) -> None:
+        exchange = self._exchange
 
         def put(deliveries: Iterable[Delivery[Any]]) -> None:
             for each in deliveries:
-                engine.steps[each.receiver].interval_of(each.slot).intake.append(each)
+                exchange.steps[each.receiver].interval_of(each.slot).intake.append(each)
 
         without: Any = SimpleNamespace(
-            store=engine.store, steps=engine.steps, graph=engine.graph, send=put
+            _env=self._env, _exchange=SimpleNamespace(steps=exchange.steps, send=put)
         )
-        await send_again(SimpleNamespace(_engine=without), interval, log)  # type: ignore[arg-type]
+        await send_again(without, interval, log)
 
-    return [(holdings.OwnedIntervals, "_send_again", quietly)]
+    return [(Restoring, "_send_again", quietly)]
 
 
 def _no_credit_for_who_waits() -> list[Patch]:
     """An injector whose rows are acknowledged by another worker is not told to read on (I8)."""
-    heard = Engine.exchange.acknowledged
+    heard = Exchange.acknowledged
 
-    def acknowledged(self: Engine, log: int, receiver: int, seqs: list[int]) -> None:
+    def acknowledged(self: Exchange, log: int, receiver: int, seqs: list[int]) -> None:
         with mock.patch.object(Injector, "acknowledged", return_value=None):
             heard(self, log, receiver, seqs)
 
-    return [(Engine, "acknowledged", acknowledged)]
+    return [(Exchange, "acknowledged", acknowledged)]
 
 
 def _lost_commits_go_unnoticed() -> list[Patch]:

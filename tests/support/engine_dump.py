@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.lane.committer import Committing
 
 
 def told(engine: Engine) -> str:
@@ -10,10 +11,10 @@ def told(engine: Engine) -> str:
     lines = [f"worker {engine.worker[:8]} lease {engine.lease.left:.1f}"]
     lines += [
         f"  lane: {[i.name for i in lane.intervals]} recovering "
-        f"{lane.committer.recovery.under_way} committing {lane.committer.is_committing} open "
+        f"{lane.committer.state is Committing.RECOVERING} committing {lane.committer.is_committing} open "
         f"{[i.name for i in lane.commits.open.works]} hands {len(lane.tasks)} running "
-        f"{lane.runner._task is not None and not lane._runner.done()} woken {lane.wake.is_set()} "
-        f"sorting {len(lane.sorting)}"
+        f"{lane.runner._task is not None and not lane.runner._task.done()} woken {lane.wake.is_set()} "
+        f"runner {lane.runner.state.value}"
         for lane in (engine.lane,)
     ]
     for i in engine.intervals:

@@ -23,7 +23,6 @@ import msgspec
 from millwheel.addresses import CELL_MARK
 from millwheel.codec import decode_key
 from millwheel.context import BLOOM_MAYBES, DUPLICATES_DROPPED, WEAK_CHANGED, TimerIdentity
-from millwheel.errors import InvariantBroken
 from millwheel.model import MAX_TIME, MIN_TIME, Delivery, Firing, Key, Timer
 from millwheel.runtime.interval.broadcast_tables import BroadcastTables
 from millwheel.runtime.interval.dedup import Dedup
@@ -35,6 +34,7 @@ from millwheel.runtime.interval.routing import Step
 from millwheel.runtime.interval.sent_log import SentLog
 from millwheel.runtime.interval.work import IntervalWork, Item
 from millwheel.runtime.process.load import Workload
+from millwheel.runtime.process.state_table import next_state
 from millwheel.settings import Settings
 from millwheel.store.port import Claim, TimerChange, TimerPlace
 from millwheel.timers.holds import Holds
@@ -270,10 +270,7 @@ class Interval:
         Raises:
             InvariantBroken: the event is illegal in this state.
         """
-        allowed = TRANSITIONS[self.ownership]
-        if event not in allowed:
-            raise InvariantBroken(f"{self.name}: {event!r} while {self.ownership.value}")
-        self.ownership = allowed[event]
+        self.ownership = next_state(TRANSITIONS, self.ownership, event, self.name)
 
     # -- timers -------------------------------------------------------------------
 

@@ -2,7 +2,9 @@
 
 ::
 
-COMMITTER_DIAGRAM
+    IDLE ──wanted──▶ JOINING ──built──▶ COMMITTING ──failed──▶ RECOVERING
+      ▲                 │ ▲                 │                      │
+      └──nothing left───┘ └─────durable─────┴──────recovered───────┘
 
 It takes whatever the open commit holds, commits it, and only then acknowledges the senders and sends the
 productions (I1). When a commit fails, everything later in the lane is dropped with it; there is one
@@ -17,7 +19,7 @@ from contextlib import suppress
 from operator import attrgetter
 from typing import Any
 
-from millwheel.errors import Fenced, InvariantBroken, StatementError, StoreError
+from millwheel.errors import Fenced, StatementError, StoreError
 from millwheel.model import Delivery
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.buckets import Buckets
@@ -31,6 +33,7 @@ from millwheel.runtime.lane.lane_intervals import LaneIntervals
 from millwheel.runtime.lane.open_commit import OpenCommit, OpenCommits
 from millwheel.runtime.lane.recovery import PASSING, Recovery
 from millwheel.runtime.lane.runner import Runner, Running
+from millwheel.runtime.process.state_table import next_state
 from millwheel.store.port import Commit, StoreLane
 
 JOINING_RECORDS = 1000
@@ -95,10 +98,7 @@ class Committer:
         Raises:
             InvariantBroken: the event is illegal in this state.
         """
-        allowed = TRANSITIONS[self.state]
-        if event not in allowed:
-            raise InvariantBroken(f"committer: {event!r} while {self.state.value}")
-        self.state = allowed[event]
+        self.state = next_state(TRANSITIONS, self.state, event, "committer")
 
     # -- the connection -----------------------------------------------------------------
 

@@ -2,7 +2,11 @@
 
 ::
 
-RUNNER_DIAGRAM
+    STOPPED ──start──▶ LOOKING ──took──▶ SORTING ──sorted──▶ RUNNING
+       ▲                │  ▲ ▲              │                   │
+       │      found none│  │ └─all were seen┴───────ran─────────┘
+       │                ▼  │
+     stop              IDLE┘ woken                  (stop: from every state)
 
 What user code decides goes into the open commit (`millwheel.runtime.lane.committer`). While a commit
 is on the wire the runner continues, so commits are small when there is little to do and large under
@@ -15,7 +19,6 @@ import asyncio
 import enum
 from collections.abc import Sequence
 
-from millwheel.errors import InvariantBroken
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
@@ -24,6 +27,7 @@ from millwheel.runtime.lane.lane_intervals import LaneIntervals
 from millwheel.runtime.lane.open_commit import OpenCommits
 from millwheel.runtime.lane.sorting import Sorter
 from millwheel.runtime.lane.worker_tasks import WorkerTasks
+from millwheel.runtime.process.state_table import next_state
 from millwheel.runtime.process.tasks import end
 
 FAIR_TURN = 8
@@ -100,10 +104,7 @@ class Runner:
         Raises:
             InvariantBroken: the event is illegal in this state.
         """
-        allowed = TRANSITIONS[self.state]
-        if event not in allowed:
-            raise InvariantBroken(f"runner: {event!r} while {self.state.value}")
-        self.state = allowed[event]
+        self.state = next_state(TRANSITIONS, self.state, event, "runner")
 
     # -- life ---------------------------------------------------------------------
 

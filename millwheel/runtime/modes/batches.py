@@ -38,7 +38,6 @@ from typing import Any
 import msgspec
 
 from millwheel.bundles import Bundles
-from millwheel.errors import InvariantBroken
 from millwheel.model import (
     NAME_BYTES,
     Delivery,
@@ -48,6 +47,7 @@ from millwheel.model import (
     name_of,
 )
 from millwheel.runtime.interval.dedup import another_value
+from millwheel.runtime.process.state_table import next_state
 
 
 class Phase(enum.Enum):
@@ -164,10 +164,7 @@ class Batches:
         Raises:
             InvariantBroken: the event is illegal in this phase.
         """
-        allowed = TRANSITIONS[self.phase]
-        if event not in allowed:
-            raise InvariantBroken(f"bundle {self.number}: {event!r} while {self.phase.value}")
-        self.phase = allowed[event]
+        self.phase = next_state(TRANSITIONS, self.phase, event, f"bundle {self.number}")
         self._stored_by = None
 
     # -- records ------------------------------------------------------------------

@@ -1,0 +1,23 @@
+"""Protocols as tables: `{state: {event: next state}}` (docs/protocols.md shows all of them)."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import TypeVar
+
+from millwheel.errors import InvariantBroken
+
+S = TypeVar("S", bound=enum.Enum)
+
+
+def next_state(table: Mapping[S, Mapping[str, S]], state: S, event: str, whose: str) -> S:
+    """The state after an event.
+
+    Raises:
+        InvariantBroken: the event is illegal in this state.
+    """
+    found = table[state].get(event)
+    if found is None:
+        raise InvariantBroken(f"{whose}: {event!r} while {state.value}")
+    return found
