@@ -136,7 +136,7 @@ def _opening(found: Sum) -> str:
         f"{sum(result.commits for result in found.results):,} commits observed, "
         f"{sum(result.looks for result in found.results):,} snapshots checked during the faults. "
         f"Workers lost the answer to {sum(result.unknown_commits for result in found.results):,} commits. "
-        + ("**No anomaly was found.**" if not found.bad else "**Anomalies were found: see below.**")
+        + ("**All runs passed.**" if not found.bad else "**Some runs failed: see below.**")
     )
 
 
