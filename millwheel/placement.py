@@ -2,7 +2,7 @@
 
 `plan` looks at the workers that are alive and at all intervals, and says what should change. It
 waits for nothing, asks nobody and knows no clock: whoever holds the balancer's lock reads the
-figures, calls it, and writes the wishes (docs/decisions/0022-who-owns-what.md).
+figures, calls it, and writes the wishes (docs/decisions/0022-interval-ownership.md).
 
 An interval's **home** is the worker that is to own it: the one it is wanted by, if that lives,
 else its owner, if that lives. An interval without a home is an *orphan*.

@@ -8,7 +8,7 @@ A probe must get its answer while other clients do what they like. Three rules s
   that waits for its client is closed for it.
 * Without a file descriptor for a new connection the server closes an old one, and tries again.
 
-Why no ready-made server: `docs/decisions/0043-probes-by-a-kept-library.md`.
+Why no ready-made server: `docs/decisions/0043-http-probes-with-h11.md`.
 """
 
 from __future__ import annotations

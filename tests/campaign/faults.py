@@ -148,7 +148,7 @@ async def put_down(hand: Hand) -> None:
 @fault("kill", counts_as="kill")
 @on_one
 async def kill(scene: Scene, hand: Hand) -> Outcome:
-    """SIGKILL to a worker that owns intervals, while rows come in; another one starts within a second."""
+    """SIGKILL to a worker that owns intervals, while rows arrive; another one starts within a second."""
     owned = scene.owned(hand)
     busy = scene.pulse.is_busy(owned)
     await put_down(hand)
@@ -158,7 +158,7 @@ async def kill(scene: Scene, hand: Hand) -> Outcome:
 
 @fault("kill all", counts_as="kill")
 async def kill_all(scene: Scene) -> Outcome:
-    """SIGKILL to all workers at once, while rows come in; all of them are replaced."""
+    """SIGKILL to all workers at once, while rows arrive; all of them are replaced."""
     hands = [hand for hand in scene.crew.alive if not hand.busy]
     killed = sum(scene.pulse.is_busy(scene.owned(hand)) for hand in hands)
     for hand in hands:
@@ -197,7 +197,7 @@ def _at(point: str) -> Strike:
     async def strike(scene: Scene, hand: Hand) -> Outcome:
         return await killed_at(scene, hand, point)
 
-    strike.__doc__ = f"SIGKILL to a worker by itself: {point}."
+    strike.__doc__ = f"A worker kills itself with SIGKILL: {point}."
     return on_one(strike)
 
 
@@ -243,7 +243,7 @@ def _taking(point: str) -> Strike:
     async def strike(scene: Scene) -> Outcome:
         return await _in_takeover(scene, point)
 
-    strike.__doc__ = f"SIGKILL to a worker, and to who takes its intervals: {point}."
+    strike.__doc__ = f"SIGKILL to a worker and to the one that takes over its intervals: {point}."
     return strike
 
 
@@ -278,7 +278,7 @@ def refused(hand: Hand, since: float) -> int:
 @fault("freeze", counts_as="zombie")
 @on_one
 async def freeze(scene: Scene, hand: Hand) -> Outcome:
-    """SIGSTOP for longer than the lease, then SIGCONT: its clock has gone on, so that it may notice by itself."""
+    """SIGSTOP for longer than the lease, then SIGCONT: the worker's clock has continued, so it may notice by itself."""
     seconds = scene.crew.work.lease_seconds * scene.draw.uniform(1.3, 2.2)
     return await _stopped(scene, hand, seconds, clock_too=False)
 
@@ -286,7 +286,7 @@ async def freeze(scene: Scene, hand: Hand) -> Outcome:
 @fault("suspend", counts_as="zombie")
 @on_one
 async def suspend(scene: Scene, hand: Hand) -> Outcome:
-    """The same, and its monotonic clock has stood still, as a suspended machine's does: only the fence stops it."""
+    """Like `freeze`, and the worker's monotonic clock has stood still, as on a suspended machine: only the fence stops it."""
     seconds = scene.crew.work.lease_seconds * scene.draw.uniform(1.3, 2.2)
     return await _stopped(scene, hand, seconds, clock_too=True)
 
@@ -303,7 +303,7 @@ async def leave(scene: Scene, hand: Hand) -> Outcome:
 
 @fault("join")
 async def join(scene: Scene) -> Outcome:
-    """One more worker than there are to be; one leaves when it has taken something."""
+    """One worker too many starts; one leaves when the new one has taken an interval."""
     if len(scene.crew.alive) > scene.wanted:
         return NOBODY
     made = await scene.crew.add()
@@ -318,7 +318,7 @@ async def join(scene: Scene) -> Outcome:
 @fault("clock")
 @on_one
 async def clock(scene: Scene, hand: Hand) -> Outcome:
-    """The wall clock of a worker steps, by up to an hour in either direction, and back after some seconds."""
+    """The wall clock of a worker is set by up to an hour in either direction, and back after some seconds."""
     owned, draw = scene.owned(hand), scene.draw
     step = draw.choice((-1, 1)) * draw.choice((0.5, 30, 3600)) * draw.uniform(0.1, 1)
     hand.control.set("wall", round(step * MICROS))

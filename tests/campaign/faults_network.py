@@ -26,7 +26,7 @@ def _proxy(hand: Hand) -> Proxy:
 @fault("cut", "frames")
 @on_one
 async def cut(scene: Scene, hand: Hand) -> Outcome:
-    """All connections between a worker and the others break."""
+    """All connections between a worker and the other workers break."""
     proxy = _proxy(hand)
     connected = proxy.connected
     proxy.cut()
@@ -36,7 +36,7 @@ async def cut(scene: Scene, hand: Hand) -> Outcome:
 @fault("deaf", "frames", counts_as="partition")
 @on_one
 async def deaf(scene: Scene, hand: Hand) -> Outcome:
-    """Connections to a worker are taken, but nothing is carried in one direction, or both, for seconds."""
+    """A worker's connections are accepted, but carry no data in one or both directions for seconds."""
     proxy, owned = _proxy(hand), scene.owned(hand)
     connected = proxy.connected
     sides = scene.draw.choice((SIDES, SIDES[:1], SIDES[1:]))
@@ -63,7 +63,7 @@ class OneWay:
 @fault("storm", "frames")
 @on_one
 async def storm(scene: Scene, hand: Hand) -> Outcome:
-    """Frames to and from a worker, or one way, are lost, doubled, delayed, and overtake each other, for seconds."""
+    """For seconds, frames in one or both directions of a worker's connections are lost, duplicated, delayed and reordered."""
     proxy, draw = _proxy(hand), scene.draw
     before, owned = proxy.carried, scene.owned(hand)
     sides = draw.choice((SIDES, SIDES[:1], SIDES[1:]))
@@ -79,7 +79,7 @@ async def storm(scene: Scene, hand: Hand) -> Outcome:
 @fault("shut", "frames", counts_as="partition")
 @on_one
 async def shut(scene: Scene, hand: Hand) -> Outcome:
-    """Connections of others to a worker break, and nobody can connect to it for seconds."""
+    """The other workers' connections to a worker break, and none can be opened for seconds."""
     proxy, owned = _proxy(hand), scene.owned(hand)
     connected = proxy.connected
     proxy.shut = True
@@ -115,7 +115,7 @@ async def cable_pulled(scene: Scene) -> Outcome:
 
 @fault("one way lost", "machines", counts_as="partition")
 async def one_way_lost(scene: Scene) -> Outcome:
-    """All that one machine sends is lost, and nobody tells it, for seconds; what the other sends arrives."""
+    """For seconds, all packets from one machine are lost without a signal; packets from the other machine arrive."""
     cable, sender = scene.cable, scene.draw.choice(scene.machines)
     assert cable is not None
     working = _both_work(scene)
@@ -129,7 +129,7 @@ async def one_way_lost(scene: Scene) -> Outcome:
 
 @fault("cable narrow", "machines")
 async def cable_narrow(scene: Scene) -> Outcome:
-    """A cable of 32 kB a second in one direction, or both: packets wait, and are lost where the queue is full."""
+    """A cable with 32 kB a second in one or both directions: packets queue, and are lost when the queue is full."""
     senders = scene.draw.choice((scene.machines, scene.machines[:1], scene.machines[1:]))
     working = _both_work(scene)
     await asyncio.to_thread(_narrow, senders, True)

@@ -66,7 +66,7 @@ def _neighbours(rows: list[PlacedInterval]) -> list[tuple[PlacedInterval, Placed
 
 @fault("move")
 async def move(scene: Scene) -> Outcome:
-    """An operator moves an interval to another worker, and lets the balancer have it again."""
+    """An operator moves an interval to another worker, and then returns it to the balancer."""
 
     async def ask(operator: Operator, rows: list[PlacedInterval]) -> list[int]:
         others = [hand for hand in scene.crew.alive if not hand.busy and hand.id]
@@ -104,7 +104,7 @@ def _somewhere(scene: Scene, row: PlacedInterval) -> int:
 
 @fault("merge")
 async def merge(scene: Scene) -> Outcome:
-    """An operator makes two neighbours one, wherever they are; they are brought together first."""
+    """An operator merges two adjacent intervals of any owners; they are moved to one worker first."""
 
     async def ask(operator: Operator, rows: list[PlacedInterval]) -> list[int]:
         pairs = _neighbours(rows)
@@ -120,7 +120,7 @@ async def merge(scene: Scene) -> Outcome:
 @fault("kill in split or merge", counts_as="kill")
 @on_one
 async def kill_in_split_or_merge(scene: Scene, hand: Hand) -> Outcome:
-    """SIGKILL to a worker by itself: amid the transaction of a split or merge that an operator asked it for."""
+    """A worker kills itself with SIGKILL in the middle of the transaction of a split or merge that an operator requested."""
 
     async def ask(operator: Operator, rows: list[PlacedInterval]) -> list[int]:
         own = [row for row in rows if row.owner is not None and row.owner.startswith(hand.id)]

@@ -54,7 +54,7 @@ async def _backends(scene: Scene) -> list[Any]:
 
 @fault("postgres", counts_as="crash")
 async def postgres(scene: Scene) -> Outcome:
-    """The server ends at once, without a checkpoint (SIGQUIT), and starts again within two seconds."""
+    """The server stops at once, without a checkpoint (SIGQUIT), and starts again within two seconds."""
     site = scene.crew.site
     async with scene.site_lock:
         was_up = site.postmaster() is not None
@@ -66,7 +66,7 @@ async def postgres(scene: Scene) -> Outcome:
 
 @fault("backend killed", counts_as="crash")
 async def backend_killed(scene: Scene) -> Outcome:
-    """SIGKILL to the server process of one connection, amid a statement maybe: the server ends all others and recovers."""
+    """SIGKILL to the server process of one connection, possibly in the middle of a statement: the server ends all others and recovers."""
     async with scene.site_lock:
         found = await _backends(scene)
         if not found:
@@ -118,10 +118,10 @@ for _fate in FATES:
         return await _unknown(scene, hand, fate)
 
     _strike.__doc__ = {
-        "unsent": "The connection is cut as a commit is sent, and the server never hears of it.",
+        "unsent": "The connection is cut as a commit is sent, and the server never receives it.",
         "sent": "The connection is cut as soon as a commit is on its way to the server.",
-        "answered": "The connection is cut when the server has committed and answered, before the worker hears it.",
-        "late": "The connection is cut as a commit is sent, and the commit comes to the server up to two seconds later.",
+        "answered": "The connection is cut when the server has committed and answered, before the worker receives the answer.",
+        "late": "The connection is cut as a commit is sent, and the commit reaches the server up to two seconds later.",
     }[_fate]
     fault(f"commit unknown, {_fate}", "wire")(on_one(_strike))
 
@@ -129,7 +129,7 @@ for _fate in FATES:
 @fault("wire cut", "wire")
 @on_one
 async def wire_cut(scene: Scene, hand: Hand) -> Outcome:
-    """All connections of a worker to the server break, wherever they are."""
+    """All connections of a worker to the server break, in any state."""
     owned, since = scene.owned(hand), time.time()
     _wire(hand).cut()
     told = await until(lambda: hand.has_said("commit_failed", since), 5.0)
@@ -139,7 +139,7 @@ async def wire_cut(scene: Scene, hand: Hand) -> Outcome:
 @fault("wire stalled", "wire", counts_as="partition")
 @on_one
 async def wire_stalled(scene: Scene, hand: Hand) -> Outcome:
-    """Nothing goes between a worker and the server for up to two leases, and nothing breaks; then all of it arrives."""
+    """No data passes between a worker and the server for up to two leases, and no connection breaks; then all of it arrives."""
     owned = scene.owned(hand)
     _wire(hand).stall()
     try:
@@ -158,7 +158,7 @@ def _wire(hand: Hand) -> Wire:
 
 @fault("pool exhausted")
 async def pool_exhausted(scene: Scene) -> Outcome:
-    """A stranger takes all connections that the server has left, and the workers lose half of theirs meanwhile."""
+    """Another program takes all remaining connections of the server, while the workers lose half of theirs."""
     url, held = scene.crew.site.url, []
 
     def take() -> bool:
@@ -189,7 +189,7 @@ async def pool_exhausted(scene: Scene) -> Outcome:
 
 @fault("held snapshot")
 async def held_snapshot(scene: Scene) -> Outcome:
-    """Somebody holds a snapshot of the whole store for up to twenty seconds: nothing can be vacuumed."""
+    """A session holds a snapshot of the whole store for up to twenty seconds: nothing can be vacuumed."""
     before = scene.pulse.commits
 
     def hold(seconds: float) -> bool:
@@ -208,7 +208,7 @@ async def held_snapshot(scene: Scene) -> Outcome:
 
 @fault("disk full", "small disk")
 async def disk_full(scene: Scene) -> Outcome:
-    """The file system of the server has no room for some seconds; then it has, and the server is started if it ended."""
+    """The file system of the server is full for some seconds; then it has space again, and the server is started if it ended."""
     site = scene.crew.site
     assert isinstance(site, SmallDisk)
     failed = scene.crew.report.events["commit_failed"]
@@ -226,7 +226,7 @@ async def disk_full(scene: Scene) -> Outcome:
 
 @fault("failover", "replicated", counts_as="crash")
 async def failover(scene: Scene) -> Outcome:
-    """SIGKILL to all processes of the primary; its synchronous standby is promoted, and gets a new standby."""
+    """SIGKILL to all processes of the primary; its synchronous standby is promoted and gets a new standby."""
     site = scene.crew.site
     assert isinstance(site, Replicated)
     async with scene.site_lock:
@@ -282,7 +282,7 @@ async def server_clock_forward(scene: Scene) -> Outcome:
 @fault("out of memory", "cgroup", counts_as="kill")
 @on_one
 async def out_of_memory(scene: Scene, hand: Hand) -> Outcome:
-    """A worker takes memory until the kernel kills it, at the limit of its group."""
+    """A worker allocates memory until the kernel kills it, at the limit of its control group."""
     owned = scene.owned(hand)
     hand.expected.add(-signal.SIGKILL)
     group = limited(scene.cgroup, hand.pid)

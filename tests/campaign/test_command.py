@@ -89,7 +89,7 @@ def test_what_did_not_hold_is_told_by_the_exit_code(
     assert command.main(arguments(tmp_path, "--report", str(tmp_path / "again.md"))) == 0
     report = (tmp_path / "r.md").read_text()
     assert "| lost write | 1 |" in report
-    assert "Not everything held" in report
+    assert "Some runs failed" in report
 
 
 def test_when_the_time_is_over_it_says_that_more_is_to_do(

@@ -13,7 +13,8 @@ import msgspec
 from millwheel.sources import Row
 
 README = Path(__file__).parents[2] / "README.md"
-SOURCES = README.parent / "docs" / "sources.md"
+DOCS = README.parent / "docs"
+SOURCES = DOCS / "sources.md"
 
 
 async def test_the_code_of_the_readme_runs_and_its_test_passes() -> None:
@@ -74,3 +75,24 @@ async def test_the_source_of_the_guide_keeps_the_protocol(tmp_path: Path) -> Non
     assert [row.offset for row in await reader.read(5)] == [9]
     reader.close()
     database.close()
+
+
+def test_every_decision_is_listed_under_its_title() -> None:
+    titles = {
+        path.name: path.read_text("utf-8").splitlines()[0].removeprefix("# ")
+        for path in (DOCS / "decisions").glob("[0-9]*.md")
+    }
+    index = (DOCS / "decisions" / "README.md").read_text("utf-8")
+    listed = re.findall(r"^(\d+)\. \[(.+)\]\((.+)\)$", index, re.MULTILINE)
+    assert {name: f"{number}. {title}" for number, title, name in listed} == titles
+    assert [int(number) for number, _, _ in listed] == list(range(1, len(titles) + 1))
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    lost = [
+        f"{path.relative_to(DOCS)}: {link}"
+        for path in DOCS.rglob("*.md")
+        for link in re.findall(r"\]\(([^)#:]+)[^):]*\)", path.read_text("utf-8"))
+        if not (path.parent / link).exists()
+    ]
+    assert lost == []
