@@ -28,7 +28,7 @@ from millwheel.runtime.greeting import Identity
 from millwheel.runtime.links import Links
 from millwheel.runtime.load import FREE_OF_CHARGE
 from millwheel.runtime.placing import Decide, LeaseGuard, Placing
-from millwheel.services.worker import Worker
+from millwheel.services.worker import PipelineWorker
 from millwheel.store.administration import remove_computations
 from millwheel.store.inspection import inspect
 from millwheel.store.port import (
@@ -40,7 +40,7 @@ from millwheel.store.port import (
     Wish,
 )
 from millwheel.store.postgres import PostgresStore
-from millwheel.testing.ether import SECRET, Weather
+from millwheel.testing.fake_network import SECRET, Weather
 from tests.drawing import examples
 from tests.store_contract import (
     BUCKET_HIGH,
@@ -1208,7 +1208,7 @@ def begin(site: PostgresSite, made: Pipeline) -> tuple[asyncio.Event, asyncio.Ta
     made.name = site.schema.name
     end_scripts(made)
     stop = asyncio.Event()
-    worker = Worker(made, site.schema.url, until_done=True)
+    worker = PipelineWorker(made, site.schema.url, until_done=True)
     return stop, asyncio.create_task(worker.run(stop))
 
 
