@@ -38,7 +38,7 @@ from millwheel.runtime.network import Link
 from millwheel.services import loop
 from millwheel.services.tcp import Tcp
 from millwheel.store.postgres import PostgresStore
-from millwheel.testing.ether import SECRET
+from millwheel.testing.fake_network import SECRET
 from millwheel.testing.script import Script, inject
 
 LOADS = {"low": 50.0, "moderate": 500.0}

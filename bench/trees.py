@@ -37,7 +37,7 @@ from millwheel.runtime.load import Process
 from millwheel.runtime.placing import Placing
 from millwheel.store.memory import MemoryStore
 from millwheel.testing import inject
-from millwheel.testing.ether import FAIR, SECRET, Ether, Fate
+from millwheel.testing.fake_network import FAIR, SECRET, FakeNetwork, Fate
 from millwheel.testing.script import Script
 from millwheel.timers.holds import Holds
 
@@ -151,7 +151,7 @@ class Site:
         self.pipeline = made
         self.clock = VirtualClock()
         self.store = MemoryStore(made.name, clock=self.clock)
-        self.ether = Ether(self.clock)
+        self.ether = FakeNetwork(self.clock)
         self.engines: list[Engine] = []
 
     async def start(self, workers: int) -> None:

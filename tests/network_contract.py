@@ -1,7 +1,7 @@
 """What the network's tests share: places to test it at, and a handler that writes down what it hears.
 
 A site is a few workers on one virtual clock, with a way to cut and part the lines between two of
-them: over the ether, and over TCP, where a proxy stands before each worker.
+them: over the fake network, and over TCP, where a proxy stands before each worker.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from millwheel.runtime.greeting import Identity, Secret
 from millwheel.runtime.links import Links
 from millwheel.runtime.network import Admit, Limits, Link
 from millwheel.services.tcp import Tcp
-from millwheel.testing.ether import SECRET, Ether
+from millwheel.testing.fake_network import SECRET, FakeNetwork
 from tests.proxy import Proxy
 
 TURNS = 5000
@@ -177,7 +177,7 @@ class Site(ABC):
 class EtherSite(Site):
     def __init__(self) -> None:
         super().__init__()
-        self.ether = Ether(self.clock)
+        self.ether = FakeNetwork(self.clock)
 
     async def medium(self, name: str, identity: Identity, limits: Limits) -> Links:
         return Links(

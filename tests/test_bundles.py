@@ -40,7 +40,7 @@ from millwheel.runtime.engine import Engine
 from millwheel.store.port import Commit, IntervalCommit, Wish
 from millwheel.store.postgres import PostgresStore
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
-from millwheel.testing.ether import Weather
+from millwheel.testing.fake_network import Weather
 from tests.store_contract import Schema
 from tests.test_cuts import Lone
 from tests.test_runtime_waiting import await_what_is_cancelled, cancel_oneself

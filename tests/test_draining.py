@@ -28,7 +28,7 @@ from millwheel.store.port import (
     SplitWish,
     Wish,
 )
-from millwheel.testing.ether import Weather
+from millwheel.testing.fake_network import Weather
 from tests.test_runtime_world import (
     ITEMS,
     TALLY,

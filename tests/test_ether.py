@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from millwheel.runtime.frames import Frame, NotMine, decode
-from millwheel.testing.ether import Fate, Weather
+from millwheel.testing.fake_network import Fate, Weather
 from tests.network_contract import EtherSite, Worker, nothing_left
 
 

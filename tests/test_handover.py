@@ -26,7 +26,7 @@ from millwheel.runtime.sent import SentLog
 from millwheel.runtime.step import Step
 from millwheel.runtime.tasks import end
 from millwheel.store.port import Commit
-from millwheel.testing.ether import FAIR, Fate, Weather
+from millwheel.testing.fake_network import FAIR, Fate, Weather
 from millwheel.timers.holds import Holds
 from tests.drawing import examples
 from tests.test_runtime_world import ITEMS, TALLY, Counted, Gate, Tally, key_of, script, time_of

@@ -27,7 +27,7 @@ from millwheel.runtime.engine import Engine
 from millwheel.runtime.frames import Acknowledge, Ask, Deliver, Frame, Progress, decode
 from millwheel.store.port import Commit, Wish
 from millwheel.testing import inject
-from millwheel.testing.ether import FAIR, Fate
+from millwheel.testing.fake_network import FAIR, Fate
 from millwheel.testing.script import Script
 from tests.drawing import examples
 from tests.test_bad_neighbours import apart, live

@@ -26,7 +26,7 @@ from millwheel.runtime.tasks import end
 from millwheel.runtime.tree import Entry, Roots, edge_of, owner_bits, owner_of
 from millwheel.store.port import Commit
 from millwheel.testing import inject
-from millwheel.testing.ether import FAIR, Fate, Weather
+from millwheel.testing.fake_network import FAIR, Fate, Weather
 from tests.drawing import examples
 from tests.test_runtime_world import (
     ITEMS,

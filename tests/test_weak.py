@@ -28,7 +28,7 @@ from millwheel.runtime.engine import Engine
 from millwheel.store.port import Commit, Wish
 from millwheel.store.postgres import PostgresStore
 from millwheel.testing import Harness
-from millwheel.testing.ether import Fate, Weather
+from millwheel.testing.fake_network import Fate, Weather
 from tests.drawing import examples
 from tests.store_contract import Schema
 from tests.test_runtime_world import (

@@ -24,7 +24,7 @@ from millwheel.runtime.execution import Execution
 from millwheel.runtime.frames import Deliver
 from millwheel.runtime.user_code import Process
 from millwheel.store.port import Commit, Wish
-from millwheel.testing.ether import Weather
+from millwheel.testing.fake_network import Weather
 from tests.test_runtime_world import (
     ITEMS,
     TALLY,
