@@ -30,10 +30,10 @@ from millwheel import Computation, Context, Pipeline, Record, Settings, Stream
 from millwheel.clock import SystemClock
 from millwheel.model import from_micros
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.frames import Acknowledge, Deliver, Frame
-from millwheel.runtime.greeting import Identity
-from millwheel.runtime.links import Links
-from millwheel.runtime.network import Link
+from millwheel.runtime.network.frames import Acknowledge, Deliver, Frame
+from millwheel.runtime.network.handshake import Identity
+from millwheel.runtime.network.links import Links
+from millwheel.runtime.network.ports import Link
 from millwheel.services import loop
 from millwheel.services.tcp import Tcp
 from millwheel.store.postgres import PostgresStore
@@ -99,7 +99,7 @@ CELLS = (
 
 def pipeline(name: str, cell: Cell, depth: int, source: Script) -> tuple[Pipeline, Arrive]:
     """Build the stages from source to end; each record has its own key."""
-    made = Pipeline(name, settings=replace(Settings(), lanes=1))
+    made = Pipeline(name, settings=replace(Settings(), intervals=1))
     streams = [Stream(f"balls_{number}", Ball) for number in range(depth + 1)]
     made.inject(streams[0], source, timestamp=lambda ball: from_micros(ball.number))
     for number in range(depth):

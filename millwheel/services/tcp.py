@@ -1,7 +1,7 @@
 """Connections between workers over TCP, with TLS or without.
 
 Peers authenticate in two ways. In the handshake of the wire protocol both sides prove that they know
-the pipeline's secret. A pipeline always has one (`millwheel.runtime.greeting`), so a worker may listen
+the pipeline's secret. A pipeline always has one (`millwheel.runtime.network.handshake`), so a worker may listen
 on any address. TLS adds protection that a secret cannot give:
 
 =======================  ==========================  ============================================
@@ -34,10 +34,10 @@ from pathlib import Path
 import structlog
 
 from millwheel.errors import UsageError
-from millwheel.runtime.connection import shown
-from millwheel.runtime.links import TOO_MANY
-from millwheel.runtime.network import AbandonKind, Admit, Make, Visitor
-from millwheel.runtime.tasks import end
+from millwheel.runtime.network.connection import shown
+from millwheel.runtime.network.links import TOO_MANY
+from millwheel.runtime.network.ports import AbandonKind, Admit, Make, Visitor
+from millwheel.runtime.process.tasks import end
 
 HANDSHAKE_SECONDS = 5.0
 """Time limit for the TLS handshake of an outgoing connection."""
@@ -104,7 +104,7 @@ class Tls:
 
 
 class Tcp:
-    """The TCP implementation of `millwheel.runtime.network.Medium`.
+    """The TCP implementation of `millwheel.runtime.network.ports.Medium`.
 
     Args:
         host: host name or address to listen on.

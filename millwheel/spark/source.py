@@ -14,7 +14,7 @@ connection. Each opens its own and joins the exported snapshot, which the driver
 (:mod:`millwheel.spark.snapshots`). The pickled reader carries the description of the relation, so a
 task runs only its SELECT.
 
-Options: ``store`` (postgresql://…, else MILLWHEEL_STORE), ``pipeline``, ``table``,
+Options: ``store`` (postgresql://…; default: MILLWHEEL_STORE), ``pipeline``, ``table``,
 ``snapshot`` (from :func:`millwheel.spark.snapshot`), ``partitions`` (4; 1 without a snapshot),
 ``columns`` and ``filters`` (see :meth:`millwheel.spark.Snapshot.options`). Option values are not
 part of Spark's plans.

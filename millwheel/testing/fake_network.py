@@ -6,7 +6,7 @@
     one = Links(Identity("p", "one", SECRET), network.medium("one"), clock=clock)
     two = Links(Identity("p", "two", SECRET), network.medium("two"), clock=clock)
 
-Everything above the bytes is the production code: `millwheel.runtime.links` with its handshake,
+Everything above the bytes is the production code: `millwheel.runtime.network.links` with its handshake,
 frames, pings and flow control. Only the transport is fake. It carries whole frames, each with a `Fate`:
 its delay, the number of copies (0: the frame is lost), and whether it may overtake earlier frames.
 Connections between two workers can be *cut*, which both sides notice, or *parted*: then frames are
@@ -26,9 +26,9 @@ from random import Random
 from typing import Any
 
 from millwheel.clock import Clock
-from millwheel.runtime.frames import PREFIX_BYTES, Splitter
-from millwheel.runtime.greeting import Secret
-from millwheel.runtime.network import Admit, Make
+from millwheel.runtime.network.frames import PREFIX_BYTES, Splitter
+from millwheel.runtime.network.handshake import Secret
+from millwheel.runtime.network.ports import Admit, Make
 
 SECRET = Secret(b"what workers on the network know", "given")
 """Default secret of the workers in a test."""
@@ -202,7 +202,7 @@ class FakeNetwork:
 
 
 class FakeMedium:
-    """One worker's `millwheel.runtime.network.Medium`."""
+    """One worker's `millwheel.runtime.network.ports.Medium`."""
 
     def __init__(self, network: FakeNetwork, name: str) -> None:
         self._network = network

@@ -49,7 +49,7 @@ class HarnessPipeline:
         self.pipeline = Pipeline(pipeline.name, settings=settings)
         for name, node in pipeline.nodes.items():
             copy = dataclasses.replace(node, sinks={})
-            if node.bundles is not None:  # no waiting for full bundles: the clock stands still
+            if node.bundles is not None:  # no waiting for full bundles: the clock does not advance
                 copy.bundles = dataclasses.replace(node.bundles, seconds=0.0)
             if node.injection is not None:
                 script = Script(name)

@@ -2,7 +2,7 @@
 
 A program prints `begin` with the number of records done when the warm-up is done (the number may be
 larger than the warm-up if many records become durable at once), and `end` when the last record is done.
-The parent process measures at both marks, so the program stays alive after `end` until told to exit.
+The parent process measures at both marks, so the program waits after `end` for a line on its standard input.
 """
 
 import argparse
