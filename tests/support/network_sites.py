@@ -174,7 +174,7 @@ class Site(ABC):
     def join(self, one: Worker, other: Worker) -> None: ...
 
 
-class EtherSite(Site):
+class FakeNetworkSite(Site):
     def __init__(self) -> None:
         super().__init__()
         self.ether = FakeNetwork(self.clock)
@@ -243,7 +243,7 @@ class TcpSite(Site):
 
 
 SITES: dict[str, tuple[type[Site], Callable[[], asyncio.AbstractEventLoop]]] = {
-    "ether": (EtherSite, asyncio.new_event_loop),
+    "fake network": (FakeNetworkSite, asyncio.new_event_loop),
     "tcp": (TcpSite, asyncio.new_event_loop),
     "tcp-uvloop": (TcpSite, uvloop.new_event_loop),
 }
