@@ -1,4 +1,4 @@
-"""Measurements. ``make bench`` runs them; nothing here decides a test."""
+"""Benchmarks, run by ``make bench``. No test depends on their figures."""
 
 import logging
 
@@ -6,5 +6,5 @@ import structlog
 
 
 def quiet() -> None:
-    """Let workers tell of what is wrong alone: figures are read between the lines."""
+    """Log only warnings and errors, so that the figures stay readable."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))

@@ -1,6 +1,6 @@
-"""``python -m bench [PART ...] [--quick]``: measure, print, keep as JSON, and write a report of it.
+"""``python -m bench [PART ...] [--quick]``: measure, print, save as JSON, and write a report.
 
-``python -m bench report [--from JSON ...]`` writes the report of what was measured before.
+``python -m bench report [--from JSON ...]`` writes a report of earlier results.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OUT = Path(__file__).parent / "out"
 
 
 def machine(url: str) -> dict[str, Any]:
-    """What it was measured on."""
+    """Describe the machine, Python and Postgres."""
     with psycopg.connect(url) as connection:
         version = connection.info.server_version
     return {
@@ -44,7 +44,7 @@ def machine(url: str) -> dict[str, Any]:
 
 
 async def run(options: argparse.Namespace, path: Path) -> None:
-    """All parts, on one server, one after the other; what is done is kept at once."""
+    """Run the parts one after the other on one server; save the results after each."""
     results: dict[str, Any] = {"command": command(sys.argv[1:]), "quick": options.quick}
     with server() as (url, directory):
         results["machine"] = machine(url)
@@ -55,50 +55,48 @@ async def run(options: argparse.Namespace, path: Path) -> None:
 
 
 def command(arguments: list[str]) -> str:
-    """What was typed."""
+    """Return the command line, for the results."""
     return shlex.join(["python", "-m", "bench", *arguments])
 
 
 def newest() -> list[Path]:
-    """Everything measured so far, the oldest first."""
+    """Return all result files, oldest first."""
     return sorted(OUT.glob("*.json"))
 
 
 def parsed(arguments: list[str]) -> argparse.Namespace:
-    """What is asked for.
+    """Parse the command line.
 
     Raises:
-        SystemExit: something that there is not.
+        SystemExit: an argument is invalid.
     """
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
         "parts", nargs="*", metavar="part",
-        help=f"of {', '.join((*PARTS, *GROUPS))}, report; without any: {', '.join(DEFAULT)}",
+        help=f"one of {', '.join((*PARTS, *GROUPS))}, report; default: {', '.join(DEFAULT)}",
     )  # fmt: skip
-    parser.add_argument("--quick", action="store_true", help="a tenth of the work, for a look")
+    parser.add_argument("--quick", action="store_true", help="do a tenth of the work, as a check")
     parser.add_argument(
-        "--only", nargs="+", metavar="PEER", help="of peers: spark, dbos-queue, ..."
+        "--only", nargs="+", metavar="PEER", help="for peers: spark, dbos-queue, ..."
     )
-    parser.add_argument(
-        "--kafka", metavar="HOST:PORT", help="a broker, for the peers that need one"
-    )
+    parser.add_argument("--kafka", metavar="HOST:PORT", help="broker for the peers that need one")
     parser.add_argument(
         "--from", nargs="+", type=Path, dest="sources", metavar="JSON",
-        help="of report: what to tell of (all in bench/out; of a part the newest counts)",
+        help="for report: result files (default: all in bench/out; the newest of each part counts)",
     )  # fmt: skip
     options = parser.parse_args(arguments)
     unknown = set(options.parts) - {*PARTS, *GROUPS, "report"}
     if unknown:
         known = ", ".join((*PARTS, *GROUPS, "report"))
-        parser.error(f"there is no part {', '.join(sorted(unknown))}; there are {known}")
+        parser.error(f"there is no part {', '.join(sorted(unknown))}; parts: {known}")
     options.parts = [part for name in options.parts for part in GROUPS.get(name, [name])]
     if "report" in options.parts and len(options.parts) > 1:
-        parser.error("report stands alone: every run ends with one of its own figures")
+        parser.error("report cannot be combined with parts: every run writes its own report")
     return options
 
 
 def main() -> None:
-    """Measure what is asked for, or tell of what was."""
+    """Run the requested parts, or write a report of earlier results."""
     options = parsed(sys.argv[1:])
     OUT.mkdir(exist_ok=True)
     if options.parts == ["report"]:
@@ -111,7 +109,7 @@ def main() -> None:
 
 
 def shown(path: Path) -> Path:
-    """As seen from here."""
+    """Make a path relative to the current directory, if it is below it."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 

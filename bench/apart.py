@@ -1,4 +1,4 @@
-"""Work in a process of its own: what it occupies is then its alone."""
+"""Run work in a separate process, so that its memory can be measured alone."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ T = TypeVar("T")
 
 
 class Died(Exception):
-    """The process ended without an answer; it has said why."""
+    """The process ended without a result; its output shows the reason."""
 
 
 async def apart(work: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
-    """What `work` gives in a process of its own; it and its arguments can be pickled.
+    """Run `work` in a separate process and return its result.
+
+    `work` and its arguments must be picklable.
 
     Raises:
-        Died: the process ended without an answer.
+        Died: the process ended without a result.
     """
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
@@ -32,7 +34,7 @@ async def apart(work: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
     try:
         answer: T = await asyncio.to_thread(ours.recv)
     except EOFError:
-        raise Died(f"{work.__qualname__} gave no answer") from None
+        raise Died(f"{work.__qualname__} returned no result") from None
     finally:
         process.join()
     return answer

@@ -1,6 +1,6 @@
-"""The engine as it stood at an earlier commit, on the same workload and in turns with this one.
+"""Compare the engine with an earlier commit on the same workload, in alternating runs.
 
-Its tree is checked out beside this one for as long as it is measured; each run is a process of its own.
+The earlier tree is checked out during the measurement; each run is a separate process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent.parent
 FIRST = "1772f9be4d88eaf18d5dcdd2de2caf85a770b557"
-"""The first engine that did all it promised: one worker, strong productions, windows."""
+"""The first complete engine: one worker, strong productions, windows."""
 
 RUN = """
 import sys
@@ -30,10 +30,10 @@ print(getattr(found, "rate", found))
 
 @contextmanager
 def tree_of(commit: str, directory: Path) -> Iterator[Path]:
-    """The tree of a commit, in a directory of its own.
+    """Check out a commit into a separate directory, during the block.
 
     Raises:
-        subprocess.CalledProcessError: this is no clone that has the commit.
+        subprocess.CalledProcessError: this is not a git clone with the commit.
     """
     place = directory / f"tree-{commit[:12]}"
     git = ["git", "-C", str(HERE), "worktree"]
@@ -45,7 +45,7 @@ def tree_of(commit: str, directory: Path) -> Iterator[Path]:
 
 
 async def rate(tree: Path, url: str, directory: Path, records: int) -> float:
-    """Records a second of the engine of a tree."""
+    """Measure the records per second of the engine in a tree."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", RUN, url, str(directory), str(records),
         cwd=tree, env={"PYTHONPATH": str(tree)}, stdout=asyncio.subprocess.PIPE,
@@ -59,7 +59,7 @@ async def rate(tree: Path, url: str, directory: Path, records: int) -> float:
 async def measure(
     url: str, directory: Path, *, pairs: int, records: int, commit: str = FIRST
 ) -> dict[str, Any]:
-    """Alternating pairs; who is first alternates too."""
+    """Measure pairs of runs, in alternating order."""
     found: list[tuple[float, float]] = []
     with tree_of(commit, directory) as earlier:
         for number in range(pairs):

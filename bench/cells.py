@@ -1,11 +1,10 @@
-"""The four cells: weak or strong productions, exactly once or not; how long a record takes.
+"""Latency of the four combinations ("cells") of weak or strong productions, with and without dedup.
 
-Two worker processes share a pipeline over TCP: the first has the source and the reader at the end,
-the second the stages between. A record goes to the second, through its stages, and back: what a
-stage costs stands beside a bare framed round trip between two processes, and beside a raw commit of
-one record, each as often as the records come: a machine that sleeps in between takes longer to do
-the same. The load is open: records come by the clock, and each one's time counts from when it was
-due, whatever became of those before it.
+Two worker processes share a pipeline over TCP: the first has the source and the final reader, the second
+the stages between. A record goes to the second, through its stages, and back. The latency is compared
+with a bare framed round trip between two processes and with a raw commit of one record, both at the same
+rate as the records, since a machine that sleeps in between takes longer. The load is open: records arrive
+at a fixed rate, and the time of each counts from when it was due, independent of earlier records.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ from millwheel.runtime.network.ports import Link
 from millwheel.services import loop
 from millwheel.services.tcp import Tcp
 from millwheel.store.postgres import PostgresStore
-from millwheel.testing.ether import SECRET
+from millwheel.testing.fake_network import SECRET
 from millwheel.testing.script import Script, inject
 
 LOADS = {"low": 50.0, "moderate": 500.0}
-"""Records a second."""
+"""Records per second."""
 
 DEPTHS = (1, 3)
 WARM_UP_RECORDS = 20
@@ -51,17 +50,17 @@ PIPELINE = "bench_cells"
 BARE_FRAME = Deliver(
     1, 1, 1, 1, 1, 0, [(1, "balls", b"1", 7, 0, 0, 0, 12, b"", False, b'{"number":1}', 1, 0)]
 )
-"""One record on its way."""
+"""A frame with one record."""
 
 
 class Ball(msgspec.Struct, frozen=True):
-    """A record on its way."""
+    """A record that is passed between the workers."""
 
     number: int
 
 
 class Pass(Computation[Ball, None]):
-    """A stage: passes on."""
+    """A stage: forwards each record."""
 
     def __init__(self, to: Stream[Ball]) -> None:
         self.writes = (to,)
@@ -72,7 +71,7 @@ class Pass(Computation[Ball, None]):
 
 
 class Arrive(Computation[Ball, None]):
-    """The end: notes when each record comes."""
+    """The last stage: notes when each record arrives."""
 
     def __init__(self) -> None:
         self.at: dict[int, float] = {}
@@ -85,7 +84,7 @@ class Arrive(Computation[Ball, None]):
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """How the stages are added."""
+    """The options with which the stages are added."""
 
     name: str
     switches: dict[str, Any]
@@ -100,7 +99,7 @@ CELLS = (
 
 
 def pipeline(name: str, cell: Cell, depth: int, source: Script) -> tuple[Pipeline, Arrive]:
-    """The stages, from source to end; every record has a key of its own."""
+    """Build the stages from source to end; each record has its own key."""
     made = Pipeline(name, settings=replace(Settings(), intervals=1))
     streams = [Stream(f"balls_{number}", Ball) for number in range(depth + 1)]
     made.inject(streams[0], source, timestamp=lambda ball: from_micros(ball.number))
@@ -121,12 +120,12 @@ def number_of(ball: Ball) -> int:
 
 
 def links(pipeline: str, worker: str) -> Links:
-    """What a worker reaches others by."""
+    """Create a worker's network over TCP."""
     return Links(Identity(pipeline, worker, SECRET), Tcp("127.0.0.1", 0), clock=SystemClock())
 
 
 async def engine_of(url: str, made: Pipeline) -> Engine:
-    """One worker of the pipeline, which has nothing yet."""
+    """Start a worker of the pipeline, without intervals."""
     store = await PostgresStore(url, made.name).open()
     engine = Engine(
         made, store, network=lambda id_: links(made.name, id_), options=Options(keep_open=True)
@@ -143,8 +142,8 @@ async def take(engine: Engine, *, stages: bool) -> None:
     await engine.owned.take(ids)
 
 
-async def look_around(*engines: Engine) -> None:
-    """Let workers find each other, and their links come up."""
+async def connect(*engines: Engine) -> None:
+    """Let workers find each other and connect."""
     for _ in range(3):
         for engine in engines:
             await engine.remotes.look_around()
@@ -155,7 +154,7 @@ async def look_around(*engines: Engine) -> None:
 async def other_process(
     work: Callable[..., Coroutine[Any, Any, None]], *args: Any
 ) -> AsyncIterator[Connection]:
-    """`work` in a process of its own, given its end of a pipe; gives the other end."""
+    """Run `work` in a separate process with one end of a pipe; yield the other end."""
     context = multiprocessing.get_context("spawn")
     mine, theirs = context.Pipe()
     process = context.Process(target=_run, args=(work, theirs, *args), daemon=True)
@@ -173,17 +172,17 @@ def _run(work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
 
 
 async def word(pipe: Connection) -> Any:
-    """What the other process says next."""
+    """Receive the next message of the other process."""
     return await asyncio.to_thread(pipe.recv)
 
 
 async def second_worker(pipe: Connection, url: str, cell: Cell, depth: int) -> None:
-    """The stages, until the other process has enough."""
+    """Run the worker with the stages until the other process ends it."""
     made, _ = pipeline(PIPELINE, cell, depth, Script("balls"))
     engine = await engine_of(url, made)
     await take(engine, stages=True)
     pipe.send("has taken")
-    await look_around(engine)
+    await connect(engine)
     await word(pipe)
     await engine.kill()
     await engine.store.close()
@@ -193,7 +192,7 @@ async def second_worker(pipe: Connection, url: str, cell: Cell, depth: int) -> N
 async def two_processes(
     url: str, cell: Cell, depth: int
 ) -> AsyncIterator[tuple[Engine, Script, Arrive]]:
-    """The pipeline on two workers; gives the first, its source, and the end."""
+    """Run the pipeline on two workers; yield the first, its source and the last stage."""
     await (await fresh_store(url, PIPELINE)).close()
     script = Script("balls")
     made, arrive = pipeline(PIPELINE, cell, depth, script)
@@ -202,7 +201,7 @@ async def two_processes(
         await take(engine, stages=False)
         async with other_process(second_worker, url, cell, depth) as pipe:
             await word(pipe)
-            await look_around(engine)
+            await connect(engine)
             yield engine, script, arrive
     finally:
         await engine.kill()
@@ -210,7 +209,7 @@ async def two_processes(
 
 
 async def cell_latency(url: str, cell: Cell, depth: int, rate: float, samples: int) -> list[float]:
-    """Seconds from when a record was due until it came out of the last stage."""
+    """Measure the seconds from when each record was due until it reached the end."""
     async with two_processes(url, cell, depth) as (_, script, arrive):
         total = WARM_UP_RECORDS + samples
         stream = Stream("balls_0", Ball)
@@ -228,7 +227,7 @@ async def cell_latency(url: str, cell: Cell, depth: int, rate: float, samples: i
 async def one_by_one(
     rate: float, samples: int, work: Callable[[int], Awaitable[Any]]
 ) -> list[float]:
-    """Seconds from when a piece of work was due until it was done; they wait for each other."""
+    """Measure the seconds from when each piece of work was due until it was done, one at a time."""
     total = WARM_UP_RECORDS + samples
     waiting: asyncio.Queue[int] = asyncio.Queue()
     found = []
@@ -241,13 +240,13 @@ async def one_by_one(
 
 
 async def commits(url: str, rate: float, samples: int) -> list[float]:
-    """Raw commits of one record, as often as the records of a load come."""
+    """Measure raw commits of one record, at the rate of a load."""
     async with raw_commits(url, WARM_UP_RECORDS + samples) as (lane, found):
         return await one_by_one(rate, samples, lambda number: lane.commit(found[number]))
 
 
 class Echo:
-    """One end of a bare link: answers each delivery, or notes when its own was answered."""
+    """One end of a bare link: answers each delivery, or notes the answer to its own."""
 
     def __init__(self) -> None:
         self.up = asyncio.Event()
@@ -270,7 +269,7 @@ class Echo:
 
 
 async def echo(pipe: Connection) -> None:
-    """The far end of a bare link."""
+    """Run the remote end of a bare link."""
     worker = str(uuid.uuid4())
     end = links("bench_bare", worker)
     await end.start(Echo())
@@ -280,7 +279,7 @@ async def echo(pipe: Connection) -> None:
 
 
 async def round_trips(rate: float, samples: int) -> list[float]:
-    """A frame with one record to another process and a frame back, over the links of workers."""
+    """Measure round trips of a frame with one record to another process and a frame back."""
     near = Echo()
     end = links("bench_bare", str(uuid.uuid4()))
     await end.start(near)
@@ -300,7 +299,7 @@ async def round_trips(rate: float, samples: int) -> list[float]:
 
 
 def percentiles(seconds: list[float]) -> dict[str, float]:
-    """In milliseconds."""
+    """Return the percentiles, in milliseconds."""
     cuts = statistics.quantiles(seconds, n=1000, method="inclusive")
     return {
         "p50": cuts[499] * 1e3,
@@ -311,7 +310,7 @@ def percentiles(seconds: list[float]) -> dict[str, float]:
 
 
 async def measure(url: str, *, rounds: int, samples: int) -> dict[str, Any]:
-    """Everything once in each round, one beside the other; medians over the rounds."""
+    """Measure everything once per round, and take medians over the rounds."""
     names = [(c, d, load) for c in CELLS for d in DEPTHS for load in LOADS]
     found: dict[Any, list[dict[str, float]]] = {name: [] for name in names}
     raw: dict[str, list[dict[str, float]]] = {load: [] for load in LOADS}
@@ -329,8 +328,8 @@ async def measure(url: str, *, rounds: int, samples: int) -> dict[str, Any]:
             middle(raw[load]),
             middle(bare[load]),
         )
-        print(f"raw commit of one record, {load:8} {told(result['raw commit'][load])}")
-        print(f"bare framed round trip,   {load:8} {told(result['round trip'][load])}")
+        print(f"raw commit of one record, {load:8} {text_of(result['raw commit'][load])}")
+        print(f"bare framed round trip,   {load:8} {text_of(result['round trip'][load])}")
     for (cell, depth, load), figures in found.items():
         row = {
             "cell": cell.name,
@@ -343,7 +342,7 @@ async def measure(url: str, *, rounds: int, samples: int) -> dict[str, Any]:
         }
         result["cells"].append(row)
         print(
-            f"{cell.name:22} {depth} stage{'s' if depth > 1 else ' '} {load:8} {told(row)}; per stage "
+            f"{cell.name:22} {depth} stage{'s' if depth > 1 else ' '} {load:8} {text_of(row)}; per stage "
             f"{row['p50 of raw, per stage']:.2f} x p50 and {row['p95 of raw, per stage']:.2f} x p95 "
             f"of the raw commit, {row['p50 of round trip']:.1f} x the round trip"
         )
@@ -360,19 +359,19 @@ async def measure(url: str, *, rounds: int, samples: int) -> dict[str, Any]:
 
 
 def middle(figures: list[dict[str, float]]) -> dict[str, float]:
-    """The median of each over the rounds."""
+    """Return the median of each figure over the rounds."""
     return {name: statistics.median(each[name] for each in figures) for name in figures[0]}
 
 
 def ratio(
     figures: list[dict[str, float]], beside: list[dict[str, float]], name: str, stages: int = 1
 ) -> float:
-    """The median over the rounds of what is the ratio in each."""
+    """Return the median over the rounds of the ratio in each round."""
     pairs = zip(figures, beside, strict=True)
     return statistics.median(one[name] / stages / other[name] for one, other in pairs)
 
 
-def told(figures: dict[str, float]) -> str:
-    """One line of figures."""
+def text_of(figures: dict[str, float]) -> str:
+    """Format the percentiles on one line."""
     parts = [f"{name} {figures[name]:.2f}" for name in ("p50", "p95", "p99", "p99.9")]
     return ", ".join(parts) + " ms"

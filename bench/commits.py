@@ -1,7 +1,7 @@
-"""What a commit costs by its size: the time, and the CPU of the client and of its server process.
+"""Cost of a commit by its size: time, and CPU of the client and of its server process.
 
-The same commits in turns with their rows as JSON and as arrays (decision 5), on one connection, and
-beside them a bare ``SELECT 1``.
+The same commits run alternately with their rows as JSON and as arrays (decision 5), on one connection,
+together with a bare ``SELECT 1``.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from millwheel.store import rows
 from millwheel.store.lane import PostgresLane
 
 SIZES = (1, 8, 32, 100, 500)
-"""Records of a commit: each is a seen id, a change of state and a production."""
+"""Records per commit; each is a seen id, a state change and a production."""
 
 FORMS = {"JSON": 1 << 30, "arrays": 1}
-"""From how many rows on arrays are sent."""
+"""Number of rows from which arrays are sent."""
 
 
 @contextmanager
 def arrays_from(count: int) -> Iterator[None]:
-    """Have arrays sent from so many rows on."""
+    """Send arrays for N or more rows, during the block."""
     usual = rows.ARRAY_ROWS, rows.ARRAY_BYTES
     rows.ARRAY_ROWS, rows.ARRAY_BYTES = count, 1 << 40
     try:
@@ -38,7 +38,7 @@ def arrays_from(count: int) -> Iterator[None]:
 async def cost(
     lane: PostgresLane, work: Iterable[Any], do: Callable[[Any], Awaitable[Any]]
 ) -> dict[str, float]:
-    """Of each piece of work: milliseconds, median; microseconds of CPU of both sides."""
+    """Measure the median milliseconds, and the CPU of both sides, per piece of work."""
     assert lane.backend is not None
     server, client = cpu_of(lane.backend[0]), time.process_time()
     seconds = []
@@ -54,7 +54,7 @@ async def cost(
 
 
 async def of_size(url: str, size: int, count: int) -> dict[str, float]:
-    """What commits of `size` records cost, when everything is prepared."""
+    """Measure commits of `size` records, after a warm-up."""
     warm_up = count // 4
     async with raw_commits(url, size * (warm_up + count), bundle=size) as (lane, found):
         assert isinstance(lane, PostgresLane)
@@ -64,7 +64,7 @@ async def of_size(url: str, size: int, count: int) -> dict[str, float]:
 
 
 async def nothing(url: str, count: int) -> dict[str, float]:
-    """What a statement costs that does nothing."""
+    """Measure a statement that does nothing."""
     async with raw_commits(url, 0) as (lane, _):
         assert isinstance(lane, PostgresLane)
         connection = lane._connection
@@ -75,7 +75,7 @@ async def nothing(url: str, count: int) -> dict[str, float]:
 
 
 async def measure(url: str, *, rounds: int, records: int) -> dict[str, Any]:
-    """Medians over the rounds."""
+    """Measure all sizes in both forms; take medians over the rounds."""
     found: dict[tuple[str, int], list[dict[str, float]]] = {}
     for _ in range(rounds):
         found.setdefault(("SELECT 1", 0), []).append(await nothing(url, 1000))

@@ -1,4 +1,4 @@
-"""Payments without an end: a source for runs that are measured by the clock."""
+"""An unbounded source of payments, for runs of a given duration."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from bench.workload import START, Payment, payments
 from millwheel.sources import Lag, Partition, Row
 
 ROUND = 100_000
-"""Payments that come again and again, each time later."""
+"""Number of different payments, which repeat with later timestamps."""
 
 
 class Endless:
-    """The first payments of the workload, over and over, a millisecond of event time apart."""
+    """The first payments of the workload, repeated, a millisecond of event time apart."""
 
     bounded = False
 
     def partitions(self) -> list[Partition]:
-        """One."""
+        """Return the only partition."""
         return [EndlessPayments()]
 
     def describe(self) -> dict[str, Any]:
-        """What is stored of it in the graph."""
+        """Return the description to store in the graph."""
         return {"endless": ROUND}
 
 
 @dataclass(frozen=True)
 class EndlessPayments:
-    """The one partition."""
+    """The only partition."""
 
     identity: str = "endless payments"
 
     async def open(self, value_type: Any, position: dict[str, Any] | None) -> EndlessReader:
-        """Start at a stored row, or with the first."""
+        """Open a reader at the stored row, or at the first."""
         return EndlessReader(position["row"] if position else 0)
 
 
 class EndlessReader:
-    """Makes payments."""
+    """Generates payments."""
 
     ended = False
 
@@ -48,7 +48,7 @@ class EndlessReader:
         self._amounts = [(payment.account, payment.amount) for payment in payments(ROUND)]
 
     async def read(self, limit: int) -> list[Row]:
-        """As many as are wanted."""
+        """Return the next `limit` payments."""
         first, self._row = self._row, self._row + limit
         rows = []
         for number in range(first, first + limit):
@@ -58,18 +58,18 @@ class EndlessReader:
         return rows
 
     def position(self, acknowledged: int) -> dict[str, Any]:
-        """The first row not acknowledged."""
+        """Return the position of the first unacknowledged row."""
         return {"row": acknowledged}
 
     async def wait(self) -> None:
-        """Return at once: there is always more."""
+        """Return immediately: there are always more rows."""
 
     def progress(self) -> None:
-        """There is no end."""
+        """Return None: the source is unbounded."""
 
     def lag(self) -> Lag:
-        """Not known: there is always more."""
+        """Return an unknown lag: there are always more rows."""
         return Lag()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no resource is open."""

@@ -1,4 +1,4 @@
-"""Worker processes that are measured from outside: by what they store, and by what they cost."""
+"""Worker processes, measured from outside by the rows they store and by their CPU."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from millwheel.store.migrate import migrate
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_SECONDS = 300.0
 QUIET = timedelta(seconds=2)
-"""So long nothing was decided about places: several looks of the balancer."""
+"""Time without placement events after which placement has settled; several periods of the balancer."""
 
 
 class Stretch(NamedTuple):
-    """A part of a run, from the middle of it."""
+    """Figures of the middle part of a run."""
 
     per_second: float
-    """Rows of the sources."""
+    """Source rows per second."""
     python: float
-    """Cores that the workers kept busy."""
+    """Cores used by the workers."""
     postgres: float
-    """Cores that Postgres kept busy."""
+    """Cores used by Postgres."""
 
 
 PROGRESS = """
@@ -48,7 +48,7 @@ CROSS JOIN LATERAL (
 
 
 class Fleet:
-    """Worker processes of one pipeline of `bench.shared`, on a schema of its own."""
+    """Worker processes of one pipeline of `bench.shared`, on a fresh schema."""
 
     def __init__(self, url: str, directory: Path, pipeline: str, **environment: str) -> None:
         self.url = url
@@ -74,12 +74,12 @@ class Fleet:
         )
 
     def close(self) -> None:
-        """End all workers, and the look at the store."""
+        """Stop all workers, and close the connection to the store."""
         self.end()
         self._connection.close()
 
     def end(self) -> None:
-        """End all workers."""
+        """Stop all workers."""
         for process in self.processes:
             process.send_signal(signal.SIGTERM)
         for process in self.processes:
@@ -91,7 +91,7 @@ class Fleet:
         self.processes.clear()
 
     def start(self, number: int, *, until_done: bool = False) -> None:
-        """Start so many workers, and wait until each has its share."""
+        """Start N workers, and wait until each has its share."""
         options = ["--until-done"] if until_done else []
         with self._log.open("ab") as log:
             for _ in range(number):
@@ -102,11 +102,10 @@ class Fleet:
                         cwd=ROOT, env=self._environment, stdout=log, stderr=log,
                     )
                 )  # fmt: skip
-        self.wait_until(lambda: self._is_placed(len(self.processes)), "all have their places")
+        self.wait_until(lambda: self._is_placed(len(self.processes)), "placement settled")
 
     def _is_placed(self, number: int) -> bool:
-        """Whether everything is owned by who should own it, everybody has something, and nothing is
-        decided any more."""
+        """Whether each interval is at its wanted owner, each worker has some, and placement has settled."""
         rows = self.ask(
             "SELECT count(DISTINCT owner), count(*) FILTER (WHERE owner IS NULL OR "
             "owner IS DISTINCT FROM wanted_by OR split_at IS NOT NULL) FROM {}",
@@ -118,11 +117,11 @@ class Fleet:
         return bool(rows[0] == (number, 0) and quiet[0][0])
 
     def rows_done(self) -> int:
-        """Rows of the sources that are acknowledged."""
+        """Return the number of acknowledged source rows."""
         return sum(row[0] or 0 for row in self._connection.execute(self._progress).fetchall())
 
     def over(self, first: int, last: int) -> Stretch:
-        """Let the sources go on from row `first` to row `last`; what that took."""
+        """Measure the run from row `first` to row `last` of the sources."""
         self.wait_until(lambda: self.rows_done() >= first, f"{first} rows")
         rows, begin, (python, postgres) = self.rows_done(), time.perf_counter(), self.cpu()
         self.wait_until(lambda: self.rows_done() >= last, f"{last} rows")
@@ -134,7 +133,11 @@ class Fleet:
         )
 
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
-        """Ask again and again; a worker that has ended with an error is the end of it."""
+        """Wait for a condition.
+
+        Raises:
+            RuntimeError: a worker ended with an error, or the condition was not met in time.
+        """
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not condition():
             for process in self.processes:
@@ -145,20 +148,20 @@ class Fleet:
             time.sleep(0.05)
 
     def ask(self, query: str, table: str, *parameters: Any) -> list[Any]:
-        """Rows of a table or view of the pipeline; none as long as it is not there."""
+        """Query a table or view of the pipeline; no rows while it does not exist."""
         text = sql.SQL(query).format(sql.Identifier(self.name, table))
         with contextlib.suppress(psycopg.errors.UndefinedTable):
             return self._connection.execute(text, parameters).fetchall()
         return []
 
     def cpu(self) -> tuple[float, float]:
-        """CPU seconds so far: of the workers, of Postgres."""
+        """Return the CPU seconds of the workers and of Postgres so far."""
         return sum(cpu_of(process.pid) for process in self.processes), postgres_cpu(self.url)
 
 
 @contextlib.contextmanager
 def fleet(url: str, directory: Path, pipeline: str, **environment: str) -> Iterator[Fleet]:
-    """A fleet, and its end."""
+    """Create a fleet, and close it at the end of the block."""
     made = Fleet(url, directory, pipeline, **environment)
     try:
         yield made

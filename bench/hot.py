@@ -1,7 +1,7 @@
-"""A key with 90 % of the traffic: two-phase aggregation beside the plain one, in one worker.
+"""A key with 90 % of the traffic: two-phase and plain aggregation, in one worker (paper, section 8.4).
 
-In one process there is no core to be won, so the second phase may only cost: what is looked
-at is the ratio, of pairs that alternate (paper, section 8.4).
+One process cannot gain a core, so the second phase can only add cost; the result is the ratio over
+alternating pairs.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from millwheel.sources import Source
 from millwheel.windows import Pane, Tumbling
 
 HOT = 9
-"""Tenths of the traffic under the one key."""
+"""Tenths of the traffic with the hot key."""
 
 WAYS = 8
-"""Partial keys of each key."""
+"""Number of partial keys per key."""
 
 MINUTE = Tumbling(minutes=1)
 SUMS = Stream("sums", Pane[int])
@@ -43,24 +43,24 @@ AMOUNTS: Fold[Payment, int, int] = total(lambda payment: payment.amount)
 
 
 def key_of(payment: Payment) -> int:
-    """Nine of ten payments go to one account; the others stay where they are."""
+    """Assign nine of ten payments to one account; the others keep theirs."""
     return payment.account if payment.account % 10 >= HOT else 0
 
 
 def way_of(payment: Payment) -> int:
-    """What a payment is spread by."""
+    """Return the value by which a payment is spread."""
     return payment.account
 
 
 def plain(name: str, source: Source) -> Pipeline:
-    """One phase."""
+    """Build the aggregation with one phase."""
     pipeline = _injected(name, source)
     pipeline.add(Windowed(MINUTE, AMOUNTS, to=SUMS), PAYMENTS.by(key_of))
     return pipeline
 
 
 def two_phase(name: str, source: Source) -> Pipeline:
-    """The same sums in two phases."""
+    """Build the aggregation with two phases."""
     pipeline = _injected(name, source)
     spread: Spread[Payment] = Spread(key_of, ways=WAYS, by=way_of)
     pipeline.add(PreAggregate(MINUTE, AMOUNTS, to=PARTIALS), PAYMENTS.by(spread))
@@ -78,7 +78,7 @@ def _injected(name: str, source: Source) -> Pipeline:
 
 
 async def rate(url: str, pipeline: Pipeline, records: int) -> float:
-    """Records per second, from the first row read to the last ACK stored."""
+    """Measure records per second, from the first row read to the last ACK stored."""
     store = await fresh_store(url, pipeline.name)
     engine = Engine(pipeline, store)
     await engine.start()
@@ -91,7 +91,7 @@ async def rate(url: str, pipeline: Pipeline, records: int) -> float:
 
 
 async def measure(url: str, directory: Path, *, pairs: int, records: int) -> dict[str, Any]:
-    """Alternating pairs of one and two phases over the same payments."""
+    """Measure alternating pairs of one and two phases over the same payments."""
     source = payments_file(directory, records)
     found = []
     for number in range(pairs):

@@ -1,10 +1,9 @@
-"""How many instructions of the processor a record takes in its worker, as Valgrind counts them, and
-how often it finds something in none of the caches that a core has for itself.
+"""CPU instructions and cache misses per record in a worker, counted by Valgrind.
 
-Unlike time and CPU time they do not depend on what else a machine does, so that a change of half a
-per cent is seen: time follows them roughly. What is not found it waits for, and how long depends on the
-machine and its neighbours; nothing is fetched ahead here, as processors do. Postgres does not
-count: commits are put together and packed, and take a while in place of being sent.
+A miss is an access to data in none of the caches private to a core. Unlike time and CPU time, the counts
+do not depend on other load of the machine, so a change of half a per cent is visible; time follows them
+roughly. The time of a miss depends on the machine and its load, and Valgrind does not simulate
+prefetching. Postgres is excluded: commits are built and encoded, but a fixed delay replaces sending them.
 """
 
 from __future__ import annotations
@@ -29,28 +28,28 @@ from millwheel.store.lane import PostgresLane
 from millwheel.store.port import Commit
 
 COMMIT_SECONDS = 0.6
-"""For so long as Python under Valgrind takes for the next one."""
+"""Duration of a simulated commit: the time that Python under Valgrind takes for the next one."""
 
 LARGE = 300
-"""Productions in a commit of full load. What is stored before is sent."""
+"""Productions from which a commit counts as full load; smaller ones before the first are really sent."""
 
 SCHEMA = "bench_instructions"
 
 CACHES = ("--I1=32768,8,64", "--D1=49152,12,64", "--LL=2097152,16,64")
-"""Of a server's core: bytes, ways, bytes of a line."""
+"""Caches of a server's core: bytes, associativity, bytes per line."""
 
 COUNTED = {
     "instructions": re.compile(r"I\s+refs:\s+([\d,]+)"),
     "misses": re.compile(r"LL misses:\s+([\d,]+)"),
 }
-"""Where Valgrind says it."""
+"""Patterns of the counts in Valgrind's output."""
 
 
 async def measure(url: str, directory: Path, *, records: int) -> dict[str, Any]:
-    """Of a record: what three times as many take more, so that the start does not count.
+    """Measure the counts per record, from the difference of two runs so that the start does not count.
 
     Raises:
-        SystemExit: there is no Valgrind.
+        SystemExit: Valgrind is not installed.
     """
     if shutil.which("valgrind") is None:
         raise SystemExit("bench instructions counts with Valgrind: apt-get install valgrind")
@@ -61,30 +60,30 @@ async def measure(url: str, directory: Path, *, records: int) -> dict[str, Any]:
     ours, least = found["engine"], found["json"]
     ratio = ours["instructions"] / least["instructions"]
     print(
-        f"a record takes {ours['instructions']:,.0f} instructions of its worker; its JSON by itself "
-        f"(decode the row, encode state and output) {least['instructions']:,.0f}: {ratio:.1f} times as "
-        f"many. Not in 2 MB of cache: {ours['misses']:.0f} and {least['misses']:.0f} times"
+        f"a record takes {ours['instructions']:,.0f} instructions of its worker; its JSON alone "
+        f"(decode the row, encode state and output) {least['instructions']:,.0f}: ratio {ratio:.1f}. "
+        f"Misses in 2 MB of cache: {ours['misses']:.0f} and {least['misses']:.0f}"
     )
     return {**found, "ratio": ratio}
 
 
 async def _count(work: str, url: str, directory: Path, records: int) -> dict[str, int]:
-    lines_file(directory, records)  # else its making counts
+    lines_file(directory, records)  # in advance, so that writing it does not count
     process = await asyncio.create_subprocess_exec(
         "valgrind", "--tool=cachegrind", "--cache-sim=yes", *CACHES, "--cachegrind-out-file=/dev/null",
         sys.executable, "-m", "bench.instructions", work, url, str(directory), str(records),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    out, said = await process.communicate()
-    said_of = {what: where.search(said.decode()) for what, where in COUNTED.items()}
-    counted = {what: int(each[1].replace(",", "")) for what, each in said_of.items() if each}
+    out, errors = await process.communicate()
+    matches = {what: pattern.search(errors.decode()) for what, pattern in COUNTED.items()}
+    counted = {what: int(each[1].replace(",", "")) for what, each in matches.items() if each}
     if process.returncode or len(counted) < len(COUNTED):
-        raise RuntimeError(f"nothing was counted: {(out + said).decode()[-2000:]}")
+        raise RuntimeError(f"Valgrind reported no counts: {(out + errors).decode()[-2000:]}")
     return counted
 
 
 async def engine(url: str, directory: Path, records: int) -> None:
-    """The engine over so many payments, with commits that are not sent."""
+    """Run the engine over N payments, with commits that are not sent."""
     send = PostgresLane._append
     loaded = False
 
@@ -101,19 +100,19 @@ async def engine(url: str, directory: Path, records: int) -> None:
     store = await fresh_store(url, SCHEMA)
     running = Engine(
         pipeline(SCHEMA, payments_file(directory, records)), store, process=FREE_OF_CHARGE
-    )  # else chunks would be as short as Valgrind is slow
+    )  # without it, slow execution under Valgrind would shorten the chunks
     await running.start()
     task = asyncio.create_task(running.run())
     while running.processed < records and not task.done():
         await asyncio.sleep(0.02)
     task.cancel()
     with suppress(asyncio.CancelledError):
-        await task  # if it has failed, too little was counted
+        await task  # raises the error of a failed run
     drop(url, SCHEMA)
 
 
 def json(directory: Path, records: int) -> None:
-    """What no engine can do without, for each row of the file."""
+    """Do the JSON work that every engine needs, for each row of the file."""
     decode = msgspec.json.Decoder(Payment).decode
     encode = msgspec.json.Encoder().encode
     for line in lines_file(directory, records).read_bytes().splitlines():
@@ -123,7 +122,7 @@ def json(directory: Path, records: int) -> None:
 
 
 def main() -> None:
-    """In a process of its own, under Valgrind."""
+    """Run one side, in a separate process under Valgrind."""
     work, url, directory, records = sys.argv[1:]
     quiet()
     if work == "json":

@@ -1,9 +1,9 @@
-"""How far behind the injector's low watermark is that of the last of ten stages (paper 8.2).
+"""Lag of the low watermark of the last of ten stages behind that of the injector (paper 8.2).
 
-Every stage stores its low watermark before the next one hears of it. So on an idle engine the lag
-is measured by commits: by ten raw one-record commits of the same run. Under load a stage waits
-for the bundle that is on its way: by the median duration of the run's bundles, from being opened
-(when the one before is closed) to being durable.
+A stage stores its low watermark before the next stage receives it. On an idle engine the baseline is
+therefore ten raw one-record commits of the same run. Under load a stage waits for the current bundle, so
+the baseline is the median duration of the run's bundles, from opening (when the previous one is closed)
+until durable.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HOPS = [Stream(f"hop_{number}", Payment) for number in range(1, STAGES + 1)]
 
 
 class Hop(Computation[Payment, None]):
-    """Passes a payment on."""
+    """Forwards a payment."""
 
     def __init__(self, to: Stream[Payment]) -> None:
         self.writes = (to,)
@@ -48,7 +48,7 @@ def account_of(payment: Payment) -> int:
 
 
 def chain(name: str, source: Source, lateness: timedelta, stages: int = STAGES) -> Pipeline:
-    """Stages one after the other; ten, if nothing is said."""
+    """Build a chain of stages, by default ten."""
     hops = HOPS[:stages]
     pipeline = Pipeline(name)
     pipeline.inject(PAYMENTS, source, timestamp=lambda payment: payment.at, lateness=lateness)
@@ -59,15 +59,15 @@ def chain(name: str, source: Source, lateness: timedelta, stages: int = STAGES) 
 
 
 class Tracking:
-    """When which interval had stored which low watermark."""
+    """Records when each interval stored which low watermark."""
 
     def __init__(self) -> None:
         self.stored: dict[int, tuple[list[int], list[float]]] = {}
-        """Interval -> its low watermarks, and since when each was durable."""
+        """Interval -> its low watermarks, and when each became durable."""
         self.bundles: list[float] = []
-        """Seconds from the opening to the end of each bundle that carried records."""
+        """Seconds from opening to durable, of each bundle with records."""
         self.commits: list[float] = []
-        """Seconds of their commits alone."""
+        """Seconds of the commits of these bundles."""
         self.moved = asyncio.Event()
 
     def note(self, commit: Commit, opened: float, closed: float, ended: float) -> None:
@@ -82,14 +82,14 @@ class Tracking:
         self.moved.set()
 
     def reached(self, interval: int, watermark: int) -> float | None:
-        """When an interval had stored `watermark` or a later one."""
+        """Return when an interval had stored `watermark` or a later one."""
         lows, times = self.stored.get(interval, ([], []))
         place = bisect_left(lows, watermark)
         return times[place] if place < len(lows) else None
 
 
 class TrackedLane:
-    """A lane that tells what its commits stored, and when."""
+    """A lane that reports its commits and their times."""
 
     def __init__(self, lane: StoreLane, tracking: Tracking) -> None:
         self._lane = lane
@@ -107,7 +107,7 @@ class TrackedLane:
 
 
 class TrackedStore(PostgresStore):
-    """A store whose lanes tell what their commits stored, and when."""
+    """A store with lanes that report their commits and their times."""
 
     def __init__(self, url: str, schema: str, tracking: Tracking) -> None:
         super().__init__(url, schema)
@@ -118,7 +118,7 @@ class TrackedStore(PostgresStore):
 
 
 def stages(engine: Engine) -> list[list[int]]:
-    """The intervals of the injector and of each stage, in the order of the chain."""
+    """Return the intervals of the injector and of each stage, in the order of the chain."""
     by_name: dict[str, list[int]] = {}
     for interval in engine.intervals:
         by_name.setdefault(interval.step.name, []).append(interval.id)
@@ -126,7 +126,7 @@ def stages(engine: Engine) -> list[list[int]]:
 
 
 def arrivals(tracking: Tracking, chain: list[list[int]], watermark: int) -> list[float] | None:
-    """When each stage as a whole had stored `watermark`; None: some have not."""
+    """Return when all intervals of each stage had stored `watermark`; None: some have not."""
     found = []
     for intervals in chain:
         times = [tracking.reached(interval, watermark) for interval in intervals]
@@ -137,7 +137,7 @@ def arrivals(tracking: Tracking, chain: list[list[int]], watermark: int) -> list
 
 
 async def idle(url: str, samples: int) -> list[float]:
-    """Seconds from a record's arrival until the last stage has stored its time."""
+    """Measure the seconds from a record's arrival until the last stage has stored its timestamp."""
     tracking = Tracking()
     await (await fresh_store(url, "bench_lag_idle")).close()
     store = await TrackedStore(url, "bench_lag_idle", tracking).open()
@@ -163,8 +163,12 @@ async def idle(url: str, samples: int) -> list[float]:
 
 
 async def loaded(url: str, directory: Path, records: int) -> tuple[list[list[float]], Tracking]:
-    """Seconds of lag that each stage adds, for each step of the injector's watermark; and what the
-    bundles took."""
+    """Measure the lag under load.
+
+    Returns:
+        The seconds that each stage adds, for each step of the injector's watermark, and the times of the
+        bundles.
+    """
     tracking = Tracking()
     await (await fresh_store(url, "bench_lag")).close()
     store = await TrackedStore(url, "bench_lag", tracking).open()
@@ -184,7 +188,7 @@ async def loaded(url: str, directory: Path, records: int) -> tuple[list[list[flo
 
 
 async def measure(url: str, directory: Path, *, samples: int, records: int) -> dict[str, Any]:
-    """Both lags, each beside its yardstick of the same run."""
+    """Measure both lags, each with its baseline of the same run."""
     raw = statistics.median((await raw_latency(url, 300))[10:])
     alone = statistics.median((await idle(url, samples))[5:])
     lags, tracking = await loaded(url, directory, records)
@@ -207,6 +211,6 @@ async def measure(url: str, directory: Path, *, samples: int, records: int) -> d
     print(
         f"  loaded: p50 of the slowest stage {max(per_stage) * 1000:.1f} ms (all: "
         f"{', '.join(f'{lag * 1000:.1f}' for lag in per_stage)}); bundle {bundle * 1000:.1f} ms, "
-        f"of that its commit {result['commit_ms']:.1f} ms; ratio {result['stage_ratio']:.2f}"
+        f"including its commit {result['commit_ms']:.1f} ms; ratio {result['stage_ratio']:.2f}"
     )
     return result

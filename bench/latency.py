@@ -1,4 +1,4 @@
-"""A single record on an idle engine, arrival to durable, beside the raw one-record commit."""
+"""Latency of a single record on an idle engine, arrival to durable, and of a raw one-record commit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from millwheel.testing.script import Script, inject
 
 
 class TimedLane:
-    """A lane that tells when a commit with records in it became durable."""
+    """A lane that notes when a commit with records became durable."""
 
     def __init__(self, lane: StoreLane, durable: asyncio.Event) -> None:
         self._lane = lane
@@ -38,7 +38,7 @@ class TimedLane:
 
 
 class TimedStore(PostgresStore):
-    """A store whose lanes tell when records became durable."""
+    """A store with lanes that note when records became durable."""
 
     def __init__(self, url: str, schema: str) -> None:
         super().__init__(url, schema)
@@ -55,7 +55,7 @@ class TimedStore(PostgresStore):
 async def raw_commits(
     url: str, records: int, bundle: int = 1
 ) -> AsyncIterator[tuple[StoreLane, list[Commit]]]:
-    """A connection, and commits of so many records for it, `bundle` in each."""
+    """Open a connection; yield it with commits of `records` records for it, `bundle` in each."""
     store = await fresh_store(url, "bench_raw")
     deployment = await store.deploy(
         {},
@@ -77,7 +77,7 @@ async def raw_commits(
 
 
 async def raw_latency(url: str, samples: int) -> list[float]:
-    """Seconds of one-record commits, one after the other, on one connection."""
+    """Measure the seconds of one-record commits, one after the other, on one connection."""
     found = []
     async with raw_commits(url, samples) as (lane, commits):
         for commit in commits:
@@ -88,7 +88,7 @@ async def raw_latency(url: str, samples: int) -> list[float]:
 
 
 async def engine_latency(url: str, samples: int) -> list[float]:
-    """Seconds from a record's arrival to its commit, with nothing else going on."""
+    """Measure the seconds from a record's arrival to its commit, on an idle engine."""
     await (await fresh_store(url, "bench_latency")).close()
     store = TimedStore(url, "bench_latency")
     await store.open()
@@ -115,7 +115,7 @@ def _percentiles(seconds: list[float]) -> dict[str, float]:
 
 
 async def measure(url: str, *, samples: int) -> dict[str, Any]:
-    """Both, and the ratio of their medians."""
+    """Measure both, and the ratio of their medians."""
     raw = _percentiles((await raw_latency(url, samples))[10:])
     engine = _percentiles((await engine_latency(url, samples))[10:])
     result = {"raw": raw, "engine": engine, "ratio_p50": engine["p50_ms"] / raw["p50_ms"]}

@@ -1,4 +1,4 @@
-"""Memory of a long run: the year of flights, many times over, one after the other."""
+"""Memory of a long run: the year of flights, repeated many times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from millwheel.services import loop
 
 
 def resident_megabytes() -> float:
-    """What this process occupies now (on macOS: at its highest)."""
+    """Return the resident memory of this process (on macOS: its maximum)."""
     statm = Path("/proc/self/statm")
     if statm.exists():
         pages = int(statm.read_text().split()[1])
@@ -27,7 +27,7 @@ def resident_megabytes() -> float:
 
 
 def _replay(url: str, directory: Path, times: int, answer: Connection) -> None:
-    """In a process of its own: replay, and look at one's own size at each hundredth."""
+    """Replay in a separate process, sampling its memory at each hundredth of the input."""
     from examples.flights import build, replay
     from millwheel.runtime.engine import Engine
 
@@ -38,16 +38,16 @@ def _replay(url: str, directory: Path, times: int, answer: Connection) -> None:
         await engine.start()
         samples: list[tuple[float, float]] = []
 
-        async def look() -> None:
+        async def sample() -> None:
             while True:
                 share = engine.progress()["share"]
                 if not samples or share >= samples[-1][0] + 0.01:
                     samples.append((share, resident_megabytes()))
                 await asyncio.sleep(0.2)
 
-        looking = asyncio.create_task(look())
+        sampling = asyncio.create_task(sample())
         await engine.run()
-        looking.cancel()
+        sampling.cancel()
         samples.append((1.0, resident_megabytes()))
         await engine.stop()
         await store.close()
@@ -57,7 +57,7 @@ def _replay(url: str, directory: Path, times: int, answer: Connection) -> None:
 
 
 async def measure(url: str, directory: Path, *, times: int) -> dict[str, Any]:
-    """Resident size of the worker over the run, at a quarter and at the end."""
+    """Measure the worker's resident memory over the run; compare the end with a quarter."""
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     process = multiprocessing.get_context("spawn").Process(
         target=_replay, args=(url, directory, times, theirs)

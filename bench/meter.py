@@ -1,4 +1,4 @@
-"""What a stretch of work costs: its time, and the CPU of this process and of the server."""
+"""Measure the cost of work: time, and CPU of this process and of the server."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from bench.processes import postgres_cpu
 
 @dataclass
 class Cost:
-    """What so many records took."""
+    """The cost of processing records."""
 
     rate: float = 0.0
-    """Records a second."""
+    """Records per second."""
     python_us: float = 0.0
-    """CPU of this process, in microseconds a record."""
+    """CPU of this process, microseconds per record."""
     postgres_us: float = 0.0
-    """CPU of the server, all its processes, folds and cleaning up included."""
+    """CPU of all server processes, including folds and vacuum, microseconds per record."""
 
     @property
     def cpu_us(self) -> float:
-        """Both sides together."""
+        """CPU of both sides, microseconds per record."""
         return self.python_us + self.postgres_us
 
     def as_json(self) -> dict[str, Any]:
-        """For the results."""
+        """Return the figures for the results."""
         return {**asdict(self), "cpu_us": self.cpu_us}
 
     def __str__(self) -> str:
@@ -40,7 +40,7 @@ class Cost:
 
 @contextmanager
 def metered(url: str, records: int) -> Iterator[Cost]:
-    """The cost of what is done within, known at its end."""
+    """Measure the block; the yielded cost is filled in at its end."""
     cost = Cost()
     server, own, start = postgres_cpu(url), time.process_time(), time.perf_counter()
     yield cost

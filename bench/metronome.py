@@ -1,6 +1,6 @@
-"""Beats by the clock, from a process of their own: what is measured does not hold them up.
+"""Beats at a fixed rate, from a separate process that the measured work does not delay.
 
-Run as a program it writes when it begins (8 bytes), and a byte at each beat.
+Run as a program it writes its start time (8 bytes), then a byte at each beat.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from contextlib import asynccontextmanager
 
 BEGIN = struct.Struct("d")
 PAUSE_SECONDS = 0.05
-"""Before the first beat."""
+"""Delay before the first beat."""
 
 
 @asynccontextmanager
 async def beats(rate: float, total: int, beat: Callable[[int], None]) -> AsyncIterator[list[float]]:
-    """Call `beat` with 0, 1, ... so many times a second; gives when each is due (`perf_counter`).
+    """Call `beat` with 0, 1, ... at `rate` per second; yield the due time of each (`perf_counter`).
 
-    A beat that was missed is made up for at once, and stays due when it was: what waits behind
-    something slow counts as slow (no coordinated omission).
+    A late beat is made up immediately and keeps its due time, so work that waits behind slow work counts
+    as slow (no coordinated omission).
     """
     program = await asyncio.create_subprocess_exec(
         sys.executable, "-S", __file__, str(rate), str(total), stdout=asyncio.subprocess.PIPE
@@ -43,14 +43,14 @@ async def beats(rate: float, total: int, beat: Callable[[int], None]) -> AsyncIt
 
 async def _listen(pipe: asyncio.StreamReader, beat: Callable[[int], None]) -> None:
     number = 0
-    while heard := await pipe.read(1 << 16):
-        for _ in heard:
+    while received := await pipe.read(1 << 16):
+        for _ in received:
             beat(number)
             number += 1
 
 
 def main(rate: float, total: int) -> None:
-    """Beat."""
+    """Write the beats."""
     out = sys.stdout.fileno()
     begin = time.perf_counter() + PAUSE_SECONDS
     os.write(out, BEGIN.pack(begin))

@@ -1,9 +1,9 @@
-"""The Nexmark queries, one worker each, over events in files.
+"""The Nexmark queries with one worker, over events in files.
 
-A query reads the kinds of event that it needs. *Events a second* counts all kinds, as is usual: all the
-events there are, by the time that the query takes for its part of them. Rows are what it really read.
-Windows of processing time (`q12`) close by the clock, so time is taken when every row is acknowledged,
-not when the last window is written.
+A query reads only the kinds of event that it needs. *Events per second* counts all kinds, as is usual: the
+number of all events divided by the query's time for its part of them. *Rows* are those it really read.
+Windows of processing time (`q12`) close by the wall clock, so the time ends when every row is
+acknowledged, not when the last window is written.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from millwheel.runtime.engine import Engine
 
 QUERIES = ("q0", "q1", "q2", "q3", "q4", "q5", "q6", "q7", "q8", "q9", "q11", "q12")
 WHAT = {
-    "q0": "as it is", "q1": "another currency", "q2": "some auctions", "q3": "join of two streams",
-    "q4": "mean in sliding windows", "q5": "most bids in sliding windows", "q6": "last ten of a key",
-    "q7": "highest of a window", "q8": "join in windows", "q9": "winning bids",
-    "q11": "sessions", "q12": "windows of processing time",
+    "q0": "pass-through", "q1": "currency conversion", "q2": "filter", "q3": "join of two streams",
+    "q4": "mean in sliding windows", "q5": "most bids in sliding windows", "q6": "last ten per key",
+    "q7": "maximum of a window", "q8": "windowed join", "q9": "winning bids",
+    "q11": "sessions", "q12": "processing-time windows",
 }  # fmt: skip
 
 
 def pipeline(query: str, directory: Path) -> Pipeline:
-    """A query over the files."""
+    """Build a query over the files."""
     made: Pipeline = import_module(f"examples.nexmark.{query}").build(Options(directory=directory))
     return made
 
 
 async def point(url: str, query: str, directory: Path) -> dict[str, Any]:
-    """A query from its first row to the acknowledgement of its last."""
+    """Measure a query from its first row to the acknowledgement of its last."""
     made = pipeline(query, directory)
     store = await fresh_store(url, made.name)
     engine = Engine(made, store)
@@ -62,7 +62,7 @@ async def point(url: str, query: str, directory: Path) -> dict[str, Any]:
 
 
 async def measure(url: str, directory: Path, *, events: int) -> dict[str, Any]:
-    """One query after the other over the same events."""
+    """Measure one query after the other over the same events."""
     files = directory / "nexmark"
     write(files, Options(events=events))
     lines = []

@@ -1,4 +1,4 @@
-"""What can be measured, and how much of it in a full and in a quick run."""
+"""The parts of the benchmark, with their sizes in a full and in a quick run."""
 
 from __future__ import annotations
 
@@ -160,10 +160,10 @@ PARTS: dict[str, Part] = {
     "peers": _peers,
 }
 GROUPS = {"growth": [f"growth-{name}" for name in growth.CURVES]}
-"""Parts that are asked for by one name."""
+"""Names for several parts."""
 DEFAULT = tuple(
     name
     for name in PARTS
     if name not in ("before", "instructions", "nexmark", *GROUPS["growth"], "peers")
 )
-"""What is measured if nothing is said: hours, gigabytes and packages of others only when asked for."""
+"""Parts of a run without arguments. Parts that take hours, gigabytes or other packages are excluded."""

@@ -1,9 +1,8 @@
-"""The layout that comes to mind first, as raw SQL: what the layout in use is measured against.
+"""The obvious layout as raw SQL, the baseline for the layout in use.
 
-A bundle of records is one transaction: a row for each id that was seen, an upsert of each key's
-state, a row for each production, and the productions of the bundle before, which were acknowledged
-meanwhile, are deleted. One packed array for each column, prepared statements, one pipeline; every
-connection has keys of its own.
+A bundle of records is one transaction: it inserts a row per seen id and per production, upserts each key's
+state, and deletes the productions of the previous bundle as acknowledged. It uses one packed array per
+column, prepared statements and one pipeline; each connection has its own keys.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ Bundle = tuple[int, list[bytes], dict[bytes, bytes], list[int], list[bytes], lis
 
 
 def bundles(number: int, records: int, size: int) -> Iterator[Bundle]:
-    """The workload's rows as the statements take them."""
+    """Yield the workload's rows as parameters of the statements."""
     encode = msgspec.json.Encoder().encode
     state = encode(Account(123, 45_678))
     rows = list(payments(records, seed=number))
@@ -64,7 +63,7 @@ def bundles(number: int, records: int, size: int) -> Iterator[Bundle]:
 
 
 async def write(connection: psycopg.AsyncConnection[Any], number: int, bundle: Bundle) -> None:
-    """One transaction."""
+    """Write a bundle in one transaction."""
     start, seen, states, seqs, keys, values = bundle
     async with connection.pipeline(), connection.transaction():
         for statement, parameters in (
@@ -77,7 +76,7 @@ async def write(connection: psycopg.AsyncConnection[Any], number: int, bundle: B
 
 
 async def rate(url: str, bundle: int, records: int, connections: int) -> Cost:
-    """What raw commits of `bundle` records cost in this layout."""
+    """Measure raw commits of `bundle` records in this layout."""
     drop(url, SCHEMA)
     schema = sql.Identifier(SCHEMA)
     with psycopg.connect(url, autocommit=True) as first:

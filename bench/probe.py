@@ -1,4 +1,4 @@
-"""One bare commit now and then beside what is measured: what the disk does to everybody at the time."""
+"""Periodic bare commits during a measurement, which show the disk's latency at the time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ PAUSE_SECONDS = 0.02
 
 @contextmanager
 def probed(url: str) -> Iterator[list[float]]:
-    """The milliseconds of each commit of one row, fifty a second, for as long as the block lasts; from when
-    it was due, as the records beside it do not wait for each other either."""
+    """Commit one row fifty times a second during the block; yield the list of latencies, in milliseconds.
+
+    They count from when each commit was due, as for the measured records, which do not wait for each
+    other.
+    """
     found: list[float] = []
     ending = threading.Event()
 

@@ -1,4 +1,4 @@
-"""What processes of this machine cost, as the kernel counts it (Linux)."""
+"""CPU and memory of this machine's processes, from /proc (Linux)."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import psycopg
 
 TICK = os.sysconf("SC_CLK_TCK")
 LISTEN = "0A"
-"""The state of a socket that waits for connections, in /proc/net/tcp."""
+"""State of a listening socket in /proc/net/tcp."""
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def cpu_of(pid: int, *, with_children: bool = False) -> float:
-    """CPU seconds of a process; with those of children that have ended, if asked for."""
+    """Return the CPU seconds of a process, optionally with those of its ended children."""
     fields = _stat(pid)
     return sum(map(int, fields[11 : 15 if with_children else 13])) / TICK
 
 
 def tree_cpu(root: int) -> float:
-    """CPU seconds of a process and of everything that it has started, ended or not."""
+    """Return the CPU seconds of a process and of all its descendants, ended or not."""
     return sum(cpu_of(pid, with_children=True) for pid in _tree(root))
 
 
 def tree_megabytes(root: int) -> float:
-    """What a process and everything that it has started occupy now."""
+    """Return the resident memory of a process and its descendants, in MB."""
     pages = 0
     for pid in _tree(root):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -36,7 +36,7 @@ def tree_megabytes(root: int) -> float:
 
 
 def postgres_cpu(url: str) -> float:
-    """CPU seconds of a server on this machine, with all its processes, past ones too."""
+    """Return the CPU seconds of all processes of a server on this machine, ended ones included."""
     with psycopg.connect(url) as connection:
         ((backend,),) = connection.execute("SELECT pg_backend_pid()").fetchall()
         parents = _parents()
@@ -46,7 +46,7 @@ def postgres_cpu(url: str) -> float:
 
 
 def listening(port: int) -> int | None:
-    """The process of this machine that listens on a TCP port, if there is one to be seen."""
+    """Return the process of this machine that listens on a TCP port, if it can be found."""
     wanted = set()
     for name in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
@@ -61,7 +61,7 @@ def listening(port: int) -> int | None:
 
 
 def end_tree(root: int) -> None:
-    """Kill a process and everything that it has started, the oldest first."""
+    """Kill a process and its descendants, parents first."""
     for pid in _tree(root):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -78,13 +78,13 @@ def _tree(root: int) -> list[int]:
 
 
 def _parents() -> dict[int, int]:
-    """Of every process."""
+    """Return the parent of every process."""
     numbers = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
     return {pid: int(fields[1]) for pid in numbers if (fields := _stat(pid))}
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields after the name; none of a process that has gone."""
+    """Return the fields after the name in /proc/PID/stat; empty if the process has ended."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return []

@@ -1,11 +1,10 @@
-"""Full load: the engine beside the raw SQL of the layout in use.
+"""Full load: the engine compared with raw SQL in the same layout.
 
-The ceiling writes the very rows that the engine writes for the workload (seen id, state
-change, production, and a commit record a bundle) through the very statements, from rows
-that lie ready: no reading, decoding, dedup, user code or encoding of values, and no folds.
-What the layout is worth is seen beside the one that comes to mind first (`bench.plain_rows`), and what
-a stage costs by a pipeline of three. Each of them is measured in a process of its own: one in which others
-were before, with what they left of its memory, is slower by a tenth and more.
+The ceiling writes the rows that the engine writes for the workload (seen id, state change, production,
+and one commit record per bundle) with the same statements, from prepared rows: without reading, decoding,
+dedup, user code, encoding of values or folds. The value of the layout is measured against the obvious one
+(`bench.plain_rows`), and the cost of a stage with a pipeline of three. Each measurement runs in a separate
+process: in a process that has already run others, memory effects slow it down by a tenth or more.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ from millwheel.store.port import (
 
 CONNECTIONS = (1, 2, 3, 4)
 CEILING, ENGINE = "bench_ceiling", "bench_rate"
-"""Schemas, gone once they were measured: nobody cleans them up while the next one is."""
+"""Schemas, dropped after each measurement so that their vacuum does not disturb the next."""
 
 
 async def ceiling(url: str, bundle: int, records: int, connections: int) -> Cost:
-    """What raw commits of `bundle` records over some connections cost."""
+    """Measure raw commits of `bundle` records over N connections."""
     store = await fresh_store(url, CEILING)
     slots = [(number, number + 1) for number in range(connections)]
     deployment = await store.deploy(
@@ -74,7 +73,7 @@ async def ceiling(url: str, bundle: int, records: int, connections: int) -> Cost
 
 
 def _commits(claim: Claim, number: int, records: int, bundle: int, bucket: int) -> list[Commit]:
-    """Ready-made commits of the workload's rows."""
+    """Prepare commits of the workload's rows."""
     encode = msgspec.json.Encoder().encode
     interval, log = claim.interval, claim.new_log
     state = encode(Account(123, 45_678))
@@ -108,7 +107,7 @@ def _production(
 
 
 async def engine_rate(url: str, directory: Path, records: int, stages: int = 1) -> Cost:
-    """What the engine costs, from the first row read to the last ACK stored."""
+    """Measure the engine, from the first row read to the last ACK stored."""
     store = await fresh_store(url, ENGINE)
     source = payments_file(directory, records)
     engine = Engine(pipeline(ENGINE, source, stages=stages), store)
@@ -122,14 +121,14 @@ async def engine_rate(url: str, directory: Path, records: int, stages: int = 1) 
 
 
 async def best_of(measure: Callable[[int], Awaitable[Cost]]) -> tuple[int, dict[int, float]]:
-    """At how many connections it is fastest, and how fast it is at each number."""
+    """Return the fastest number of connections, and the rate at each number."""
     rates = {connections: (await measure(connections)).rate for connections in CONNECTIONS}
     return max(rates, key=lambda connections: rates[connections]), rates
 
 
 async def measure(url: str, directory: Path, *, pairs: int, records: int) -> dict[str, Any]:
-    """Ceilings at 1, 50 and 500, then alternating at full load: the ceiling, that of plain rows, the
-    engine, and the engine with three stages."""
+    """Measure ceilings with bundles of 1, 50 and 500, then alternate at full load: the ceiling, plain
+    rows, the engine, and the engine with three stages."""
     small: dict[int, Any] = {}
     for bundle, count in ((1, 4_000), (50, 40_000), (500, 100_000)):
         best, rates = await best_of(partial(apart, ceiling, url, bundle, count))

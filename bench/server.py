@@ -1,4 +1,4 @@
-"""A Postgres to measure on, and fresh schemas in it."""
+"""The Postgres server of the benchmark, and fresh schemas in it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from millwheel.store.postgres import PostgresStore
 
 @contextmanager
 def server() -> Iterator[tuple[str, Path]]:
-    """The URL of a server of its own (or of ``MILLWHEEL_BENCH_STORE``), and a directory for files."""
+    """Start a server, or use ``MILLWHEEL_BENCH_STORE``; yield its URL and a directory for files."""
     directory = Path(tempfile.mkdtemp(prefix="millwheel-bench-"))
     directory.chmod(0o755)
     url = os.environ.get("MILLWHEEL_BENCH_STORE")
@@ -39,15 +39,18 @@ def server() -> Iterator[tuple[str, Path]]:
 
 
 def tune(url: str) -> None:
-    """Settings as docs/deploy has them, from the server's next start on: few checkpoints, as after each whole
-    pages go to the log of writes, and room for the indices that rows are added to."""
+    """Apply the settings of docs/deploy, from the server's next start on.
+
+    They make checkpoints rare, since whole pages go to the WAL after each, and leave memory for the
+    indexes that rows are inserted into.
+    """
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("ALTER SYSTEM SET max_wal_size = '8GB'")
         connection.execute("ALTER SYSTEM SET shared_buffers = '2GB'")
 
 
 def drop(url: str, schema: str) -> None:
-    """Remove a schema, and let the server settle."""
+    """Drop a schema, and run a checkpoint."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(
             sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema))
@@ -56,8 +59,8 @@ def drop(url: str, schema: str) -> None:
 
 
 def settle(url: str, schema: str, *tables: str) -> None:
-    """Leave tables that were filled at once as they are after a while: with statistics, without pages
-    that their first reader has to write."""
+    """Bring newly filled tables into their usual condition: with statistics, and without pages that their
+    first reader would have to write."""
     with psycopg.connect(url, autocommit=True) as connection:
         for table in tables:
             name = sql.Identifier(schema, table)
@@ -66,7 +69,7 @@ def settle(url: str, schema: str, *tables: str) -> None:
 
 
 async def fresh_store(url: str, schema: str) -> PostgresStore:
-    """An empty store."""
+    """Create an empty store."""
     drop(url, schema)
     migrate(url, schema)
     return await PostgresStore(url, schema).open()

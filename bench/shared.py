@@ -1,4 +1,4 @@
-"""What worker processes run when they are measured; which of it, the environment says."""
+"""Pipelines for measured worker processes, configured by environment variables."""
 
 from __future__ import annotations
 
@@ -30,42 +30,42 @@ SETTINGS = replace(
     Settings(),
     lease_seconds=float(os.environ.get("BENCH_LEASE", "15")),
     placement_seconds=0.2,
-    placement_cooldown_seconds=1.0,  # they find their places before anything is measured
+    placement_cooldown_seconds=1.0,  # placement settles before the measurement starts
 )
 PARTS = 4
 TICKS = 8
-"""Sources of ticks; each is a key, and so has one worker."""
+"""Number of tick sources; each is a key, and so is on one worker."""
 
 
 class Start(msgspec.Struct):
-    """A row that sets a source of ticks going."""
+    """A row that starts a source of ticks."""
 
     at: datetime
     source: int
 
 
 class Tick(msgspec.Struct):
-    """A record that says when it was made."""
+    """A record with its creation time."""
 
     number: int
     made: float
 
 
 class Ticks(msgspec.Struct):
-    """How many a source has made."""
+    """State of a source: the number of ticks produced."""
 
     made: int = 0
 
 
 class Seen(msgspec.Struct):
-    """The state of a key that ticks come to, of some size."""
+    """State of a key that receives ticks, of configurable size."""
 
     last: int = 0
     text: str = ""
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """A row of `latency`: from being made to being processed by another computation."""
+    """A row of `latency`: time from a tick's creation to its processing by another computation."""
 
     number: int
     milliseconds: float
@@ -77,7 +77,7 @@ KEYS = int(os.environ.get("BENCH_KEYS", "10000"))
 
 
 class MakeTicks(Computation[Start, Ticks]):
-    """Makes its share of `RATE` records a second, by the clock."""
+    """Produces its share of `RATE` records per second, by wall-clock timers."""
 
     writes = (TICKED,)
 
@@ -95,7 +95,7 @@ class MakeTicks(Computation[Start, Ticks]):
 
 
 class Measure(Computation[Tick, Seen]):
-    """Notes how old each record is when it comes."""
+    """Records the age of each tick at its processing."""
 
     writes = (LATENCIES,)
 
@@ -106,12 +106,12 @@ class Measure(Computation[Tick, Seen]):
 
 
 def key_of(tick: Tick) -> str:
-    """One of `KEYS`, all over the slots."""
+    """Return one of `KEYS` keys, spread over the slots."""
     return f"key {tick.number * 7919 % KEYS}"
 
 
 def ticking() -> Pipeline:
-    """A steady load, and how long each record takes."""
+    """Build a steady load with the latency of each record."""
     pipeline = Pipeline(NAME, settings=SETTINGS)
     pipeline.inject(STARTS, JsonLines(FILES / "starts.jsonl"), timestamp=lambda start: start.at)
     pipeline.add(MakeTicks(), STARTS.by(lambda start: str(start.source)))
@@ -121,7 +121,7 @@ def ticking() -> Pipeline:
 
 
 def write_starts(directory: Path) -> None:
-    """The rows that set the sources of ticks going."""
+    """Write the rows that start the sources of ticks."""
     begin = datetime(2024, 1, 1, tzinfo=UTC)
     rows = [msgspec.json.encode(Start(begin, number)) for number in range(TICKS)]
     (directory / "starts.jsonl").write_bytes(b"\n".join(rows) + b"\n")
@@ -132,7 +132,7 @@ def _payments() -> JsonLines:
 
 
 def write_payments(directory: Path, count: int) -> None:
-    """The payments of the workload, in as many files as there are partitions."""
+    """Write the payments of the workload, one file per partition."""
     encode = msgspec.json.Encoder().encode
     rows: list[list[bytes]] = [[] for _ in range(PARTS)]
     for number, payment in enumerate(workload.payments(count)):
@@ -142,19 +142,19 @@ def write_payments(directory: Path, count: int) -> None:
 
 
 def balances() -> Pipeline:
-    """The workload of the rate, from several partitions."""
+    """Build the workload of `bench.rate`, from several partitions."""
     return workload.pipeline(NAME, _payments(), SETTINGS)
 
 
 def plain() -> Pipeline:
-    """A hot key, in one phase."""
+    """Build the hot-key workload with one phase."""
     pipeline = hot.plain(NAME, _payments())
     pipeline.settings = SETTINGS
     return pipeline
 
 
 def two_phase() -> Pipeline:
-    """A hot key, in two phases."""
+    """Build the hot-key workload with two phases."""
     pipeline = hot.two_phase(NAME, _payments())
     pipeline.settings = SETTINGS
     return pipeline

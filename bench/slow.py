@@ -1,11 +1,11 @@
-"""What slowness costs: one slow key behind a weak stage, and a sink that is ten times as slow.
+"""Cost of a slow key after a weak stage, and of a sink that becomes ten times as slow.
 
-*A straggler*: a key downstream waits for five seconds. The rows of other keys should be acknowledged
-as fast as without it, what the source keeps un-ACKed should stay small, and what was stored for it
-should be seen in the status.
+*A straggler*: a key downstream waits for five seconds. The rows of other keys should be acknowledged as
+fast as without it, the source should have few unacknowledged rows, and the status should show the stored
+straggler.
 
-*A slow sink* on another worker: it takes ten times as long for a minute. Nothing is lost, so nothing
-should be sent again; and afterwards everything should go on by itself.
+*A slow sink* on another worker takes ten times as long for a minute. Nothing is lost, so nothing should be
+resent, and afterwards everything should recover by itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from bench.cells import Arrive, Ball, Cell, Pass, engine_of, look_around, number_of, take
+from bench.cells import Arrive, Ball, Cell, Pass, connect, engine_of, number_of, take
 from bench.cells import pipeline as stages
 from bench.server import fresh_store
 from millwheel import Computation, Context, Discard, Pipeline, Record, Settings, Stream
@@ -40,7 +40,7 @@ BALLS, PASSED, TAKEN = (Stream(name, Ball) for name in ("balls", "passed", "take
 
 
 class Take(Computation[Ball, None]):
-    """Takes a record at once; the first of the slow key, if there is one, after a while."""
+    """Processes a record immediately, but the first one of the slow key after a delay."""
 
     writes = (TAKEN,)
 
@@ -55,7 +55,7 @@ class Take(Computation[Ball, None]):
 
 
 async def upstream(url: str, slow_key: int | None, seconds: float) -> dict[str, float]:
-    """How long rows of other keys wait for their acknowledgement, and what is kept meanwhile."""
+    """Measure the time to acknowledgement of other keys' rows, and the number of unacknowledged rows."""
     name = "bench_slow"
     await (await fresh_store(url, name)).close()
     script = Script("balls")
@@ -87,7 +87,7 @@ async def upstream(url: str, slow_key: int | None, seconds: float) -> dict[str, 
             await asyncio.sleep(left)
         script.append(inject(BALLS, Ball(number)))
         most = max(most, injector.log.unacked)
-    engine.done.clear()  # it is set again when the rows appended last are done
+    engine.done.clear()  # set again when the last rows are done
     await asyncio.wait_for(engine.run(), 30)
     (weak,) = (i for i in engine.intervals if i.step.node.is_weak)
     stragglers = weak.counters.get("stragglers", 0)
@@ -106,8 +106,10 @@ async def upstream(url: str, slow_key: int | None, seconds: float) -> dict[str, 
 
 @asynccontextmanager
 async def two_workers(url: str, sink: Sink) -> AsyncIterator[tuple[Engine, Script, Arrive]]:
-    """A weak stage on the second of two workers, a sink for it on the first; gives the first, its
-    source, and the end."""
+    """Run a weak stage on the second of two workers, and a sink for it on the first.
+
+    Yields the first worker, its source and the last stage.
+    """
     name = "bench_slow_sink"
     await (await fresh_store(url, name)).close()
     script = Script("balls")
@@ -116,7 +118,7 @@ async def two_workers(url: str, sink: Sink) -> AsyncIterator[tuple[Engine, Scrip
     engines = [await engine_of(url, made) for _ in range(2)]
     for engine, has_stages in zip(engines, (False, True), strict=True):
         await take(engine, stages=has_stages)
-    await look_around(*engines)
+    await connect(*engines)
     try:
         yield engines[0], script, arrive
     finally:
@@ -126,7 +128,7 @@ async def two_workers(url: str, sink: Sink) -> AsyncIterator[tuple[Engine, Scrip
 
 
 class Sink(Computation[Ball, None]):
-    """Takes its time for each record, one after the other."""
+    """Takes `seconds` for each record, one after the other."""
 
     def __init__(self) -> None:
         self.seconds = 0.004
@@ -140,9 +142,9 @@ class Sink(Computation[Ball, None]):
 
 
 async def slow_sink(url: str, seconds: float) -> dict[str, float]:
-    """How often records are sent while the sink is slow, and how long it takes to catch up.
+    """Count sends while the sink is slow, and measure the time to catch up.
 
-    Each goes over the wire three times: to the weak stage, and from there to the sink and to the end.
+    Each record is sent three times: to the weak stage, and from there to the sink and to the end.
     """
     sink = Sink()
     sent = 0
@@ -180,7 +182,7 @@ async def slow_sink(url: str, seconds: float) -> dict[str, float]:
 
 
 async def measure(url: str, *, rounds: int, seconds: float, minute: float) -> dict[str, Any]:
-    """With and without a slow key in turns; then the slow sink."""
+    """Measure with and without a slow key alternately, then the slow sink."""
     found: dict[str, list[dict[str, float]]] = {"plain": [], "slow key": []}
     for _ in range(rounds):
         found["plain"].append(await upstream(url, None, seconds))
@@ -190,7 +192,7 @@ async def measure(url: str, *, rounds: int, seconds: float, minute: float) -> di
         result[name] = {key: statistics.median(f[key] for f in figures) for key in figures[0]}
         print(
             f"rows of other keys, {name}: acknowledged after p50 {result[name]['p50_ms']:.2f} ms, p99 "
-            f"{result[name]['p99_ms']:.2f} ms; most un-ACKed rows at the source "
+            f"{result[name]['p99_ms']:.2f} ms; most unacknowledged rows at the source "
             f"{result[name]['most_unacked_rows']:.0f}, stragglers {result[name]['stragglers']:.0f}"
         )
     result["ratio_p50"] = result["slow key"]["p50_ms"] / result["plain"]["p50_ms"]

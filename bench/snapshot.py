@@ -1,7 +1,7 @@
-"""Full load before, while and after somebody holds a snapshot: a backup, a report, a long read by Spark.
+"""Full load before, during and after a held snapshot, as of a backup, a report or a long read by Spark.
 
-One engine runs all the while. What a held snapshot costs it may cost late, when versions pile up that no
-vacuum may remove; and it is over only when the rate is back.
+One engine runs throughout. The cost of a held snapshot may appear late, as row versions pile up that
+vacuum cannot remove, and lasts until the rate is back.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Lengths(NamedTuple):
 
 
 async def rows_by_second(engine: Engine, seconds: int) -> list[float]:
-    """Rows acknowledged in each second, per second as it really was."""
+    """Measure the rate of acknowledged rows in each second."""
     (injector,) = engine.injectors
     found = []
     done, at = injector.log.first, time.perf_counter()
@@ -48,7 +48,7 @@ async def rows_by_second(engine: Engine, seconds: int) -> list[float]:
 
 
 def recovered(after: list[float], before: float) -> float | None:
-    """Seconds after the end of the snapshot until a window is as fast as before; None: never."""
+    """Return the seconds after the snapshot until a window has the rate from before; None: never."""
     for first in range(len(after) - WINDOW_SECONDS + 1):
         if statistics.mean(after[first : first + WINDOW_SECONDS]) >= before:
             return float(first)
@@ -56,7 +56,7 @@ def recovered(after: list[float], before: float) -> float | None:
 
 
 async def run(url: str, lengths: Lengths) -> dict[str, list[float]]:
-    """The rate in each second of each part."""
+    """Measure the rate in each second of each part."""
     store = await fresh_store(url, SCHEMA)
     engine = Engine(pipeline(SCHEMA, Endless()), store)
     await engine.start()
@@ -75,7 +75,7 @@ async def run(url: str, lengths: Lengths) -> dict[str, list[float]]:
 
 
 async def measure(url: str, directory: Path, *, lengths: Lengths) -> dict[str, Any]:
-    """The rate with the snapshot held, and how soon it is back; needs nothing of the directory."""
+    """Measure the rate with the snapshot held, and the time to recover; the directory is not used."""
     seconds = await run(url, lengths)
     before, held = (statistics.mean(seconds[name]) for name in ("before", "held"))
     last = statistics.mean(seconds["held"][-max(1, lengths.held // 5) :])
@@ -93,7 +93,7 @@ async def measure(url: str, directory: Path, *, lengths: Lengths) -> dict[str, A
     }
     print(
         f"snapshot held for {lengths.held} s: {held:,.0f} records/s against {before:,.0f} before; "
-        f"ratio {result['ratio']:.2f}, in the last fifth {result['ratio_at_end']:.2f}; back to what "
-        f"it was after {result['recovered_seconds']} s, later {result['ratio_after']:.2f} of it"
+        f"ratio {result['ratio']:.2f}, in the last fifth {result['ratio_at_end']:.2f}; recovered "
+        f"after {result['recovered_seconds']} s, later ratio {result['ratio_after']:.2f}"
     )
     return result

@@ -1,12 +1,12 @@
-"""How long an interval stands still: when its worker is killed, when it is moved, when it is split.
+"""Pauses of an interval: when its worker is killed, when it is moved, when it is split.
 
-A steady load comes to keys all over the slots. What is told is the longest pause between two
-commits with records of the intervals concerned, by the stamps of these commits; of a takeover, the
-time from the end of the dead worker's lease to the first such commit.
+A steady load covers keys in all slots. The result is the longest pause between two commits with records
+of the intervals concerned, by the stamps of these commits. For a takeover it is the time from the expiry
+of the dead worker's lease to the first such commit.
 
-The longest of many pauses is long by chance. So what a move does to the others is told with the
-longest pause of the same intervals in a stretch as long, just before, in which the same command
-asks for what is so already: it costs the same and moves nothing.
+The longest of many pauses is long by chance. The effect of a move on other intervals is therefore
+reported with their longest pause in a period of the same length just before, in which the same command
+requests the current placement: it costs the same and moves nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ LOAD = 200.0
 LEASE_SECONDS = 3.0
 STATE_BYTES = 1000
 STRETCH_SECONDS = 4.0
-"""With the command that moves in it, which takes one or two; longer if that is not enough."""
+"""Length of a measured period, including the command, which takes one or two seconds; the period is
+extended if the command takes longer."""
 
 COMMITS = """
 SELECT interval_id, sequencer, stamp, (counters ->> 'processed')::bigint
@@ -47,7 +48,7 @@ SELECT (extract(epoch FROM lease_until) * 1000000)::bigint FROM {} WHERE id = %s
 
 
 def fill(made: Fleet, keys: int) -> None:
-    """Give so many keys a state of a thousand bytes."""
+    """Write a state of a thousand bytes for each of N keys."""
     ((computation,),) = made.ask("SELECT id FROM {} WHERE name = 'measure'", "computation")
     ((interval,),) = made.ask(
         "SELECT min(id) FROM {} WHERE computation = %s", "key_interval", computation
@@ -71,7 +72,7 @@ def fill(made: Fleet, keys: int) -> None:
                 text, slot = encode_key(f"key {number}")
                 row = {**given, "slot": slot, "key": text.decode()}
                 rows.write_row([row[name] for name in names])
-        connection.execute(  # what ticks have made meanwhile stays
+        connection.execute(  # states that the load has already created stay
             sql.SQL("INSERT INTO {} ({}) SELECT {} FROM filling ON CONFLICT DO NOTHING").format(
                 table, listed, listed
             )
@@ -80,7 +81,7 @@ def fill(made: Fleet, keys: int) -> None:
 
 
 class WithRecords(NamedTuple):
-    """A commit that records had a part in."""
+    """A commit that processed records."""
 
     interval: int
     sequencer: int
@@ -88,7 +89,7 @@ class WithRecords(NamedTuple):
 
 
 def commits(made: Fleet, intervals: list[int]) -> list[WithRecords]:
-    """Those with records of some intervals, each interval's in its order."""
+    """Return the commits of some intervals that processed records, in order per interval."""
     found = []
     totals: dict[int, int] = {}
     for id_, sequencer, stamp, total in made.ask(COMMITS, "commit_record", intervals):
@@ -99,18 +100,18 @@ def commits(made: Fleet, intervals: list[int]) -> list[WithRecords]:
 
 
 def owned(made: Fleet, worker: str) -> dict[int, int]:
-    """Sequencers of the intervals of a worker that records come to, by id."""
+    """Return the sequencers of a worker's intervals that receive records, by id."""
     return dict(made.ask(OWNED, "key_interval", worker))
 
 
 class Stretch(NamedTuple):
-    """A stretch of time, in microseconds."""
+    """A period of time, in microseconds."""
 
     begin: float
     end: float
 
     def longest_pause(self, made: Fleet, intervals: Iterable[int]) -> float:
-        """Seconds between two commits with records of one of these, both in it."""
+        """Return the longest time between two commits with records of one of the intervals, in seconds."""
         inside = [c for c in commits(made, list(intervals)) if self.begin < c.stamp <= self.end]
         pauses = [
             next_.stamp - one.stamp
@@ -121,7 +122,7 @@ class Stretch(NamedTuple):
 
 
 def stretch(made: Fleet, *words: str) -> Stretch:
-    """That in which a command for intervals is given and carried out."""
+    """Run a ``millwheel intervals`` command; return the period in which it was carried out."""
     begin = time.time()
     subprocess.run(
         [sys.executable, "-m", "millwheel.cli.main", "intervals", *words, "--store", made.url,
@@ -133,14 +134,14 @@ def stretch(made: Fleet, *words: str) -> Stretch:
 
 
 def takeovers(url: str, directory: Path, keys: int, kills: int) -> list[float]:
-    """Seconds from the end of a killed worker's lease to the first records of the last of its
-    intervals, again and again."""
+    """Kill workers repeatedly; measure the seconds from lease expiry until all of a killed worker's
+    intervals have committed records again."""
     with fleet(
         url, directory, "ticking", BENCH_RATE=str(LOAD), BENCH_LEASE=str(LEASE_SECONDS),
         BENCH_KEYS=str(keys),
     ) as made:  # fmt: skip
         made.start(1)
-        made.end()  # it is deployed
+        made.end()  # now the pipeline is deployed
         fill(made, keys)
         made.start(1)
         found = []
@@ -152,7 +153,7 @@ def takeovers(url: str, directory: Path, keys: int, kills: int) -> list[float]:
 
 
 def takeover(made: Fleet) -> float:
-    """The same, once: of the worker that is there for longest."""
+    """Measure the takeover of the oldest worker."""
     victim = made.processes.pop(0)
     ((worker,),) = made.ask("SELECT id::text FROM {} WHERE pid = %s", "worker", victim.pid)
     before = owned(made, worker)
@@ -163,14 +164,17 @@ def takeover(made: Fleet) -> float:
 
     victim.send_signal(signal.SIGKILL)
     victim.wait()
-    made.wait_until(lambda: after().keys() == before.keys(), "they are taken over")
+    made.wait_until(lambda: after().keys() == before.keys(), "all intervals taken over")
     ((lease,),) = made.ask(LEASE, "worker", worker)
     return float(max(after().values()) - lease) / 1e6
 
 
 def move(url: str, directory: Path, moves: int) -> dict[str, list[float]]:
-    """Seconds of pause: of intervals that were moved; of the others meanwhile, and while nothing
-    was moved; of one that is split."""
+    """Measure pauses, in seconds.
+
+    They are the pauses of moved intervals, of other intervals during a move and without a move, and of
+    an interval that is split.
+    """
     found: dict[str, list[float]] = {"moved": [], "others": [], "no move": [], "split": []}
     with fleet(url, directory, "ticking", BENCH_RATE=str(LOAD)) as made:
         made.start(2)
@@ -194,14 +198,14 @@ def move(url: str, directory: Path, moves: int) -> dict[str, list[float]]:
 def measure(
     url: str, directory: Path, *, sizes: tuple[int, ...], kills: int, moves: int
 ) -> dict[str, Any]:
-    """Takeovers at several sizes of the state, medians of `kills` each, and moves under load."""
+    """Measure takeovers at several state sizes (medians of `kills` each), and moves under load."""
     write_starts(directory)
     found: dict[str, Any] = {"takeover": {}}
     for size in sizes:
         each = takeovers(url, directory, size * 1_000_000 // STATE_BYTES, kills)
         found["takeover"][size] = seconds = median(each)
         print(
-            f"  {size:5,} MB of state: {seconds:.2f} s from the end of the lease to records "
+            f"  {size:5,} MB of state: {seconds:.2f} s from lease expiry to records "
             f"({min(each):.2f}-{max(each):.2f}, {kills} kills)"
         )
     ratio = found["takeover"][sizes[-1]] / found["takeover"][sizes[0]]

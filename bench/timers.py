@@ -1,4 +1,4 @@
-"""A million pending timers: what they take in memory, and how long a takeover waits for them."""
+"""A million pending timers: their memory, and how long they delay a takeover."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from millwheel.store.postgres import PostgresStore
 
 SCHEMA = "bench_timers"
 WARM = 20_000
-"""Records after which the process has the size that it has without many timers."""
+"""Records after which the process has its size without many timers."""
 
 
 class Remind(Computation[Payment, None]):
-    """Sets a timer of its own for each payment, a year ahead."""
+    """Sets a separate timer for each payment, due in a year."""
 
     async def process_record(self, record: Record[Payment], ctx: Context[None]) -> None:
         due = record.value.at + timedelta(days=365)
@@ -38,7 +38,7 @@ class Remind(Computation[Payment, None]):
 
 
 def pipeline(source: Source) -> Pipeline:
-    """Payments, each with its timer."""
+    """Build a pipeline that sets a timer per payment."""
     built = Pipeline(SCHEMA)
     built.inject(PAYMENTS, source, timestamp=lambda payment: payment.at)
     built.add(Remind(), PAYMENTS.by(lambda payment: payment.account))
@@ -66,7 +66,7 @@ async def _set(url: str, directory: Path, count: int) -> dict[str, float]:
 
 
 async def _take_over(url: str, directory: Path, count: int) -> dict[str, float]:
-    """Start on what was left, with one more record in the source."""
+    """Take over the store with its timers, with one more record in the source."""
     path = directory / f"payments-{count}.jsonl"
     last = Payment(datetime.fromisoformat("2024-06-01T00:00:00+00:00"), 1, 1)
     with path.open("ab") as file:
@@ -96,7 +96,7 @@ def _child(name: str, url: str, directory: Path, count: int, answer: Connection)
 
 
 async def _apart(name: str, url: str, directory: Path, count: int) -> dict[str, float]:
-    """Run one part in a process of its own."""
+    """Run one part in a separate process."""
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
     process = spawn.Process(target=_child, args=(name, url, directory, count, theirs))
@@ -108,7 +108,7 @@ async def _apart(name: str, url: str, directory: Path, count: int) -> dict[str, 
 
 
 async def measure(url: str, directory: Path, *, count: int) -> dict[str, Any]:
-    """Set `count` timers; then take over with all of them pending, and with next to none."""
+    """Set `count` timers; measure takeovers with all of them pending, and with few."""
     few = WARM
     await _apart("set", url, directory, few)
     without = await _apart("take over", url, directory, few)

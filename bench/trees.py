@@ -1,13 +1,13 @@
-"""Chain and tree: what a record that is on its way costs in memory, and in acknowledgements.
+"""Chain and tree acknowledgement: memory and acknowledgement traffic per record in flight.
 
-One record becomes `fan_out` in the first of `depth` weak computations, and each of these is passed on
-by the others, under another key each time. Nothing is timed: it runs in memory, by a clock of its
-own, and gives the same figures anywhere.
+One record becomes `fan_out` records in the first of `depth` weak computations, and the other computations
+forward each of these under another key. Nothing is timed: it runs in memory, on a virtual clock, and gives
+the same figures on any machine.
 
-*Memory*: the leaf waits, so that all roots are on their way; then what the stretch keeps of them is
-added up, by `sys.getsizeof`: deliveries with their values, tables, numbers. The roots' own records,
-which both keep, are left out. *Traffic*: in one process, numbers told (runs of a log's numbers, or
-trees); between three workers the same, with the frames and bytes that they take on the wire.
+*Memory*: the leaf waits, so that all roots are in flight; then the memory kept for them is added up by
+`sys.getsizeof`: deliveries with their values, tables, numbers. The roots' own records, which both
+variants keep, are excluded. *Traffic*: within one process, the numbers reported (runs of a log's numbers,
+or trees); between three workers the same, with the frames and bytes on the wire.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from millwheel.runtime.network.links import Links
 from millwheel.runtime.process.load import Process
 from millwheel.store.memory import MemoryStore
 from millwheel.testing import inject
-from millwheel.testing.ether import FAIR, SECRET, Ether, Fate
+from millwheel.testing.fake_network import FAIR, SECRET, FakeNetwork, Fate
 from millwheel.testing.script import Script
 from millwheel.timers.holds import Holds
 from tests.support.modes import chain_of
@@ -50,10 +50,10 @@ ROOTS = 20
 WORKERS = 3
 TICK_SECONDS = 0.001
 TURNS = 200_000
-"""Of the loop, after which something is stuck."""
+"""Turns of the event loop after which the run counts as stuck."""
 
 LONG = timedelta(hours=1)
-"""Nothing is taken for late: what is counted is what happens when all goes well."""
+"""Timeout of stragglers and replays, so that only the traffic without failures is counted."""
 
 LIMITS = Settings(
     max_unacked_records=100_000, max_unacked_bytes=1 << 30, waiting_keys=1_000_000, intervals=1
@@ -62,7 +62,7 @@ FREE_OF_CHARGE = Process(cpu_seconds=lambda: 0.0, run_seconds=lambda: 0.0)
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What is passed on."""
+    """A record."""
 
     number: int
     item: int = 0
@@ -74,7 +74,7 @@ DONE = Stream("done", Order)
 
 
 class Unfold(Computation[Order, None]):
-    """Many for one."""
+    """Produces `fan_out` records per record."""
 
     def __init__(self, to: Stream[Order], fan_out: int) -> None:
         self.writes = (to,)
@@ -87,7 +87,7 @@ class Unfold(Computation[Order, None]):
 
 
 class Pass(Computation[Order, None]):
-    """One for one."""
+    """Forwards each record."""
 
     def __init__(self, to: Stream[Order]) -> None:
         self.writes = (to,)
@@ -98,7 +98,7 @@ class Pass(Computation[Order, None]):
 
 
 class Leaf(Computation[Order, None]):
-    """Waits until it may go on."""
+    """Waits for the gate, then forwards each record."""
 
     writes = (DONE,)
 
@@ -111,7 +111,7 @@ class Leaf(Computation[Order, None]):
 
 
 def by_hop(hop: int) -> Callable[[Order], int]:
-    """A key of its own for each step, so that records change places at each."""
+    """Return a key function that differs per step, so that records move to other intervals."""
 
     def key(order: Order) -> int:
         return (order.number * 1009 + order.item) * 31 + hop
@@ -122,7 +122,7 @@ def by_hop(hop: int) -> Callable[[Order], int]:
 def pipeline(
     how: Acknowledgement, depth: int, fan_out: int, roots: int, gate: asyncio.Event
 ) -> Pipeline:
-    """`depth` weak computations and a leaf."""
+    """Build `depth` weak computations and a leaf."""
     made = Pipeline("trees", settings=LIMITS)
     source = Script("orders", [inject(ORDERS, Order(number)) for number in range(roots)])
     made.inject(ORDERS, source, timestamp=lambda order: START + timedelta(seconds=order.number))
@@ -145,24 +145,24 @@ def pipeline(
 
 
 class Site:
-    """Engines in one event loop, on one store in memory."""
+    """Engines in one event loop, on one in-memory store."""
 
     def __init__(self, made: Pipeline) -> None:
         self.pipeline = made
         self.clock = VirtualClock()
         self.store = MemoryStore(made.name, clock=self.clock)
-        self.ether = Ether(self.clock)
+        self.network = FakeNetwork(self.clock)
         self.engines: list[Engine] = []
 
     async def start(self, workers: int) -> None:
-        """So many workers, each with its share; one alone needs no network."""
+        """Start N workers, each with its share; a single one needs no network."""
         for number in range(workers):
             name = f"w{number}"
             worker = str(UUID(int=Random(number).getrandbits(128)))
 
             def network(worker: str, name: str = name, number: int = number) -> Links:
                 identity = Identity(self.pipeline.name, worker, SECRET)
-                medium = self.ether.medium(name)
+                medium = self.network.medium(name)
                 return Links(identity, medium, clock=self.clock, random=Random(number))
 
             engine = Engine(
@@ -180,7 +180,7 @@ class Site:
                 engine.attend(Engine.claiming, "claiming")
 
     async def until(self, condition: Callable[[], object]) -> None:
-        """Let time pass until something holds."""
+        """Advance time until a condition holds."""
         for _ in range(TURNS):
             if condition():
                 return
@@ -196,7 +196,7 @@ class Site:
             await engine.kill()
 
     def leaves(self) -> int:
-        """Records in the leaf's hands, here or there."""
+        """Return the number of records queued or running at the leaf, over all workers."""
         return sum(
             len(interval.intake) + len(interval.dedup.in_flight)
             for engine in self.engines
@@ -209,7 +209,7 @@ class Site:
 
 
 def parts(value: Any) -> Iterator[Any]:
-    """What an object holds, as far as it is data."""
+    """Yield the objects that an object refers to, as far as they are data."""
     if isinstance(value, dict):
         yield from value.keys()
         yield from value.values()
@@ -224,7 +224,7 @@ def parts(value: Any) -> Iterator[Any]:
 
 
 def size_of(things: Iterable[Any], left_out: set[int]) -> int:
-    """Bytes of some objects and all they hold, each counted once."""
+    """Return the bytes of objects and all they refer to, each counted once."""
     seen = set(left_out)
     todo = list(things)
     total = 0
@@ -233,14 +233,14 @@ def size_of(things: Iterable[Any], left_out: set[int]) -> int:
         if id(thing) in seen or isinstance(thing, (Interval, type)):
             continue
         seen.add(id(thing))
-        # A table keeps the room that it once had: what it needs now is what counts.
+        # A dict keeps its largest size; a copy has the size it needs now.
         total += sys.getsizeof(thing.copy() if isinstance(thing, dict) else thing)
         todo += parts(thing)
     return total
 
 
 def kept(engine: Engine) -> int:
-    """What a worker keeps of a stretch, in bytes."""
+    """Return the bytes that a worker keeps for records in flight."""
     things: list[Any] = [engine.modes.trees.roots._roots]
     own: set[int] = set()
     for interval in engine.intervals:
@@ -256,7 +256,7 @@ def kept(engine: Engine) -> int:
 
 
 async def memory(how: Acknowledgement, depth: int, fan_out: int) -> float:
-    """Bytes kept for a root that is on its way, its own record left out."""
+    """Measure the bytes kept per root in flight, without its own record."""
     found = []
     for roots in (0, ROOTS):
         gate = asyncio.Event()
@@ -274,25 +274,25 @@ async def memory(how: Acknowledgement, depth: int, fan_out: int) -> float:
 
 
 def runs(numbers: Iterable[int]) -> int:
-    """How many runs some numbers make."""
+    """Count the runs of consecutive numbers."""
     ordered = sorted(numbers)
     return sum(number != before + 1 for before, number in itertools.pairwise([-2, *ordered]))
 
 
-def count_told(engine: Engine, told: Counter[str]) -> None:
-    """Count what is told of a stretch within a worker."""
+def count_reports(engine: Engine, counted: Counter[str]) -> None:
+    """Count the acknowledgements within a worker."""
     arrived, hear = engine.exchange._arrived, engine.modes.trees.hear
 
     def count_arrived(sent: Any, owner: Interval, receiver: int, seqs: list[int]) -> None:
         if chain_of(owner) is not None:
-            told["calls"] += 1
-            told["entries"] += runs(seqs)
+            counted["calls"] += 1
+            counted["entries"] += runs(seqs)
         arrived(sent, owner, receiver, seqs)
 
     def count_heard(reports: Iterable[tuple[int, int]]) -> None:
         known = [report for report in reports if report[1]]
-        told["calls"] += bool(known)
-        told["entries"] += len(known)
+        counted["calls"] += bool(known)
+        counted["entries"] += len(known)
         hear(known)
 
     engine.exchange._arrived = count_arrived  # type: ignore[method-assign]
@@ -302,18 +302,19 @@ def count_told(engine: Engine, told: Counter[str]) -> None:
 async def traffic(
     how: Acknowledgement, depth: int, fan_out: int, workers: int, *, apart: bool = False
 ) -> Counter[str]:
-    """What is told of a stretch: within one process, or on the wire between several.
+    """Count the acknowledgements: within one process, or on the wire between several.
 
-    `apart`: one root comes after the other; otherwise all at once.
+    Args:
+        apart: inject one root after the other; otherwise all at once.
     """
     gate = asyncio.Event()
     gate.set()
     roots = ROOTS
     site = Site(pipeline(how, depth, fan_out, roots if workers == 1 else 0, gate))
-    told: Counter[str] = Counter()
+    counted: Counter[str] = Counter()
     if workers == 1:
         await site.start(1)
-        count_told(site.engines[0], told)
+        count_reports(site.engines[0], counted)
         await site.until(site.engines[0].done.is_set)
     else:
         await spread(site, workers)
@@ -328,32 +329,32 @@ async def traffic(
         def count(sender: str, receiver: str, body: bytes) -> Fate:
             frame = decode(body)
             if isinstance(frame, Acknowledge) and frame.log in logs:
-                told["frames"] += 1
-                told["entries"] += len(frame.seqs)
-                told["bytes"] += len(body)
+                counted["frames"] += 1
+                counted["entries"] += len(frame.seqs)
+                counted["bytes"] += len(body)
             elif isinstance(frame, RootReport):
-                told["frames"] += 1
-                told["entries"] += len(frame.told)
-                told["bytes"] += len(body)
+                counted["frames"] += 1
+                counted["entries"] += len(frame.told)
+                counted["bytes"] += len(body)
             elif isinstance(frame, Loose) or (isinstance(frame, Deliver) and frame.log in logs):
-                told["records"] += len(frame.records)
+                counted["records"] += len(frame.records)
             return FAIR
 
-        site.ether.weather = count
+        site.network.weather = count
         for number in range(roots):
             feed(site, number)
             if apart:
                 await site.until(lambda number=number: done(site) == (number + 1) * fan_out)  # type: ignore[misc]
         await site.until(lambda: done(site) == roots * fan_out)
-        for _ in itertools.repeat(None, 2000):  # the last acknowledgements
+        for _ in itertools.repeat(None, 2000):  # let the last acknowledgements arrive
             await asyncio.sleep(0)
             site.clock.advance(TICK_SECONDS)
     await site.stop()
-    return told
+    return counted
 
 
 async def spread(site: Site, workers: int) -> None:
-    """Start workers, and wait until each has its share of the stretch."""
+    """Start workers, and wait until each has its share of the intervals."""
     await site.start(workers)
     still = 0
     shares: list[int] = []
@@ -366,7 +367,7 @@ async def spread(site: Site, workers: int) -> None:
 
 
 def feed(site: Site, number: int) -> None:
-    """Give the source a row, wherever its injector is."""
+    """Append a row to the source."""
     (injection,) = [node.injection for node in site.pipeline.nodes.values() if node.injection]
     source = injection.source
     assert isinstance(source, Script)
@@ -374,7 +375,7 @@ def feed(site: Site, number: int) -> None:
 
 
 def done(site: Site) -> int:
-    """Records that have left the stretch for good."""
+    """Return the number of records processed by the leaf."""
     return sum(
         interval.counters.get("processed", 0)
         for engine in site.engines
@@ -384,7 +385,7 @@ def done(site: Site) -> int:
 
 
 async def compare(depth: int, fan_out: int) -> dict[str, Any]:
-    """One line of the table."""
+    """Measure both variants for one line of the table."""
     line: dict[str, Any] = {"depth": depth, "fan_out": fan_out}
     ways: tuple[Acknowledgement, ...] = ("chain", "tree")
     for how in ways:
@@ -401,9 +402,9 @@ async def compare(depth: int, fan_out: int) -> dict[str, Any]:
 
 
 async def measure(url: str, directory: Path, *, quick: bool) -> list[dict[str, Any]]:
-    """Every depth and fan-out, chain beside tree; needs neither the server nor the directory."""
+    """Measure every depth and fan-out for chain and tree; neither server nor directory is used."""
     print(
-        "chain / tree, per root: depth, fan-out | bytes kept | told in one process | "
+        "chain / tree, per root: depth, fan-out | bytes kept | entries in one process | "
         f"acknowledgements between {WORKERS} workers, as entries, frames, bytes: "
         f"{ROOTS} roots at once | one after the other"
     )
@@ -413,7 +414,7 @@ async def measure(url: str, directory: Path, *, quick: bool) -> list[dict[str, A
             line = await compare(depth, fan_out)
             lines.append(line)
             chain, tree = line["chain"], line["tree"]
-            told = " | ".join(
+            text = " | ".join(
                 ", ".join(
                     " / ".join(f"{side[manner].get(name, 0):,.1f}" for side in (chain, tree))
                     for name in ("entries", "frames", "bytes")
@@ -423,6 +424,6 @@ async def measure(url: str, directory: Path, *, quick: bool) -> list[dict[str, A
             print(
                 f"  {depth} {fan_out:4} | {chain['bytes_per_root']:9,.0f} / "
                 f"{tree['bytes_per_root']:5,.0f} | {chain['told_per_root']:7,.1f} / "
-                f"{tree['told_per_root']:5,.1f} | {told}"
+                f"{tree['told_per_root']:5,.1f} | {text}"
             )
     return lines

@@ -1,7 +1,7 @@
 """Several worker processes on one pipeline: rate, cores, latency, a hot key (paper, figure 14).
 
-All on this machine, Postgres too: on two cores two workers have hardly more to share than one.
-What is told is how much of a core each part keeps busy, so that it can be seen who is short of what.
+All processes run on this machine, including Postgres, so on two cores two workers have hardly more
+resources than one. The CPU use of workers and Postgres is reported to show the bottleneck.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from bench.probe import probed
 from bench.shared import write_payments, write_starts
 
 LOAD = 200.0
-"""Records a second of the moderate load."""
+"""Records per second of the moderate load."""
 
 
 def stretch(url: str, directory: Path, pipeline: str, workers: int, records: int) -> Stretch:
-    """The middle of a run in so many processes."""
+    """Measure the middle of a run with N worker processes."""
     with fleet(url, directory, pipeline) as made:
         made.start(workers)
         done = made.rows_done()
@@ -30,8 +30,11 @@ def stretch(url: str, directory: Path, pipeline: str, workers: int, records: int
 def latency(
     url: str, directory: Path, workers: int, seconds: float
 ) -> tuple[list[float], list[float]]:
-    """Milliseconds of each record of a steady load, from being made to being processed; and of bare
-    commits beside it."""
+    """Measure latencies under a steady load.
+
+    Returns:
+        The milliseconds of each record from creation to processing, and of simultaneous bare commits.
+    """
     with fleet(url, directory, "ticking", BENCH_RATE=str(LOAD)) as made:
         made.start(workers)
         time.sleep(2)
@@ -43,7 +46,7 @@ def latency(
 
 
 def measure(url: str, directory: Path, *, records: int, seconds: float) -> dict[str, Any]:
-    """Rates of one and two workers, of a hot key in two, latencies of one to four."""
+    """Measure rates of one and two workers, of a hot key in two, and latencies of one to four."""
     write_payments(directory, records)
     write_starts(directory)
     found: dict[str, Any] = {"rate": {}, "hot": {}, "latency": {}}
@@ -67,7 +70,7 @@ def measure(url: str, directory: Path, *, records: int, seconds: float) -> dict[
         }  # fmt: skip
         print(
             f"  {workers} workers, {LOAD:.0f} records/s: p50 {p50:.1f} ms, p99 {p99:.1f} ms; bare "
-            f"commits beside them {bare50:.1f} and {bare99:.1f} ms"
+            f"commits at the same time {bare50:.1f} and {bare99:.1f} ms"
         )
     rate = found["rate"][2]["per_second"] / found["rate"][1]["per_second"]
     two = found["hot"]["two_phase"]["per_second"] / found["hot"]["plain"]["per_second"]
@@ -78,5 +81,5 @@ def measure(url: str, directory: Path, *, records: int, seconds: float) -> dict[
 
 
 def _percentiles(found: list[float]) -> tuple[float, float]:
-    """The median and the 99th percentile."""
+    """Return the median and the 99th percentile."""
     return statistics.median(found), statistics.quantiles(found, n=100)[98]

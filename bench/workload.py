@@ -1,4 +1,4 @@
-"""What is measured: one strong, stateful, deduplicating computation, one production a record."""
+"""The workload: one strong, stateful computation with dedup and one production per record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ START = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 class Payment(msgspec.Struct):
-    """What comes in."""
+    """An input record."""
 
     at: datetime
     account: int
@@ -25,7 +25,7 @@ class Payment(msgspec.Struct):
 
 
 class Balance(msgspec.Struct):
-    """What goes out, one for each payment."""
+    """An output record, one per payment."""
 
     account: int
     payments: int
@@ -44,7 +44,7 @@ BALANCES = Stream("balances", Balance)
 
 
 class KeepBalance(Computation[Payment, Account]):
-    """Adds up, and tells the new balance."""
+    """Adds up payments, and produces the new balance."""
 
     writes = (BALANCES,)
 
@@ -56,7 +56,7 @@ class KeepBalance(Computation[Payment, Account]):
 
 
 class Follow(Computation[Balance, Account]):
-    """One more stage of the same kind: keeps the newest balance, and passes it on."""
+    """A further stage of the same kind: keeps the newest balance, and forwards it."""
 
     def __init__(self, to: Stream[Balance]) -> None:
         self.writes = (to,)
@@ -72,7 +72,7 @@ class Follow(Computation[Balance, Account]):
 def pipeline(
     name: str, source: Source, settings: Settings | None = None, *, stages: int = 1
 ) -> Pipeline:
-    """The workload over a source; `stages` - 1 more computations of its kind behind it."""
+    """Build the workload over a source, followed by `stages` - 1 computations of the same kind."""
     built = Pipeline(name, settings=settings)
     built.inject(
         PAYMENTS, source, timestamp=lambda payment: payment.at, lateness=timedelta(seconds=10)
@@ -87,7 +87,7 @@ def pipeline(
 
 
 def payments(count: int, seed: int = 1) -> Iterator[Payment]:
-    """Payments a millisecond apart, over `KEYS` accounts."""
+    """Generate payments a millisecond apart, over `KEYS` accounts."""
     draw = random.Random(seed)
     for number in range(count):
         at = START + timedelta(milliseconds=number)
@@ -95,12 +95,12 @@ def payments(count: int, seed: int = 1) -> Iterator[Payment]:
 
 
 def payments_file(directory: Path, count: int) -> JsonLines:
-    """The payments as a source."""
+    """Return the payments as a source."""
     return JsonLines(lines_file(directory, count))
 
 
 def lines_file(directory: Path, count: int) -> Path:
-    """The payments as JSON Lines, written once."""
+    """Return the path of the payments as JSON Lines; the file is written once."""
     path = directory / f"payments-{count}.jsonl"
     if not path.exists():
         encode = msgspec.json.Encoder().encode

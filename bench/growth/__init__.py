@@ -1,10 +1,10 @@
-"""How rate and memory change with what there is: keys, state, history, timers, depth, workers.
+"""Rate and memory as a function of size: keys, state, history, timers, depth, workers.
 
-Every point is a run in a process of its own, on a fresh schema that is dropped afterwards. What a point
-needs to be there is written straight into the store's tables, as a pipeline would have left it.
+Each point is a run in a separate process, on a fresh schema that is dropped afterwards. The data that a
+point needs is written directly into the store's tables, as a pipeline would have left it.
 
-A rate is compared with one that was measured just before and just after it (`beside`): the machine is not
-the same an hour later.
+A rate is compared with the mean of a run just before and a run just after it (`beside`), since the
+machine's speed changes over an hour.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ CURVES: dict[str, Curve] = {
     "workers": workers.measure,
 }
 NEEDED_GIGABYTES = {False: 45.0, True: 3.0}
-"""Free disk that the largest points need: 10^8 seen ids take about 12 GB in their table and as much
-again in the log of writes and in sorting; by whether it is a full run, then a quick one."""
+"""Free disk space that the largest points need, by whether the run is quick. 10^8 seen ids take about
+12 GB in their table, and about as much again in the WAL and for sorting."""
 
 
 class DiskTooSmall(Exception):
-    """There is not room enough for the largest points."""
+    """There is not enough disk space for the largest points."""
 
 
 def check_disk(directory: Path, *, quick: bool) -> None:
-    """See to it that there is room.
+    """Check the free disk space.
 
     Raises:
-        DiskTooSmall: there is not.
+        DiskTooSmall: there is not enough.
     """
     free = shutil.disk_usage(directory).free / 1e9
     needed = NEEDED_GIGABYTES[quick]
@@ -50,13 +50,13 @@ def check_disk(directory: Path, *, quick: bool) -> None:
 
 
 async def measure(url: str, directory: Path, *, name: str, quick: bool) -> dict[str, Any]:
-    """One curve, with its bars."""
+    """Measure one curve, and compute its ratios."""
     check_disk(directory, quick=quick)
     print(f"growth by {name}")
     points = await CURVES[name](url, directory, quick)
     made = BARS[name](points) if name in BARS else []
     for bar in made:
-        print(f"{bar['what']}: {bar['found']:.2f}, asked for: {bar['asked']}")
+        print(f"{bar['what']}: {bar['found']:.2f}, required: {bar['asked']}")
     return {"points": points, "bars": made}
 
 
@@ -71,7 +71,7 @@ def _keys(points: Points) -> Points:
             f"rate with {point['keys']:,} keys ({point['way']}), a tenth of them in memory / with "
             f"{keys.BASE:,}, all in memory",
             point["rate"] / point["beside"],
-            "at least 0.6" if point["way"] == "zipf" else "beside raw SQL",
+            "at least 0.6" if point["way"] == "zipf" else "see raw SQL",
         )
         for point in most
     ]
@@ -79,8 +79,7 @@ def _keys(points: Points) -> Points:
     many = most[-1]
     made.append(
         _bar(
-            f"memory with {many['keys']:,} keys less that with {few['keys']:,}, in times the size of "
-            "the cache",
+            f"(memory with {many['keys']:,} keys - memory with {few['keys']:,}) / size of the cache",
             (many["peak_megabytes"] - few["peak_megabytes"]) / many["cache_megabytes"],
             "bounded by configuration",
         )
@@ -93,14 +92,14 @@ def _history(points: Points) -> Points:
     more = (most["peak_megabytes"] - none["peak_megabytes"]) * 1e6 / most["ids"]
     return [
         _bar(
-            f"rate with {most['ids']:,} seen ids / with none",
+            f"rate with {most['ids']:,} seen ids / without",
             most["rate"] / most["beside"],
             "at least 0.8",
         ),
         _bar(
-            f"bytes of memory for each of {most['ids']:,} seen ids",
+            f"bytes of memory per seen id, with {most['ids']:,} ids",
             more,
-            "grows with what is remembered: Bloom filters of 2.7 bytes an id and more",
+            "grows with the number of ids: Bloom filters take 2.7 bytes per id or more",
         ),
     ]
 
@@ -121,4 +120,4 @@ BARS: dict[str, Callable[[Points], Points]] = {
     "history": _history,
     "timers": _timers,
 }
-"""What is asked of a curve, and what it shows."""
+"""Functions that compute the ratios of a curve from its points."""

@@ -1,4 +1,4 @@
-"""One stage to ten, one after the other, each with strong productions and dedup."""
+"""Chains of one to ten stages, each with strong productions and dedup."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEMA = "bench_depth"
 
 
 async def point(url: str, directory: Path, stages: int, rows: int) -> dict[str, Any]:
-    """A run through so many stages."""
+    """Measure a run with N stages."""
     store = await fresh_store(url, SCHEMA)
     source = payments_file(directory, rows)
     try:
@@ -27,7 +27,7 @@ async def point(url: str, directory: Path, stages: int, rows: int) -> dict[str, 
 
 
 async def measure(url: str, directory: Path, quick: bool) -> list[dict[str, Any]]:
-    """From one stage to ten."""
+    """Measure chains of one to ten stages."""
     rows = 10_000 if quick else 150_000
     payments_file(directory, rows)
     found = []
@@ -36,7 +36,7 @@ async def measure(url: str, directory: Path, quick: bool) -> list[dict[str, Any]
         found.append({"stages": stages, "hops": line["rate"] * stages, **line})
         print(
             f"  {stages:2} stages: {line['rate']:9,.0f} records/s = {line['rate'] * stages:,.0f} "
-            f"hops/s, at most {line['peak_megabytes']:.0f} MB"
+            f"hops/s, peak {line['peak_megabytes']:.0f} MB"
         )
     drop(url, SCHEMA)
     return found

@@ -1,8 +1,8 @@
-"""Dedup with up to 10^8 seen ids behind it.
+"""Dedup with up to 10^8 seen ids in the store.
 
-Ids that users supply are looked for in all that is remembered of a day, whatever their age, so this is
-where history can cost. It is written by SQL into the buckets of 24 hours; a worker then starts on it
-and fills its Bloom filters from the tables; only then do the payments come, each with an id of its own.
+User-supplied ids are looked up among all ids of the last day, independent of their age, so history may
+cost time here. SQL writes it into the buckets of 24 hours. A worker then starts and fills its Bloom
+filters from the tables. Only then do the payments arrive, each with a new id.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ SCHEMA = "bench_history"
 HOURS = 24
 HOUR = 3_600_000_000
 WARM = 0.4
-"""Part of the rows after which counting begins: a worker has just scanned gigabytes, and the present
-hour's index must be in memory again."""
+"""Share of the rows that are warm-up: the worker has just scanned gigabytes, and the current hour's
+index must return to memory."""
 FILL = """
 INSERT INTO {} (slot, computation, id)
 SELECT (hashint8(number) & 65535), %s, ('0' || substr(md5(number::text), 2))::uuid
@@ -41,7 +41,7 @@ ORDER BY 1, 3
 
 
 def pipeline(path: Path) -> Pipeline:
-    """The workload, with ids that the user supplies."""
+    """Build the workload with user-supplied ids."""
     made = Pipeline(SCHEMA)
     made.inject(
         PAYMENTS,
@@ -56,12 +56,15 @@ def pipeline(path: Path) -> Pipeline:
 
 
 async def lay_out(url: str, path: Path) -> int:
-    """The tables, with a bucket for each of the last hours, the one that ids come to now among them;
-    gives whose ids are remembered."""
+    """Create the tables, with a bucket for each of the last hours including the current one.
+
+    Returns:
+        The id of the computation that keeps the ids.
+    """
     store = await fresh_store(url, SCHEMA)
     now = time.time_ns() // 1000
     begins = [now - hour * HOUR for hour in reversed(range(HOURS))]
-    for low, high in pairwise([*begins, now + 2 * HOUR]):  # none is to be opened while this runs
+    for low, high in pairwise([*begins, now + 2 * HOUR]):  # no bucket opens during the run
         await store.open_bucket("named", 0, low, high)
     engine = Engine(pipeline(path), store, options=Options(keep_open=True))
     await engine.start()
@@ -74,7 +77,7 @@ async def lay_out(url: str, path: Path) -> int:
 
 
 def fill(url: str, computation: int, buckets: list[int], ids: int) -> None:
-    """So many ids, the same number in each bucket."""
+    """Write N ids, the same number into each bucket."""
     share = ids // len(buckets)
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("SET maintenance_work_mem = '512MB'")
@@ -87,7 +90,7 @@ def fill(url: str, computation: int, buckets: list[int], ids: int) -> None:
 
 
 async def point(url: str, path: Path, rows: Path, count: int) -> dict[str, Any]:
-    """Start on the history, fill the filters, and only then let the rows come."""
+    """Start on the history and fill the filters, then let the rows arrive and measure."""
     store = await PostgresStore(url, SCHEMA).open()
     engine = Engine(pipeline(path), store, options=Options(keep_open=True))
     before = time.perf_counter()
@@ -107,7 +110,7 @@ async def point(url: str, path: Path, rows: Path, count: int) -> dict[str, Any]:
 
 
 async def measure(url: str, directory: Path, quick: bool) -> list[dict[str, Any]]:
-    """From no history to the longest, which stands between two that are empty."""
+    """Measure from no history to the longest, which runs between two runs without history."""
     count = 20_000 if quick else 1_000_000
     payments_file(directory, count)
     rows = directory / f"payments-{count}.jsonl"
@@ -125,9 +128,9 @@ async def measure(url: str, directory: Path, quick: bool) -> list[dict[str, Any]
         filled = time.perf_counter() - before
         line = await apart(point, url, path, rows, count)
         print(
-            f"  {ids:11,} ids: {line['rate']:9,.0f} records/s, at most "
+            f"  {ids:11,} ids: {line['rate']:9,.0f} records/s, peak "
             f"{line['peak_megabytes']:.0f} MB; filters after {line['filters_seconds']:.1f} s; "
-            f"{line['maybes']:.4f} look-ups a record"
+            f"{line['maybes']:.4f} look-ups per record"
         )
         return {"ids": ids, "fill_seconds": filled, **line}
 

@@ -1,9 +1,9 @@
-"""Keys from 10^3 to 10^7, each with its state in the store already.
+"""From 10^3 to 10^7 keys, each with its state already in the store.
 
-The cache holds the state of a tenth of them, and is full of the most frequent ones before anything
-counts. *Zipf*: the k-th most frequent key comes about 1/k as often as the first, so that most records find
-their state in memory. *Uniform*: nine of ten do not; beside it stands how fast raw SQL reads as many
-states, a chunk of the engine's at a time. *All cached*: Zipf over few keys, for comparison.
+The cache holds the states of a tenth of the keys, and the warm-up fills it with the most frequent ones.
+*Zipf*: the k-th most frequent key occurs about 1/k as often as the first, so most records find their
+state in memory. *Uniform*: nine of ten records do not; for comparison, raw SQL reads states in chunks of
+the engine's size. *All cached*: Zipf over few keys, as the reference.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from millwheel.store.postgres import PostgresStore
 SCHEMA = "bench_keys"
 STATE = b'{"total":500,"payments":1}'
 CACHED = 0.1
-"""Part of the keys whose state fits into the cache."""
+"""Share of the keys whose states fit into the cache."""
 BASE = 10_000
-"""Keys to compare with."""
+"""Number of keys of the reference."""
 ALL = "all cached"
 CHUNK = Settings().chunk_records
 STRIDE = 2_654_435_761
-"""Odd, and prime to every power of ten: it spreads the frequent keys over all of them."""
+"""Coprime to every power of ten, so that it spreads the frequent keys over all keys."""
 
 
 def draw(way: str, keys: int, rows: int) -> Iterator[int]:
-    """The key of each row."""
+    """Draw the key of each row."""
     chance = random.Random(keys)
     for _ in range(rows):
         if way == "uniform":
@@ -60,18 +60,18 @@ def ranked(rank: int, keys: int) -> int:
 
 
 def warm_rows(way: str, keys: int, rows: int) -> int:
-    """Rows that do not count: one for each key that the cache holds, or a tenth."""
+    """Return the number of warm-up rows: one per cached key, at least a tenth of the rows."""
     return max(int(keys * CACHED), rows // 10) if way != ALL else keys + rows // 10
 
 
 def warm(keys: int, rows: int) -> Iterator[int]:
-    """Their keys, the most frequent ones last."""
+    """Return the keys of the warm-up rows, the most frequent ones last."""
     for number in reversed(range(rows)):
         yield ranked(number % keys, keys)
 
 
 def write_rows(directory: Path, way: str, keys: int, rows: int) -> Path:
-    """The payments of a point, those before that do not count."""
+    """Write the payments of a point, including its warm-up."""
     path = directory / f"keys-{way}-{keys}.jsonl"
     encode = msgspec.json.Encoder().encode
     drawn = chain(warm(keys, warm_rows(way, keys, rows)), draw(way, keys, rows))
@@ -83,19 +83,19 @@ def write_rows(directory: Path, way: str, keys: int, rows: int) -> Path:
 
 
 def pipeline(path: Path, way: str, keys: int) -> Pipeline:
-    """The workload, with a cache for its part of the keys."""
+    """Build the workload, with a cache for the share of the keys."""
     settings = replace(Settings(), cache_bytes=cache_bytes(way, keys))
     return workload(SCHEMA, JsonLines(path), settings)
 
 
 def cache_bytes(way: str, keys: int) -> int:
-    """What the part of the keys that is cached takes, as the engine counts it."""
+    """Return the cache size for the share of the keys, as the engine counts it."""
     part = 2 if way == ALL else CACHED
     return int(keys * part * (KEY_BYTES + len(STATE)))
 
 
 async def deployed(url: str, made: Pipeline) -> int:
-    """Lay out the pipeline's tables; gives the number of its one computation."""
+    """Create the pipeline's tables; return the id of its only computation."""
     store = await fresh_store(url, made.name)
     engine = Engine(made, store)
     await engine.start()
@@ -105,7 +105,7 @@ async def deployed(url: str, made: Pipeline) -> int:
 
 
 def fill(url: str, computation: int, keys: int) -> None:
-    """Put the state of every key where folds leave it, in the order of the table."""
+    """Write the state of every key into the table that folds write, in its order."""
     with psycopg.connect(url) as connection:
         connection.execute('CREATE TEMPORARY TABLE key_slot (slot integer, key text COLLATE "C")')
         with connection.cursor().copy("COPY key_slot FROM STDIN") as copy:
@@ -130,7 +130,7 @@ def _lines(keys: range) -> bytes:
 
 
 async def point(url: str, path: Path, way: str, keys: int, rows: int) -> dict[str, Any]:
-    """A run over what is filled."""
+    """Measure a run on the filled store."""
     store = await PostgresStore(url, SCHEMA).open()
     before = warm_rows(way, keys, rows)
     try:
@@ -140,7 +140,7 @@ async def point(url: str, path: Path, way: str, keys: int, rows: int) -> dict[st
 
 
 async def raw_reads(url: str, computation: int, keys: int, rows: int) -> float:
-    """States a second that the engine's own statement reads, drawn evenly."""
+    """Return the states per second that the engine's statement reads for uniformly drawn keys."""
     store = await PostgresStore(url, SCHEMA).open()
     chance = random.Random(7)
     chunks = [
@@ -156,7 +156,7 @@ async def raw_reads(url: str, computation: int, keys: int, rows: int) -> float:
 
 
 async def measure(url: str, directory: Path, quick: bool) -> list[dict[str, Any]]:
-    """Both ways at each number of keys; those with the most between two that are all cached."""
+    """Measure both distributions at each number of keys; the largest between two reference runs."""
     rows = 30_000 if quick else 300_000
     numbers = (1_000, 10_000, 100_000) if quick else (10**3, 10**4, 10**5, 10**6, 10**7)
 
@@ -168,7 +168,7 @@ async def measure(url: str, directory: Path, quick: bool) -> list[dict[str, Any]
         line = await apart(point, url, path, way, keys, rows)
         cache = cache_bytes(way, keys) / 1e6
         print(
-            f"  {keys:10,} keys, {way:10}: {line['rate']:9,.0f} records/s, at most "
+            f"  {keys:10,} keys, {way:10}: {line['rate']:9,.0f} records/s, peak "
             f"{line['peak_megabytes']:.0f} MB (cache: {cache:.1f}); raw SQL reads {raw:,.0f} states/s"
         )
         path.unlink()

@@ -1,4 +1,4 @@
-"""One point: an engine in this process over a source, its rate after a warm-up, and what it occupies."""
+"""Measure one point: the rate of an engine in this process after a warm-up, and its memory."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from millwheel.runtime.environment import Options
 from millwheel.store.port import Store
 
 WARM = 0.1
-"""Part of the rows after which counting begins, unless told."""
+"""Default share of the rows that are warm-up."""
 
 
 def peak_megabytes() -> float:
-    """The most that this process has occupied (Linux)."""
+    """Return the peak resident memory of this process (Linux)."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM"):
             return int(line.split()[1]) / 1e3
@@ -33,7 +33,7 @@ async def run(
     warm: int | None = None,
     keep_open: bool = False,
 ) -> dict[str, Any]:
-    """Start an engine on what is there, and let it go through the source's rows."""
+    """Start an engine on a store, let it process the source's rows, and measure."""
     engine = Engine(pipeline, store, options=Options(keep_open=keep_open))
     before = time.perf_counter()
     await engine.start()
@@ -44,7 +44,7 @@ async def run(
 
 
 async def through(engine: Engine, rows: int, warm: int) -> dict[str, Any]:
-    """Rows a second from the end of the warm-up to the end of the source."""
+    """Measure rows per second from the end of the warm-up to the end of the source."""
     running = asyncio.create_task(engine.run())
     (injector,) = engine.injectors
     while injector.log.first < warm and not running.done():

@@ -1,4 +1,4 @@
-"""The state of a key from ten bytes to a hundred thousand; every record changes it, so all is written."""
+"""States of ten to a hundred thousand bytes; each record changes its state, so all of it is written."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEYS = 1000
 
 
 class Ledger(msgspec.Struct):
-    """A state of about the size of its text."""
+    """A state with a text of the wanted size."""
 
     payments: int = 0
     text: str = ""
@@ -34,13 +34,13 @@ class KeepLedger(Computation[Payment, Ledger]):
 
     async def process_record(self, record: Record[Payment], ctx: Context[Ledger]) -> None:
         if not ctx.state.text:
-            # Hexadecimal digits of chance: half of it can be packed, about as in real text.
+            # Random hexadecimal digits compress to a half, about as real text does.
             ctx.state.text = random.Random(record.value.account).randbytes(self._size // 2).hex()
         ctx.state.payments += 1
 
 
 def pipeline(path: Path, size: int) -> Pipeline:
-    """Payments over few keys with much state."""
+    """Build a pipeline with few keys and large states."""
     made = Pipeline(SCHEMA)
     made.inject(
         PAYMENTS,
@@ -53,7 +53,7 @@ def pipeline(path: Path, size: int) -> Pipeline:
 
 
 async def point(url: str, path: Path, size: int, rows: int) -> dict[str, Any]:
-    """A run with states of one size."""
+    """Measure a run with states of one size."""
     store = await fresh_store(url, SCHEMA)
     try:
         return await run(pipeline(path, size), store, rows)
@@ -62,7 +62,7 @@ async def point(url: str, path: Path, size: int, rows: int) -> dict[str, Any]:
 
 
 async def measure(url: str, directory: Path, quick: bool) -> list[dict[str, Any]]:
-    """One size after the other, of about as many bytes in all where they are large."""
+    """Measure one size after the other; large sizes with about the same total number of bytes."""
     found = []
     total = 20_000_000 if quick else 600_000_000
     most = 10_000 if quick else 200_000
@@ -78,7 +78,7 @@ async def measure(url: str, directory: Path, quick: bool) -> list[dict[str, Any]
         found.append({"bytes": size, "megabytes_per_second": line["rate"] * size / 1e6, **line})
         print(
             f"  {size:7,} bytes: {line['rate']:9,.0f} records/s = "
-            f"{line['rate'] * size / 1e6:6.1f} MB/s, at most {line['peak_megabytes']:.0f} MB"
+            f"{line['rate'] * size / 1e6:6.1f} MB/s, peak {line['peak_megabytes']:.0f} MB"
         )
         path.unlink()
     drop(url, SCHEMA)

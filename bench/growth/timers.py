@@ -1,4 +1,4 @@
-"""Up to 10^7 pending timers, a year ahead, while every record sets one more."""
+"""Up to 10^7 pending timers, due in a year, while each record sets another one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ORDER BY slot, key, number::text COLLATE "C"
 
 
 async def lay_out(url: str, path: Path) -> int:
-    """The tables; gives the number of the computation that sets timers."""
+    """Create the tables; return the id of the computation that sets timers."""
     store = await fresh_store(url, SCHEMA)
     engine = Engine(pipeline(JsonLines(path)), store, options=Options(keep_open=True))
     await engine.start()
@@ -41,7 +41,7 @@ async def lay_out(url: str, path: Path) -> int:
 
 
 def fill(url: str, computation: int, timers: int) -> None:
-    """So many timers over the keys of the workload, as folds leave them."""
+    """Write N timers over the keys of the workload, as folds leave them."""
     with psycopg.connect(url) as connection:
         connection.execute('CREATE TEMPORARY TABLE key_slot (slot integer, key text COLLATE "C")')
         with connection.cursor().copy("COPY key_slot FROM STDIN") as copy:
@@ -60,8 +60,7 @@ def fill(url: str, computation: int, timers: int) -> None:
 
 
 async def point(url: str, path: Path, rows: int) -> dict[str, Any]:
-    """A run over what is pending; the timers do not fire, as the end of the source is not the end
-    of time."""
+    """Measure a run with the pending timers, which do not fire since event time stays open."""
     store = await PostgresStore(url, SCHEMA).open()
     try:
         return await run(pipeline(JsonLines(path)), store, rows, keep_open=True)
@@ -70,7 +69,7 @@ async def point(url: str, path: Path, rows: int) -> dict[str, Any]:
 
 
 async def measure(url: str, directory: Path, quick: bool) -> list[dict[str, Any]]:
-    """From few to many."""
+    """Measure from no timers to 10^7."""
     rows = 20_000 if quick else 200_000
     payments_file(directory, rows)
     source = directory / f"payments-{rows}.jsonl"
@@ -85,7 +84,7 @@ async def measure(url: str, directory: Path, quick: bool) -> list[dict[str, Any]
         line = await apart(point, url, path, rows)
         found.append({"timers": timers, **line})
         print(
-            f"  {timers:10,} timers: {line['rate']:9,.0f} records/s, at most "
+            f"  {timers:10,} timers: {line['rate']:9,.0f} records/s, peak "
             f"{line['peak_megabytes']:.0f} MB; started in {line['start_seconds']:.2f} s"
         )
     drop(url, SCHEMA)

@@ -1,4 +1,4 @@
-"""One worker process to four, on one machine with one Postgres."""
+"""One to four worker processes, on one machine with one Postgres."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.shared import write_payments
 
 
 async def measure(url: str, directory: Path, quick: bool) -> list[dict[str, Any]]:
-    """From one to four, the middle of a run each."""
+    """Measure the middle of a run with one to four workers."""
     records = 100_000 if quick else 1_000_000
     write_payments(directory, records)
     found = []

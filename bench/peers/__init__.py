@@ -1,1 +1,1 @@
-"""Other engines on the same input, each beside millwheel in the same pair of runs."""
+"""Other engines on the same input, each in pairs of runs with millwheel."""

@@ -1,4 +1,4 @@
-"""What the right balances are, and whether a program found them."""
+"""Compute the correct balances, and check a program's output."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.workload import Balance, Payment
 
 
 class WrongAnswer(Exception):
-    """A program lost a payment, counted one twice, or added up wrongly."""
+    """A program lost a payment, counted one twice, or computed a wrong sum."""
 
 
 Expected = dict[int, tuple[int, int]]
@@ -21,7 +21,7 @@ Expected = dict[int, tuple[int, int]]
 
 
 def expected(path: Path, records: int) -> Expected:
-    """The balances after the first payments of a file."""
+    """Compute the balances after the first `records` payments of a file."""
     decode = msgspec.json.Decoder(Payment).decode
     found: dict[int, tuple[int, int]] = defaultdict(lambda: (0, 0))
     with path.open("rb") as lines:
@@ -32,7 +32,7 @@ def expected(path: Path, records: int) -> Expected:
 
 
 def read(directory: Path) -> list[Balance]:
-    """The balances that a program wrote to `balances.jsonl`, or to files in `balances`."""
+    """Read the balances that a program wrote to `balances.jsonl`, or to files in `balances`."""
     one = directory / "balances.jsonl"
     files = (
         [one]
@@ -44,21 +44,21 @@ def read(directory: Path) -> list[Balance]:
 
 
 def _is_final(path: Path) -> bool:
-    """Not a checksum, nor a file that its writer may still throw away."""
+    """Whether a file is neither a checksum nor one that its writer may still discard."""
     return path.is_file() and not path.name.startswith((".", "_")) and path.suffix != ".crc"
 
 
 def read_finals(directory: Path) -> list[Balance]:
-    """The last balance of each account, of a program whose outputs are gone."""
+    """Read the last balance of each account, for a program that does not keep its outputs."""
     lines = (directory / "finals.jsonl").read_bytes().splitlines()
     return [msgspec.json.decode(line, type=Balance) for line in lines]
 
 
 def check_finals(balances: Iterable[Balance], right: Expected) -> None:
-    """The last balance of each account is right.
+    """Check the last balance of each account.
 
     Raises:
-        WrongAnswer: it is not.
+        WrongAnswer: one is wrong.
     """
     found = {b.account: (b.payments, b.total) for b in balances}
     wrong = {
@@ -70,24 +70,23 @@ def check_finals(balances: Iterable[Balance], right: Expected) -> None:
 
 
 def check(balances: Iterable[Balance], right: Expected) -> None:
-    """One balance for each payment, whatever their order; and the last of each account is right.
+    """Check that there is a balance for each payment, in any order, and the last of each account.
 
     Raises:
-        WrongAnswer: they are not.
+        WrongAnswer: a balance is missing or wrong.
     """
-    told: dict[int, dict[int, int]] = defaultdict(dict)
+    totals: dict[int, dict[int, int]] = defaultdict(dict)
     for balance in balances:
-        if told[balance.account].setdefault(balance.payments, balance.total) != balance.total or (
-            balance.payments < 1
-        ):
+        known = totals[balance.account].setdefault(balance.payments, balance.total)
+        if known != balance.total or balance.payments < 1:
             raise WrongAnswer(f"two answers for payment {balance.payments} of {balance.account}")
     for account, (number, total) in right.items():
-        found = told.pop(account, {})
+        found = totals.pop(account, {})
         if sorted(found) != list(range(1, number + 1)):
             raise WrongAnswer(
-                f"account {account} had {number} payments; {len(found)} were answered"
+                f"account {account} had {number} payments, but has {len(found)} balances"
             )
         if found[number] != total:
             raise WrongAnswer(f"account {account} holds {total}, not {found[number]}")
-    if told:
-        raise WrongAnswer(f"account {next(iter(told))} had no payments")
+    if totals:
+        raise WrongAnswer(f"account {next(iter(totals))} had no payments")

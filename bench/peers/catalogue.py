@@ -1,4 +1,4 @@
-"""Which peers there are, in which settings, and what those mean for durability."""
+"""The peers, their settings, and the durability of each setting."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Peer:
-    """An engine in one of its settings; `programs/on_<program>.py` says why it is the one."""
+    """An engine in one of its settings; `programs/on_<program>.py` explains the choice."""
 
     name: str
     program: str
     setting: str
     durability: str
-    """When a record is done, and what it survives then."""
+    """When a record is done, and which failures it then survives."""
     environment: str | None
-    """Whose packages it needs; None: this project's own."""
+    """Name of its virtual environment; None: that of this project."""
     share: float = 1.0
-    """Of the input, for what would take too long with all of it."""
+    """Share of the input to process, smaller for slow peers."""
     uses_postgres: bool = False
     needs_kafka: bool = False
     answers: bool = True
-    """Whether it writes its balances where they can be read."""
+    """Whether it writes its balances to files."""
 
     @property
     def label(self) -> str:
@@ -37,7 +37,7 @@ MILLWHEEL = Peer(
     None,
     uses_postgres=True,
 )
-"""What every peer is compared with: its outputs go to files, as theirs do."""
+"""The reference for all peers; it writes its outputs to files as they do."""
 
 PROCESS_ONLY = "not all of it fsynced: survives the end of the process"
 
@@ -58,9 +58,9 @@ PEERS = (
         "Spark", "spark", "batch", f"checkpoint of each micro-batch, {PROCESS_ONLY}", "spark", 0.2
     ),
     Peer("Spark", "spark", "large", f"checkpoint of each micro-batch (50 times as large), {PROCESS_ONLY}", "spark"),
-    Peer("Spark", "spark", "default", f"checkpoint of all that is there, {PROCESS_ONLY}", "spark"),
+    Peer("Spark", "spark", "default", f"checkpoint of all available input, {PROCESS_ONLY}", "spark"),
     Peer(
-        "PyFlink", "flink", "batch", f"checkpoint every 10 ms or as often as it can, {PROCESS_ONLY}", "flink"
+        "PyFlink", "flink", "batch", f"checkpoint every 10 ms or as often as possible, {PROCESS_ONLY}", "flink"
     ),
     Peer(
         "PyFlink", "flink", "thread", f"the same, Python in the JVM's threads, {PROCESS_ONLY}", "flink"

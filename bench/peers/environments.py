@@ -1,4 +1,4 @@
-"""A virtual environment for each peer, made from its pinned requirements when first needed."""
+"""A virtual environment for each peer, created from its pinned requirements when first needed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ VENVS = HERE / ".venvs"
 
 
 class NotInstalled(Exception):
-    """A peer cannot be installed here; the message is pip's."""
+    """A peer cannot be installed here; the message is that of pip."""
 
 
 def python_of(name: str) -> Path:
-    """The Python of a peer's environment.
+    """Return the Python of a peer's environment, creating it if needed.
 
     Raises:
         NotInstalled: pip failed.

@@ -1,4 +1,4 @@
-"""One run of one program, looked at from outside: from its first mark to its last."""
+"""Run a program and measure it from outside, from its first mark to its last."""
 
 from __future__ import annotations
 
@@ -25,46 +25,46 @@ PATIENCE_SECONDS = 600.0
 
 
 class Failed(Exception):
-    """A program ended before it was done, or took too long; the message has its last words."""
+    """A program failed or took too long; the message has the end of its log."""
 
 
 class Run(NamedTuple):
-    """What the records after the warm-up took."""
+    """Figures of the records after the warm-up."""
 
     records: int
     seconds: float
     cpu_seconds: float
-    """Of all its processes, and of Postgres or Kafka where it uses it and it runs here."""
+    """CPU of all its processes, and of Postgres or Kafka if it uses them on this machine."""
     megabytes: float
-    """What its processes occupied at the end, Postgres left out."""
+    """Resident memory of its processes at the end, without Postgres."""
     latencies: list[float] | None = None
-    """Milliseconds that each record took, of a program that lets them come by the clock."""
+    """Milliseconds per record, for a program with a fixed arrival rate."""
 
     @property
     def rate(self) -> float:
-        """Records a second."""
+        """Records per second."""
         return self.records / self.seconds
 
     @property
     def cpu_micros(self) -> float:
-        """Microseconds of CPU a record."""
+        """Microseconds of CPU per record."""
         return self.cpu_seconds / self.records * 1e6
 
 
 class Mark(NamedTuple):
-    """Where a program was when it said so."""
+    """A mark that a program printed."""
 
     at: float
-    """By the clock, seconds."""
+    """Time of the mark, seconds."""
     cpu: float
-    """What it had cost, seconds."""
+    """CPU used until then, seconds."""
     done: int
-    """Records, of the first mark."""
+    """Records done, for the first mark."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What there is to do."""
+    """The input and the options of a run."""
 
     input: Path
     records: int
@@ -74,16 +74,16 @@ class Task:
     url: str
     kafka: str | None = None
     rate: float | None = None
-    """Records a second, if they are to come by the clock."""
+    """Arrival rate in records per second; None: as fast as possible."""
 
 
 def run(peer: Peer, task: Task, directory: Path, right: answers.Expected) -> Run:
-    """Run a program in a process of its own, and check what it answered.
+    """Run a program in a separate process, and check its balances.
 
     Raises:
-        Failed: it did not come to its end.
-        WrongAnswer: it did, with wrong balances.
-        NotInstalled: its packages cannot be had.
+        Failed: the program did not finish.
+        WrongAnswer: its balances are wrong.
+        NotInstalled: its packages cannot be installed.
     """
     python = Path(sys.executable) if peer.environment is None else python_of(peer.environment)
     out = Path(tempfile.mkdtemp(prefix=f"{peer.program}-", dir=directory))
@@ -116,7 +116,7 @@ def run(peer: Peer, task: Task, directory: Path, right: answers.Expected) -> Run
 def _watched(
     command: list[str], environment: dict[str, str], log: Path, peer: Peer, task: Task
 ) -> Run:
-    """Start the program, look at the clocks at its marks, and let it go."""
+    """Start the program, read time and CPU at its marks, and let it end."""
     with log.open("w") as errors:
         process = subprocess.Popen(
             command, cwd=log.parent, env=environment, text=True,
@@ -151,12 +151,12 @@ def _watched(
     begin, end = marks
     counted = task.records - begin.done
     if 2 * counted < task.records - task.warm:
-        raise Failed(f"{peer.label}: {begin.done} records were done at once; give it more")
+        raise Failed(f"{peer.label}: {begin.done} records were done at once; use a larger input")
     return Run(counted, end.at - begin.at, end.cpu - begin.cpu, megabytes)
 
 
 def _marks(process: subprocess.Popen[str], cpu: Callable[[], float]) -> list[Mark]:
-    """The program's marks."""
+    """Read the program's marks."""
     found: list[Mark] = []
     assert process.stdout is not None
     for line in process.stdout:

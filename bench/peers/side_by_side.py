@@ -1,4 +1,4 @@
-"""Each peer beside millwheel: rate in alternating pairs, and latency at the same moderate load."""
+"""Compare each peer with millwheel: rate in alternating pairs, and latency at the same moderate load."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ BATCH = Settings().bundle_records
 WARM = 10_000
 LEAST_RECORDS = 1_000
 LOAD = 200.0
-"""Records a second, for latencies: both hold it easily."""
+"""Records per second for latencies; both engines sustain it easily."""
 
 
 def chosen(names: list[str] | None, kafka: str | None) -> list[Peer]:
-    """The peers that are asked for, by program or `program-setting`; Kafka's only if there is one."""
+    """Select peers by program or `program-setting`; those that need Kafka only if there is a broker."""
     return [
         peer
         for peer in PEERS
@@ -33,13 +33,13 @@ def chosen(names: list[str] | None, kafka: str | None) -> list[Peer]:
 
 
 def task(path: Path, url: str, records: int, share: float, kafka: str | None) -> Task:
-    """The first part of the input, a tenth of it or less as a warm-up."""
+    """Create the task for a share of the input, with a tenth of it or less as warm-up."""
     part = max(LEAST_RECORDS, int(records * share))
     return Task(path, part, min(WARM, part // 10), BATCH, os.cpu_count() or 1, url, kafka)
 
 
 def line(peer: Peer, pairs: list[tuple[Run, Run]]) -> dict[str, Any]:
-    """A peer's line of the table, from pairs of its runs and millwheel's."""
+    """Compute a peer's line of the table from pairs of its runs and millwheel's."""
     return {
         "peer": peer.name,
         "setting": peer.setting,
@@ -58,11 +58,11 @@ def line(peer: Peer, pairs: list[tuple[Run, Run]]) -> dict[str, Any]:
 def pairs(
     peer: Peer, url: str, directory: Path, *, number: int, records: int, kafka: str | None
 ) -> list[tuple[Run, Run]]:
-    """Alternating runs of a peer and of millwheel; each is first in every second pair."""
+    """Run a peer and millwheel alternately; each is first in every second pair."""
     path = directory / f"payments-{records}.jsonl"
     tasks = {it: task(path, url, records, it.share, kafka) for it in (peer, MILLWHEEL)}
     right = {it: answers.expected(path, tasks[it].records) for it in tasks}
-    # A program may read to the end of its input, so its part of it is a file of its own.
+    # A program may read its input to the end, so its share of the input is a separate file.
     for it in tasks:
         tasks[it] = replace(tasks[it], input=first_lines(path, tasks[it].records))
     found = []
@@ -74,7 +74,7 @@ def pairs(
 
 
 def first_lines(path: Path, count: int) -> Path:
-    """A file of the first lines of another."""
+    """Create a file with the first lines of another."""
     part = path.with_name(f"{path.stem}-first-{count}.jsonl")
     if not part.exists():
         with path.open("rb") as lines, part.open("wb") as file:
@@ -85,7 +85,7 @@ def first_lines(path: Path, count: int) -> Path:
 def rates(
     url: str, directory: Path, peers: list[Peer], *, number: int, records: int, kafka: str | None
 ) -> list[dict[str, Any]]:
-    """A line for each peer; one that fails says why."""
+    """Measure a line for each peer; the line of a failed peer has the reason."""
     payments_file(directory, records)
     found = []
     for peer in peers:
@@ -101,7 +101,7 @@ def rates(
         else:
             print(
                 f"  {peer.label}: {made['rate']:9,.0f} records/s = {made['ratio']:.2f} of "
-                f"millwheel's {made['millwheel']:,.0f}; CPU {made['cpu_micros']:.0f} us a record "
+                f"millwheel's {made['millwheel']:,.0f}; CPU {made['cpu_micros']:.0f} us per record "
                 f"(millwheel {made['millwheel_cpu_micros']:.0f}); {made['durability']}"
             )
         found.append(made)
@@ -109,14 +109,14 @@ def rates(
 
 
 def percentiles(milliseconds: list[float]) -> dict[str, float]:
-    """Of the latencies after the first tenth."""
+    """Compute percentiles of the latencies after the first tenth."""
     kept = milliseconds[len(milliseconds) // 10 :]
     cuts = statistics.quantiles(kept, n=100)
     return {"p50_ms": cuts[49], "p95_ms": cuts[94], "p99_ms": cuts[98], "records": len(kept)}
 
 
 def latencies(url: str, directory: Path, *, rounds: int, seconds: float) -> dict[str, Any]:
-    """Spark and millwheel in turns, from a record's arrival in the source to its durable output."""
+    """Measure latencies of Spark and millwheel alternately, from arrival to durable output."""
     spark = next(peer for peer in PEERS if peer.program == "spark")
     records = WARM + int(LOAD * seconds)
     path = directory / f"payments-{records}.jsonl"
@@ -146,7 +146,7 @@ def latencies(url: str, directory: Path, *, rounds: int, seconds: float) -> dict
 def measure(
     url: str, directory: Path, *, quick: bool, names: list[str] | None, kafka: str | None
 ) -> dict[str, Any]:
-    """Rates of all peers that are asked for, and latencies beside Spark."""
+    """Measure the rates of the selected peers, and latencies if Spark is among them."""
     peers = chosen(names, kafka)
     for name in sorted({peer.environment for peer in peers if peer.environment}):
         try:

@@ -1,7 +1,7 @@
-"""``python subreaper.py COMMAND ...``: runs a command, and takes in what its processes leave behind.
+"""``python subreaper.py COMMAND ...``: run a command, and adopt its orphaned processes.
 
-A process whose parent has ended becomes a child of this one, not of the system's first (prctl(2),
-PR_SET_CHILD_SUBREAPER). So all that the command ever started counts as this process's.
+A process becomes a child of this one, instead of init's, when its parent ends (prctl(2),
+PR_SET_CHILD_SUBREAPER). All processes that the command started thus count as this process's descendants.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def main() -> int:
-    """Run it; its exit code."""
+    """Run the command and return its exit code."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     process = subprocess.Popen(sys.argv[1:])
     while True:

@@ -1,1 +1,1 @@
-"""One report of what was measured: Markdown, charts as PNG, and the raw figures beside."""
+"""A report of the results: Markdown, charts as PNG, and the raw figures."""

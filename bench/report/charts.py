@@ -1,4 +1,4 @@
-"""Charts as PNG files, if matplotlib is there (``pip install 'millwheel[bench]'``)."""
+"""Charts as PNG files, if matplotlib is installed (``pip install 'millwheel[bench]'``)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ QUIET = "#666666"
 
 
 def can_draw() -> bool:
-    """Whether matplotlib is there."""
+    """Whether matplotlib is installed."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -22,7 +22,7 @@ def can_draw() -> bool:
 
 
 def draw(chart: Chart, directory: Path) -> Path:
-    """Write a chart as a PNG file; gives its path."""
+    """Write a chart as a PNG file, and return its path."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -44,7 +44,7 @@ def draw(chart: Chart, directory: Path) -> Path:
 
 
 def _lines(axes: Any, chart: Chart) -> None:
-    """Each line with its label at its end."""
+    """Draw lines, each with its label."""
     axes.grid(visible=True, color="#dddddd", linewidth=0.8)
     many = any(len(line.xs) > 50 for line in chart.lines)
     for color, line in zip(COLORS, chart.lines, strict=False):
@@ -63,7 +63,7 @@ def _lines(axes: Any, chart: Chart) -> None:
 
 
 def _scales(axes: Any, chart: Chart) -> None:
-    """Both axes: what is counted in whole numbers has no ticks between them; zero is shown."""
+    """Set up both axes: integer ticks on x, zero included on y, unless logarithmic."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
     xs = [x for line in chart.lines for x in line.xs]
@@ -83,7 +83,7 @@ def _scales(axes: Any, chart: Chart) -> None:
 
 
 def _label_above(axes: Any, chart: Chart) -> None:
-    """Lines that follow each other have their names above them."""
+    """Label lines that follow each other above them."""
     for color, line in zip(COLORS, chart.lines, strict=False):
         axes.annotate(
             line.label, ((line.xs[0] + line.xs[-1]) / 2, 1.0), xycoords=("data", "axes fraction"),
@@ -92,7 +92,7 @@ def _label_above(axes: Any, chart: Chart) -> None:
 
 
 def _label_ends(axes: Any, chart: Chart) -> None:
-    """Lines beside each other have their names where they end."""
+    """Label lines over the same x range at their ends."""
     for color, line, place in zip(COLORS, chart.lines, _apart(axes, chart), strict=False):
         axes.annotate(
             line.label, (line.xs[-1], line.ys[-1]), xytext=(1.01, place),
@@ -101,8 +101,10 @@ def _label_ends(axes: Any, chart: Chart) -> None:
 
 
 def _apart(axes: Any, chart: Chart) -> list[float]:
-    """How high each label stands, as a part of the axis: at the end of its line, and apart from
-    the others."""
+    """Return the height of each label as a fraction of the axis.
+
+    Labels are at the ends of their lines, moved apart so that they do not overlap.
+    """
     least = 0.06
     ends = [_height(axes, line) for line in chart.lines]
     places = dict[int, float]()
@@ -119,7 +121,7 @@ def _height(axes: Any, line: Line) -> float:
 
 
 def _bars(axes: Any, chart: Chart) -> None:
-    """Bars that lie, the first on top, each with its figure at its end."""
+    """Draw horizontal bars, the first on top, each with its value at its end."""
     names = [name for name, _ in chart.bars]
     values = [value for _, value in chart.bars]
     axes.barh(range(len(names)), values, color=COLORS[0], height=0.65)

@@ -1,4 +1,4 @@
-"""Sections on the engine by itself: each part beside its yardstick of the same run."""
+"""Sections on the engine: each part with its baseline of the same run."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Any
 from bench.report.model import Chart, Line, Ratio, Section, Table
 
 Found = Any
-"""What a part measured, as JSON gives it back."""
+"""The results of a part, as read from JSON."""
 
 
 def rate(found: Found) -> Section:
-    """The engine beside raw SQL."""
+    """The engine and raw SQL."""
     return Section(
-        "Full load beside raw SQL of the same rows",
+        "Full load, compared with raw SQL of the same rows",
         [
             Ratio("engine / raw SQL, bundles of 500", found["ratio"]),
-            Ratio("CPU a record, engine / raw SQL", found["cpu"]),
+            Ratio("CPU per record, engine / raw SQL", found["cpu"]),
             Ratio("raw SQL, this layout / plain rows", found["layout"]),
             Ratio("three stages / (one stage / 3)", found["stages"]),
         ],
         [
             Table(
-                ("pair", "what", "records/s", "Python, us a record", "Postgres, us a record"),
+                ("pair", "side", "records/s", "Python, us per record", "Postgres, us per record"),
                 [
                     (number, name, cost["rate"], cost["python_us"], cost["postgres_us"])
                     for number, costs in enumerate(found["pairs"], 1)
@@ -41,9 +41,9 @@ def rate(found: Found) -> Section:
 
 
 def before(found: Found) -> Section:
-    """The engine beside itself."""
+    """The engine and an earlier version."""
     return Section(
-        "Full load beside an earlier engine",
+        "Full load, compared with an earlier engine",
         [Ratio(f"now / commit {found['commit'][:7]}", found["ratio"])],
         [
             Table(
@@ -55,13 +55,13 @@ def before(found: Found) -> Section:
 
 
 def instructions(found: Found) -> Section:
-    """What a record takes, whatever the machine does besides."""
+    """Instructions per record, which do not depend on other load of the machine."""
     return Section(
-        "Instructions of a worker for each record",
-        [Ratio("engine / its JSON by itself", found["ratio"])],
+        "Instructions of a worker per record",
+        [Ratio("engine / its JSON alone", found["ratio"])],
         [
             Table(
-                ("what", "instructions", "not in 2 MB of cache"),
+                ("side", "instructions", "misses in 2 MB of cache"),
                 [
                     (name, round(found[name]["instructions"]), round(found[name]["misses"]))
                     for name in ("engine", "json")
@@ -72,13 +72,13 @@ def instructions(found: Found) -> Section:
 
 
 def latency(found: Found) -> Section:
-    """One record alone."""
+    """A single record on an idle engine."""
     return Section(
-        "One record alone, arrival to durable",
+        "A single record, arrival to durable",
         [Ratio("p50, engine / raw one-record commit", found["ratio_p50"])],
         [
             Table(
-                ("what", "p50, ms", "p95, ms", "p99, ms"),
+                ("side", "p50, ms", "p95, ms", "p99, ms"),
                 [
                     (name, *(found[name][f"p{cut}_ms"] for cut in (50, 95, 99)))
                     for name in ("engine", "raw")
@@ -89,12 +89,12 @@ def latency(found: Found) -> Section:
 
 
 def commits(found: Found) -> Section:
-    """What a commit costs by its size."""
+    """The cost of a commit by its size."""
     lines = found["commits"]
     bare = lines[0]["ms"]
     one = next(line for line in lines if line["form"] == "JSON")
     return Section(
-        "What a commit costs by its size",
+        "Cost of a commit by its size",
         [Ratio("a commit of one record / a bare SELECT 1", one["ms"] / bare)],
         [
             Table(
@@ -109,7 +109,7 @@ def commits(found: Found) -> Section:
 
 
 def cells(found: Found) -> Section:
-    """The four guarantees."""
+    """The four combinations of guarantees."""
     raw = found["raw commit"]
     return Section(
         "Weak or strong, exactly once or not: latency between two workers",
@@ -118,7 +118,7 @@ def cells(found: Found) -> Section:
             Ratio("p95, both on / both off", found["on / off"]["p95"], "the paper: 3.1"),
             *(
                 Ratio(
-                    f"{row['cell']}, {row['stages']} stages, {row['load']} load: p50 a stage / raw "
+                    f"{row['cell']}, {row['stages']} stages, {row['load']} load: p50 per stage / raw "
                     "commit",
                     row["p50 of raw, per stage"],
                 )
@@ -142,17 +142,17 @@ def cells(found: Found) -> Section:
 
 
 def slow(found: Found) -> Section:
-    """What slowness costs."""
+    """The cost of slow keys and sinks."""
     sink = found["slow sink"]
     return Section(
-        "What slowness costs",
+        "Cost of a slow key and of a slow sink",
         [
             Ratio("p50 of other keys' rows, with one slow key / without", found["ratio_p50"]),
-            Ratio("times each record is sent while a sink is ten times as slow", sink["ratio"]),
+            Ratio("sends per record while a sink is ten times as slow", sink["ratio"]),
         ],
         [
             Table(
-                ("rows of other keys", "p50, ms", "p99, ms", "most un-ACKed rows"),
+                ("rows of other keys", "p50, ms", "p99, ms", "most unacknowledged rows"),
                 [
                     (
                         name,
@@ -166,7 +166,7 @@ def slow(found: Found) -> Section:
 
 
 def snapshot(found: Found) -> Section:
-    """A held snapshot."""
+    """The effect of a held snapshot."""
     seconds = found["seconds"]
     lines, first = [], 0
     for name in ("before", "held", "after"):
@@ -177,11 +177,13 @@ def snapshot(found: Found) -> Section:
         f"Full load while a snapshot is held for {found['seconds_held']} s",
         [
             Ratio("rate while held / before", found["ratio"], "at least 0.9"),
-            Ratio("rate in the last fifth of it / before", found["ratio_at_end"], "at least 0.9"),
             Ratio(
-                "rate in the second half of what came after / before", found["ratio_after"], "1.0"
+                "rate in the last fifth of the hold / before", found["ratio_at_end"], "at least 0.9"
             ),
-            Ratio("seconds until it is back", found["recovered_seconds"], "at most 60"),
+            Ratio(
+                "rate in the second half after the release / before", found["ratio_after"], "1.0"
+            ),
+            Ratio("seconds until the rate is back", found["recovered_seconds"], "at most 60"),
         ],
         [
             Table(
@@ -194,11 +196,11 @@ def snapshot(found: Found) -> Section:
 
 
 def memory(found: Found) -> Section:
-    """A long run's memory."""
+    """Memory of a long run."""
     samples = found["samples"]
     line = Line("worker", [100 * share for share, _ in samples], [size for _, size in samples])
     return Section(
-        f"Memory of a long run: the year of flights, {found['times']} times over",
+        f"Memory of a long run: the year of flights, repeated {found['times']} times",
         [Ratio("resident memory at the end / after a quarter", found["ratio"], "about 1")],
         [
             Table(
@@ -206,7 +208,7 @@ def memory(found: Found) -> Section:
                 [("25 %", found["megabytes_at_25"]), ("100 %", found["megabytes_at_100"])],
             )
         ],
-        [Chart("memory", "Memory of a long run", "part of the input, %", "resident, MB", [line])],
+        [Chart("memory", "Memory of a long run", "share of the input, %", "resident, MB", [line])],
     )
 
 
@@ -214,13 +216,18 @@ def timers(found: Found) -> Section:
     """Many pending timers and a takeover."""
     return Section(
         f"{found['timers']:,} pending timers",
-        [Ratio("first record of a takeover, with all / with few", found["first_record_ratio"])],
+        [
+            Ratio(
+                "time to the first record after a takeover, with all timers / with few",
+                found["first_record_ratio"],
+            )
+        ],
         [
             Table(
-                ("what", "found"),
+                ("figure", "value"),
                 [
-                    ("more memory than with few, MB", found["growth_megabytes"]),
-                    ("first record of a takeover after, s", found["first_record_seconds"]),
+                    ("additional memory compared with few timers, MB", found["growth_megabytes"]),
+                    ("time to the first record after a takeover, s", found["first_record_seconds"]),
                 ],
             )
         ],
@@ -231,7 +238,7 @@ def hot(found: Found) -> Section:
     """A hot key in one worker."""
     return Section(
         "A key with 90 % of the traffic, one worker",
-        [Ratio("rate in two phases / in one", found["ratio"])],
+        [Ratio("rate with two phases / with one", found["ratio"])],
         [Table(("one phase, records/s", "two phases, records/s"), found["pairs"])],
     )
 
@@ -239,14 +246,14 @@ def hot(found: Found) -> Section:
 def lag(found: Found) -> Section:
     """The low watermark's lag."""
     return Section(
-        "Low watermark, from the injector to the last of ten stages",
+        "Lag of the low watermark, from the injector to the last of ten stages",
         [
             Ratio("idle, ten stages / ten raw commits", found["idle_ratio"]),
             Ratio("loaded, the slowest stage / a bundle", found["stage_ratio"]),
         ],
         [
             Table(
-                ("what", "ms"),
+                ("lag", "ms"),
                 [("idle, all stages, p50", found["idle_ms"]), ("a bundle", found["bundle_ms"])]
                 + [(f"stage {n}", ms) for n, ms in enumerate(found["stage_ms"], 1)],
             )
@@ -255,12 +262,12 @@ def lag(found: Found) -> Section:
 
 
 def workers(found: Found) -> Section:
-    """Several workers."""
+    """Several worker processes."""
     return Section(
         "Several worker processes on one machine",
         [
             Ratio("rate, two workers / one", found["ratio"]),
-            Ratio("a hot key in two workers, two phases / one", found["hot_ratio"]),
+            Ratio("a hot key with two workers, two phases / one", found["hot_ratio"]),
             Ratio("median latency, four workers / one", found["latency_ratio"]),
         ],
         [
@@ -272,7 +279,7 @@ def workers(found: Found) -> Section:
                 ],
             ),
             Table(
-                ("workers", "p50, ms", "p99, ms", "bare commits beside, p50", "p99"),
+                ("workers", "p50, ms", "p99, ms", "bare commits, p50, ms", "bare commits, p99, ms"),
                 [
                     (n, *(one[name] for name in ("p50", "p99", "bare_p50", "bare_p99")))
                     for n, one in found["latency"].items()
@@ -283,14 +290,14 @@ def workers(found: Found) -> Section:
 
 
 def takeover(found: Found) -> Section:
-    """Takeovers and moves."""
+    """Takeovers and moved intervals."""
     sizes = list(found["takeover"])
     return Section(
-        "Takeover of a killed worker, and intervals that move",
+        "Takeover of a killed worker, and moved intervals",
         [Ratio(f"takeover at {sizes[-1]} MB / at {sizes[0]} MB of state", found["ratio"])],
         [
             Table(
-                ("state, MB", "end of the lease to records, s"),
+                ("state, MB", "lease expiry to first records, s"),
                 list(found["takeover"].items()),
             ),
             Table(
@@ -307,7 +314,8 @@ def trees(found: Found) -> Section:
         "Acknowledgement by chain and by tree",
         [
             Ratio(
-                f"bytes kept a root, tree / chain, depth {line['depth']}, fan-out {line['fan_out']}",
+                f"bytes kept per root, tree / chain, depth {line['depth']}, fan-out "
+                f"{line['fan_out']}",
                 line["tree"]["bytes_per_root"] / line["chain"]["bytes_per_root"],
             )
             for line in found
@@ -315,7 +323,7 @@ def trees(found: Found) -> Section:
         ],
         [
             Table(
-                ("depth", "fan-out", "chain, bytes a root", "tree, bytes a root"),
+                ("depth", "fan-out", "chain, bytes per root", "tree, bytes per root"),
                 [
                     (
                         line["depth"],

@@ -1,4 +1,4 @@
-"""What a report is made of."""
+"""The data model of a report."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from typing import Any, NamedTuple
 
 
 class Ratio(NamedTuple):
-    """A figure that means the same on another machine."""
+    """A figure that is comparable between machines."""
 
     what: str
+    """Description of both sides."""
     found: float | None
+    """The measured ratio; None: the condition was never reached."""
     asked: str = ""
-    """What it should be, if anything is asked."""
+    """The required value, or its meaning."""
 
 
 class Line(NamedTuple):
-    """One line of a chart."""
+    """A line of a chart."""
 
     label: str
     xs: Sequence[float]
@@ -26,25 +28,25 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines over an axis, or bars if there are names instead."""
+    """A chart of lines or of bars."""
 
     name: str
-    """Of its file, without the ending."""
+    """Name of its file, without the ending."""
     title: str
     x: str
-    """What the axis shows, with its unit."""
+    """Label of the x axis, with its unit."""
     y: str
     lines: Sequence[Line] = ()
     bars: Sequence[tuple[str, float]] = ()
     log_x: bool = False
     log_y: bool = False
     mark: tuple[str, float] | None = None
-    """A level to compare with, and what it is."""
+    """Label and value of a reference line."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Absolute figures."""
+    """A table of absolute figures."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[Any]]
@@ -52,7 +54,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """What is told of one part."""
+    """The report's section on one part."""
 
     title: str
     ratios: list[Ratio] = field(default_factory=list)

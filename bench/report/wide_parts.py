@@ -1,4 +1,4 @@
-"""Sections on what is around: growth, the Nexmark queries, and other engines."""
+"""Sections on growth, the Nexmark queries and other engines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from bench.report.model import Chart, Line, Ratio, Section, Table
 
 Found = Any
-RATE, MEGABYTES = "records/s", "at most, MB"
+RATE, MEGABYTES = "records/s", "peak memory, MB"
 
 
 def _growth(name: str, x: str, heads: tuple[str, ...]) -> Callable[[Found], Section]:
@@ -36,7 +36,7 @@ GROWTH = {
                                 "peak_megabytes")),
     )
 }  # fmt: skip
-"""A section for each curve."""
+"""The section of each growth curve."""
 
 
 TITLES = {
@@ -44,13 +44,13 @@ TITLES = {
     "peak_megabytes": MEGABYTES,
     "cache_megabytes": "cache, MB",
     "raw_reads": "raw SQL, states read/s",
-    "bytes": "bytes of state a key",
+    "bytes": "bytes of state per key",
     "megabytes_per_second": "state written, MB/s",
     "ids": "seen ids",
-    "maybes": "look-ups a record",
-    "filters_seconds": "filters ready after, s",
+    "maybes": "look-ups per record",
+    "filters_seconds": "time until filters are ready, s",
     "timers": "pending timers",
-    "start_seconds": "started in, s",
+    "start_seconds": "start time, s",
     "hops": "hops/s",
     "python_cores": "Python, cores",
     "postgres_cores": "Postgres, cores",
@@ -60,7 +60,7 @@ WIDE = frozenset(("keys", "sizes", "history", "timers"))
 
 
 def _curves(name: str, x: str, points: list[dict[str, Any]]) -> list[Chart]:
-    """Rate and memory, a chart each."""
+    """Create the charts of rate and memory."""
     ways = sorted({p.get("way", "") for p in points}, reverse=True)
     title = TITLES.get(x, x)
     rates = [
@@ -84,7 +84,7 @@ def _line(label: str, x: str, y: str, points: list[dict[str, Any]]) -> Line:
 
 
 def nexmark(found: Found) -> Section:
-    """The queries."""
+    """The Nexmark queries."""
     queries = found["queries"]
     base = queries[0]["rows_per_second"]
     return Section(
@@ -95,7 +95,7 @@ def nexmark(found: Found) -> Section:
         ],
         [
             Table(
-                ("query", "what", "events/s", "rows read/s", MEGABYTES),
+                ("query", "content", "events/s", "rows read/s", MEGABYTES),
                 [
                     [q[key] for key in ("query", "what", "events_per_second", "rows_per_second",
                                         "peak_megabytes")]
@@ -106,7 +106,7 @@ def nexmark(found: Found) -> Section:
         [
             Chart(
                 "nexmark",
-                "Nexmark: rows that a query reads",
+                "Nexmark: rows read per second",
                 "rows read/s",
                 "",
                 bars=[(q["query"], q["rows_per_second"]) for q in queries],
@@ -116,11 +116,11 @@ def nexmark(found: Found) -> Section:
 
 
 def peers(found: Found) -> Section:
-    """Other engines, each beside millwheel."""
+    """Other engines, each compared with millwheel."""
     done = [line for line in found["rates"] if "failed" not in line]
     failed = [line for line in found["rates"] if "failed" in line]
     return Section(
-        "Other engines on the same input, each beside millwheel in the same pair",
+        "Other engines on the same input, each paired with a run of millwheel",
         [
             Ratio(f"rate, {_label(line)} / millwheel, file", line["ratio"], line["durability"])
             for line in done
@@ -128,8 +128,8 @@ def peers(found: Found) -> Section:
         + _latency_ratios(found.get("latency")),
         [
             Table(
-                ("peer", "setting", "durability", RATE, "ratio", "CPU, us a record",
-                 "millwheel's CPU, us a record", "records", "its processes, MB"),
+                ("peer", "setting", "durability", RATE, "ratio", "CPU, us per record",
+                 "millwheel's CPU, us per record", "records", "memory of its processes, MB"),
                 [
                     [line[key] for key in ("peer", "setting", "durability", "rate", "ratio",
                                            "cpu_micros", "millwheel_cpu_micros", "records",
@@ -165,23 +165,23 @@ def _label(line: dict[str, Any]) -> str:
 
 
 def _wins(lines: list[dict[str, Any]]) -> list[str]:
-    """Who is faster, and who needs less, said in words."""
-    said = []
+    """Name the peers that are faster than millwheel, or use less CPU."""
+    wins = []
     for line in lines:
         if line["peer"] == "millwheel":
             continue
         if line["ratio"] > 1:
-            said.append(
+            wins.append(
                 f"**{_label(line)} is faster than millwheel**: {line['ratio']:.2f} times its rate "
                 f"(durability: {line['durability']})."
             )
         if line["cpu_micros"] < line["millwheel_cpu_micros"]:
-            said.append(
+            wins.append(
                 f"**{_label(line)} needs less CPU than millwheel**: "
-                f"{line['cpu_micros'] / line['millwheel_cpu_micros']:.2f} of its CPU a record "
+                f"{line['cpu_micros'] / line['millwheel_cpu_micros']:.2f} of its CPU per record "
                 f"(durability: {line['durability']})."
             )
-    return said
+    return wins
 
 
 def _latency_ratios(latency: dict[str, Any] | None) -> list[Ratio]:

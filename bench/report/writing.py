@@ -1,4 +1,4 @@
-"""Writes a report: ratios first, absolute figures second, each with the command that makes it."""
+"""Write a report: first ratios, then absolute figures, each with the command that measures it."""
 
 from __future__ import annotations
 
@@ -35,17 +35,18 @@ NO_CHARTS = "No charts: matplotlib is not installed (`pip install 'millwheel[ben
 
 
 class Part(NamedTuple):
-    """What one part found, and where that stands."""
+    """The results of one part."""
 
     name: str
     found: Any
     source: Path
+    """The file with the results."""
     run: dict[str, Any]
-    """The whole file: machine, command."""
+    """The content of the file, with machine and command."""
 
 
-def gathered(sources: Iterable[Path]) -> list[Part]:
-    """The parts in the given files; of one that is in several the last counts."""
+def gather(sources: Iterable[Path]) -> list[Part]:
+    """Read the parts from files; for a part in several files, the last file counts."""
     parts: dict[str, Part] = {}
     for source in sources:
         run = json.loads(source.read_text())
@@ -55,23 +56,23 @@ def gathered(sources: Iterable[Path]) -> list[Part]:
     return [parts[name] for name in SECTIONS if name in parts]
 
 
-def told(part: Part) -> Section:
-    """The section on a part; a word instead, if the figures are not as they are made now."""
+def section_of(part: Part) -> Section:
+    """Create the section on a part; only a remark if its figures have an outdated format."""
     try:
         return SECTIONS[part.name](part.found)
     except (KeyError, TypeError):
-        words = f"{part.name}: {part.source.name} has figures of another form; measure it again."
+        words = f"{part.name}: {part.source.name} has an outdated format; measure it again."
         return Section(part.name, words=[words])
 
 
 def write(sources: Iterable[Path], directory: Path) -> Path:
-    """Write `report.md` with its charts and raw figures into a directory; gives its path."""
-    parts = gathered(sources)
+    """Write `report.md` with its charts and raw figures into a directory; return its path."""
+    parts = gather(sources)
     directory.mkdir(parents=True, exist_ok=True)
     for source in {part.source for part in parts}:
         shutil.copy(source, directory / source.name)
-    sections = [(part, told(part)) for part in parts]
-    lines = ["# What was measured", "", *_machines(parts), *_ratios(sections)]
+    sections = [(part, section_of(part)) for part in parts]
+    lines = ["# Benchmark results", "", *_machines(parts), *_ratios(sections)]
     for part, section in sections:
         lines += _section(part, section, directory)
     path = directory / "report.md"
@@ -80,7 +81,7 @@ def write(sources: Iterable[Path], directory: Path) -> Path:
 
 
 def _machines(parts: list[Part]) -> list[str]:
-    """What each file was measured on, and by which command."""
+    """List machine and command of each file."""
     lines = []
     for source in sorted({part.source for part in parts}):
         run = next(part.run for part in parts if part.source == source)
@@ -91,7 +92,7 @@ def _machines(parts: list[Part]) -> list[str]:
             + (f", {memory} GB" if memory else "")
             + f", {machine['system']}, Python {machine['python']}, Postgres {machine['postgres']}; "
             f"load before: {machine['load_before']:.2f}; `{_command(run)}`"
-            + (" (**quick: only for a look**)" if run.get("quick") else "")
+            + (" (**quick: a check only**)" if run.get("quick") else "")
         )
     return [*lines, ""]
 
@@ -106,7 +107,7 @@ def _command_of(part: Part) -> str:
 
 
 def _ratios(sections: list[tuple[Part, Section]]) -> list[str]:
-    """Everything that may be compared between machines, in one table."""
+    """Write the table of all ratios, which are comparable between machines."""
     rows = [
         (ratio.what, "never" if ratio.found is None else ratio.found, ratio.asked,
          f"`{_command_of(part)}`")
@@ -116,9 +117,9 @@ def _ratios(sections: list[tuple[Part, Section]]) -> list[str]:
     return [
         "## Ratios",
         "",
-        "Both sides of each were measured in the same run.",
+        "Both sides of each ratio were measured in the same run.",
         "",
-        *_table(Table(("what", "found", "asked, or what it means", "command"), rows), ".2f"),
+        *_table(Table(("ratio", "measured", "required, or its meaning", "command"), rows), ".2f"),
     ]
 
 
@@ -142,7 +143,7 @@ def _section(part: Part, section: Section, directory: Path) -> list[str]:
 
 
 def _table(table: Table, style: str = "") -> list[str]:
-    """A table of Markdown; figures to the right."""
+    """Write a Markdown table, with right-aligned figures."""
     rows = [[_cell(value, style) for value in row] for row in table.rows]
     numeric = [
         bool(table.rows) and all(isinstance(row[place], int | float) for row in table.rows)
@@ -157,7 +158,7 @@ def _table(table: Table, style: str = "") -> list[str]:
 
 
 def _cell(value: Any, style: str) -> str:
-    """A figure with as many digits as mean something."""
+    """Format a figure with its significant digits."""
     if not isinstance(value, float):
         return f"{value:,}" if isinstance(value, int) else str(value).replace("|", "\\|")
     if style:

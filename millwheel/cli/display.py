@@ -1,4 +1,4 @@
-"""The progress of a run: a bar for people, log lines for whoever else reads."""
+"""Show the progress of a run: a bar on a terminal, otherwise log lines."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from rich.text import Text
 
 from millwheel.model import MAX_TIME, MIN_TIME, from_micros
 from millwheel.pipeline import Pipeline
-from millwheel.services.hosting import Progress
+from millwheel.services.hosting import RunProgress
 
 BAR_SECONDS = 0.25
+"""Refresh interval of the progress bar."""
 
 
 class _Bar(Bar):
-    """A bar with a line of figures below it."""
+    """A progress bar with a line of figures below it."""
 
     figures = "starting"
 
@@ -32,11 +33,14 @@ class _Bar(Bar):
 @contextmanager
 def showing(
     name: str, line_seconds: float, console: Console | None = None
-) -> Iterator[tuple[Callable[[Progress], None], float]]:
-    """Somebody to give a run's progress to, and how often: a bar on a terminal, else log lines."""
+) -> Iterator[tuple[Callable[[RunProgress], None], float]]:
+    """Yield a function that shows a run's progress, and the seconds between two calls of it.
+
+    On a terminal it draws a bar, otherwise it logs a line every `line_seconds`.
+    """
     console = console or Console(stderr=True)
     if not console.is_terminal:
-        yield _tell, line_seconds
+        yield _log, line_seconds
         return
     columns = (
         TextColumn("{task.description}"),
@@ -44,13 +48,13 @@ def showing(
         TextColumn("{task.fields[share]}"),
         TimeElapsedColumn(),
     )
-    # What a console sink prints goes above the bar, unless it goes to a file or a pipe.
+    # The output of a console sink appears above the bar, unless it goes to a file or a pipe.
     with _Bar(
         *columns, console=console, transient=True, redirect_stdout=sys.stdout.isatty()
     ) as bar:
         task = bar.add_task(name, total=1.0, share=_share(0.0))
 
-        def show(progress: Progress) -> None:
+        def show(progress: RunProgress) -> None:
             bar.figures = _figures(progress)
             if progress.share is None:
                 bar.update(task, total=None, share="")
@@ -60,20 +64,20 @@ def showing(
         yield show, BAR_SECONDS
 
 
-def tell_of_the_end(pipeline: Pipeline, *, keep_open: bool) -> None:
-    """Say before anything is read whether event time will end with the input."""
+def log_boundedness(pipeline: Pipeline, *, keep_open: bool) -> None:
+    """Log, before anything is read, which inputs end and what that means for event time."""
     injections = [node for node in pipeline.graph().nodes if node.injection is not None]
     ends = [node.name for node in injections if node.injection and node.injection.source.bounded]
     log = structlog.get_logger()
     if len(ends) < len(injections):
-        means = "this goes on until it is stopped (Ctrl-C or SIGTERM)"
+        means = "the pipeline runs until it is stopped (Ctrl-C or SIGTERM)"
         if ends and not keep_open:
             means += (
-                "; when an input with an end has been read, nothing waits for it in event time, and "
-                "rows that are appended to it later are refused"
+                "; after a bounded input has been read, event time no longer waits for it, and "
+                "rows appended to it later are refused"
             )
         log.info(
-            "input_goes_on",
+            "input_unbounded",
             without_end=[node.name for node in injections if node.name not in ends],
             with_end=ends,
             what_it_means=means,
@@ -82,9 +86,8 @@ def tell_of_the_end(pipeline: Pipeline, *, keep_open: bool) -> None:
         log.info(
             "event_time_will_end",
             with_end=ends,
-            what_it_means="after the last row all windows close; rows that are appended later are "
-            "refused",
-            what_to_do="where the input goes on: follow=True on the source, or --keep-open",
+            what_it_means="after the last row all windows close; rows appended later are refused",
+            what_to_do="if the input continues: follow=True on the source, or --keep-open",
         )
 
 
@@ -92,7 +95,7 @@ def _share(share: float) -> str:
     return f"{share:4.0%} of the input"
 
 
-def _figures(progress: Progress) -> str:
+def _figures(progress: RunProgress) -> str:
     backlog = "" if progress.backlog is None else f" · backlog {progress.backlog:,}"
     return (
         f"{progress.processed:,} records · {progress.per_second:,.0f}/s · "
@@ -100,7 +103,7 @@ def _figures(progress: Progress) -> str:
     )
 
 
-def _tell(progress: Progress) -> None:
+def _log(progress: RunProgress) -> None:
     structlog.get_logger().info(
         "progress",
         processed=progress.processed,
@@ -114,7 +117,7 @@ def _tell(progress: Progress) -> None:
 
 
 def moment(micros: int) -> str:
-    """A watermark for people, to the second."""
+    """Format a watermark, to the second."""
     if micros >= MAX_TIME:
         return "end of time"
     if micros <= MIN_TIME:

@@ -1,4 +1,4 @@
-"""Commands about intervals: which worker has which, and what an operator wants of them."""
+"""``millwheel intervals``: list, move, split and merge key intervals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def list_intervals(store: str | None, pipeline: str | None, events: int, *, as_json: bool) -> None:
-    """Print who owns what, and perhaps how that came about."""
+    """Print the intervals with their owners, and the newest `events` placement events."""
     with present(StoreAddress.parse(store)) as presence, inspect(presence.url) as inspection:
         name = inspection.choose(pipeline)
         found = inspection.intervals(name)
@@ -30,14 +30,14 @@ def list_intervals(store: str | None, pipeline: str | None, events: int, *, as_j
         print_json({"pipeline": name, "intervals": found, "events": happened})
         return
     print_table(
-        ["id", "computation", "slots", "sequencer", "owner", "wanted by", "wished", "cpu",
+        ["id", "computation", "slots", "sequencer", "owner", "moving to", "requested", "cpu",
          "records/s", "queued"],
         [_row(interval) for interval in found],
     )  # fmt: skip
     if events:
         typer.echo()
         print_table(
-            ["at", "interval", "computation", "slots", "what", "from", "to", "why"],
+            ["at", "interval", "computation", "slots", "event", "from", "to", "reason"],
             [
                 [
                     event.at, str(event.interval), event.computation,
@@ -52,11 +52,11 @@ def list_intervals(store: str | None, pipeline: str | None, events: int, *, as_j
 def _row(found: OwnedInterval) -> list[str]:
     load = ReportedLoad.read({"intervals": {found.id: found.load}}).of(found.id)
     known = found.load is not None
-    wished = ["pinned"] if found.pinned else []
+    requested = ["pinned"] if found.pinned else []
     if found.split_at is not None:
-        wished.append(f"split at {found.split_at}")
+        requested.append(f"split at {found.split_at}")
     if found.merge_with is not None:
-        wished.append(f"merge with {found.merge_with}")
+        requested.append(f"merge with {found.merge_with}")
     gone = found.owner is not None and not found.owner_alive
     return [
         str(found.id),
@@ -65,7 +65,7 @@ def _row(found: OwnedInterval) -> list[str]:
         str(found.sequencer),
         _name(found.owner) + (" (gone)" if gone else ""),
         _name(found.wanted_by),
-        ", ".join(wished),
+        ", ".join(requested),
         f"{load.cpu:.2f}" if known else "",
         f"{load.records:,.0f}" if known else "",
         f"{load.queue:,}" if known else "",
@@ -87,42 +87,42 @@ def move(
     pipeline: str | None,
     seconds: float | None,
 ) -> None:
-    """Give an interval to a worker, or (None) leave it to the balancer."""
+    """Move an interval to a worker and pin it there; worker None: unpin the interval."""
     if worker is None:
         freed = _operate(store, pipeline, lambda operator: operator.unpin(interval))
-        said = "is the balancer's again" if freed else "was not pinned"
-        typer.echo(f"interval {interval} {said}")
+        outcome = "is unpinned: the balancer places it again" if freed else "was not pinned"
+        typer.echo(f"interval {interval} {outcome}")
         return
     _operate(store, pipeline, lambda operator: operator.move(interval, worker, seconds))
     typer.echo(
-        f"interval {interval} is to go to worker {worker}"
+        f"requested: move interval {interval} to worker {worker}"
         if seconds is None
-        else f"interval {interval} is at worker {worker} and stays there"
+        else f"moved interval {interval} to worker {worker} and pinned it there"
     )
 
 
 def split(
     interval: int, at: int | None, store: str | None, pipeline: str | None, seconds: float | None
 ) -> None:
-    """Split an interval."""
+    """Split an interval in two."""
     at = _operate(store, pipeline, lambda operator: operator.split(interval, at, seconds))
-    said = "is to be split" if seconds is None else "is split"
-    typer.echo(f"interval {interval} {said} at slot {at}")
+    done = "requested: split" if seconds is None else "split"
+    typer.echo(f"{done} interval {interval} at slot {at}")
 
 
 def merge(
     lower: int, upper: int, store: str | None, pipeline: str | None, seconds: float | None
 ) -> None:
-    """Merge two intervals."""
+    """Merge two adjacent intervals."""
     _operate(store, pipeline, lambda operator: operator.merge(lower, upper, seconds))
-    said = "are to be merged" if seconds is None else "are merged"
-    typer.echo(f"intervals {lower} and {upper} {said}")
+    done = "requested: merge" if seconds is None else "merged"
+    typer.echo(f"{done} intervals {lower} and {upper}")
 
 
 def _operate(
     address: str | None, pipeline: str | None, work: Callable[[Operator], Awaitable[T]]
 ) -> T:
-    """Do an operator's work on a store."""
+    """Run an operator's action on a store."""
     with present(StoreAddress.parse(address)) as presence:
         with inspect(presence.url) as inspection:
             name = inspection.choose(pipeline)
@@ -130,12 +130,12 @@ def _operate(
         async def operate() -> T:
             store = await PostgresStore(presence.url, name).open()
             try:
-                return await work(Operator(store, SystemClock(), _tell))
+                return await work(Operator(store, SystemClock(), _print_progress))
             finally:
                 await store.close()
 
         return asyncio.run(operate())
 
 
-def _tell(line: str) -> None:
+def _print_progress(line: str) -> None:
     typer.echo(line, err=True)

@@ -1,5 +1,7 @@
-"""The command line: what the commands are called and take. What they do stands elsewhere,
-and is imported when it is needed, so that `millwheel --help` answers at once."""
+"""The command line: names, arguments and options of all commands.
+
+The modules that implement a command are imported when it runs, so that `millwheel --help` is fast.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +22,22 @@ app = typer.Typer(
 )
 dead_letters = typer.Typer(no_args_is_help=True)
 app.add_typer(
-    dead_letters, name="dead-letters", help="Records that were given up on: look, or let go."
+    dead_letters,
+    name="dead-letters",
+    help="List, show or discard dead letters: records that failed for good.",
 )
 intervals = typer.Typer(no_args_is_help=True)
 app.add_typer(
-    intervals, name="intervals", help="Which worker has which keys: look, or say how it should be."
+    intervals,
+    name="intervals",
+    help="Show which worker owns which key intervals; move, split or merge them.",
 )
 
 Target = Annotated[
     str,
     typer.Argument(
         metavar="MODULE:PIPELINE",
-        help="As in examples.flights:pipeline; the current directory is looked in first.",
+        help="For example examples.flights:pipeline. The current directory is searched first.",
         show_default=False,
     ),
 ]
@@ -39,15 +45,15 @@ Store = Annotated[
     str | None,
     typer.Option(
         metavar="URL|DIR",
-        help="A postgresql:// URL, or the directory of an embedded Postgres. Else "
-        "$MILLWHEEL_STORE, else .millwheel.",
+        help="A postgresql:// URL, or the directory of an embedded Postgres. Default: "
+        "$MILLWHEEL_STORE if set, otherwise .millwheel.",
         show_default=False,
     ),
 ]
 OnePipeline = Annotated[
     str | None,
     typer.Option(
-        "--pipeline", "-p", metavar="NAME", help="Which one, if there are several.",
+        "--pipeline", "-p", metavar="NAME", help="The pipeline, if the store has several.",
         show_default=False,
     ),
 ]  # fmt: skip
@@ -56,18 +62,19 @@ KeepOpen = Annotated[
     bool,
     typer.Option(
         "--keep-open",
-        help="Leave windows open when an input with an end has been read, for rows that are "
-        "appended later. Without it event time is over then.",
+        help="Keep windows open after a bounded input has been read, so that rows appended later "
+        "are accepted. Without it event time ends there.",
     ),
 ]
 AcceptLate = Annotated[
     bool,
     typer.Option(
         "--accept-late",
-        help="Process rows that come after event time is over as late ones, not as an error.",
+        help="Treat rows that arrive after the end of event time as late instead of failing.",
     ),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def _print_version(wanted: bool) -> None:
@@ -103,7 +110,7 @@ def run(
             min=1,
             max=64,
             metavar="N",
-            help="In so many processes. Else in this one.",
+            help="Run in N processes. Default: in this process.",
             show_default=False,
         ),
     ] = None,
@@ -111,7 +118,7 @@ def run(
     inject_twice: Annotated[bool, typer.Option("--inject-twice", hidden=True)] = False,
     debug: Debug = False,
 ) -> None:
-    """Run a pipeline until its input is processed. Started again, it goes on where it was."""
+    """Run a pipeline until its input is processed. Run again, it resumes where it stopped."""
     from millwheel.cli.target import load_pipeline
 
     pipeline = load_pipeline(target)
@@ -122,8 +129,8 @@ def run(
             from millwheel.errors import UsageError
 
             raise UsageError(
-                "--workers runs to the end of the input and closes all windows there: it does not "
-                "go with --keep-open"
+                "--workers runs to the end of the input and closes all windows there, so it cannot "
+                "be combined with --keep-open"
             )
         run_crew(pipeline, target, store, workers, accept_late=accept_late, as_json=as_json)
         return
@@ -146,16 +153,16 @@ def worker(
         str,
         typer.Option(
             metavar="HOST:PORT",
-            help="Where other workers reach this one. Port 0: any that is free. On other "
-            "hosts than loopback use TLS, or a network that you trust.",
+            help="Address to accept other workers on. Port 0: any free port. Beyond loopback, "
+            "use TLS or a trusted network.",
         ),
     ] = "127.0.0.1:0",
     advertise: Annotated[
         str | None,
         typer.Option(
             metavar="HOST[:PORT]",
-            help="At which address they do, if it is another. Else the name of this machine, if "
-            "it listens on all addresses.",
+            help="Address that other workers connect to, if it differs from --listen. Default when "
+            "listening on all addresses: this machine's host name.",
             show_default=False,
         ),
     ] = None,
@@ -163,7 +170,7 @@ def worker(
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Answer /healthz, /readyz, /metrics and /status there.",
+            help="Serve /healthz, /readyz, /metrics and /status on this address.",
             show_default=False,
         ),
     ] = None,
@@ -171,8 +178,8 @@ def worker(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="The shared secret of all workers of the pipeline, 16 bytes or more. Else "
-            "$MILLWHEEL_SECRET; else the one that is kept in the store.",
+            help="Secret shared by all workers of the pipeline, 16 bytes or more. Default: "
+            "$MILLWHEEL_SECRET if set, otherwise the secret kept in the store.",
             show_default=False,
         ),
     ] = None,
@@ -181,33 +188,36 @@ def worker(
         typer.Option(metavar="PEM", help="This worker's certificate.", show_default=False),
     ] = None,
     tls_key: Annotated[
-        Path | None, typer.Option(metavar="PEM", help="Its key.", show_default=False)
+        Path | None,
+        typer.Option(metavar="PEM", help="Private key of the certificate.", show_default=False),
     ] = None,
     tls_authority: Annotated[
         Path | None,
         typer.Option(
             metavar="PEM",
-            help="Who signed the others' certificates. Else those the machine trusts.",
+            help="CA certificate that signed the other workers' certificates. Default: the "
+            "system's trusted CAs.",
             show_default=False,
         ),
     ] = None,
     tls_one_way: Annotated[
         bool,
         typer.Option(
-            "--tls-one-way", help="Callers need no certificate; the secret says who they are."
+            "--tls-one-way",
+            help="Accept workers without a client certificate; the secret authenticates them.",
         ),
     ] = False,
     tls_any_host: Annotated[
         bool,
         typer.Option(
-            "--tls-any-host", help="A certificate need not name the host that was called."
+            "--tls-any-host", help="Do not check that a certificate names the host connected to."
         ),
     ] = False,
     until_done: Annotated[
         bool,
         typer.Option(
             "--until-done",
-            help="End when all input has ended and is processed, instead of waiting.",
+            help="Exit when all input has ended and is processed.",
         ),
     ] = False,
     keep_open: KeepOpen = False,
@@ -215,7 +225,7 @@ def worker(
     stop_with_stdin: Annotated[bool, typer.Option("--stop-with-stdin", hidden=True)] = False,
     debug: Debug = False,
 ) -> None:
-    """Be one of the workers that share a pipeline, until SIGTERM or Ctrl-C."""
+    """Run one of several workers that share a pipeline, until SIGTERM or Ctrl-C."""
     from millwheel.cli.target import load_pipeline
 
     pipeline = load_pipeline(target)
@@ -223,9 +233,10 @@ def worker(
         from millwheel.errors import UsageError
 
         raise UsageError(
-            "--until-done ends when event time does, which --keep-open never lets it: give one of them"
+            "--until-done waits for the end of event time, which --keep-open prevents: give one of "
+            "them"
         )
-    from millwheel.cli.worker import neighbourhood, tls, work
+    from millwheel.cli.worker import peer_settings, tls, work
     from millwheel.services.endpoint import Endpoint
 
     encryption = tls(
@@ -234,7 +245,7 @@ def worker(
     work(
         pipeline,
         store,
-        neighbourhood(listen, advertise, secret_file, encryption),
+        peer_settings(listen, advertise, secret_file, encryption),
         http=None if http is None else Endpoint.parse(http),
         until_done=until_done,
         keep_open=keep_open,
@@ -247,11 +258,11 @@ def worker(
 @command
 def graph(
     target: Target,
-    mermaid: Annotated[bool, typer.Option("--mermaid", help="As a Mermaid flowchart.")] = False,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid flowchart.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Check a pipeline's graph and print it; nothing is started."""
+    """Check a pipeline's graph and print it, without starting anything."""
     from millwheel.cli.target import load_pipeline
     from millwheel.errors import UsageError
 
@@ -272,13 +283,15 @@ def migrate(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="MODULE:PIPELINE|NAME", help="A pipeline, or its name.", show_default=False
+            metavar="MODULE:PIPELINE|NAME",
+            help="The pipeline, or its name.",
+            show_default=False,
         ),
     ],
     store: Store = None,
     debug: Debug = False,
 ) -> None:
-    """Make a pipeline's schema, or bring it to this version's. Embedded stores do it by themselves."""
+    """Create or upgrade a pipeline's schema. `run` and `worker` do so for embedded stores."""
     from millwheel.cli.store import migrate
 
     migrate(target, store)
@@ -288,11 +301,12 @@ def migrate(
 @command
 def status(
     pipeline: Annotated[
-        str | None, typer.Argument(help="One pipeline; else all.", show_default=False)
+        str | None,
+        typer.Argument(help="Name of a pipeline. Default: all pipelines.", show_default=False),
     ] = None,
     store: Store = None,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Again and again, with rates, until Ctrl-C.")
+        bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C, with rates.")
     ] = False,
     interval: Annotated[
         float | None,
@@ -300,14 +314,14 @@ def status(
             min=0.1,
             max=3600,
             metavar="SECONDS",
-            help="Between two looks of --watch. Else 1.",
+            help="Refresh interval of --watch. Default: 1.",
             show_default=False,
         ),
     ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show workers, watermarks and what holds them, backlog and counters."""
+    """Show workers, watermarks and their holders, backlog and counters."""
     if watch:
         from millwheel.cli.watch import watch as watch_status
 
@@ -316,7 +330,7 @@ def status(
     if interval is not None:
         from millwheel.errors import UsageError
 
-        raise UsageError("--interval goes with --watch")
+        raise UsageError("--interval needs --watch")
     from millwheel.cli.store import status
 
     status(pipeline, store, as_json=as_json)
@@ -325,7 +339,9 @@ def status(
 PipelineName = Annotated[str, typer.Argument(metavar="PIPELINE", show_default=False)]
 Injectors = Annotated[
     list[str] | None,
-    typer.Argument(metavar="INJECTOR", help="Else all of them.", show_default=False),
+    typer.Argument(
+        metavar="INJECTOR", help="Names of injectors. Default: all.", show_default=False
+    ),
 ]
 
 
@@ -334,7 +350,7 @@ Injectors = Annotated[
 def pause(
     pipeline: PipelineName, injectors: Injectors = None, store: Store = None, debug: Debug = False
 ) -> None:
-    """Let injectors read no more. What they have read is processed; watermarks stand still."""
+    """Stop injectors from reading. Rows already read are processed; watermarks stop advancing."""
     from millwheel.cli.store import pause
 
     pause(pipeline, injectors or [], store, paused=True)
@@ -345,7 +361,7 @@ def pause(
 def resume(
     pipeline: PipelineName, injectors: Injectors = None, store: Store = None, debug: Debug = False
 ) -> None:
-    """Let injectors that were paused read on where they stopped."""
+    """Let paused injectors continue reading where they stopped."""
     from millwheel.cli.store import pause
 
     pause(pipeline, injectors or [], store, paused=False)
@@ -354,18 +370,20 @@ def resume(
 @app.command()
 @command
 def sql(
-    statement: Annotated[str, typer.Argument(help="A SELECT, say.", show_default=False)],
+    statement: Annotated[
+        str, typer.Argument(help="A read-only statement, such as a SELECT.", show_default=False)
+    ],
     store: Store = None,
     pipeline: OnePipeline = None,
     form: Annotated[
-        Literal["table", "csv", "json"], typer.Option("--format", "-f", help="How to print rows.")
+        Literal["table", "csv", "json"], typer.Option("--format", "-f", help="Output format.")
     ] = "table",
     timeout: Annotated[
-        float, typer.Option(min=0.001, max=86400, help="Seconds the statement may take.")
+        float, typer.Option(min=0.001, max=86400, help="Timeout of the statement, in seconds.")
     ] = 60.0,
     debug: Debug = False,
 ) -> None:
-    """Run SQL that only reads, on the store. Tables, and views like states and watermarks."""
+    """Run a read-only SQL statement on the store's tables and views (states, watermarks, …)."""
     from millwheel.cli.store import sql
 
     sql(statement, store, pipeline, form, timeout)
@@ -376,11 +394,11 @@ def sql(
 def list_dead_letters(
     store: Store = None,
     pipeline: OnePipeline = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number to list.")] = 100,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """List the newest."""
+    """List the newest dead letters."""
     from millwheel.cli.store import list_dead_letters
 
     list_dead_letters(store, pipeline, limit, as_json=as_json)
@@ -395,7 +413,7 @@ def show_dead_letter(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show one with its traceback."""
+    """Show a dead letter with its traceback."""
     from millwheel.cli.store import show_dead_letter
 
     show_dead_letter(number, store, pipeline, as_json=as_json)
@@ -407,12 +425,14 @@ def discard_dead_letters(
     numbers: Annotated[
         list[int] | None, typer.Argument(metavar="ID...", show_default=False)
     ] = None,
-    all_of_them: Annotated[bool, typer.Option("--all", help="All of the pipeline's.")] = False,
+    all_of_them: Annotated[
+        bool, typer.Option("--all", help="Discard all dead letters of the pipeline.")
+    ] = False,
     store: Store = None,
     pipeline: OnePipeline = None,
     debug: Debug = False,
 ) -> None:
-    """Forget some, or all: they are gone for good."""
+    """Delete dead letters, by id or all of them. This cannot be undone."""
     from millwheel.cli.store import discard_dead_letters
 
     discard_dead_letters(numbers or [], store, pipeline, all_of_them=all_of_them)
@@ -420,10 +440,10 @@ def discard_dead_letters(
 
 IntervalId = Annotated[int, typer.Argument(metavar="ID", show_default=False)]
 Timeout = Annotated[
-    float, typer.Option(min=0.0, metavar="SECONDS", help="How long to wait until it is done.")
+    float, typer.Option(min=0.0, metavar="SECONDS", help="How long to wait for completion.")
 ]
 NoWait = Annotated[
-    bool, typer.Option("--no-wait", help="Only say what is wished; workers do it in their time.")
+    bool, typer.Option("--no-wait", help="Only record the request; workers carry it out later.")
 ]
 
 
@@ -433,12 +453,12 @@ def list_intervals(
     store: Store = None,
     pipeline: OnePipeline = None,
     events: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Also the newest N things decided or done.")
+        int, typer.Option(min=0, metavar="N", help="Also list the newest N placement events.")
     ] = 0,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """List intervals, who owns them, and what they cost."""
+    """List intervals with their owners and their load."""
     from millwheel.cli.intervals import list_intervals
 
     list_intervals(store, pipeline, events, as_json=as_json)
@@ -451,12 +471,12 @@ def move_interval(
     worker: Annotated[
         str | None,
         typer.Argument(
-            metavar="WORKER", help="The beginning of its id will do.", show_default=False
+            metavar="WORKER", help="Id of the worker, or a unique prefix.", show_default=False
         ),
     ] = None,
     anywhere: Annotated[
         bool,
-        typer.Option("--anywhere", "--unpin", help="Let the balancer say again where it is."),
+        typer.Option("--anywhere", "--unpin", help="Unpin it: let the balancer place it again."),
     ] = False,
     store: Store = None,
     pipeline: OnePipeline = None,
@@ -464,12 +484,12 @@ def move_interval(
     no_wait: NoWait = False,
     debug: Debug = False,
 ) -> None:
-    """Give an interval to a worker; it stays there while that worker lives."""
+    """Move an interval to a worker and pin it there for as long as the worker lives."""
     from millwheel.cli.intervals import move
     from millwheel.errors import UsageError
 
     if anywhere == (worker is not None):
-        raise UsageError("say which worker is to have it, or --anywhere")
+        raise UsageError("name the worker to move it to, or give --anywhere")
     move(interval, worker, store, pipeline, None if no_wait else timeout)
 
 
@@ -481,8 +501,8 @@ def split_interval(
         int | None,
         typer.Option(
             metavar="SLOT",
-            help="The first slot of the upper part. Else where its load has its median, or its "
-            "slots their middle.",
+            help="First slot of the upper part. Default: the median of its load if known, "
+            "otherwise the middle of its slots.",
             show_default=False,
         ),
     ] = None,
@@ -492,7 +512,7 @@ def split_interval(
     no_wait: NoWait = False,
     debug: Debug = False,
 ) -> None:
-    """Make two intervals of one."""
+    """Split an interval in two."""
     from millwheel.cli.intervals import split
 
     split(interval, at, store, pipeline, None if no_wait else timeout)
@@ -509,7 +529,7 @@ def merge_intervals(
     no_wait: NoWait = False,
     debug: Debug = False,
 ) -> None:
-    """Make two neighbours one interval, where the lower one is."""
+    """Merge two adjacent intervals, on the worker that owns the lower one."""
     from millwheel.cli.intervals import merge
 
     merge(lower, upper, store, pipeline, None if no_wait else timeout)
@@ -518,12 +538,12 @@ def merge_intervals(
 @app.command()
 @command
 def drop(
-    pipeline: Annotated[str, typer.Argument(help="Its name.", show_default=False)],
+    pipeline: Annotated[str, typer.Argument(help="Name of the pipeline.", show_default=False)],
     store: Store = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     debug: Debug = False,
 ) -> None:
-    """Remove a pipeline: its state, its results, everything in its schema."""
+    """Drop a pipeline's schema with everything in it: state, timers, results."""
     from millwheel.cli.store import drop
 
     drop(pipeline, store, sure=yes)
@@ -532,16 +552,18 @@ def drop(
 @app.command()
 @command
 def remove(
-    pipeline: Annotated[str, typer.Argument(help="Its name.", show_default=False)],
+    pipeline: Annotated[str, typer.Argument(help="Name of the pipeline.", show_default=False)],
     computations: Annotated[
         list[str],
-        typer.Argument(metavar="NAME...", help="Computations, or injectors.", show_default=False),
+        typer.Argument(
+            metavar="NAME...", help="Computations or injectors to remove.", show_default=False
+        ),
     ],
     store: Store = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     debug: Debug = False,
 ) -> None:
-    """Take computations out of a pipeline, which may go on running: their state is given up."""
+    """Delete computations and their state from a pipeline, which may keep running."""
     from millwheel.cli.store import remove
 
     remove(pipeline, computations, store, sure=yes)
@@ -551,11 +573,12 @@ def remove(
 @command
 def stop(
     directory: Annotated[
-        Path | None, typer.Argument(metavar="DIR", help="The store's.", show_default=False)
+        Path | None,
+        typer.Argument(metavar="DIR", help="Directory of the store.", show_default=False),
     ] = None,
     debug: Debug = False,
 ) -> None:
-    """Stop the embedded Postgres of a directory, whoever uses it."""
+    """Stop the embedded Postgres of a directory, even while other processes use it."""
     from millwheel.cli.store import stop
 
     stop(directory)
@@ -568,19 +591,19 @@ def spark(
         str,
         typer.Argument(
             metavar="MODULE:FUNCTION",
-            help="A function of a millwheel.spark.Job.",
+            help="A function that takes a millwheel.spark.Job.",
             show_default=False,
         ),
     ],
     store: Store = None,
     pipeline: OnePipeline = None,
-    output: Annotated[Path, typer.Option(metavar="DIR", help="Where the job's files go.")] = Path(
+    output: Annotated[Path, typer.Option(metavar="DIR", help="Directory for output files.")] = Path(
         ".millwheel"
     )
     / "output",
     debug: Debug = False,
 ) -> None:
-    """Run a PySpark function on one snapshot of a pipeline's tables and views."""
+    """Run a PySpark function on a snapshot of a pipeline's tables and views."""
     from millwheel.spark import run_job
     from millwheel.store.address import StoreAddress
     from millwheel.store.presence import present
@@ -590,7 +613,7 @@ def spark(
 
 
 def main() -> None:
-    """The console script."""
+    """Entry point of the console script."""
     app()
 
 

@@ -1,4 +1,4 @@
-"""Results on standard output: JSON, CSV, tables."""
+"""Print results to standard output as JSON, CSV or tables."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rich.cells import cell_len
 
 
 def print_json_line(value: Any) -> None:
-    """One line, at once: somebody may wait for it."""
+    """Print a value as one line of JSON and flush: the reader may wait for it."""
     sys.stdout.write(msgspec.json.encode(value, enc_hook=str).decode() + "\n")
     sys.stdout.flush()
 
 
 def print_json(value: Any) -> None:
-    """One line for machines, several for people."""
+    """Print a value as JSON: indented on a terminal, otherwise on one line."""
     data = msgspec.json.encode(value, enc_hook=str)
     if sys.stdout.isatty():
         data = msgspec.json.format(data)
@@ -26,8 +26,8 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | None]]) -> int:
-    """Print a table; gives the number of its rows."""
-    count = -2  # the head
+    """Print a table and return its number of rows."""
+    count = -2  # the header and the rule below it
     for line in table(columns, rows):
         typer.echo(line)
         count += 1
@@ -35,7 +35,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | None]]) ->
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str | None]]) -> Iterator[str]:
-    """The lines of a table, as psql draws them; numbers to the right."""
+    """Yield the lines of a table in psql's style; columns of numbers are right-aligned."""
     lines = [[_cell(value) for value in row] for row in rows]
     widths = [
         max(cell_len(name), *(cell_len(line[i]) for line in lines), 0)
@@ -53,7 +53,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str | None]]) -> Itera
 
 
 def _cell(value: str | None) -> str:
-    """A value on one line; control characters, which a terminal might obey, as escapes."""
+    """Format a value on one line; control characters are escaped, so terminals ignore them."""
     if value is None:
         return ""
     if value.isprintable():
@@ -75,7 +75,7 @@ def _pad(text: str, width: int, to_the_right: bool) -> str:
 
 
 def print_csv(columns: Sequence[str], rows: Iterable[Sequence[str | None]]) -> None:
-    """CSV with a head; NULL is empty, an empty text is quoted, as in Postgres."""
+    """Print CSV with a header. As in Postgres, NULL is empty and an empty text is quoted."""
     write = sys.stdout.write
     write(",".join(map(_quoted, columns)) + "\n")
     for row in rows:
@@ -91,7 +91,7 @@ def _quoted(value: str | None) -> str:
 
 
 def print_rows_as_json(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A JSON array with one object a row and a line."""
+    """Print a JSON array: one object per row, each on its own line."""
     write = sys.stdout.write
     before = "["
     for row in rows:

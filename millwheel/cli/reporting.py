@@ -1,8 +1,8 @@
-"""How commands end, and what they say on the way: errors, exit codes, the log.
+"""Errors, exit codes and the log of all commands.
 
-An error is one message on standard error, with the line of the user's code it came from if
-there is one, and an exit code of its own (`millwheel.errors`). Tracebacks are for --debug
-and for bugs. Standard output is for results alone.
+An error is one message on standard error, with the line of user code that raised it if there is
+one, and an exit code per kind of error (`millwheel.errors`). Tracebacks are printed with --debug and
+for bugs. Standard output carries results only.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from millwheel.errors import InvariantBroken, MillwheelError
 P = ParamSpec("P")
 
 REPETITIVE = "psycopg.pool"
-"""Whose warnings come in great numbers; there are few kinds of them."""
+"""Logger of a library that repeats few kinds of warnings many times."""
 REPEAT_SECONDS = 5.0
-"""Between two of a kind that are told."""
+"""Shortest time between two log lines of the same kind from `REPETITIVE`."""
 
 
 def command(function: Callable[P, None]) -> Callable[P, None]:
-    """A command that reports its errors and ends with their exit codes."""
+    """Decorate a command: report its errors and exit with their exit codes."""
 
     @functools.wraps(function)
     def reported(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -52,7 +52,7 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
             typer.echo("interrupted", err=True)
             raise typer.Exit(130) from None
         except MillwheelError as error:
-            tell(error, debug=debug)
+            report(error, debug=debug)
             raise typer.Exit(error.exit_code) from None
         except BrokenPipeError:  # `millwheel sql … | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -61,7 +61,9 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
             raise
         except Exception as error:
             traceback.print_exc()
-            say(f"this is a bug of millwheel: {type(error).__name__}: {error}. Please report it")
+            print_error(
+                f"this is a bug in millwheel: {type(error).__name__}: {error}. Please report it"
+            )
             raise typer.Exit(InvariantBroken.exit_code) from None
 
     return reported
@@ -71,28 +73,28 @@ def _terminated(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
-def tell(error: MillwheelError, *, debug: bool) -> None:
-    """Say what went wrong; a bug of ours with its traceback."""
+def report(error: MillwheelError, *, debug: bool) -> None:
+    """Print an error; with its traceback if it is a bug in millwheel, or with `debug`."""
     if debug or isinstance(error, InvariantBroken):
         traceback.print_exception(error)
-    say(str(error))
+    print_error(str(error))
     place = _users_place(error)
     if place is not None:
         typer.echo(f"  at {place}", err=True)
 
 
-def say(message: str) -> None:
-    """An error's message on standard error."""
+def print_error(message: str) -> None:
+    """Print an error message on standard error."""
     typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
     typer.echo(message, err=True)
 
 
 def _users_place(error: BaseException | None) -> str | None:
-    """The line of the user's code that an error came from."""
+    """Find the innermost line of user code in an error's tracebacks, causes included."""
     while error is not None:
         for frame in reversed(traceback.extract_tb(error.__traceback__)):
-            # A frame of compiled code names a file that is not there.
-            if not frame.filename.startswith(_not_the_users()) and Path(frame.filename).is_file():
+            # A frame of compiled code may name a file that does not exist.
+            if not frame.filename.startswith(_foreign_paths()) and Path(frame.filename).is_file():
                 line = linecache.getline(frame.filename, frame.lineno or 0).strip()
                 return f"{frame.filename}:{frame.lineno} in {frame.name}" + (
                     f": {line}" if line else ""
@@ -102,7 +104,8 @@ def _users_place(error: BaseException | None) -> str | None:
 
 
 @functools.cache
-def _not_the_users() -> tuple[str, ...]:
+def _foreign_paths() -> tuple[str, ...]:
+    """Path prefixes of code that is not the user's: millwheel, libraries, scripts, generated code."""
     ours = Path(__file__).parent.parent
     libraries = (sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
     commands = sysconfig.get_path("scripts")
@@ -110,9 +113,9 @@ def _not_the_users() -> tuple[str, ...]:
 
 
 class _Stderr:
-    """Standard error as it is at the moment: a progress bar stands in for it.
+    """Write to the current `sys.stderr`, which a progress bar may replace at run time.
 
-    If who read it is gone, there is nobody to tell: the work goes on.
+    A closed pipe is ignored: the pipeline keeps running without its log.
     """
 
     def write(self, text: str) -> int:
@@ -126,18 +129,20 @@ class _Stderr:
 
 
 class ToStructlog(logging.Handler):
-    """Libraries' warnings go where ours go.
+    """Send the warnings of libraries to structlog.
 
-    Those of `REPETITIVE` are told once in a while, with how many like it were left `untold` since: a pool
-    that waits for Postgres tries to connect several times a second. What differs in its values alone is alike.
+    Warnings of `REPETITIVE` are rate-limited, since a pool that waits for Postgres retries several
+    times a second. Warnings with the same template are of one kind; each kind is logged at most every
+    `REPEAT_SECONDS`, with the number `suppressed` since its last line.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
-        self._told: dict[str, float] = {}
-        """When each was told last, by its text without values."""
-        self._untold: Counter[str] = Counter()
+        self._logged: dict[str, float] = {}
+        """Time of the last log line, by message template."""
+        self._suppressed: Counter[str] = Counter()
+        """Warnings left out since then, by message template."""
 
     def emit(self, record: logging.LogRecord) -> None:
         import structlog
@@ -146,18 +151,18 @@ class ToStructlog(logging.Handler):
         if record.name != REPETITIVE or level >= logging.ERROR:
             log.log(level, text)
             return
-        alike, now = str(record.msg), self._clock()
-        told = self._told.get(alike)
-        if told is not None and now - told < REPEAT_SECONDS:
-            self._untold[alike] += 1
+        template, now = str(record.msg), self._clock()
+        logged = self._logged.get(template)
+        if logged is not None and now - logged < REPEAT_SECONDS:
+            self._suppressed[template] += 1
             return
-        self._told[alike] = now
-        untold = self._untold.pop(alike, 0)
-        log.log(level, text, **({"untold": untold} if untold else {}))
+        self._logged[template] = now
+        suppressed = self._suppressed.pop(template, 0)
+        log.log(level, text, **({"suppressed": suppressed} if suppressed else {}))
 
 
 def configure_log() -> None:
-    """Lines for people on a terminal, JSON lines elsewhere; to standard error, either way."""
+    """Log to standard error: readable lines on a terminal, otherwise JSON lines."""
     import structlog
 
     terminal = sys.stderr.isatty()

@@ -1,4 +1,4 @@
-"""``millwheel run``: a pipeline in this process, or in several, on a store that is there or made."""
+"""``millwheel run``: run a pipeline in this process or in several, creating the store if needed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import structlog
 import typer
 
-from millwheel.cli.display import moment, showing, tell_of_the_end
+from millwheel.cli.display import log_boundedness, moment, showing
 from millwheel.cli.output import print_json
 from millwheel.clock import SystemClock
 from millwheel.pipeline import Pipeline
@@ -33,11 +33,11 @@ def run(
     as_json: bool,
     inject_copies: int,
 ) -> None:
-    """Run the pipeline until its input has ended and is processed; tell how it went."""
+    """Run the pipeline until its input has ended and is processed, and print a summary."""
     address = StoreAddress.parse(store)
     with present(address, create=True) as presence:
         require_version(presence.url, pipeline.name, address=address, migrate_now=address.embedded)
-        tell_of_the_end(pipeline, keep_open=keep_open)
+        log_boundedness(pipeline, keep_open=keep_open)
         work = _run(
             pipeline,
             presence,
@@ -46,10 +46,10 @@ def run(
             inject_copies=inject_copies,
         )
         summary, interruption = loop.run(work)
-    _tell(summary, interruption, presence, keep_open=keep_open, as_json=as_json)
+    _print_summary(summary, interruption, presence, keep_open=keep_open, as_json=as_json)
 
 
-def _tell(
+def _print_summary(
     summary: Summary,
     interruption: Interruption,
     presence: Presence,
@@ -57,7 +57,7 @@ def _tell(
     keep_open: bool,
     as_json: bool,
 ) -> None:
-    """Say how it went; one that was stopped ends as processes do that are."""
+    """Print a run's summary; after a signal, exit with the exit code of that signal."""
     if as_json:
         print_json(_as_json(summary, interruption))
     else:
@@ -67,7 +67,7 @@ def _tell(
         structlog.get_logger().info(
             "server_left_running",
             store=str(presence.address),
-            to_stop_it=f"millwheel stop {presence.directory}",
+            to_stop=f"millwheel stop {presence.directory}",
         )
     if summary.outcome == "stopped":
         sys.stdout.flush()
@@ -83,14 +83,14 @@ def run_crew(
     accept_late: bool,
     as_json: bool,
 ) -> None:
-    """Run the pipeline in several processes until its input has ended; tell how it went."""
+    """Run the pipeline in several processes until its input has ended, and print a summary."""
     address = StoreAddress.parse(store)
     with present(address, create=True) as presence:
         require_version(presence.url, pipeline.name, address=address, migrate_now=address.embedded)
-        tell_of_the_end(pipeline, keep_open=False)
+        log_boundedness(pipeline, keep_open=False)
         options = ["--accept-late"] if accept_late else []
         summary, interruption = loop.run(_run_crew(pipeline, target, workers, presence, options))
-    _tell(summary, interruption, presence, keep_open=False, as_json=as_json)
+    _print_summary(summary, interruption, presence, keep_open=False, as_json=as_json)
 
 
 async def _run_crew(
@@ -108,7 +108,7 @@ async def _run_crew(
         address = presence.address
         try:
             store = address.url or str(address.directory)
-            crew = Crew(target, store, workers, _pass_on, clock, options=options)
+            crew = Crew(target, store, workers, _relay, clock, options=options)
             outcome: Outcome = await crew.run(interruption.asked)
         finally:
             following.cancel()
@@ -124,14 +124,14 @@ async def _run_crew(
     return summary, interruption
 
 
-def _pass_on(worker: int, said: dict[str, object] | str) -> None:
-    """What a worker says; its progress is in ours."""
-    if isinstance(said, str):
-        typer.echo(said, err=True)
-    elif (event := said.pop("event", "")) != "progress":
-        level = logging.getLevelNamesMapping().get(str(said.pop("level", "info")).upper(), 20)
-        said.pop("timestamp", None)
-        structlog.get_logger().log(level, event, **{**said, "process": worker})
+def _relay(worker: int, line: dict[str, object] | str) -> None:
+    """Relay a log line of a worker. Its progress events are dropped: the crew's covers them."""
+    if isinstance(line, str):
+        typer.echo(line, err=True)
+    elif (event := line.pop("event", "")) != "progress":
+        level = logging.getLevelNamesMapping().get(str(line.pop("level", "info")).upper(), 20)
+        line.pop("timestamp", None)
+        structlog.get_logger().log(level, event, **{**line, "process": worker})
 
 
 async def _run(
@@ -177,11 +177,11 @@ def _as_json(summary: Summary, interruption: Interruption) -> dict[str, object]:
 def _as_text(summary: Summary, *, keep_open: bool) -> list[str]:
     if summary.outcome == "nothing to do":
         if keep_open:
-            return [f"{summary.pipeline}: nothing new, all input so far is processed"]
+            return [f"{summary.pipeline}: no new input, all input so far is processed"]
         return [f"{summary.pipeline}: complete, nothing to do"]
     outcome = "all input so far is processed" if keep_open else "complete"
     if summary.outcome == "stopped":
-        outcome = "stopped; run again to go on"
+        outcome = "stopped; run again to resume"
     figures = {
         "records processed": f"{summary.processed:,} ({summary.per_second:,.0f}/s)",
         **({} if summary.read is None else {"rows read": f"{summary.read:,}"}),

@@ -1,4 +1,4 @@
-"""Commands about a store: what is in it, how it does, and what is taken out of it."""
+"""Commands on a store: migrate, status, sql, pause, dead letters, drop, remove and stop."""
 
 from __future__ import annotations
 
@@ -35,30 +35,32 @@ from millwheel.streams import check_name
 Format = Literal["table", "csv", "json"]
 
 NOTICED_SECONDS = 2
-"""Workers look every second, and have a chunk in hand."""
+"""Upper bound: workers poll every second, and finish the chunk they are reading."""
 
 MOVING_SHOWN = 10
-"""Intervals on their way to another worker that are told one by one."""
+"""Largest number of moving intervals listed one by one."""
 
 LIMIT_WIDTH = 60
-"""Longest cell in the lists for people; `--json` and `show` tell all."""
+"""Longest cell of a printed list; `--json` and `show` print the whole text."""
 
 
 def migrate(target: str, store: str | None) -> None:
-    """Bring a pipeline's schema to this code's version."""
+    """Create a pipeline's schema, or upgrade it to this code's version."""
     name = load_pipeline(target).name if ":" in target else check_name(target, "pipeline")
     address = StoreAddress.parse(store)
     with present(address, create=True) as presence:
         before = schema_version(presence.url, name)
         require_version(presence.url, name, address=address, migrate_now=True)
     if before == HEAD:
-        typer.echo(f"schema {name} is at version {HEAD} already")
+        typer.echo(f"schema {name} is already at version {HEAD}")
+    elif before:
+        typer.echo(f"migrated schema {name} from version {before} to version {HEAD}")
     else:
-        typer.echo(f"schema {name} is at version {HEAD} now (was: {before or 'not there'})")
+        typer.echo(f"created schema {name} at version {HEAD}")
 
 
 def status(pipeline: str | None, store: str | None, *, as_json: bool) -> None:
-    """Tell how the pipelines of a store are doing."""
+    """Print the status of a pipeline, or of all pipelines of a store."""
     address = StoreAddress.parse(store)
     with present(address) as presence, inspect(presence.url) as inspection:
         names = [inspection.choose(pipeline)] if pipeline else inspection.pipelines()
@@ -78,19 +80,19 @@ def _print_status(status: PipelineStatus, address: StoreAddress) -> None:
     typer.echo(f"pipeline {status.name}")
     if not status.schema_current:
         typer.echo(
-            f"  its schema is at version {status.schema_version}, and this code needs {HEAD}. "
+            f"  its schema is at version {status.schema_version}, but this code needs {HEAD}. "
             f"Run: {migrate_command(status.name, address)}"
         )
         return
     if not status.deployed:
-        typer.echo("  made, but never run")
+        typer.echo("  created, but never run")
         return
     for worker in status.workers:
         typer.echo(f"  worker {worker.id[:8]}: {', '.join(_worker(worker))}")
     if status.complete:
         typer.echo("  complete: all input is processed, and event time is at its end")
     elif not status.workers:
-        typer.echo("  no worker runs it")
+        typer.echo("  no worker is running it")
     for line in (*moving(status.intervals), *unowned(status)):
         typer.echo(f"  {line}")
     paused = {computation.name for computation in status.computations if computation.paused}
@@ -110,7 +112,7 @@ def _print_status(status: PipelineStatus, address: StoreAddress) -> None:
 
 
 def flow_text(flow: SourceFlow) -> str:
-    """How much of a source is on its way, and for how long."""
+    """Format the flow of a source: pending rows, time to acknowledgement, rows and bytes to read."""
     text = f"{flow.pending:,} of {flow.cap:,} rows pending"
     if flow.latency is not None:
         text += f", acknowledged in {flow.latency:,.2f} s"
@@ -123,7 +125,10 @@ def flow_text(flow: SourceFlow) -> str:
 
 
 def unowned(status: PipelineStatus) -> list[str]:
-    """The intervals that no live worker has, a line for each computation; none if all is done."""
+    """Format the intervals without a live owner, one line per computation.
+
+    Empty for a complete pipeline.
+    """
     if status.complete:
         return []
     injectors = {one.name for one in status.computations if one.kind == "injector"}
@@ -139,11 +144,11 @@ def unowned(status: PipelineStatus) -> list[str]:
 
 
 def _worker(worker: Worker) -> list[str]:
-    """What there is to say of a worker."""
+    """Format the facts about a worker."""
     lease = (
-        f"lease for {worker.lease_seconds:.0f} s more"
+        f"lease expires in {worker.lease_seconds:.0f} s"
         if worker.lease_seconds > 0
-        else f"lease ran out {-worker.lease_seconds:.0f} s ago"
+        else f"lease expired {-worker.lease_seconds:.0f} s ago"
     )
     return [
         worker.state,
@@ -158,11 +163,12 @@ def _worker(worker: Worker) -> list[str]:
 
 
 def moving(intervals: list[IntervalStatus]) -> list[str]:
-    """The intervals that are to have another owner, a line each."""
+    """Format the intervals that move to another worker, one line each, up to `MOVING_SHOWN`."""
     found = [interval for interval in intervals if interval.wanted_by is not None]
     lines = [
         f"{interval.computation}[{interval.slot_from}:{interval.slot_to}] moving to "
-        f"{(interval.wanted_by or '')[:8]} from {(interval.owner or 'nobody')[:8]}"
+        f"{(interval.wanted_by or '')[:8]}"
+        + (", unowned now" if interval.owner is None else f" from {interval.owner[:8]}")
         for interval in found[:MOVING_SHOWN]
     ]
     more = len(found) - len(lines)
@@ -170,7 +176,7 @@ def moving(intervals: list[IntervalStatus]) -> list[str]:
 
 
 def name_of(status: ComputationStatus) -> str:
-    """A computation's name, and whether it rests."""
+    """A computation's name, marked if it is paused."""
     return f"{status.name} (paused)" if status.paused else status.name
 
 
@@ -195,7 +201,7 @@ def _row(status: ComputationStatus) -> list[str]:
 
 
 def late(status: ComputationStatus) -> str:
-    """How many were late, and what became of them."""
+    """Format the number of late records by outcome."""
     outcomes = [
         f"{total:,} {counter.removeprefix(LATE).replace('_', ' ')}"
         for counter, total in status.counters.items()
@@ -205,21 +211,21 @@ def late(status: ComputationStatus) -> str:
 
 
 def held_by(holder: Holder) -> str:
-    """What holds a watermark, over which computations, and since when."""
+    """Format a watermark's holder: its kind, the computations between, and its age."""
     age = holder.age_seconds
-    what = f"{holder.kind}: {holder.what}"
+    text = f"{holder.kind}: {holder.what}"
     if len(holder.path) > 1:
-        what = f"{' < '.join(holder.path[1:])}: {holder.root}"
-    return what + (f", {age:,.0f} s old" if age is not None else "")
+        text = f"{' < '.join(holder.path[1:])}: {holder.root}"
+    return text + (f", {age:,.0f} s old" if age is not None else "")
 
 
 def moment(text: str) -> str:
-    """A time of a status for people."""
+    """Format a time of a status: the ends of time get words."""
     return {END_OF_TIME: "end of time", BEGIN_OF_TIME: "not known yet"}.get(text, text)
 
 
 def sql(text: str, store: str | None, pipeline: str | None, form: Format, seconds: float) -> None:
-    """Print what a statement gives."""
+    """Run a read-only statement and print its rows."""
     with (
         present(StoreAddress.parse(store)) as presence,
         select(
@@ -240,8 +246,8 @@ def _require_distinct(columns: list[str]) -> None:
     twice = sorted({name for name in columns if columns.count(name) > 1})
     if twice:
         raise UsageError(
-            f"several columns are called {', '.join(twice)}; give them names of their own with AS, "
-            "or JSON keeps only one"
+            f"several columns are named {', '.join(twice)}, and JSON would keep only one of them: "
+            "rename them with AS"
         )
 
 
@@ -298,9 +304,9 @@ def show_dead_letter(
 def discard_dead_letters(
     numbers: list[int], store: str | None, pipeline: str | None, *, all_of_them: bool
 ) -> None:
-    """Forget some dead letters, or all."""
+    """Delete dead letters by number, or all of them."""
     if all_of_them == bool(numbers):
-        raise UsageError("give the numbers of the dead letters to discard, or --all")
+        raise UsageError("give either the ids of the dead letters to discard or --all")
     with present(StoreAddress.parse(store)) as presence:
         with inspect(presence.url) as inspection:
             name = inspection.choose(pipeline)
@@ -311,7 +317,7 @@ def discard_dead_letters(
 
 
 def pause(pipeline: str, injectors: list[str], store: str | None, *, paused: bool) -> None:
-    """Let injectors rest, or go on; tell what that changes, and when."""
+    """Pause or resume injectors; print which changed and when workers notice."""
     with present(StoreAddress.parse(store)) as presence:
         found = administration.pause(presence.url, pipeline, injectors, paused=paused)
     done = "paused" if paused else "resumed"
@@ -321,12 +327,12 @@ def pause(pipeline: str, injectors: list[str], store: str | None, *, paused: boo
         + (f": {names}" if names else "")
     )
     if found.unchanged:
-        was = "paused already" if paused else "not paused"
+        was = "already paused" if paused else "not paused"
         typer.echo(f"{was}: {', '.join(found.unchanged)}")
     if found.workers:
-        soon = "stop reading" if paused else "read on"
+        change = "stop reading" if paused else "continue reading"
         typer.echo(
-            f"{_count(found.workers, 'worker')} running: will {soon} within {NOTICED_SECONDS} s"
+            f"{_count(found.workers, 'worker')} running: will {change} within {NOTICED_SECONDS} s"
         )
     else:
         typer.echo("no worker is running")
@@ -337,7 +343,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def drop(pipeline: str, store: str | None, *, sure: bool) -> None:
-    """Remove a pipeline with all its data."""
+    """Drop a pipeline with all its data, after confirmation unless `sure`."""
     address = StoreAddress.parse(store)
     with present(address) as presence:
         tables, size = administration.schema_size(presence.url, pipeline)
@@ -345,41 +351,41 @@ def drop(pipeline: str, store: str | None, *, sure: bool) -> None:
             what = f"pipeline {pipeline!r} in {address.redacted()}"
             if not (sys.stdin.isatty() and sys.stdout.isatty()):
                 raise UsageError(
-                    f"removing {what} takes all its data with it ({tables} tables, "
-                    f"{byte_text(size)}); say --yes to do so"
+                    f"dropping {what} deletes all its data ({tables} tables, "
+                    f"{byte_text(size)}); confirm with --yes"
                 )
             typer.confirm(
-                f"Remove {what} with its state, its results and everything else "
+                f"Drop {what} with its state, its results and all its other data "
                 f"({tables} tables, {byte_text(size)})?",
                 abort=True,
             )
         administration.drop_pipeline(presence.url, pipeline)
-    typer.echo(f"removed pipeline {pipeline}")
+    typer.echo(f"dropped pipeline {pipeline}")
 
 
 def remove(pipeline: str, names: list[str], store: str | None, *, sure: bool) -> None:
-    """Take nodes away from a pipeline, with their state."""
+    """Remove computations or injectors with their state, after confirmation unless `sure`."""
     address = StoreAddress.parse(store)
     what = f"{', '.join(names)} of pipeline {pipeline!r} in {address.redacted()}"
     with present(address) as presence:
         if not sure:
             if not (sys.stdin.isatty() and sys.stdout.isatty()):
                 raise UsageError(
-                    f"removing {what} takes state and timers with it, and what it has sent and "
-                    "nobody has processed yet; say --yes to do so"
+                    f"removing {what} deletes its state, its timers and the records it has sent "
+                    "that are not processed yet; confirm with --yes"
                 )
             typer.confirm(
-                f"Remove {what} with state and timers, and with what it has sent and nobody has "
-                "processed yet?",
+                f"Remove {what} with its state, its timers and the records it has sent that are "
+                "not processed yet?",
                 abort=True,
             )
         rows = administration.remove_computations(presence.url, pipeline, names)
     typer.echo(f"removed {', '.join(names)} from {pipeline}: {rows:,} rows of state and timers")
-    typer.echo("next: start workers with code that does not have it")
+    typer.echo("next: start workers with code from which it is removed")
 
 
 def byte_text(size: float) -> str:
-    """A number of bytes for people."""
+    """Format a number of bytes."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if size < 1024 or unit == "GB":
             return f"{size:,.0f} {unit}"
@@ -392,8 +398,10 @@ def stop(directory: Path | None) -> None:
     if directory is None:
         directory = StoreAddress.parse(None).directory
         if directory is None:
-            raise UsageError("the store is a Postgres that millwheel does not run; stop it there")
+            raise UsageError("the store is a Postgres that millwheel did not start; stop it there")
     if embedded.status(directory).state == "absent":
         raise UsageError(f"there is no store in {directory}")
     stopped = embedded.stop(directory)
-    typer.echo(f"stopped the server of {directory}" if stopped else f"{directory}: no server runs")
+    typer.echo(
+        f"stopped the server of {directory}" if stopped else f"{directory}: no server is running"
+    )

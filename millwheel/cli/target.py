@@ -1,4 +1,4 @@
-"""MODULE:PIPELINE to a pipeline, or to an error that says what there is instead."""
+"""Load the pipeline that a MODULE:PIPELINE argument names; errors list the module's pipelines."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from millwheel.pipeline import Pipeline
 def load_pipeline(target: str) -> Pipeline:
     """Import MODULE:PIPELINE, also from the current directory, and check its graph.
 
-    PIPELINE is a `Pipeline`, or a function without arguments that makes one.
+    PIPELINE is a `Pipeline`, or a function without arguments that returns one.
 
     Raises:
-        UsageError: there is no such thing, or its graph is wrong.
-        UserCodeError: the module, or the function, failed.
+        UsageError: the module or the name does not exist, or the graph is invalid.
+        UserCodeError: importing the module, or calling the function, failed.
     """
     module_name, colon, name = target.partition(":")
     if not (module_name and colon and name):
@@ -46,16 +46,16 @@ def _load_module(name: str, target: str) -> ModuleType:
             hint = ""
             if name.endswith(".py") or "/" in name:
                 plain = name.removesuffix(".py").strip("./").replace("/", ".")
-                hint = f" Give the module's name, not its file's: {plain}:…"
+                hint = f" Give the name of the module, not of its file: {plain}:…"
             raise UsageError(
-                f"there is no module {missing!r} in {here} or in what is installed (asked for by "
-                f"{target!r}).{hint}"
+                f"there is no module {missing!r} in {here} or among the installed packages "
+                f"(needed for {target!r}).{hint}"
             ) from error
         raise UserCodeError(f"importing {name!r} failed: {error}") from error
     except MillwheelError:
         raise
     except (Exception, SystemExit) as error:
-        raise UserCodeError(f"importing {name!r} failed: {_named(error)}") from error
+        raise UserCodeError(f"importing {name!r} failed: {_error_text(error)}") from error
 
 
 def _make(found: Any, module: ModuleType, target: str) -> Pipeline:
@@ -69,26 +69,26 @@ def _make(found: Any, module: ModuleType, target: str) -> Pipeline:
         inspect.signature(found).bind()
     except TypeError as error:
         raise UsageError(
-            f"{target!r} cannot be called without arguments ({error}), so it makes no Pipeline. "
-            f"{_offer(module)}"
+            f"{target!r} cannot be called without arguments ({error}), so it cannot return a "
+            f"Pipeline. {_offer(module)}"
         ) from error
-    except ValueError:  # a builtin without a signature: calling it will tell
+    except ValueError:  # a builtin without a signature: the call below shows whether it works
         pass
     try:
         made = found()
     except MillwheelError:
         raise
     except Exception as error:
-        raise UserCodeError(f"{target} failed: {_named(error)}") from error
+        raise UserCodeError(f"{target} failed: {_error_text(error)}") from error
     if not isinstance(made, Pipeline):
         raise UsageError(
-            f"{target!r} makes a {type(made).__name__}, not a Pipeline. {_offer(module)}"
+            f"{target!r} returns a {type(made).__name__}, not a Pipeline. {_offer(module)}"
         )
     return made
 
 
 def _offer(module: ModuleType) -> str:
-    """The pipelines of a module, and its functions that say they make one."""
+    """List a module's pipelines and the functions whose return annotation is `Pipeline`."""
     names = [
         name
         for name, value in vars(module).items()
@@ -98,9 +98,9 @@ def _offer(module: ModuleType) -> str:
             and value.__annotations__.get("return") in (Pipeline, "Pipeline")
         )
     ]
-    return f"Pipelines in it: {', '.join(names) or 'none'}"
+    return f"Pipelines in this module: {', '.join(names) or 'none'}"
 
 
-def _named(error: BaseException) -> str:
-    """The error as Python's last line shows it; a SyntaxError with its file and line."""
+def _error_text(error: BaseException) -> str:
+    """Format an error as the last line of a traceback does; a SyntaxError with file and line."""
     return "".join(traceback.format_exception_only(error)).strip()

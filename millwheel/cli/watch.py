@@ -1,7 +1,8 @@
-"""``millwheel status --watch``: how the pipelines of a store are doing, again and again.
+"""``millwheel status --watch``: print the state of pipelines repeatedly.
 
-On a terminal one view that is drawn anew, elsewhere a block of lines per look, or one JSON
-document a line. Each look is a transaction of its own; nothing is held open in between.
+A terminal shows one view that is redrawn; otherwise each refresh prints a block of lines, or one
+JSON document per line with ``--json``. Each refresh is a separate transaction; none is left open in
+between.
 """
 
 from __future__ import annotations
@@ -37,15 +38,17 @@ Show = Callable[[list[str]], None]
 
 
 def watch(pipeline: str | None, store: str | None, *, seconds: float, as_json: bool) -> None:
-    """Look every so many seconds, until somebody interrupts it.
+    """Print the status every `seconds` until interrupted.
 
-    A store that cannot be reached any more is told and tried again; one that cannot be reached
-    at first is an error.
+    A store that becomes unreachable is reported and retried.
+
+    Raises:
+        StoreUnavailable: the first attempt cannot reach the store.
     """
     address = StoreAddress.parse(store)
     rates = Rates()
     with present(address) as presence, _showing() as show:
-        found = _look(presence.url, pipeline)
+        found = _read(presence.url, pipeline)
         while True:
             rates.fill(found)
             if as_json:
@@ -55,7 +58,7 @@ def watch(pipeline: str | None, store: str | None, *, seconds: float, as_json: b
             time.sleep(seconds)
             while True:
                 try:
-                    found = _look(presence.url, pipeline)
+                    found = _read(presence.url, pipeline)
                     break
                 except StoreUnavailable as error:
                     if as_json:
@@ -65,7 +68,7 @@ def watch(pipeline: str | None, store: str | None, *, seconds: float, as_json: b
                     time.sleep(seconds)
 
 
-def _look(url: str, pipeline: str | None) -> list[PipelineStatus]:
+def _read(url: str, pipeline: str | None) -> list[PipelineStatus]:
     with inspect(url) as inspection:
         names = [inspection.choose(pipeline)] if pipeline else inspection.pipelines()
         return [inspection.status(name) for name in names]
@@ -73,7 +76,7 @@ def _look(url: str, pipeline: str | None) -> list[PipelineStatus]:
 
 @contextmanager
 def _showing() -> Iterator[Show]:
-    """Somebody to give lines to: a view on a terminal, which stays as it is at the end."""
+    """Yield a function that shows lines. On a terminal it redraws one view, which stays at the end."""
     console = Console()
     if not console.is_terminal:
         yield _print
@@ -94,13 +97,13 @@ def _print(shown: list[str]) -> None:
 
 
 class Rates:
-    """Records per second, from the totals of two looks."""
+    """Computes records per second from the totals of two refreshes."""
 
     def __init__(self) -> None:
         self._before: dict[str, tuple[float, dict[str, int]]] = {}
 
     def fill(self, found: list[PipelineStatus]) -> None:
-        """Tell each computation's rate since the look before; None if there was none."""
+        """Set each computation's rate since the previous refresh; None on the first one."""
         for status in found:
             if not status.at:
                 continue
@@ -110,12 +113,12 @@ class Rates:
             self._before[status.name] = now, totals
             for one in status.computations:
                 counted = one.processed - before.get(one.name, one.processed + 1)
-                # Less than before: it was removed and made anew meanwhile.
+                # Below the previous total: the computation was removed and added again in between.
                 one.per_second = counted / (now - then) if counted >= 0 and now > then else None
 
 
 def lines(found: list[PipelineStatus]) -> list[str]:
-    """The view, for people."""
+    """Format the status of pipelines as lines of text."""
     shown: list[str] = []
     for status in found:
         if shown:
@@ -127,11 +130,11 @@ def lines(found: list[PipelineStatus]) -> list[str]:
 def _pipeline(status: PipelineStatus) -> list[str]:
     if not status.schema_current:
         return [
-            f"pipeline {status.name}: its schema is at version {status.schema_version}, and this "
+            f"pipeline {status.name}: its schema is at version {status.schema_version}, but this "
             f"code needs {HEAD}. Run: millwheel migrate {status.name}, with the same --store"
         ]
     if not status.deployed:
-        return [f"pipeline {status.name}: made, but never run"]
+        return [f"pipeline {status.name}: created, but never run"]
     backlog = sum(one.backlog for one in status.computations)
     rates = [one.per_second for one in status.computations if one.per_second is not None]
     figures = [
@@ -192,7 +195,7 @@ def _computation(one: ComputationStatus, status: PipelineStatus) -> list[str]:
 
 
 def lag(seconds: float) -> str:
-    """A distance in time, by its two largest units."""
+    """Format a duration with its two largest units, as in ``2 h 5 min``."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     whole = int(seconds)
@@ -205,8 +208,8 @@ def lag(seconds: float) -> str:
 
 
 def owners(intervals: list[IntervalStatus], workers: list[Worker]) -> str:
-    """Who owns how many; those of workers that ended or died are nobody's."""
+    """Count intervals per owner; those of workers that ended or died are unowned."""
     alive = [worker.id for worker in workers if worker.state == "running"]
     found = Counter(i.owner if i.owner in alive else None for i in intervals)
     parts = [f"{worker[:8]}: {found[worker]}" for worker in alive if found[worker]]
-    return ", ".join([*parts, *([f"nobody: {found[None]}"] if found[None] else [])])
+    return ", ".join([*parts, *([f"unowned: {found[None]}"] if found[None] else [])])

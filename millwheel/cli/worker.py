@@ -1,4 +1,4 @@
-"""``millwheel worker``: one of the workers that share a pipeline, until it is asked to stop."""
+"""``millwheel worker``: run one of the workers that share a pipeline."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 import typer
 
-from millwheel.cli.display import showing, tell_of_the_end
+from millwheel.cli.display import log_boundedness, showing
 from millwheel.errors import UsageError
 from millwheel.pipeline import Pipeline
 from millwheel.services import loop
@@ -19,7 +19,7 @@ from millwheel.services.endpoint import Endpoint
 from millwheel.services.hosting import Beside
 from millwheel.services.interruption import Interruption
 from millwheel.services.tcp import ANYWHERE, Tls
-from millwheel.services.worker import Neighbourhood, Worker
+from millwheel.services.worker import PeerSettings, PipelineWorker
 from millwheel.store.address import StoreAddress
 from millwheel.store.migrate import require_version
 from millwheel.store.presence import present
@@ -27,13 +27,13 @@ from millwheel.store.presence import present
 VARIABLE = "MILLWHEEL_SECRET"
 
 LINE_SECONDS = 10.0
-"""Between two lines of progress of a worker that goes on for ever."""
+"""Seconds between two progress lines of a worker without ``--until-done``."""
 
 
 def work(
     pipeline: Pipeline,
     store: str | None,
-    neighbourhood: Neighbourhood,
+    peers: PeerSettings,
     *,
     http: Endpoint | None,
     until_done: bool,
@@ -41,13 +41,13 @@ def work(
     accept_late: bool,
     stop_with_stdin: bool,
 ) -> None:
-    """Be a worker until SIGTERM or Ctrl-C, or until all is done if that is what is asked for."""
+    """Run a worker until SIGTERM or Ctrl-C or, with `until_done`, until all input is processed."""
     address = StoreAddress.parse(store)
     with present(address, create=True) as presence:
         require_version(presence.url, pipeline.name, address=address, migrate_now=address.embedded)
 
-        if not until_done:  # otherwise `run` has started it, and has said so
-            tell_of_the_end(pipeline, keep_open=keep_open)
+        if not until_done:  # otherwise `millwheel run` has started this worker and logged it
+            log_boundedness(pipeline, keep_open=keep_open)
 
         async def run() -> Interruption:
             seconds = pipeline.settings.progress_seconds if until_done else LINE_SECONDS
@@ -57,10 +57,10 @@ def work(
             ):
                 if stop_with_stdin:
                     _stop_at_end_of_input(interruption.asked)
-                worker = Worker(
+                worker = PipelineWorker(
                     pipeline,
                     presence.url,
-                    neighbourhood,
+                    peers,
                     http=http,
                     until_done=until_done,
                     keep_open=keep_open,
@@ -75,19 +75,21 @@ def work(
         raise typer.Exit(interruption.exit_code)
 
 
-def neighbourhood(
+def peer_settings(
     listen: str, advertise: str | None, secret_file: Path | None, tls: Tls | None
-) -> Neighbourhood:
-    """What the options say; a worker that listens on all addresses is called by its host's name.
+) -> PeerSettings:
+    """Build the network settings from the options.
+
+    A worker that listens on all addresses advertises this machine's host name by default.
 
     Raises:
-        UsageError: they make no sense, or are not safe.
+        UsageError: the options contradict each other or are unsafe.
     """
     endpoint = Endpoint.parse(listen)
     if advertise is None and endpoint.host in ANYWHERE:
         advertise = socket.gethostname()
-        structlog.get_logger().info("advertises", host=advertise)
-    found = Neighbourhood(endpoint, advertise, _secret(secret_file), tls)
+        structlog.get_logger().info("advertised_host", host=advertise)
+    found = PeerSettings(endpoint, advertise, _secret(secret_file), tls)
     found.check()
     return found
 
@@ -100,10 +102,10 @@ def tls(
     mutual: bool,
     check_host: bool,
 ) -> Tls | None:
-    """What the options say of TLS; None: nothing.
+    """Build the TLS settings from the options; None without TLS options.
 
     Raises:
-        UsageError: only a part of what is needed.
+        UsageError: the certificate or its key is missing.
     """
     if certificate is None and key is None:
         given = {
@@ -113,10 +115,10 @@ def tls(
         }
         for option, is_given in given.items():
             if is_given:
-                raise UsageError(f"{option} goes with --tls-certificate and --tls-key")
+                raise UsageError(f"{option} needs --tls-certificate and --tls-key")
         return None
     if certificate is None or key is None:
-        raise UsageError("--tls-certificate and --tls-key go together")
+        raise UsageError("--tls-certificate and --tls-key need each other")
     return Tls(certificate, key, authority, mutual=mutual, check_host=check_host)
 
 
@@ -132,7 +134,7 @@ def _secret(file: Path | None) -> bytes | None:
 
 
 def _stop_at_end_of_input(asked: asyncio.Event) -> None:
-    """End when whoever has started this process closes the pipe to it, or is gone."""
+    """Request a stop when standard input ends: the parent process closed the pipe or died."""
     running = asyncio.get_running_loop()
     pipe = sys.stdin.fileno()
 

@@ -1,4 +1,4 @@
-"""CSV: a row per line under a header row, whose cells become the fields of a type."""
+"""CSV: a header row, then rows whose cells become the fields of a type."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from millwheel.files.rows import (
 from millwheel.sources import Row
 
 _NullMeaning: TypeAlias = Literal["none", "default", "text"]
-"""What a null cell means: None, the field's default, or its own text."""
+"""The meaning of a null cell: None, the field's default, or the cell's text."""
 
 
 @dataclass(frozen=True)
@@ -40,31 +40,30 @@ class Dialect:
 
 @dataclass(frozen=True)
 class _Field:
-    """A field that a column fills."""
+    """A field of the value type, filled by a column."""
 
     name: str
-    may_lack: bool
-    """It has a default."""
+    has_default: bool
     if_null: _NullMeaning
-    """What a null cell means in it."""
+    """The meaning of a null cell in its column."""
 
 
 class _Fields(NamedTuple):
-    """What a value type wants of the columns."""
+    """The requirements of a value type on the columns."""
 
     fields: tuple[_Field, ...] | None
-    """None: it takes any column, all treated like `other`."""
+    """None: the type takes any columns, with null cells as in `other`."""
     other: _NullMeaning
     tag: str | None
     closed: bool
-    """Columns without a field are refused."""
+    """Whether columns without a field are an error."""
 
 
 def _fields_of(value_type: Any) -> _Fields:
-    """What a CSV row of `value_type` consists of.
+    """Return the fields that a CSV row of `value_type` fills.
 
     Raises:
-        UsageError: it has no named fields.
+        UsageError: the type has no named fields.
     """
     found = msgspec.inspect.type_info(value_type)
     while isinstance(found, msgspec.inspect.Metadata):
@@ -127,8 +126,8 @@ class CsvFormat(RowFormat):
         self._separator = re.compile(b"[%b\n]" % re.escape(dialect.delimiter.encode()))
         if dialect.quote is not None:
             delimiter, quote = re.escape(dialect.delimiter), re.escape(dialect.quote)
-            # No possessive groups: Python before 3.11.5 gets them wrong. None is needed, as
-            # each quote closes, or is the first of two, whatever stands before it.
+            # No possessive groups: Python before 3.11.5 gets them wrong. None is needed, because
+            # each quote closes or is the first of a pair, independent of the text before it.
             quoted = f"{quote}[^{quote}]*+(?:{quote}{quote}[^{quote}]*+)*{quote}(?!{quote})"
             cell = f"(?:{quoted}|(?!{quote}))[^{delimiter}\n]*+"
             row = f"{cell}(?:{delimiter}{cell})*"
@@ -146,15 +145,15 @@ class CsvFormat(RowFormat):
             self.check(raw)
             columns = self._cells(raw)
         except (BadRow, UnicodeDecodeError) as error:
-            what = self.what_is_wrong(raw, error)
-            raise InputError(f"{self.file}, line {line}: the header: {what}") from error
+            reason = self.explain(raw, error)
+            raise InputError(f"{self.file}, line {line}: the header: {reason}") from error
         self._columns = tuple(columns)
         self._choose_columns(self._wanted)
 
     def _choose_columns(self, wanted: _Fields) -> None:
         columns, name = self._columns, self.file
         type_name = getattr(self._type, "__name__", str(self._type))
-        # Spreadsheets leave nameless columns at the end; nothing can ask for these.
+        # Spreadsheets leave columns without a name at the end; no field can have that name.
         counted = [c for c in columns if c or wanted.fields is None]
         twice = sorted({c for c in counted if counted.count(c) > 1})
         if twice:
@@ -167,18 +166,19 @@ class CsvFormat(RowFormat):
         missing = [
             field.name
             for field in wanted.fields
-            if field.name not in columns and not (field.may_lack and field.name in self._optional)
+            if field.name not in columns
+            and not (field.has_default and field.name in self._optional)
         ]
         if missing:
             raise InputError(
-                f"{name}: the header has no column {listed(missing)}, which {type_name} asks for; "
-                f"it has {listed(columns)}. Rename the field or the column, or, for a field with "
-                "a default, name it in optional=(...)"
+                f"{name}: the header has no column {listed(missing)}, which {type_name} requires; "
+                f"it has {listed(columns)}. Rename the field or the column or, for a field with "
+                "a default, list it in optional=(...)"
             )
         extra = [column for column in columns if column not in known and column != wanted.tag]
         if wanted.closed and extra:
             raise InputError(
-                f"{name}: the column {listed(extra)} is no field of {type_name}, which forbids "
+                f"{name}: the column {listed(extra)} is not a field of {type_name}, which forbids "
                 f"unknown fields; it has {listed(known)}"
             )
         if_null = {field.name: field.if_null for field in wanted.fields}
@@ -212,7 +212,7 @@ class CsvFormat(RowFormat):
                     break
                 state = CLOSING
             elif state != PLAIN and self._quoted and piece[place] == self._quoted[0]:
-                state = QUOTED  # it opens the cell, or was doubled
+                state = QUOTED  # the quote opens the cell, or is the second of a pair
                 place += 1
             else:
                 found = self._separator.search(piece, place)
@@ -249,10 +249,10 @@ class CsvFormat(RowFormat):
         return line
 
     def _decode_together(self, raws: list[bytes]) -> list[Any] | None:
-        """The values of many rows at once; None if any needs a closer look.
+        """Decode many rows at once; return None if any row needs `_decode_one`.
 
-        Must give what `_decode_one` gives, which has the last word. Three times as fast: most
-        of the time of `msgspec.convert` and `csv.reader` goes into starting.
+        It must return the values that `_decode_one` would. It is three times as fast, since most of
+        the time of `msgspec.convert` and `csv.reader` is their cost per call.
         """
         whole = b"\n".join(raws)
         if len(whole) > self.max_row_bytes or b"" in raws:
@@ -279,7 +279,7 @@ class CsvFormat(RowFormat):
         return values
 
     def _assign(self, rows: Iterable[Sequence[str]]) -> list[dict[str, str | None]]:
-        """Cells to named values, with null cells as None or left out."""
+        """Convert cells to named values, with null cells as None or left out."""
         names, pick, is_plain = self._names, self._pick, self._null.isdisjoint
         assigned: list[dict[str, str | None]] = []
         for cells in rows:
@@ -303,7 +303,7 @@ class CsvFormat(RowFormat):
             (values,) = self._assign([cells])
             return Row(offset, line, self._convert(values))
         except Exception as error:  # a type's __post_init__ may raise anything
-            return self.bad(offset, line, raw, self.what_is_wrong(raw, error))
+            return self.bad(offset, line, raw, self.explain(raw, error))
 
     def _check_width(self, cells: list[str]) -> None:
         if len(cells) != len(self._columns):
@@ -320,9 +320,10 @@ class CsvFormat(RowFormat):
             raise BadRow(f"column {found[2]!r} holds {cell!r:.200}: {found[1]}") from error
 
     def _cells(self, raw: bytes) -> list[str]:
-        """The cells of one row, as `csv.reader` in strict mode would cut them.
+        """Split one row into cells, as `csv.reader` does in strict mode.
 
-        Not `csv.reader`: its limit of 128 KiB per cell can only be lifted for the whole process.
+        `csv.reader` is not used because its limit of 128 KiB per cell can only be raised for the
+        whole process.
         """
         text = raw.decode().removesuffix("\r")
         delimiter, quote = self._delimiter, self._quote
@@ -331,12 +332,12 @@ class CsvFormat(RowFormat):
         while True:
             if quote is not None and text.startswith(quote, place):
                 found = self._match_quoted(text, place)
-                assert found is not None, "rows are cut where quotes are closed"
+                assert found is not None, "rows are split only where quotes are closed"
                 cells.append(found[0][1:-1].replace(quote * 2, quote))
                 place = found.end()
                 if place < len(text) and text[place] != delimiter:
                     raise BadRow(
-                        f"cell {len(cells)} goes on behind its closing quote; "
+                        f"cell {len(cells)} continues after its closing quote; "
                         "a quote within quotes must be doubled"
                     )
             else:

@@ -1,13 +1,14 @@
-"""Files that appear: those that match a pattern, or are in a directory.
+"""Discovery of files that match a pattern or appear in a directory.
 
-Each new file is a partition, named by the path at which it was seen first. These are no new files:
+Each new file is a partition, identified by the path at which it was first seen. These do not count as
+new files:
 
-* one that was renamed: it has the inode of a known one that is not at its path any more, and begins alike;
-* a rotated sibling (``app.log.1`` beside ``app.log``), which the reader of the other finds by itself;
-* a second name of a file that is known, by a link;
-* an empty one: it has no rows yet, and may still be renamed.
+* a renamed file: it has the inode of a known file that is no longer at its path, and the same head;
+* a rotated sibling (``app.log.1`` beside ``app.log``), which the reader of ``app.log`` finds itself;
+* a link to a known file;
+* an empty file: it has no rows yet, and may still be renamed.
 
-New ones are numbered in the order of their modification times, then of their names.
+New files are numbered by modification time, then by name.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from millwheel.files.rotation import PACKED_NAMES, bases, packing
 from millwheel.files.watching import Signal, logger
 
 HEAD_BYTES = 1024
-"""Of a file, by which it is told from another one that got its inode."""
+"""Size of a file's head, which distinguishes it from a later file with the same inode."""
 
 
 class Pattern:
-    """Which files are meant."""
+    """A pattern or directory that selects files."""
 
     def __init__(self, given: str) -> None:
         self.given = given
         self.is_directory = given.endswith(os.sep)
-        """All regular files in it that are neither hidden nor packed."""
+        """Whether it selects a directory's regular files that are neither hidden nor compressed."""
         self.absolute = os.path.abspath(given)
         if self.is_directory:
             self._glob = os.path.join(glob.escape(self.absolute), "*")
@@ -51,7 +52,7 @@ class Pattern:
         return glob.glob(self._glob, recursive=True)
 
     def directories(self) -> Iterator[str]:
-        """Where a new file or a new directory on the way to one would show."""
+        """The directories in which a new matching file, or a new directory above one, would appear."""
         place = os.path.dirname(self._glob)
         while glob.has_magic(place):
             yield from (p for p in glob.glob(place, recursive=True) if os.path.isdir(p))
@@ -63,69 +64,74 @@ class Pattern:
         return glob.has_magic(os.path.dirname(self._glob)) or self.matches(name)
 
     def matches(self, path: str) -> bool:
-        """Whether a file in the directory of one that matches does so too."""
+        """Whether a path matches, given that another file in its directory does."""
         return fnmatchcase(os.path.basename(path), os.path.basename(self._glob))
 
 
 class _Known(msgspec.Struct):
-    """How to know a file again."""
+    """The identity of a known file."""
 
     device: int
     number: int
-    """Of the inode."""
+    """Inode number."""
     size: int
-    """Of the head."""
+    """Size of the head, bytes."""
     head: str
+    """Digest of the head."""
     youngest: int = 0
-    """When its youngest rotated sibling was written last, when it was found."""
+    """Modification time of its youngest rotated sibling when the file was found; 0: it had none."""
 
 
-class _Position(msgspec.Struct):
+class _DiscoveryPosition(msgspec.Struct):
     files: dict[str, _Known]
-    """By the path at which they were seen first."""
+    """Known files, by the path at which they were first seen."""
     renamed: dict[str, _Known]
-    """By the other path that they have now."""
+    """Renamed files, by their current path."""
 
 
 class _Found(msgspec.Struct):
     path: str
     inode: tuple[int, int]
-    """The device, and the number on it."""
+    """Device and inode number."""
     modified: int
     size: int
     is_link: bool
 
 
 def _bases_of(path: str) -> list[str]:
-    """The paths of which a file may be a rotated sibling."""
+    """Return the paths that a file may be a rotated sibling of."""
     directory, name = os.path.split(path)
     return [os.path.join(directory, base) for base in bases(name)]
 
 
 class FileDiscovery:
-    """Looks for files."""
+    """Discovers files that match a pattern."""
 
     def __init__(
         self, pattern: Pattern, poll_seconds: float, position: dict[str, Any] | None
     ) -> None:
         self._pattern = pattern
         self._poll_seconds = poll_seconds
-        stored = _Position({}, {}) if position is None else msgspec.convert(position, _Position)
+        stored = (
+            _DiscoveryPosition({}, {})
+            if position is None
+            else msgspec.convert(position, _DiscoveryPosition)
+        )
         self._known, self._renamed = stored.files, stored.renamed
         self._signal = Signal()
         self._watched: set[str] = set()
         self._settled: set[str] = set()
-        """Names about which a look would find out nothing new."""
-        self._told: set[str] = set()
+        """Names that need no new scan when they change."""
+        self._warned: set[str] = set()
+        """Paths of compressed files that were logged as not followed."""
         self._denied: dict[str, float] = {}
-        """The files that may not be opened now, and since when; they may get their rights yet."""
+        """Files without read permission and the time since; the permission may still be granted."""
 
     async def look(self) -> list[str]:
-        """The paths at which files were seen first, of all that were found so far, in the order in
-        which new ones are numbered.
+        """Scan for files; return the first-seen paths of all files found so far, in numbering order.
 
         Raises:
-            InputError: a directory or a file may not be read.
+            InputError: a directory or a file cannot be read.
         """
         self._signal.clear()
         directories, found, youngest = await asyncio.to_thread(self._scan)
@@ -160,7 +166,7 @@ class FileDiscovery:
         return list(self._known)
 
     def _moved(self, found: list[_Found]) -> dict[tuple[int, int], _Known]:
-        """The known files that are at another path now, by their inodes."""
+        """Return the known files that are no longer at their path, by inode."""
         at = {file.path: file.inode for file in found}
         known = {**self._renamed, **self._known}
         return {
@@ -170,8 +176,12 @@ class FileDiscovery:
         }
 
     def _scan(self) -> tuple[set[str], list[_Found], dict[str, int]]:
-        """The directories, the files that match, and when the youngest rotated sibling of a path
-        was written last."""
+        """Scan the file system.
+
+        Returns:
+            The directories, the matching files, and for paths with rotated siblings the modification
+            time of the youngest.
+        """
         found = []
         youngest: dict[str, int] = {}
         directories = set(self._pattern.directories())
@@ -193,7 +203,7 @@ class FileDiscovery:
             try:
                 state = os.stat(path)
             except OSError:
-                continue  # gone again, or a link that leads nowhere
+                continue  # removed since, or a dangling link
             if os.path.isfile(path):
                 found.append(
                     _Found(
@@ -204,7 +214,7 @@ class FileDiscovery:
         return directories, found, youngest
 
     def _is_same(self, known: _Known, file: _Found, head: tuple[int, str]) -> bool:
-        """Whether a file is one that is known: it has its inode, and begins alike."""
+        """Whether a file is the known one: same inode and same head."""
         if file.inode != (known.device, known.number):
             return False
         size, digest = head
@@ -213,7 +223,7 @@ class FileDiscovery:
         return size >= known.size and digest == known.head
 
     def _head(self, file: _Found) -> tuple[int, str] | None:
-        """Size and digest of its first bytes; None: it is none of those that are meant, or gone."""
+        """Return size and digest of a file's head; None: it is removed, excluded or not readable yet."""
         known = self._known.get(file.path)
         if (
             known is not None
@@ -233,8 +243,8 @@ class FileDiscovery:
             raise InputError(f"{file.path}: cannot be opened: {error.strerror}") from error
         self._denied.pop(file.path, None)
         if self._pattern.is_directory and (packing(head) or file.path.endswith(PACKED_NAMES)):
-            if file.path not in self._told:
-                self._told.add(file.path)
+            if file.path not in self._warned:
+                self._warned.add(file.path)
                 logger().warning("packed_file_not_followed", path=file.path)
             return None
         return len(head), xxhash.xxh3_128_hexdigest(head)
@@ -250,21 +260,24 @@ class FileDiscovery:
         return name not in self._settled and self._pattern.may_match(name)
 
     async def wait(self) -> None:
-        """Return when a file may have appeared."""
+        """Wait until a file may have appeared."""
         await self._signal.wait(self._poll_seconds)
 
     def first_position(self, path: str) -> dict[str, Any]:
-        """Which file is meant, by its inode and its head: it may be renamed before it is opened."""
+        """Return the position of a file that is not opened yet.
+
+        It holds the file's inode and head, since the file may be renamed before it is opened.
+        """
         known = self._known[path]
         return first_position(
             path, known.device, known.number, known.youngest, known.size, known.head
         )
 
     def position(self) -> dict[str, Any]:
-        """The inode and the head of each file."""
-        found: dict[str, Any] = msgspec.to_builtins(_Position(self._known, self._renamed))
+        """Return the state to store: inode and head of each file."""
+        found: dict[str, Any] = msgspec.to_builtins(_DiscoveryPosition(self._known, self._renamed))
         return found
 
     def close(self) -> None:
-        """Watch nothing more."""
+        """Remove all watches."""
         self._signal.close()

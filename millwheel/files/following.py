@@ -1,4 +1,4 @@
-"""Files that are followed: a path, and all the files that it was and will be.
+"""Followed files: read a path and, across rotations, all files that were or will be at it.
 
 ::
 
@@ -6,19 +6,22 @@
     |-----------------------|-----------------------|-------------......
     numbers from 0          from FILE_ROWS          from 2 * FILE_ROWS
 
-Rows are numbered by file and by row in it. So numbers rise, and do not depend on what is appended to a
-file after it was left: such a row, read after a restart, gets a number that no other has.
+A row's number is made of the file's number and the row's number in that file. Numbers therefore
+increase, and do not depend on rows that are appended to a file after the reader has left it: such a
+row, read after a restart, gets a number that no other row has.
 
-When there is nothing more to read::
+At the end of the current file::
 
-    the path is this file       wait
-    there is nothing at the path  wait: it may come back
-    the path is another file    wait until this one is at its end at two looks, GRACE_SECONDS apart; then
-                                go on with the younger rotated siblings, and with the path
-    this file was truncated     go on in the copy that was made of it before, if there is one beside; then
-                                as above. Without a copy: all was read, or rows are missing
+    this file is at the path    wait
+    no file is at the path      wait: it may come back
+    another file is at the path wait until this file has not grown for GRACE_SECONDS; then continue with
+                                the younger rotated siblings, and then with the path
+    this file was truncated     continue in the copy that was made before, if there is one in the
+                                directory; then as above. Without a copy, either all rows were read,
+                                or rows are missing
 
-The last line of a file that was left, if it has no newline, is taken as it is: nobody will finish it.
+When the reader leaves a file, it takes a last line without a newline as it is: no writer will
+complete it.
 """
 
 from __future__ import annotations
@@ -33,23 +36,23 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from millwheel.errors import InputError
-from millwheel.files.packed import CHUNK_BYTES, READ_ANEW
-from millwheel.files.reader import BOM, FileReader, Place
+from millwheel.files.packed import CHUNK_BYTES, READ_AGAIN
+from millwheel.files.reader import BOM, FileReader, RowBoundary
 from millwheel.files.rotation import (
     FINGERPRINT_BYTES,
     Denied,
-    Entry,
+    DirectoryEntry,
     Fingerprint,
     Growing,
     Rewritten,
     Unpacking,
     begins_with,
-    beside,
+    entry_at,
     fingerprint,
-    look,
     matches,
-    may_be,
+    may_hold,
     open_log,
+    other_entries,
     siblings,
 )
 from millwheel.files.rows import RowFormat
@@ -57,20 +60,20 @@ from millwheel.files.watching import Signal, logger
 from millwheel.sources import Lag, Row
 
 FILE_ROWS = 1 << 40
-"""Numbers for the rows of one file."""
+"""Row numbers reserved for each file."""
 GRACE_SECONDS = 0.3
-"""A file that was renamed is left when nothing was appended to it for so long."""
-LOOKS = 3
-"""For a file that was read, before it is missed; GRACE_SECONDS apart."""
+"""A renamed file is left when it has not grown for this time."""
+ATTEMPTS = 3
+"""Searches for the file that was read, GRACE_SECONDS apart, before it counts as missing."""
 DENIED_SECONDS = 5.0
-"""A new file that may not be opened gets its rights within this time, or reading ends."""
+"""Time for a new file to become readable, before reading ends with an error."""
 
 OnMissing: TypeAlias = Literal["fail", "skip"]
 Log: TypeAlias = Growing | Unpacking
 
 
-class Trail:
-    """A proof of what is acknowledged of a file: its first and its last bytes."""
+class HeadAndTail:
+    """A proof of a file's acknowledged bytes: the first and the last of them."""
 
     __slots__ = ("head", "tail")
 
@@ -83,107 +86,110 @@ class Trail:
             self.head += bytes(data[: FINGERPRINT_BYTES - len(self.head)])
         self.tail = (self.tail + bytes(data[-FINGERPRINT_BYTES:]))[-FINGERPRINT_BYTES:]
 
-    def copy(self) -> Trail:
-        return Trail(self.head, self.tail)
+    def copy(self) -> HeadAndTail:
+        return HeadAndTail(self.head, self.tail)
 
 
-class Left(msgspec.Struct, frozen=True):
-    """The file that was read before another one: it is not read again if it is written to late."""
+class PreviousFile(msgspec.Struct, frozen=True):
+    """Identity of the file read before the current one, which is not read again if it grows late."""
 
     device: int
     inode: int
     fingerprint: Fingerprint
 
-    def is_at(self, entry: Entry) -> bool:
+    def is_at(self, entry: DirectoryEntry) -> bool:
         return (entry.device, entry.inode) == (self.device, self.inode) and begins_with(
             entry, self.fingerprint
         )
 
 
 class _File:
-    """One of the files that the path has been."""
+    """One of the files that have been at the path."""
 
-    def __init__(self, log: Log, number: int, before: Left | None) -> None:
+    def __init__(self, log: Log, number: int, before: PreviousFile | None) -> None:
         self.log = log
         self.number = number
         self.before = before
         state = log.state()
         self.device, self.inode = state.st_dev, state.st_ino
         self.seen = 0 if log.packed else state.st_size
-        """Bytes that are known to have been in it."""
+        """Largest size that the file is known to have had."""
         self.modified = state.st_mtime_ns
-        """When it was written last, as far as it is known to have been at the path."""
+        """Latest modification time known from while it was at the path."""
 
-    def is_at(self, entry: Entry | None) -> bool:
+    def is_at(self, entry: DirectoryEntry | None) -> bool:
         return entry is not None and (entry.device, entry.inode) == (self.device, self.inode)
 
     @property
     def known(self) -> Fingerprint:
-        """Up to where it was read."""
+        """Fingerprint of the bytes read so far."""
         return fingerprint(self.log.taken, self.log.head, self.log.last)
 
     @property
-    def left(self) -> Left:
-        """This file, once it is left."""
-        return Left(self.device, self.inode, self.known)
+    def as_previous(self) -> PreviousFile:
+        """Identity of this file for after the reader has left it."""
+        return PreviousFile(self.device, self.inode, self.known)
 
 
-class _Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What is stored: the place of the first row not acknowledged, and how to know the file again."""
+class _FollowedPosition(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """The stored position: the start of the first unacknowledged row, and the file's identity."""
 
     format: str
-    """How it was cut into rows; empty if it was only found, and not opened yet."""
+    """The rules by which it was split into rows; empty if it was discovered but not opened yet."""
     row: int
     byte: int
     line: int
     cut: int | None
+    """Start of the row before, if that row was taken without a newline at its end."""
     file: str
-    """Where it was found last."""
+    """Path at which it was last found."""
     number: int
-    """How many files the path had been before it."""
+    """Number of files read at the path before it."""
     device: int
     inode: int
-    before: Left | None
+    before: PreviousFile | None
     modified: int
     seen: int
     head: str
     tail: str
     begins: Fingerprint | None = None
-    """Of a file of which nothing is acknowledged: what it begins with, if that is known."""
+    """For a file without acknowledged bytes: fingerprint of its known first bytes."""
 
     def check(self) -> None:
         if min(self.row, self.byte, self.number) < 0 or not 0 <= (self.cut or 0) <= self.byte:
-            raise ValueError("its numbers do not fit together")
+            raise ValueError("its numbers contradict each other")
 
     @property
     def fingerprint(self) -> Fingerprint:
         return Fingerprint(self.byte, self.head, self.tail)
 
-    def is_at(self, entry: Entry) -> bool:
-        """Whether an entry is the file, by its inode and by how it began."""
+    def is_at(self, entry: DirectoryEntry) -> bool:
+        """Whether an entry is this file, by inode and first bytes."""
         return (entry.device, entry.inode) == (self.device, self.inode) and (
             self.begins is None or begins_with(entry, self.begins)
         )
 
     @property
-    def left(self) -> Left:
-        """This file, once it is left."""
-        return Left(self.device, self.inode, self.fingerprint)
+    def as_previous(self) -> PreviousFile:
+        """Identity of this file for after the reader has left it."""
+        return PreviousFile(self.device, self.inode, self.fingerprint)
 
 
 def first_position(
     path: str, device: int, inode: int, modified: int, size: int, head: str
 ) -> dict[str, Any]:
-    """The position of a file that was found, and not opened yet.
+    """Return the position of a file that was discovered and is not opened yet.
 
     Args:
-        modified: its rotated siblings were written up to then when it was found.
-        size: the bytes by which it is known, which is how many it has, or a few of them.
-        head: their digest.
+        modified: modification time of its youngest rotated sibling at that time.
+        size: number of first bytes that `head` covers.
+        head: digest of these bytes.
     """
     nothing = fingerprint(0, b"", b"")
     found: dict[str, Any] = msgspec.to_builtins(
-        _Position(
+        _FollowedPosition(
             "", 0, 0, 1, None, path, 0, device, inode, None, modified, 0,
             nothing.head, nothing.tail, Fingerprint(size, head, ""),
         )
@@ -193,72 +199,72 @@ def first_position(
 
 @dataclass(frozen=True)
 class Following:
-    """How a path is followed."""
+    """The options of following a path."""
 
     path: str
-    """Absolute."""
+    """The absolute path."""
     poll_seconds: float
     on_missing: OnMissing
     takes_older: Callable[[str], bool] | None = None
-    """Which rotated siblings are read too, before the path, where nothing was read yet."""
+    """Whether to read a rotated sibling that existed before the reader's first start; None: none."""
     elsewhere: Callable[[], list[str]] | None = None
-    """Where the file may be besides, if it is not in its directory any more."""
+    """Returns further paths to search when the file is no longer in its directory."""
 
 
-class FollowedReader(FileReader[Trail, _File | None]):
-    """Reads the files that a path is, one after the other, for ever."""
+class FollowedReader(FileReader[HeadAndTail, _File | None]):
+    """Reads the successive files at a path, without end."""
 
     def __init__(self, format_: RowFormat, following: Following) -> None:
         self._following = following
         self._path = following.path
         self._signal = Signal()
-        self._stored: _Position | None = None
-        """Where to go on, until the file is found."""
+        self._stored: _FollowedPosition | None = None
+        """The position to resume at, until its file is found."""
         self._truncated = False
-        self._left_at: tuple[float, int] | None = None
-        """Since when the file was seen at its end while the path was another, and its size."""
+        self._idle_since: tuple[float, int] | None = None
+        """Since when the renamed file has not grown, and its size."""
         self._denied_at: float | None = None
-        """Since when the file at the path may not be opened."""
-        self._looked: object = None
-        """What the file system said at the last look."""
-        self._begun_at = 0
-        """The youngest rotated sibling when the path was looked for and not there."""
-        super().__init__(format_, Trail(), None)
+        """Since when opening the file at the path has been denied."""
+        self._last_snapshot: object = None
+        """The file system's state at the last read."""
+        self._youngest_at_begin = 0
+        """Modification time of the youngest rotated sibling at the start, if the path did not exist."""
+        super().__init__(format_, HeadAndTail(), None)
 
     # -- the Reader protocol
 
     @property
     def ended(self) -> bool:
-        """It never ends."""
+        """Always false: a followed path does not end."""
         return False
 
     async def read(self, limit: int) -> list[Row]:
-        """Up to `limit` further rows of those that are whole."""
+        """Return up to `limit` further complete rows."""
         self._signal.clear()
         if self._file is None and self._failure is None:
-            self._looked = self._look()
+            self._last_snapshot = self._snapshot()
             await self._find(patient=True)
         return await super().read(limit)
 
     async def wait(self) -> None:
-        """Return when something changed, or a file that was renamed may be left."""
+        """Wait until something changed, or until a renamed file may be left."""
         while True:
             seconds = self._following.poll_seconds
-            if self._left_at is not None or self._denied_at is not None:
+            if self._idle_since is not None or self._denied_at is not None:
                 await self._signal.wait(min(seconds, GRACE_SECONDS))
                 return
-            if await self._signal.wait(seconds) or self._looked != self._look():
+            if await self._signal.wait(seconds) or self._last_snapshot != self._snapshot():
                 return
 
     def progress(self) -> None:
-        """There is no end."""
+        """Return None: there is no end."""
 
     def lag(self) -> Lag:
-        """The bytes that were not handed out: of the file, and of those to be read after it."""
+        """The number of bytes not yet returned as rows: of this file and of those to be read next."""
         waiting = 0
         file = self._file
         with suppress(InputError):
-            now = look(self._path)
+            now = entry_at(self._path)
             if file is None or not file.is_at(now):
                 waiting += now.size if now is not None else 0
                 waiting += sum(entry.size for entry in self._younger(file))
@@ -267,20 +273,20 @@ class FollowedReader(FileReader[Trail, _File | None]):
         return Lag(bytes=waiting)
 
     def close(self) -> None:
-        """Close the file, and watch nothing more."""
+        """Close the file and remove all watches."""
         self._signal.close()
         if self._file is not None:
             self._file.log.close()
 
-    def _look(self) -> object:
-        """Changes when there may be something new; for systems that do not tell."""
+    def _snapshot(self) -> object:
+        """Return a value that changes when files may have changed; for polling."""
         try:
-            now = look(self._path)
+            now = entry_at(self._path)
         except InputError:
             now = None
         if self._file is not None:
             return now, _outline(self._file.log.state())
-        # a file may be at the path and be renamed between two looks
+        # a file may appear at the path and be renamed between two polls
         with suppress(OSError):
             return now, os.stat(os.path.dirname(self._path)).st_mtime_ns
         return now, None
@@ -288,10 +294,10 @@ class FollowedReader(FileReader[Trail, _File | None]):
     # -- opening
 
     async def begin(self, stored: dict[str, Any] | None) -> None:
-        """Look for the file that was read and go on in it, or begin.
+        """Find the file of the stored position and continue in it, or start at the path.
 
         Raises:
-            InputError: it is missing, or cannot be followed.
+            InputError: the file is missing or cannot be followed.
         """
         for directory, name in _places(self._path):
             self._signal.watch(directory, name.__eq__)
@@ -301,26 +307,26 @@ class FollowedReader(FileReader[Trail, _File | None]):
         youngest = max((entry.modified for entry in self._since(0)), default=1)
         await self._find(patient=False)
         if self._file is None:
-            self._begun_at = youngest
+            self._youngest_at_begin = youngest
             logger().info("file_not_there_yet", path=self._path)
 
-    def _understand(self, stored: dict[str, Any]) -> _Position:
+    def _understand(self, stored: dict[str, Any]) -> _FollowedPosition:
         try:
-            position = msgspec.convert(stored, _Position)
+            position = msgspec.convert(stored, _FollowedPosition)
             position.check()
         except ValueError as error:
             raise InputError(
-                f"{self._path}: its stored position {stored!r:.300} cannot be understood: {error}"
+                f"{self._path}: its stored position {stored!r:.300} is invalid: {error}"
             ) from error
         if position.row and position.format != self._format.name:
             raise InputError(
-                f"{self._path}: was read as {position.format} before and is {self._format.name} now, "
-                f"which numbers the rows differently. Read it as before; or {READ_ANEW}"
+                f"{self._path}: was read as {position.format} before and as {self._format.name} now, "
+                f"which numbers the rows differently. Read it as before, or {READ_AGAIN}"
             )
         return position
 
     async def _find(self, *, patient: bool) -> None:
-        """Open the file to read, if it is there."""
+        """Open the file to read, if it exists."""
         position = self._stored
         if position is None:
             log = self._open_first_of(self._older, patient=patient)
@@ -328,10 +334,10 @@ class FollowedReader(FileReader[Trail, _File | None]):
         elif await self._find_again(position, patient=patient):
             self._stored = None
 
-    async def _find_again(self, position: _Position, *, patient: bool) -> bool:
-        """Open the file that was read up to `position`, or what comes after it."""
-        for _ in range(LOOKS):
-            now, others = look(self._path), beside(self._path)
+    async def _find_again(self, position: _FollowedPosition, *, patient: bool) -> bool:
+        """Open the file that was read up to `position`, or its successor; return whether one was found."""
+        for _ in range(ATTEMPTS):
+            now, others = entry_at(self._path), other_entries(self._path)
             moved = self._elsewhere() if now is None and not patient else []
             if not position.byte:
                 others += moved
@@ -340,48 +346,57 @@ class FollowedReader(FileReader[Trail, _File | None]):
                 return True
             if now is None:
                 return False  # it may come back
-            await asyncio.sleep(GRACE_SECONDS)  # it may be just being renamed, or packed
+            await asyncio.sleep(GRACE_SECONDS)  # a rename or compression may be in progress
         known = (position.device, position.inode)
         rotated = siblings(self._path, others)
         assert now is not None
         is_truncated = any((e.device, e.inode) == known for e in [now, *rotated])
         if not is_truncated or position.seen > position.byte:
-            self._miss(position.byte, position.seen, position.line, position.row)
+            self._report_missing(position.byte, position.seen, position.line, position.row)
         log = self._open_first_of(lambda: self._since(position.modified), patient=patient)
-        return self._begin_file(log, position.number + 1, before=position.left)
+        return self._begin_file(log, position.number + 1, before=position.as_previous)
 
-    def _elsewhere(self) -> list[Entry]:
-        """The files in other directories that may be the one that was at the path."""
+    def _elsewhere(self) -> list[DirectoryEntry]:
+        """Return files in other directories that may be the file that was at the path."""
         find = self._following.elsewhere
         directory = os.path.dirname(self._path)
         found = []
         for path in find() if find is not None else ():
             if os.path.dirname(path) != directory:
-                with suppress(InputError):  # a directory, say
-                    found.append(look(path))
+                with suppress(InputError):  # for example a directory
+                    found.append(entry_at(path))
         return [entry for entry in found if entry is not None]
 
     async def _find_read(
-        self, position: _Position, now: Entry | None, others: list[Entry], moved: list[Entry]
+        self,
+        position: _FollowedPosition,
+        now: DirectoryEntry | None,
+        others: list[DirectoryEntry],
+        moved: list[DirectoryEntry],
     ) -> bool:
-        """Open the file that holds what was read; in another directory only the very same one."""
+        """Open the file that holds the bytes read so far; in another directory, only the same inode."""
         known = (position.device, position.inode)
         for entry in [*others, *moved] if now is None else [now, *others]:
             if (entry.device, entry.inode) == known and await self._resume(entry, position):
                 return True
-        named = sorted((e for e in others if may_be(self._path, e)), key=lambda e: e.age)
+        named = sorted((e for e in others if may_hold(self._path, e)), key=lambda e: e.age)
         if now is not None:
             named.append(now)
-        # a copy, or what holds it packed, is not older than the file was
+        # a copy of the file, plain or compressed, is not older than the file
         for entry in sorted(named, key=lambda e: e.modified < position.modified):
             if await self._resume(entry, position):
                 return True
         return False
 
     async def _find_unread(
-        self, position: _Position, now: Entry | None, others: list[Entry], *, patient: bool
+        self,
+        position: _FollowedPosition,
+        now: DirectoryEntry | None,
+        others: list[DirectoryEntry],
+        *,
+        patient: bool,
     ) -> bool:
-        """Open the file of which nothing is acknowledged: no fingerprint tells it from others."""
+        """Open a file without acknowledged bytes, which no fingerprint identifies."""
         if not position.format and self._older():
             log = self._open_first_of(self._older, patient=patient)
             return self._begin_file(log, position.number, before=position.before)
@@ -401,8 +416,8 @@ class FollowedReader(FileReader[Trail, _File | None]):
         )
         return self._begin_file(log, position.number, before=position.before)
 
-    async def _resume(self, entry: Entry, position: _Position) -> bool:
-        """Go on in this file if it is the one that was read."""
+    async def _resume(self, entry: DirectoryEntry, position: _FollowedPosition) -> bool:
+        """Continue in this file if it is the one that was read; return whether it is."""
         is_path = entry.path == self._path
         is_surely = (entry.device, entry.inode) == (position.device, position.inode)
         try:
@@ -432,20 +447,20 @@ class FollowedReader(FileReader[Trail, _File | None]):
         if not is_path:
             file.modified = position.modified
         cut = position.cut if isinstance(log, Growing) else None
-        place: Place[_File | None] = Place(file, position.byte, position.line, cut)
+        place: RowBoundary[_File | None] = RowBoundary(file, position.byte, position.line, cut)
         self._go_to(place)
         if cut is not None and isinstance(log, Growing):
             self._buffer = log.between(cut, position.byte)
         self._place = place
-        self._proof = Trail(log.head, log.last)
+        self._proof = HeadAndTail(log.head, log.last)
         self._rows = max(self._rows, position.number * FILE_ROWS)
         self._format.file = self._name_of(entry.path)
         if not is_path and not is_surely and not log.packed and entry.size < position.seen:
-            self._miss(entry.size, position.seen, position.line, position.row)
+            self._report_missing(entry.size, position.seen, position.line, position.row)
         return True
 
     async def _read_header(self, log: Log) -> None:
-        """Take the header of a file that is not read from its begin."""
+        """Read the header of a file whose rows are not read from its start."""
         data = b""
         while True:
             lead = len(BOM) if data.startswith(BOM) else 0
@@ -461,9 +476,9 @@ class FollowedReader(FileReader[Trail, _File | None]):
 
     # -- from one file to the next
 
-    def _younger(self, file: _File | None) -> list[Entry]:
-        """The rotated siblings that came after a file, from old to young; all, without one."""
-        found = siblings(self._path, beside(self._path))
+    def _younger(self, file: _File | None) -> list[DirectoryEntry]:
+        """Return the rotated siblings younger than a file, oldest first; without a file, all."""
+        found = siblings(self._path, other_entries(self._path))
         if file is None:
             return found
         own = next((entry.age[1:] for entry in found if file.is_at(entry)), (1, ""))
@@ -476,29 +491,31 @@ class FollowedReader(FileReader[Trail, _File | None]):
             and not (file.before is not None and file.before.is_at(entry))
         ]
 
-    def _older(self) -> list[Entry]:
-        """The rotated siblings to be read where nothing was read yet."""
+    def _older(self) -> list[DirectoryEntry]:
+        """Return the rotated siblings to read before the path, when nothing has been read yet."""
         takes = self._following.takes_older
-        if self._begun_at:  # what came since was at the path
+        if self._youngest_at_begin:  # siblings since the start have been at the path
             return [
                 e
                 for e in self._since(0)
-                if e.modified > self._begun_at or (takes and takes(e.path))
+                if e.modified > self._youngest_at_begin or (takes and takes(e.path))
             ]
         return [] if takes is None else [entry for entry in self._since(0) if takes(entry.path)]
 
-    def _since(self, modified: int) -> list[Entry]:
-        """The rotated siblings that were written to after a time, from old to young."""
-        return [e for e in siblings(self._path, beside(self._path)) if e.modified > modified]
+    def _since(self, modified: int) -> list[DirectoryEntry]:
+        """Return the rotated siblings modified after a time, oldest first."""
+        return [e for e in siblings(self._path, other_entries(self._path)) if e.modified > modified]
 
-    def _open_first_of(self, find: Callable[[], list[Entry]], *, patient: bool) -> Log | None:
-        """Open the first rotated file that is found, or what is at the path if none is.
+    def _open_first_of(
+        self, find: Callable[[], list[DirectoryEntry]], *, patient: bool
+    ) -> Log | None:
+        """Open the first rotated file that `find` returns, or otherwise the file at the path.
 
         Returns:
-            None: it is not there, or not any more.
+            None: the file does not exist, or not any more.
         """
         younger = find()
-        entry = younger[0] if younger else look(self._path)
+        entry = younger[0] if younger else entry_at(self._path)
         if entry is None:
             return None
         try:
@@ -511,14 +528,14 @@ class FollowedReader(FileReader[Trail, _File | None]):
             return None
         self._denied_at = None
         if log is not None and not younger and find():
-            log.close()  # what was at the path until now is to be read before it
+            log.close()  # the file that was at the path until now must be read first
             log = None
         if log is None:
-            self._signal.set()  # files were renamed just now
+            self._signal.set()  # files have just been renamed: try again
         return log
 
-    def _begin_file(self, log: Log | None, number: int, before: Left | None) -> bool:
-        """Go on at the begin of a file."""
+    def _begin_file(self, log: Log | None, number: int, before: PreviousFile | None) -> bool:
+        """Continue at the start of a file; return False if there is none."""
         if log is None:
             return False
         if self._file is not None and self._file.log is not log:
@@ -526,17 +543,17 @@ class FollowedReader(FileReader[Trail, _File | None]):
         file = _File(log, number, before)
         self._format.file = self._name_of(log.name)
         self._rows = max(self._rows, number * FILE_ROWS)
-        self._go_to(Place(file))
-        if self._place.file is None:  # it is where this reader begins
-            self._place, self._proof = Place(file), Trail()
+        self._go_to(RowBoundary(file))
+        if self._place.file is None:  # it is the first file of this reader
+            self._place, self._proof = RowBoundary(file), HeadAndTail()
         else:
-            self._append_block(0, Place(file), Trail())
-        self._left_at = None
+            self._append_block(0, RowBoundary(file), HeadAndTail())
+        self._idle_since = None
         self._truncated = False
         return True
 
-    def _go_on_in(self, log: Log) -> None:
-        """Go on in a file that holds the same as the one that is left."""
+    def _continue_in(self, log: Log) -> None:
+        """Continue at the same byte in a copy of the current file."""
         file = self._file
         assert file is not None
         other = _File(log, file.number, file.before)
@@ -545,14 +562,14 @@ class FollowedReader(FileReader[Trail, _File | None]):
         file.log.close()
         self._file = other
         self._format.file = self._name_of(log.name)
-        self._left_at = None
+        self._idle_since = None
         self._truncated = False
 
     def _read_piece(self, size: int) -> bytes:
         file = self._file
         if file is None or self._truncated:
             return b""
-        if not file.log.taken and self._emptied(file, look(self._path)):
+        if not file.log.taken and self._emptied(file, entry_at(self._path)):
             return b""
         try:
             piece = file.log.read(size)
@@ -563,14 +580,17 @@ class FollowedReader(FileReader[Trail, _File | None]):
         return piece
 
     async def _at_end(self, rows: list[Row]) -> bool:
-        """Wait, or go on with another file; nothing is to be lost if this is cancelled."""
+        """Handle the end of a file: wait, or continue with another file.
+
+        Nothing is lost if this is cancelled.
+        """
         file = self._file
         if file is None or rows:
             return False
         if self._truncated:
             return await self._after_truncation(file, rows)
-        now, state = look(self._path), file.log.state()
-        self._looked = now, _outline(state)
+        now, state = entry_at(self._path), file.log.state()
+        self._last_snapshot = now, _outline(state)
         if isinstance(file.log, Growing):
             file.seen = max(file.seen, state.st_size)
             if younger := self._emptied(file, now):
@@ -579,10 +599,10 @@ class FollowedReader(FileReader[Trail, _File | None]):
             if file.is_at(now):
                 file.modified = state.st_mtime_ns
             if state.st_size > file.log.taken:
-                self._signal.set()  # it grew just now
+                self._signal.set()  # it has just grown: try again
                 return False
             if file.is_at(now):
-                self._left_at = None
+                self._idle_since = None
                 return False
             if state.st_nlink == 0 and now is not None and await self._is_replaced(file):
                 return True
@@ -590,23 +610,23 @@ class FollowedReader(FileReader[Trail, _File | None]):
         if younger and state.st_nlink == 0:
             younger = await self._behind_its_copy(file, younger)
         if now is None and not younger:
-            self._left_at = None  # it may come back
+            self._idle_since = None  # it may come back
             return False
         if isinstance(file.log, Growing):
             time_ = asyncio.get_running_loop().time()
-            if self._left_at is None or self._left_at[1] != state.st_size:
-                self._left_at = (time_, state.st_size)
+            if self._idle_since is None or self._idle_since[1] != state.st_size:
+                self._idle_since = (time_, state.st_size)
                 return False
-            if time_ < self._left_at[0] + GRACE_SECONDS:
+            if time_ < self._idle_since[0] + GRACE_SECONDS:
                 return False
         return self._leave(file, rows)
 
-    def _emptied(self, file: _File, now: Entry | None) -> list[Entry]:
-        """The copies that were made of a file before anything of it was read; then it was truncated."""
+    def _emptied(self, file: _File, now: DirectoryEntry | None) -> list[DirectoryEntry]:
+        """Return copies of a file that was copied and truncated before any byte of it was read."""
         if file.log.taken:
             return []
         younger = self._younger(file)
-        if not younger or (file.is_at(now) and file.is_at(look(self._path))):
+        if not younger or (file.is_at(now) and file.is_at(entry_at(self._path))):
             return younger
         written = file.log.state().st_mtime_ns
         return [entry for entry in younger if entry.modified < written]
@@ -615,21 +635,23 @@ class FollowedReader(FileReader[Trail, _File | None]):
         log = self._open_first_of(lambda: self._younger(file), patient=True)
         if log is None:
             return False
-        self._take_unfinished(rows)
-        if not file.log.taken:  # an empty file takes no number: it may be gone at the next start
+        self._take_last_line(rows)
+        if not file.log.taken:  # an empty file gets no number: it may not exist at the next start
             return self._begin_file(log, file.number, before=file.before)
-        return self._begin_file(log, file.number + 1, before=file.left)
+        return self._begin_file(log, file.number + 1, before=file.as_previous)
 
     async def _is_replaced(self, file: _File) -> bool:
-        """Whether a file that was removed is at the path again, perhaps longer: then go on there."""
+        """Check whether a removed file is at the path again, perhaps longer; if so, continue there."""
         log = self._open_first_of(list, patient=True) if file.log.taken else None
         if log is None or not await self._continues(file, log):
             return False
-        self._go_on_in(log)
+        self._continue_in(log)
         return True
 
-    async def _behind_its_copy(self, file: _File, younger: list[Entry]) -> list[Entry]:
-        """The rotated files behind the one that was made of this file, which has no name any more."""
+    async def _behind_its_copy(
+        self, file: _File, younger: list[DirectoryEntry]
+    ) -> list[DirectoryEntry]:
+        """Return the rotated files younger than the copy of this file, which was itself removed."""
         for number, entry in enumerate(younger):
             log = open_log(entry, rotated=True) if file.log.taken else None
             if log is not None and await self._continues(file, log):
@@ -640,7 +662,7 @@ class FollowedReader(FileReader[Trail, _File | None]):
         return younger
 
     async def _continues(self, file: _File, log: Log) -> bool:
-        """Whether a file begins with what was read of another one; else it is closed."""
+        """Whether `log` begins with the bytes read of `file`; if not, it is closed."""
         try:
             found = await matches(log, file.known)
         except BaseException:
@@ -651,30 +673,30 @@ class FollowedReader(FileReader[Trail, _File | None]):
         return found
 
     async def _after_truncation(self, file: _File, rows: list[Row]) -> bool:
-        """Go on in the copy that was made before, or else with what comes after."""
+        """Continue in the copy made before the truncation, or otherwise with the next file."""
         named = sorted(
-            (e for e in beside(self._path) if may_be(self._path, e)), key=lambda e: e.age
+            (e for e in other_entries(self._path) if may_hold(self._path, e)), key=lambda e: e.age
         )
         for entry in sorted(named, key=lambda e: e.modified < file.modified):
-            with suppress(InputError):  # not to be read, or packed otherwise: not known to be it
+            with suppress(InputError):  # unreadable or compressed differently: cannot be identified
                 log = open_log(entry, rotated=True)
                 if log is not None and await self._continues(file, log):
-                    self._go_on_in(log)
+                    self._continue_in(log)
                     return True
-        now = look(self._path)
+        now = entry_at(self._path)
         if now is None:
             return False
         if file.seen > file.log.taken:
-            self._miss(file.log.taken, file.seen, self._line, self._rows)
+            self._report_missing(file.log.taken, file.seen, self._line, self._rows)
             file.seen = file.log.taken
-        if not file.is_at(now) and isinstance(file.log, Growing):  # it was rotated after that
-            self._take_unfinished(rows)
+        if not file.is_at(now) and isinstance(file.log, Growing):  # then it was rotated
+            self._take_last_line(rows)
             file.log.rewind()
             return self._begin_file(file.log, file.number + 1, before=file.before)
         return self._leave(file, rows)
 
-    def _take_unfinished(self, rows: list[Row]) -> None:
-        """The last line of a file that is left has no newline: nobody will finish it."""
+    def _take_last_line(self, rows: list[Row]) -> None:
+        """Take the last line of a file that the reader leaves, although it has no newline."""
         format_ = self._format
         if self._long is not None:
             self._end_long_row(rows, ends_in_newline=False)
@@ -686,37 +708,40 @@ class FollowedReader(FileReader[Trail, _File | None]):
         if taken:
             self._refuse_rest(last, rows)
         elif self._header_due or not format_.is_whole(last):
-            what = "the header is not finished" if self._header_due else "a quote is not closed"
-            rows.append(format_.bad(self._rows, self._line, last, f"{what} where the file ends"))
+            what = "the header is incomplete" if self._header_due else "a quote is not closed"
+            rows.append(format_.bad(self._rows, self._line, last, f"{what} at the end of the file"))
         else:
             format_.decode([last], rows, self._rows, self._line)
         self._take_last(last[taken:], rows)
 
-    def _miss(self, byte: int, seen: int, line: int, row: int) -> None:
-        """Rows are not to be found any more.
+    def _report_missing(self, byte: int, seen: int, line: int, row: int) -> None:
+        """Report that rows may be missing: log it with ``on_missing="skip"``, otherwise raise.
 
         Raises:
-            InputError: unless they are to be skipped.
+            InputError: `on_missing` is "fail".
         """
         if self._following.on_missing == "skip":
             logger().warning(
                 "rows_missing", path=self._path, bytes_read=byte, bytes_seen=seen, line=line
             )
             return
-        more = f" It had {seen:,} bytes when it was seen last." if seen > byte else ""
+        more = f" It had {seen:,} bytes when last seen." if seen > byte else ""
+        name = os.path.basename(self._path)
         raise InputError(
-            f"{self._path}: the file that was here was read up to byte {byte:,} (line {line}, row "
-            f"{row:,}); its rows up to there are processed.{more} It is not here any more, and no "
-            f"file beside it begins with what was read, under a name like "
-            f"{os.path.basename(self._path)}.1 or {os.path.basename(self._path)}.1.gz. So rows may be "
-            "missing that were written before it was rotated, truncated or removed. Bring the file "
-            'back under such a name; or give on_missing="skip" to go on without them at the start '
-            f"of what is here now; or {READ_ANEW}"
+            f"{self._path}: the file at this path was read up to byte {byte:,} (line {line}, row "
+            f"{row:,}), and its rows up to there are processed.{more} It is no longer here, and no "
+            f"file in the directory with a name like {name}.1 or {name}.1.gz begins with the bytes "
+            "that were read. Rows that were written before it was rotated, truncated or removed may "
+            "therefore be missing. Bring the file back under such a name, or give "
+            'on_missing="skip" to continue without these rows at the start of the current file, or '
+            f"{READ_AGAIN}"
         )
 
     # -- positions
 
-    def _describe(self, row: int, place: Place[_File | None], proof: Trail) -> dict[str, Any]:
+    def _describe(
+        self, row: int, place: RowBoundary[_File | None], proof: HeadAndTail
+    ) -> dict[str, Any]:
         if self._stored is not None:
             found: dict[str, Any] = msgspec.to_builtins(self._stored)
             return found
@@ -733,7 +758,7 @@ class FollowedReader(FileReader[Trail, _File | None]):
             "device": 0 if file is None else file.device,
             "inode": 0 if file is None else file.inode,
             "before": None if file is None else msgspec.to_builtins(file.before),
-            "modified": self._begun_at if file is None else file.modified,
+            "modified": self._youngest_at_begin if file is None else file.modified,
             "seen": 0 if file is None else max(file.seen, place.byte),
             "head": known.head,
             "tail": known.tail,
@@ -750,10 +775,10 @@ class FollowedReader(FileReader[Trail, _File | None]):
 
 
 def _places(path: str) -> set[tuple[str, str]]:
-    """Directory and name of a path, and of where it leads to if it is a link."""
+    """Return directory and name of a path and, for a link, of its target."""
     return {os.path.split(path), os.path.split(os.path.realpath(path))}
 
 
 def _outline(state: os.stat_result) -> tuple[int, int, int]:
-    """What changes when others write to a file, or rename it."""
+    """Return the attributes that change when a file is written, renamed or removed."""
     return state.st_size, state.st_mtime_ns, state.st_nlink

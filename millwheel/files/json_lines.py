@@ -1,4 +1,4 @@
-"""JSON Lines: a JSON value per line."""
+"""JSON Lines: one JSON value per line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class JsonLinesFormat(RowFormat):
         return True
 
     def decode(self, raws: list[bytes], rows: list[Row], number: int, line: int) -> int:
-        # msgspec passes over members that the type does not have without looking at their text
+        # msgspec skips members that the type does not have without checking their text
         whole = b"\n".join(raws)
         suspect = len(whole) > self.max_row_bytes or not is_utf_8(whole)
         decode, append = self._value, rows.append
@@ -44,6 +44,6 @@ class JsonLinesFormat(RowFormat):
             except Exception as error:  # a type's __post_init__ may raise anything
                 if self.is_blank(raw):
                     continue
-                append(self.bad(offset, line, raw, self.what_is_wrong(raw, error)))
+                append(self.bad(offset, line, raw, self.explain(raw, error)))
             offset += 1
         return first + len(raws)

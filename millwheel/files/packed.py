@@ -1,4 +1,4 @@
-"""The bytes of a file, however it is packed: plain, gzipped, or a member of a zip file."""
+"""The bytes of a file: plain, gzipped, or a member of a zip file."""
 
 from __future__ import annotations
 
@@ -13,35 +13,36 @@ from typing import IO, Any, NoReturn, Protocol
 from millwheel.errors import InputError
 
 CHUNK_BYTES = 256 << 10
-"""Bytes asked of a file at once. More gains nothing: 64 KiB to 1 MiB measured alike."""
+"""Bytes per read of a file. A larger value gains nothing: 64 KiB to 1 MiB measured the same."""
 GZIP_STEP_BYTES = 16 << 10
-"""Compressed bytes unpacked at once: what one damaged place can hide before it."""
+"""Compressed bytes unpacked at once; damage may lose up to this many good bytes before it."""
 
 GZIP_MAGIC = b"\x1f\x8b"
 ZIP_MAGICS = (b"PK\x03\x04", b"PK\x05\x06")
-READ_ANEW = (
-    "read it anew: remove the pipeline with `millwheel drop`, or give the pipeline a new name"
+READ_AGAIN = (
+    "read it from its start: remove the pipeline with `millwheel drop`, or give the pipeline a new "
+    "name"
 )
-RESTORE = f"Restore the file as it was, or {READ_ANEW}"
+RESTORE = f"Restore the file as it was, or {READ_AGAIN}"
 
 
 class Bytes(Protocol):
     """The unpacked bytes of a file. Every failure is an `InputError`."""
 
     def read(self, size: int) -> bytes:
-        """1 to `size` further bytes; none at the end of what is there now."""
+        """Read the next 1 to `size` bytes; empty at the current end."""
         ...
 
     def seek(self, byte: int) -> None:
-        """Read on from unpacked byte `byte`."""
+        """Continue at unpacked byte `byte`."""
         ...
 
     def share(self) -> float:
-        """The share of the file taken in so far, 0 to 1."""
+        """The share of the file read so far, 0 to 1."""
         ...
 
     def left(self) -> int:
-        """Bytes that are there, as they lie in the file, and were not taken in yet."""
+        """The number of bytes of the file not read yet; compressed bytes if it is compressed."""
         ...
 
     def close(self) -> None: ...
@@ -63,8 +64,8 @@ class _Plain:
             data = self._file.read(size)
             if not data and os.fstat(self._file.fileno()).st_size < self.taken:
                 raise InputError(
-                    f"{self._name}: was cut to less than the {self.taken:,} bytes that were "
-                    f"already read of it. {RESTORE}"
+                    f"{self._name}: was truncated below the {self.taken:,} bytes that were already "
+                    f"read. {RESTORE}"
                 )
         except OSError as error:
             raise InputError(
@@ -89,10 +90,10 @@ class _Plain:
 
 
 class Gzip:
-    """One gzip member after another, as `cat a.gz b.gz` makes them.
+    """A sequence of gzip members, as `cat a.gz b.gz` creates.
 
-    Not `gzip.GzipFile`: that loses up to a buffer of good rows before a damaged place, and
-    does not tell how many compressed bytes it used.
+    `gzip.GzipFile` is not used: it loses up to a buffer of good rows before damage, and does not
+    report how many compressed bytes it has used.
     """
 
     def __init__(self, name: str, file: FileIO) -> None:
@@ -108,7 +109,7 @@ class Gzip:
                 if not self._packed:
                     if self._member is None:
                         return b""
-                    self._fail("it ends early; is it still being written, or was it cut off?")
+                    self._fail("it ends early; is it still being written, or was it truncated?")
             if self._member is None:
                 self._packed = self._packed.lstrip(b"\0")  # padding between members is allowed
                 if not self._packed:
@@ -190,16 +191,16 @@ class _ZipMember:
         try:
             data = self._data.read(size)
         except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
-            # the error of a zip file that ends early has no text
+            # the error of a truncated zip file has no text
             raise InputError(
-                f"{self.name}: damaged behind byte {self._taken:,} of the unpacked data: "
+                f"{self.name}: damaged after byte {self._taken:,} of the unpacked data: "
                 f"{error or 'it ends early'}"
             ) from error
         self._taken += len(data)
         return data
 
     def seek(self, byte: int) -> None:
-        # opened anew: ZipExtFile.seek would switch the check of the CRC off
+        # reopened, because ZipExtFile.seek would disable the CRC check
         self._data.close()
         self._open()
         _skip(self, byte)
@@ -217,13 +218,17 @@ class _ZipMember:
 
 
 def open_bytes(given: str, absolute: str, member: str | None) -> tuple[str, Bytes]:
-    """The file's name for messages and its bytes; how it is packed is seen by its first bytes."""
+    """Open a file; its first bytes show its compression.
+
+    Returns:
+        The file's name for messages, and its bytes.
+    """
     try:
         mode = os.stat(absolute).st_mode
         if stat.S_ISDIR(mode):
             raise InputError(f"{given}: is a directory; name the files in it")
         if not stat.S_ISREG(mode):
-            raise InputError(f"{given}: is no regular file, so it could not be read again")
+            raise InputError(f"{given}: is not a regular file, so it could not be read again")
         file = FileIO(absolute)
     except FileNotFoundError:
         where = "" if given == absolute else f" ({absolute})"
@@ -247,5 +252,5 @@ def _unpack(given: str, file: FileIO, member: str | None) -> tuple[str, Bytes]:
         unzipped = _ZipMember(given, file, member)
         return unzipped.name, unzipped
     if member is not None:
-        raise InputError(f"{given}: is no zip file, so it has no member {member!r}")
+        raise InputError(f"{given}: is not a zip file, so it has no member {member!r}")
     return given, (Gzip if magic.startswith(GZIP_MAGIC) else _Plain)(given, file)

@@ -1,15 +1,15 @@
-"""A file cut into rows, whatever its format: what was handed out, and what of it is acknowledged.
+"""Splits files into rows, independently of the format, and tracks which rows are acknowledged.
 
 ::
 
-    0        acknowledged         handed out        in the buffer      end of file
+    0        acknowledged         returned          in the buffer      end of file
     |-------------|--------------------|------------------|................|
     '- the proof -'---- the blocks ----'
 
-A *block* is a run of rows that was handed out together; it keeps its bytes until its rows are
-acknowledged (credits bound how many that are). The *proof* is what a stored position says of the
-bytes before it: a digest of all of them, or of some. It covers each byte when its row is acknowledged, and
-not before: rows that were only read ahead may be corrected before they are read again.
+A *block* is a run of rows that `read` returned together; its bytes are kept until its rows are
+acknowledged (credits limit their number). The *proof* in a stored position is a digest of all bytes
+before it, or of some of them. It covers a byte from the acknowledgement of its row and not earlier:
+rows that were only read ahead may be corrected before they are read again.
 """
 
 from __future__ import annotations
@@ -27,67 +27,68 @@ from millwheel.files.rows import START, TEXT_CHARACTERS, RowFormat
 from millwheel.sources import Lag, Row
 
 BLOCK_ROWS = 1_000
-"""Rows decoded together at most."""
+"""Maximum number of rows decoded together."""
 READ_BYTES = 8 << 20
-"""Handed out at a time, and what the buffer holds besides: rows may be large, and hundreds are asked for."""
+"""Limit of bytes returned by one `read`, and of further bytes in the buffer: rows may be large, and
+callers ask for hundreds."""
 
 BOM = b"\xef\xbb\xbf"
 UTF_16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 
 
-class Proof(Protocol):
-    """What can be said later of the bytes that came before a place."""
+class PrefixProof(Protocol):
+    """A proof, computed incrementally, of the bytes before a position."""
 
     def update(self, data: bytes | memoryview) -> None: ...
 
     def copy(self) -> Self: ...
 
 
-P = TypeVar("P", bound=Proof)
+P = TypeVar("P", bound=PrefixProof)
 F = TypeVar("F")
 
 
-class Place(msgspec.Struct, Generic[F]):
-    """A place between two rows."""
+class RowBoundary(msgspec.Struct, Generic[F]):
+    """A position between two rows."""
 
     file: F
     byte: int = 0
-    """The first one that was not handed out."""
+    """Index of the byte after the rows before it."""
     line: int = 1
-    """Of that byte, or of the row at `cut`."""
+    """Line number of that byte, or of the row at `cut`."""
     cut: int | None = None
-    """Where the row before this place begins, if it was taken without a newline behind it."""
+    """Start of the row before, if that row was taken without a newline at its end."""
 
 
 class _Block(msgspec.Struct, Generic[P, F]):
-    """Rows handed out together. Also a header, which is no row, or the begin of another file."""
+    """Rows returned together. A header (which is not a row) and the start of a file are blocks too."""
 
     row: int
-    """The first one that the proof does not cover."""
+    """First row that the proof does not cover."""
     end_row: int
     buffer: bytes
     """Holds the bytes of the block up to `stop`."""
     taken: int
-    """Up to here the proof covers it."""
+    """Index in `buffer` up to which the proof covers the bytes."""
     stop: int
     sizes: list[int]
-    """Bytes of each row, without `newline`; of the first with what stands before it."""
+    """Bytes of each row, without `newline`; the first includes blank lines and a BOM before it."""
     newline: int
-    """1, or 0 if the sizes have it in them."""
+    """1, or 0 if the sizes include the newlines."""
     lines: int
-    """Lines of each row; 0 if they differ."""
-    end: Place[F]
+    """Number of lines of each row; 0 if they differ."""
+    end: RowBoundary[F]
     proof: P | None = None
-    """At the end of the block, where its bytes are not kept."""
+    """Proof at the end of the block, if its bytes are not kept."""
 
 
 class _LongRow(Generic[P]):
-    """A row of more bytes than may be kept, while its end is looked for."""
+    """A row over the size limit, which is not kept, while its end is searched."""
 
     def __init__(self, proof: P, skip: int) -> None:
         self.proof = proof
         self.skip = skip
-        """Bytes at its begin that the proof covers already."""
+        """Bytes at its start that the proof already covers."""
         self.text = b""
         self.size = self.newlines = 0
         self.state = START
@@ -101,27 +102,27 @@ class _LongRow(Generic[P]):
 
 
 class FileReader(ABC, Generic[P, F]):
-    """Cuts the bytes of files into rows. Where they come from, and what is stored, is up to two kinds.
+    """Splits the bytes of files into rows; subclasses provide the bytes and the stored position.
 
-    `_buffer` holds the file's bytes from `_base` on. Those before `_byte` were handed out;
-    `_raws[_next:]` are the whole rows that come after it, `_lead` bytes further on.
+    `_buffer` holds the file's bytes from `_base`. Bytes before `_byte` were returned as rows;
+    `_raws[_next:]` are the complete rows after it, starting `_lead` bytes further.
     """
 
     def __init__(self, format_: RowFormat, proof: P, file: F) -> None:
         self._format = format_
         self._proof: P = proof
         self._acknowledged = 0
-        self._place: Place[F] = Place(file)
-        """Of the first row not acknowledged."""
+        self._place: RowBoundary[F] = RowBoundary(file)
+        """Position of the first unacknowledged row."""
         self._blocks: deque[_Block[P, F]] = deque()
         self._failure: InputError | None = None
         self._rows = 0
         self._taken = 0
         self._pieces = 0
-        self._go_to(Place(file))
+        self._go_to(RowBoundary(file))
 
-    def _go_to(self, place: Place[F]) -> None:
-        """Read on here; the bytes come from the row that was cut off, if there is one."""
+    def _go_to(self, place: RowBoundary[F]) -> None:
+        """Continue at a position; bytes are read from its `cut` if there is one."""
         self._file = place.file
         self._byte, self._line, self._cut = place.byte, place.line, place.cut
         self._base = place.byte if place.cut is None else place.cut
@@ -135,13 +136,13 @@ class FileReader(ABC, Generic[P, F]):
     # -- the Reader protocol
 
     async def read(self, limit: int) -> list[Row]:
-        """Up to `limit` further rows, fewer if they are large; none if none is there now.
+        """Return up to `limit` further rows, fewer if they are large; empty if none is available.
 
-        It may be cancelled: rows that it has taken are never lost.
+        It may be cancelled without losing rows.
 
         Raises:
-            InputError: the file is damaged here, or cannot be read on. Rows before that
-                place are returned first; from then on each call raises.
+            InputError: the file is damaged here, or reading failed. Rows before the damage are
+                returned first; from then on each call raises.
         """
         if self._failure is not None:
             raise self._failure
@@ -161,7 +162,10 @@ class FileReader(ABC, Generic[P, F]):
         return rows
 
     def position(self, acknowledged: int) -> dict[str, Any]:
-        """What to store so that `open` goes on with row `acknowledged`; it covers what is before."""
+        """Return the position to store from which `open` continues with row `acknowledged`.
+
+        Its proof covers all bytes before that row.
+        """
         assert self._acknowledged <= acknowledged <= self._rows, (self._acknowledged, self._rows)
         self._acknowledged = acknowledged
         blocks = self._blocks
@@ -180,7 +184,7 @@ class FileReader(ABC, Generic[P, F]):
             )
             self._prove(block, block.taken + size)
             block.row = acknowledged
-            self._place = Place(place.file, place.byte + size, place.line + lines)
+            self._place = RowBoundary(place.file, place.byte + size, place.line + lines)
         return self._describe(acknowledged, self._place, self._proof)
 
     def _prove(self, block: _Block[P, F], stop: int) -> None:
@@ -190,23 +194,23 @@ class FileReader(ABC, Generic[P, F]):
 
     @abstractmethod
     def lag(self) -> Lag:
-        """How many bytes are there and not handed out yet."""
+        """The number of bytes not yet returned as rows."""
 
-    # -- where bytes come from, and what is stored
+    # -- implemented by subclasses: the bytes and the stored position
 
     @abstractmethod
-    def _describe(self, row: int, place: Place[F], proof: P) -> dict[str, Any]:
-        """The stored position of a place."""
+    def _describe(self, row: int, place: RowBoundary[F], proof: P) -> dict[str, Any]:
+        """Return the position to store."""
 
     @abstractmethod
     def _read_piece(self, size: int) -> bytes:
-        """1 to `size` further bytes of the file; none at the end of what is there now."""
+        """Read the next 1 to `size` bytes of the file; empty at its current end."""
 
     @abstractmethod
     async def _at_end(self, rows: list[Row]) -> bool:
-        """What to do at the end of what is there: whether there is more all the same."""
+        """Handle the current end of the file; return whether to continue reading."""
 
-    # -- handing out
+    # -- returning rows
 
     def _hand_out(self, limit: int, rows: list[Row]) -> None:
         """Decode the next raw rows."""
@@ -225,7 +229,7 @@ class FileReader(ABC, Generic[P, F]):
             self._cover(count, size, line, self._with_blank_lines(raws), 0)
 
     def _with_blank_lines(self, raws: list[bytes]) -> list[int]:
-        """The sizes of rows, each with its newline and the blank lines before it."""
+        """Return the sizes of rows, each with its newline and the blank lines before it."""
         sizes = []
         size = 0
         for raw in raws:
@@ -244,13 +248,13 @@ class FileReader(ABC, Generic[P, F]):
         newline: int,
         cut: int | None = None,
     ) -> None:
-        """Account for bytes that were handed out: `count` rows in the next `size` bytes.
+        """Account for returned bytes: `count` rows in the next `size` bytes.
 
         Args:
-            line: the one that comes after them.
-            sizes: of each row.
-            newline: 1 if `sizes` leave the newlines out, else 0.
-            cut: where the last of the rows begins in the file, if it has no newline.
+            line: number of the next line.
+            sizes: size of each row.
+            newline: 1 if `sizes` exclude the newlines, otherwise 0.
+            cut: start of the last row in the file, if it has no newline.
         """
         if lead := self._lead:
             self._lead = 0
@@ -263,23 +267,23 @@ class FileReader(ABC, Generic[P, F]):
         self._taken += size
         lines = 1 if line - self._line == count else 0
         self._line, self._cut = line, cut
-        end = Place(self._file, self._byte, line, cut)
+        end = RowBoundary(self._file, self._byte, line, cut)
         self._blocks.append(
             _Block(first, self._rows, self._buffer, start, start + size, sizes, newline, lines, end)
         )
 
-    # -- cutting the file into raw rows
+    # -- splitting the file into raw rows
 
     async def _fill(self, rows: list[Row]) -> bool:
-        """Find the next raw rows, or append one row that is not decoded with others.
+        """Find the next raw rows, or append one row that is decoded separately.
 
-        It waits only while `rows` is empty, and whatever it did until then is kept.
+        It awaits only while `rows` is empty, and cancellation keeps its progress.
 
         Returns:
-            False: there is no more now.
+            False: no more bytes are available now.
         """
         self._raws, self._next = [], 0
-        self._drop_what_was_handed_out()
+        self._drop_returned_bytes()
         pieces = 0
         while True:
             found, header_due = len(rows), self._header_due
@@ -291,7 +295,7 @@ class FileReader(ABC, Generic[P, F]):
                 return True
             if pieces and rows:
                 return False
-            # in ever larger pieces while a long row is incomplete: else it takes quadratic time
+            # larger and larger pieces while a long row is incomplete, to avoid quadratic time
             size = max(CHUNK_BYTES, min(len(self._buffer), self._format.max_row_bytes))
             piece = self._read_piece(size)
             if not piece:
@@ -305,7 +309,7 @@ class FileReader(ABC, Generic[P, F]):
             if self._pieces > 1 and not rows:
                 await asyncio.sleep(0)
 
-    def _drop_what_was_handed_out(self) -> None:
+    def _drop_returned_bytes(self) -> None:
         keep = self._byte if self._cut is None else self._cut
         if keep > self._base:
             self._buffer = self._buffer[keep - self._base :]
@@ -313,7 +317,7 @@ class FileReader(ABC, Generic[P, F]):
             self._base = keep
 
     def _cut_up(self, rows: list[Row]) -> None:
-        """Find the whole rows in the buffer."""
+        """Find the complete rows in the buffer."""
         buffer = self._buffer
         if self._base == 0 and self._byte == 0:
             if buffer.startswith(UTF_16_BOMS):
@@ -322,9 +326,7 @@ class FileReader(ABC, Generic[P, F]):
                 if len(buffer) < len(BOM):
                     return
                 self._lead = len(BOM)
-        start = (
-            self._lead
-        )  # of what is neither handed out nor passed, or of the row that was cut off
+        start = self._lead  # of the bytes not consumed yet, or of the row at `_cut`
         if buffer.find(b"\n", max(start, self._searched)) >= 0:
             raws = self._format.split(buffer, start)
             if raws and self._cut is not None:
@@ -334,14 +336,14 @@ class FileReader(ABC, Generic[P, F]):
             self._raws, self._next = raws, 0
             if raws or len(rows):
                 return
-            self._drop_what_was_handed_out()
+            self._drop_returned_bytes()
             start = self._lead
         self._searched = len(self._buffer)
         if len(self._buffer) - start > self._format.max_row_bytes:
             self._begin_long_row()
 
     def _take_header(self, raws: list[bytes]) -> list[bytes]:
-        """Pass the header, and blank lines before it; gives the raw rows behind it."""
+        """Consume the header and blank lines before it; return the raw rows after it."""
         for number, raw in enumerate(raws, 1):
             if not self._format.is_blank(raw):
                 self._format.read_header(raw, self._line + number - 1)
@@ -353,7 +355,7 @@ class FileReader(ABC, Generic[P, F]):
         return raws[number:]
 
     def _take_rest(self, raws: list[bytes], rows: list[Row]) -> list[bytes]:
-        """Pass what came behind a row that was taken without a newline; gives the raw rows behind it."""
+        """Consume the rest of a row that was taken without a newline; return the raw rows after it."""
         assert self._cut is not None
         raw = raws[0]
         taken = self._byte - self._cut
@@ -367,14 +369,14 @@ class FileReader(ABC, Generic[P, F]):
         return raws[1:]
 
     def _refuse_rest(self, raw: bytes, rows: list[Row]) -> None:
-        """A row that was taken as it stood at the end of the file has become longer."""
+        """Append a bad row: a row that was taken without a newline has grown."""
         assert self._cut is not None
         taken = raw[: self._byte - self._cut].decode(errors="backslashreplace")
         what = (
-            f"the file ended within this line when it was read, and {taken:.200} was taken for the whole "
-            "row and processed. Now the line goes on. Let the line end where it ended then, and if "
-            "the longer row is to be processed too, add it as a line of its own at the end. "
-            "A file that is still being written is read with follow=True: then unfinished lines wait"
+            f"the file ended within this line when it was read, and {taken:.200} was processed as the "
+            "whole row. The line is longer now. End the line where it ended then; to process the "
+            "longer row too, append it as a line of its own. Read a file that is still being written "
+            "with follow=True, which waits for incomplete lines"
         )
         rows.append(self._format.bad(self._rows, self._line, raw, what))
 
@@ -391,7 +393,7 @@ class FileReader(ABC, Generic[P, F]):
         self._long = _LongRow(proof, self._byte - self._base)
 
     def _pass_long_row(self, rows: list[Row]) -> None:
-        """Look for the end of a row without keeping it."""
+        """Search the end of a row without keeping its bytes."""
         long, piece = self._long, self._buffer
         assert long is not None
         end, long.state = self._format.find_end(piece, long.state)
@@ -412,25 +414,25 @@ class FileReader(ABC, Generic[P, F]):
         byte = begin + self._lead + long.size
         line = self._line + (long.newlines if ends_in_newline else 0)
         cut = None if ends_in_newline else begin
-        self._append_block(1, Place(self._file, byte, line, cut), long.proof)
+        self._append_block(1, RowBoundary(self._file, byte, line, cut), long.proof)
         self._taken += byte - self._byte
         self._byte, self._line, self._cut = byte, line, cut
         self._base = byte
         self._searched = self._lead = 0
 
-    def _append_block(self, count: int, end: Place[F], proof: P) -> None:
-        """Account for rows whose bytes are not kept."""
+    def _append_block(self, count: int, end: RowBoundary[F], proof: P) -> None:
+        """Add a block without keeping its bytes."""
         first, self._rows = self._rows, self._rows + count
         self._blocks.append(_Block(first, self._rows, b"", 0, 0, [], 0, 0, end, proof))
 
     def _take_last(self, last: bytes, rows: list[Row]) -> None:
-        """Account for a last row that has no newline, and was appended to `rows`."""
+        """Account for a last row without a newline that was appended to `rows`."""
         size = len(last)
         self._cover(1, size, self._line, [size], 0, cut=self._byte + self._lead)
 
     def _open_quote(self) -> InputError:
         return InputError(
             f"{self._format.file}, line {self._line}: a quote in the row that starts here is never "
-            "closed, so it cannot be told where the next row starts. Close it (rows read so far stay "
-            "valid), or use quote=None if quotes mean nothing in this file"
+            "closed, so the start of the next row is unknown. Close it (rows read so far stay valid), "
+            "or use quote=None if quotes have no meaning in this file"
         )

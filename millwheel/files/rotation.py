@@ -1,12 +1,12 @@
-"""Which files a path has been: names that rotation gives, fingerprints, and their order.
+"""Rotated files of a path: their names, their order and their fingerprints.
 
 ::
 
     app.log.3   app.log.2.gz   app.log.1   app.log        oldest to youngest, by modification time
     `---------- rotated siblings ---------'  `- the path
 
-A file is known again by its inode and, as inodes are given to other files later, by its *fingerprint*:
-its first bytes, and the last ones before the place that was read up to.
+A file is recognized by its inode and, since inodes are reused, by its *fingerprint*: its first bytes,
+and the last bytes before the position.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from millwheel.errors import InputError
 from millwheel.files.packed import CHUNK_BYTES, GZIP_MAGIC, ZIP_MAGICS, Bytes, Gzip
 
 FINGERPRINT_BYTES = 4096
-"""At each end of what was read, that a file is known by."""
+"""Size of each of the two parts of a fingerprint: the first and the last bytes read."""
 LISTS = 100
-"""Of a directory at most, until nothing is renamed in between."""
+"""Limit of directory scans until two consecutive ones agree."""
 PACKED_MAGICS = {
     GZIP_MAGIC: "gzip",
     **dict.fromkeys(ZIP_MAGICS, "zip"),
@@ -44,12 +44,12 @@ _BETWEEN = re.compile(rf"(?P<stem>.+?)[._-](?P<stamp>{_STAMP})(?P<suffix>\.[^.]*
 
 
 def packing(head: bytes) -> str | None:
-    """How a file is packed, by its first bytes; None if it is not."""
+    """Detect the compression of a file by its first bytes; None if it is not compressed."""
     return next((name for magic, name in PACKED_MAGICS.items() if head.startswith(magic)), None)
 
 
 def bases(name: str) -> list[str]:
-    """The names of which this one may be a rotated sibling: ``app.log`` of ``app.log.2.gz``."""
+    """Return the names that a name may be a rotated sibling of: ``app.log`` for ``app.log.2.gz``."""
     for packed in PACKED_NAMES:
         name = name.removesuffix(packed)
     found = []
@@ -60,7 +60,7 @@ def bases(name: str) -> list[str]:
     return found
 
 
-class Entry(NamedTuple):
+class DirectoryEntry(NamedTuple):
     """A regular file in a directory."""
 
     path: str
@@ -76,37 +76,37 @@ class Entry(NamedTuple):
 
     @property
     def age(self) -> tuple[int, int, str]:
-        """Sorts from old to young. Of app.log.2 and app.log.1 of one instant the first is older."""
+        """Sort key, oldest first. At equal modification times app.log.2 is older than app.log.1."""
         number = re.search(r"[._-](\d{1,5})$", self.name.removesuffix(".gz"))
         return self.modified, -int(number[1]) if number else 0, self.name
 
 
-def look(path: str) -> Entry | None:
-    """The file at a path; None if there is none.
+def entry_at(path: str) -> DirectoryEntry | None:
+    """Return the file at a path; None if there is none.
 
     Raises:
-        InputError: it is no regular file, or may not be looked at.
+        InputError: it is not a regular file, or cannot be accessed.
     """
     try:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise InputError(f"{path}: cannot be looked at: {error.strerror}") from error
+        raise InputError(f"{path}: cannot be accessed: {error.strerror}") from error
     if stat.S_ISDIR(found.st_mode):
         raise InputError(
-            f"{path}: has become a directory. Move it away, or start anew to follow the files in it"
+            f"{path}: has become a directory. Move it away, or restart to follow the files in it"
         )
     if not stat.S_ISREG(found.st_mode):
-        raise InputError(f"{path}: is no regular file, so it could not be read again")
-    return Entry(path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+        raise InputError(f"{path}: is not a regular file, so it could not be read again")
+    return DirectoryEntry(path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
-def beside(path: str) -> list[Entry]:
-    """The other regular files in the directory of a path.
+def other_entries(path: str) -> list[DirectoryEntry]:
+    """Return the other regular files in the directory of a path.
 
-    A file that is renamed while the directory is listed may be missed. So it is listed until two
-    lists name the same files.
+    A scan may miss a file that is renamed during it, so the directory is scanned until two
+    consecutive scans return the same files.
     """
     found = _list(path)
     for _ in range(LISTS):
@@ -116,7 +116,7 @@ def beside(path: str) -> list[Entry]:
     return found
 
 
-def _list(path: str) -> list[Entry]:
+def _list(path: str) -> list[DirectoryEntry]:
     directory, own = os.path.split(path)
     found = []
     try:
@@ -126,22 +126,24 @@ def _list(path: str) -> list[Entry]:
                     try:
                         seen = entry.stat(follow_symlinks=False)
                     except FileNotFoundError:
-                        continue  # it was renamed or removed just now
+                        continue  # it has just been renamed or removed
                     found.append(
-                        Entry(entry.path, seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns)
+                        DirectoryEntry(
+                            entry.path, seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns
+                        )
                     )
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise InputError(
-            f"{directory}: cannot be listed: {error.strerror}. Rotated files of {path} are looked "
-            "for there"
+            f"{directory}: cannot be listed: {error.strerror}. It is searched for rotated files of "
+            f"{path}"
         ) from error
     return found
 
 
-def siblings(path: str, entries: Iterable[Entry]) -> list[Entry]:
-    """Rotated siblings of a path, from old to young. Where ``x.gz`` is made of ``x``, only ``x``."""
+def siblings(path: str, entries: Iterable[DirectoryEntry]) -> list[DirectoryEntry]:
+    """Return the rotated siblings of a path, oldest first; ``x.gz`` is left out if ``x`` exists."""
     own = os.path.basename(path)
     found = {entry.name: entry for entry in entries if own in bases(entry.name)}
     return sorted(
@@ -158,22 +160,22 @@ def _is_packed(name: str) -> bool:
     return name.endswith(PACKED_NAMES)
 
 
-def may_be(path: str, entry: Entry) -> bool:
-    """Whether a file may be what was once at `path`, by its name: it begins likewise."""
+def may_hold(path: str, entry: DirectoryEntry) -> bool:
+    """Whether a file may have been at `path`: its name has the same beginning."""
     own = PurePath(path)
     return entry.name.startswith((own.name, own.stem))
 
 
 class Denied(InputError):
-    """A file may not be opened now; it may get its rights yet."""
+    """Opening a file is denied now; the permission may still be granted."""
 
 
 class Rewritten(Exception):
-    """The bytes before the place are not those that were read: the file was truncated."""
+    """The bytes before the position have changed: the file was truncated."""
 
 
 class Growing:
-    """The bytes of a plain file to which others append. It sees if the file was truncated."""
+    """The bytes of a plain file that other processes append to. It detects truncation."""
 
     packed = False
 
@@ -183,14 +185,14 @@ class Growing:
         self.taken = 0
         self.head = b""
         self._last = b""
-        """What came before, to be read again with what comes."""
+        """The bytes before the position, which each read compares with the file."""
 
     def read(self, size: int) -> bytes:
-        """1 to `size` further bytes; none at the end.
+        """Read the next 1 to `size` bytes; empty at the end.
 
         Raises:
-            Rewritten: the file does not hold any more what was read of it.
-            InputError: it cannot be read.
+            Rewritten: the file no longer holds the bytes that were read.
+            InputError: reading failed.
         """
         last = self._last
         try:
@@ -210,24 +212,24 @@ class Growing:
         return data
 
     def start_at(self, byte: int, head: bytes, last: bytes) -> None:
-        """Read on from here, behind these bytes."""
+        """Continue at a byte, given the file's first bytes and the last ones before it."""
         self.taken, self.head, self._last = byte, head, last
 
     def rewind(self) -> None:
-        """Read from the begin."""
+        """Continue at the start of the file."""
         self.start_at(0, b"", b"")
 
     def between(self, start: int, stop: int) -> bytes:
-        """Bytes that were read before."""
+        """Read earlier bytes again, without moving the position."""
         return os.pread(self._file.fileno(), stop - start, start)
 
     @property
     def last(self) -> bytes:
-        """The last bytes that were read."""
+        """The last bytes before the position."""
         return self._last
 
     def state(self) -> os.stat_result:
-        """What the file system says of it."""
+        """Return the file's current status."""
         return os.fstat(self._file.fileno())
 
     def close(self) -> None:
@@ -235,7 +237,7 @@ class Growing:
 
 
 class Unpacking:
-    """The bytes of a rotated file that was gzipped; it does not change any more."""
+    """The bytes of a rotated, gzipped file, which no longer changes."""
 
     packed = True
 
@@ -256,28 +258,29 @@ class Unpacking:
         return data
 
     def rewind(self) -> None:
-        """Read from the begin."""
+        """Continue at the start of the file."""
         self._bytes.seek(0)
         self.taken, self.head, self._last = 0, b"", b""
 
     @property
     def last(self) -> bytes:
-        """The last bytes that were read."""
+        """The last bytes before the position."""
         return self._last
 
     def state(self) -> os.stat_result:
-        """What the file system says of it."""
+        """Return the file's current status."""
         return os.fstat(self._file.fileno())
 
     def close(self) -> None:
         self._bytes.close()
 
 
-def open_log(entry: Entry, *, rotated: bool) -> Growing | Unpacking | None:
-    """Open one of the files that a path has been; None if it is gone, or renamed since it was seen.
+def open_log(entry: DirectoryEntry, *, rotated: bool) -> Growing | Unpacking | None:
+    """Open a file that is or was at a path; None if it was removed or renamed since the scan.
 
     Raises:
-        InputError: it may not be read, or is packed in a way in which it cannot be followed.
+        Denied: opening it is not permitted.
+        InputError: reading failed, or its compression cannot be followed.
     """
     path = entry.path
     try:
@@ -302,17 +305,18 @@ def open_log(entry: Entry, *, rotated: bool) -> Growing | Unpacking | None:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     if rotated:
         raise InputError(
-            f"{path}: is a rotated file that holds rows which were not read yet, and is packed with "
-            f"{packed}, which cannot be read here. Unpack it beside, under its name without the ending"
+            f"{path}: is a rotated file with unread rows, compressed with {packed}, which cannot be "
+            "read here. Unpack it in the same directory, under its name without the ending"
         )
     raise InputError(
-        f"{path}: is packed ({packed}), and a packed file cannot be followed. Read it once "
-        "(without follow=True), or follow the file before it is packed; rotated files may be gzipped"
+        f"{path}: is compressed ({packed}), and a compressed file cannot be followed. Read it once "
+        "(without follow=True), or follow the file before it is compressed; rotated files may be "
+        "gzipped"
     )
 
 
 class Fingerprint(NamedTuple):
-    """What a file is known by, up to a byte."""
+    """Digests that identify a file by its bytes up to `byte`."""
 
     byte: int
     head: str
@@ -320,7 +324,7 @@ class Fingerprint(NamedTuple):
 
 
 def fingerprint(byte: int, head: bytes, tail: bytes) -> Fingerprint:
-    """Of a file of which `head` and `tail` are the first and last bytes before `byte`."""
+    """Compute the fingerprint of a file, given the first and the last bytes before `byte`."""
     kept = min(byte, FINGERPRINT_BYTES)
     return Fingerprint(byte, _digest(head[:kept]), _digest(tail[-kept:] if kept else b""))
 
@@ -329,8 +333,8 @@ def _digest(data: bytes) -> str:
     return xxhash.xxh3_128_hexdigest(data)
 
 
-def begins_with(entry: Entry, known: Fingerprint) -> bool:
-    """Whether a plain file begins with the first bytes of one that is known; False if it was empty."""
+def begins_with(entry: DirectoryEntry, known: Fingerprint) -> bool:
+    """Whether a plain file begins with a known file's first bytes; False if that file was empty."""
     kept = min(known.byte, FINGERPRINT_BYTES)
     try:
         with FileIO(entry.path) as file:
@@ -340,7 +344,7 @@ def begins_with(entry: Entry, known: Fingerprint) -> bool:
 
 
 async def matches(log: Growing | Unpacking, known: Fingerprint) -> bool:
-    """Whether a file begins as the one that is known; it is then read up to that byte."""
+    """Whether a file matches a fingerprint; if so, its position is then at the fingerprint's byte."""
     kept = min(known.byte, FINGERPRINT_BYTES)
     head = await _read(log, kept)
     if len(head) < kept or _digest(head) != known.head:

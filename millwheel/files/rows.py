@@ -1,4 +1,4 @@
-"""What a format knows: how bytes are cut into rows, and what one row means."""
+"""File formats: how bytes are split into rows, and how a row is decoded."""
 
 from __future__ import annotations
 
@@ -11,37 +11,41 @@ from millwheel.errors import InputError
 from millwheel.sources import Row
 
 TEXT_CHARACTERS = 2_000
-"""Characters kept of a bad row."""
+"""Maximum number of characters kept of a bad row."""
 
 START, PLAIN, QUOTED, CLOSING = range(4)
-"""Where a row is being cut: at a cell's start, in it, in its quotes, behind a quote in them. Without
-quotes, only the first."""
+"""State of splitting a row: at a cell's start, inside it, inside its quotes, after a quote in a quoted
+cell. A format without quotes only uses the first."""
 
 
 class RowFormat(ABC):
-    """Cuts bytes into raw rows, and decodes them. It belongs to one reader."""
+    """Splits bytes into raw rows and decodes them. Each reader has its own instance."""
 
     name = ""
-    """How it cuts: a stored position is only good for the same rules."""
+    """Name of its splitting rules; a stored position is only valid for the same rules."""
     has_header = False
     """Whether the first row of each file names the columns."""
 
     def __init__(self, file: str, max_row_bytes: int) -> None:
         self.file = file
-        """The file that is being read, for messages."""
+        """The name of the file being read, for messages."""
         self.max_row_bytes = max_row_bytes
 
     @abstractmethod
     def split(self, buffer: bytes, start: int) -> list[bytes]:
-        """The whole raw rows in `buffer` from `start` on, without their newlines."""
+        """Return the complete raw rows in `buffer` from `start`, without their newlines."""
 
     @abstractmethod
     def find_end(self, piece: bytes, state: int) -> tuple[int, int]:
-        """Where a row ends in a piece of it (behind the newline, or 0), and the new state."""
+        """Find the end of a row in a piece of it.
+
+        Returns:
+            The index after the newline, or 0 if the row does not end here, and the new state.
+        """
 
     @abstractmethod
     def is_blank(self, raw: bytes) -> bool:
-        """Whether a raw row is a blank line, which is no row."""
+        """Whether a raw row is a blank line, which does not count as a row."""
 
     @abstractmethod
     def is_whole(self, raw: bytes) -> bool:
@@ -49,39 +53,43 @@ class RowFormat(ABC):
 
     @abstractmethod
     def decode(self, raws: list[bytes], rows: list[Row], number: int, line: int) -> int:
-        """Append the rows that `raws` make to `rows`, the first with this number and line.
+        """Decode `raws` and append the rows to `rows`.
+
+        Args:
+            number: number of the first row.
+            line: line of the first raw row.
 
         Returns:
-            The line that comes after them.
+            The number of the next line.
         """
 
     def read_header(self, raw: bytes, line: int) -> None:
-        """Take the names of the columns.
+        """Read the names of the columns.
 
         Raises:
-            InputError: it is no header, or lacks a column.
+            InputError: the header is invalid, or lacks a column.
         """
         raise NotImplementedError
 
     # -- bad rows
 
     def bad(self, number: int, line: int, raw: bytes, what: str) -> Row:
-        """The row of a raw row that is refused."""
+        """Create the bad row for a raw row, with the error `what`."""
         text = raw[: 4 * TEXT_CHARACTERS].decode(errors="backslashreplace")
-        # Postgres, where dead letters end up, does not store NUL
+        # Postgres, which stores the dead letters, does not accept NUL
         text = text.replace("\0", "\\x00")[:TEXT_CHARACTERS]
         what = what.replace("\0", "\\x00")[:TEXT_CHARACTERS]
         return Row(number, line, error=InputError(f"{self.file}, line {line}: {what}"), text=text)
 
     def too_long(self, size: int) -> str:
-        """What is wrong with a row of this many bytes."""
+        """Return the error text for a row of this many bytes."""
         return (
             f"the row has {size:,} bytes, more than the limit of {self.max_row_bytes:,} "
             "(max_row_bytes)"
         )
 
-    def what_is_wrong(self, raw: bytes, error: Exception) -> str:
-        """Why a row was refused with `error`, in words."""
+    def explain(self, raw: bytes, error: Exception) -> str:
+        """Return the error text for a row that failed with `error`."""
         if len(raw) > self.max_row_bytes:
             return self.too_long(len(raw))
         try:
@@ -93,13 +101,17 @@ class RowFormat(ABC):
         return f"{type(error).__name__}: {error}"
 
     def check(self, raw: bytes) -> None:
-        """Raise BadRow if the row is too long, or not UTF-8."""
+        """Check size and encoding of a row.
+
+        Raises:
+            BadRow: the row is too long, or not UTF-8.
+        """
         if len(raw) > self.max_row_bytes or not is_utf_8(raw):
             raise BadRow
 
 
 class BadRow(Exception):
-    """What is wrong with one row."""
+    """A row is invalid; the text says why."""
 
 
 def split_lines(buffer: bytes, start: int) -> list[bytes]:

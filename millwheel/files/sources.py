@@ -1,4 +1,4 @@
-"""The sources that a pipeline names: one or more files, each a partition."""
+"""The file sources `JsonLines` and `Csv`: one or more files, each a partition."""
 
 from __future__ import annotations
 
@@ -21,44 +21,43 @@ from millwheel.sources import Partition
 
 AnyPath: TypeAlias = "str | os.PathLike[str]"
 MakeFormat: TypeAlias = Callable[[str, Any], RowFormat]
-"""Of a file's name and the type of its rows."""
+"""Creates the format for a file's name and the type of its rows."""
 MAX_ROW_BYTES = 8 << 20
-"""The default limit of one row's bytes; a longer row is a bad row and is never kept whole."""
+"""Default limit of a row's size; a longer row is a bad row and is never held in memory as a whole."""
 
 
 POLL_SECONDS = 1.0
-"""Between two looks at a followed file by default, where the system does not tell of changes."""
+"""Default polling interval of followed files where the system does not report changes."""
 
 
 @dataclass(frozen=True)
 class FilePartition:
-    """One file, which is read to its end."""
+    """A file that is read once to its end."""
 
     path: str
-    """As given."""
+    """The path as given, for messages."""
     absolute: str
     member: str | None
     make_format: MakeFormat
 
     @property
     def identity(self) -> str:
-        """The absolute path, and the member as given: ``/data/all.zip!2013.csv``.
+        """The absolute path, with the member as given: ``/data/all.zip!2013.csv``.
 
-        Made from what the program says, not from what is on disk: it is known without the
-        file, and a symbolic link that is turned to a newer release keeps its name. A file
-        that is moved, or named otherwise, is another file and is read from its start.
+        It depends on the program and not on the file system: it is known without the file, and a
+        symbolic link that is redirected to a newer release keeps its identity. A file that is moved
+        or renamed is a different file and is read from its start.
         """
         return self.absolute if self.member is None else f"{self.absolute}!{self.member}"
 
     async def open(self, value_type: Any, position: dict[str, Any] | None) -> WholeFileReader:
-        """Start at a stored position, or at the beginning.
+        """Open the file at a stored position, or at its start.
 
-        Hashes what was acknowledged before: about 1 s per GB; gzip and zip are unpacked for it.
+        Hashes the acknowledged bytes, which takes about 1 s per GB; gzip and zip are unpacked for it.
 
         Raises:
-            InputError: the file is missing, damaged or no such file, or acknowledged rows of
-                it have changed.
-            UsageError: rows cannot become values of this type.
+            InputError: the file is missing or damaged, or acknowledged rows have changed.
+            UsageError: rows cannot be decoded to this type.
         """
         name, source = open_bytes(self.path, self.absolute, self.member)
         try:
@@ -71,10 +70,10 @@ class FilePartition:
 
 
 def format_of(make: MakeFormat, name: str, value_type: Any) -> RowFormat:
-    """The format for rows of a type.
+    """Create the format for rows of a type.
 
     Raises:
-        UsageError: rows cannot become values of this type.
+        UsageError: rows cannot be decoded to this type.
     """
     try:
         return make(name, value_type)
@@ -84,23 +83,22 @@ def format_of(make: MakeFormat, name: str, value_type: Any) -> RowFormat:
 
 @dataclass(frozen=True)
 class FollowedPartition:
-    """A path, and all the files that it was and will be."""
+    """A followed path: the file there, its predecessors and its successors after rotation."""
 
     following: Following
     make_format: MakeFormat
 
     @property
     def identity(self) -> str:
-        """The absolute path at which the file was seen first."""
+        """The absolute path at which the file was first seen."""
         return self.following.path
 
     async def open(self, value_type: Any, position: dict[str, Any] | None) -> FollowedReader:
-        """Start at a stored position, or at the beginning; the file need not be there yet.
+        """Start at a stored position, or at the beginning; the file need not exist yet.
 
         Raises:
-            InputError: the file may not be read or cannot be followed, or rows are missing that
-                were not read yet.
-            UsageError: rows cannot become values of this type.
+            InputError: the file cannot be read or followed, or unread rows are missing.
+            UsageError: rows cannot be decoded to this type.
         """
         format_ = format_of(self.make_format, self.following.path, value_type)
         reader = FollowedReader(format_, self.following)
@@ -129,7 +127,7 @@ class Files(ABC):
         self._many = not isinstance(path, (str, os.PathLike))
         given = [path] if isinstance(path, (str, os.PathLike)) else path
         self._paths = [os.fspath(one) for one in given]
-        # now, not when it is opened: a later chdir must not make it another file
+        # resolved now and not when it is opened, so that a later chdir does not change the file
         self._absolute = [os.path.abspath(one) for one in self._paths]
         self.member = member
         self.max_row_bytes = max_row_bytes
@@ -141,7 +139,7 @@ class Files(ABC):
             raise UsageError(f"{kind}: no path is given")
         twice = {one for one in self._absolute if self._absolute.count(one) > 1}
         if twice:
-            raise UsageError(f"{kind}: a file is named more than once: {listed(sorted(twice))}")
+            raise UsageError(f"{kind}: a file is given more than once: {listed(sorted(twice))}")
         if max_row_bytes < 1:
             raise UsageError(f"{kind}: max_row_bytes must be at least 1, not {max_row_bytes}")
         if poll <= 0:
@@ -158,7 +156,7 @@ class Files(ABC):
     def _refuse_patterns(self, kind: str) -> None:
         for path in self._paths:
             if not _is_pattern(path) or (not self.follow and os.path.isfile(path)):
-                continue  # a file may have brackets in its name
+                continue  # the name of a file may contain brackets
             what = "a directory" if _is_directory(path) else "a pattern"
             if self.follow:
                 raise UsageError(
@@ -166,13 +164,13 @@ class Files(ABC):
                 )
             raise UsageError(
                 f"{kind}: {path!r} is {what}. Without follow=True the files must be the same at each "
-                "start: name them, as in sorted(glob.glob(...)); or give follow=True to read "
-                "the files that are there, and those that will appear"
+                "start: list them, as in sorted(glob.glob(...)), or give follow=True to read the "
+                "existing files and those that appear later"
             )
 
     @property
     def bounded(self) -> bool:
-        """Whether the files have an end: those that are followed have none."""
+        """Whether the source ends; followed files do not."""
         return not self.follow
 
     def partitions(self) -> list[Partition]:
@@ -214,45 +212,44 @@ def _is_directory(path: str) -> bool:
 
 
 class GrowingFiles(Files):
-    """Files that appear: those that match a pattern, or are in a directory."""
+    """Followed files that match a pattern or appear in a directory."""
 
     _grows = True
 
     def partitions(self) -> list[Partition]:
-        """None: all are found by `discover`."""
+        """Return no partitions: `discover` finds them all."""
         return []
 
     def partition(self, identity: str) -> Partition:
-        """The file of a path; rotated siblings that match the pattern too are read before it."""
+        """Return the partition of a path; rotated siblings that match too are read before the file."""
         return self._followed(identity, Pattern(self._paths[0]))
 
     def discover(self, position: dict[str, Any] | None) -> FileDiscovery:
-        """Begin to look for files."""
+        """Start discovering files."""
         return FileDiscovery(Pattern(self._paths[0]), self.poll, position)
 
 
 class JsonLines(Files):
-    """A JSON value per line: ``JsonLines("lines.jsonl")``.
+    """One JSON value per line: ``JsonLines("lines.jsonl")``.
 
-    Blank lines are skipped. Bad rows — no JSON, of another type, not UTF-8, too long — are
-    handed to the injector's error policy.
+    Blank lines are skipped. The injector's error policy handles bad rows: invalid JSON, a value of
+    another type, invalid UTF-8, or a row that is too long.
 
     Args:
-        path: a file, or a sequence of files; plain, gzip or zip, told by their first bytes.
-        member: the member of a zip file that holds several.
+        path: a file, or a sequence of files; plain, gzip or zip, detected by their first bytes.
+        member: the member to read of a zip file with several.
         max_row_bytes: a longer line is a bad row.
-        follow: read on for ever: rows that are appended, and what comes after the file was
-            rotated. `path` may then be a pattern (``"/data/*.jsonl"``, ``**`` for all directories
-            below) or a directory (``"/data/"``; with the slash, it need not be there yet), in
-            which files appear.
-        poll: seconds between two looks at a followed file where the system tells nothing of
+        follow: keep reading for ever: appended rows, and the new file after a rotation. `path` may
+            then also be a pattern (``"/data/*.jsonl"``, ``**`` for all directories below) or a
+            directory (``"/data/"``; with the slash, it need not exist yet), in which files appear.
+        poll: polling interval of a followed file, in seconds, where the system does not report
             changes (network file systems, systems other than Linux).
-        on_missing: if rows of a followed file are missing that were not read yet (it was removed
-            too early): "fail", or "skip" to log it and go on with the file that is there.
+        on_missing: if unread rows of a followed file are missing (it was removed too early):
+            "fail", or "skip" to log it and continue with the file that exists.
     """
 
     def __new__(cls, path: AnyPath | Sequence[AnyPath], *, follow: bool = False, **_: Any) -> Self:
-        """One that grows, if files are to appear."""
+        """Create an instance; of the growing variant if `path` is a pattern or directory to follow."""
         grows = cls is JsonLines and follow and _is_pattern(path)
         return object.__new__(cast("type[Self]", _GrowingJsonLines) if grows else cls)
 
@@ -272,7 +269,7 @@ class JsonLines(Files):
         return JsonLinesFormat(file, value_type, self.max_row_bytes)
 
     def describe(self) -> dict[str, Any]:
-        """What is stored of it in the graph."""
+        """Return the description to store in the pipeline's graph."""
         return self._describe("json_lines")
 
 
@@ -281,40 +278,40 @@ class _GrowingJsonLines(GrowingFiles, JsonLines):
 
 
 class Csv(Files):
-    """A row per line, under a header row that names the fields: ``Csv("flights.csv")``.
+    """One row per line, below a header row that names the fields: ``Csv("flights.csv")``.
 
-    Cells are read as msgspec's lax mode reads strings: ``12``, ``0.5``, ``true``,
-    ``2013-01-01T05:00:00Z``; ``+1``, ``007`` and `` 5`` are no numbers. Columns without a
-    field are left out. A bad row — other cells than the header, a cell that does not fit its
-    field, text behind a closing quote, not UTF-8, too long — is handed to the injector's
-    error policy.
+    Cells are converted as in msgspec's lax mode: ``12``, ``0.5``, ``true``,
+    ``2013-01-01T05:00:00Z``; ``+1``, ``007`` and `` 5`` are not numbers. Columns without a
+    field are ignored. The injector's error policy handles bad rows: a number of cells other than
+    the header's, a cell that does not fit its field, text after a closing quote, invalid UTF-8, or a
+    row that is too long.
 
-    A null cell becomes None where the field allows it; else stays the text it is in a str
-    field; else means the field's default; else the row is bad.
+    A null cell becomes None if the field allows it; otherwise a str field keeps the text, another
+    field takes its default, and without a default the row is bad.
 
     Args:
-        path: a file, or a sequence of files; plain, gzip or zip, told by their first bytes.
-        member: the member of a zip file that holds several.
+        path: a file, or a sequence of files; plain, gzip or zip, detected by their first bytes.
+        member: the member to read of a zip file with several.
         delimiter: one ASCII character between cells.
-        quote: one ASCII character around cells that hold delimiters, newlines or (doubled)
+        quote: one ASCII character around cells that contain delimiters, newlines or (doubled)
             quotes; None if no character is special.
         null: the cells that mean "no value", such as ``("", "NA")``. In a field that is
-            neither str nor bytes, msgspec takes the text ``null`` for None as well.
-        optional: fields with a default that the header may lack. (A missing column is an
-            error else: a misspelt field would silently be its default in every row.)
+            neither str nor bytes, msgspec also takes the text ``null`` for None.
+        optional: fields with a default that the header may lack. For other fields a missing
+            column is an error, since a misspelt field would silently have its default in every
+            row.
         max_row_bytes: a longer row is a bad row.
-        follow: read on for ever: rows that are appended, and what comes after the file was
-            rotated. `path` may then be a pattern (``"/data/*.jsonl"``, ``**`` for all directories
-            below) or a directory (``"/data/"``; with the slash, it need not be there yet), in
-            which files appear.
-        poll: seconds between two looks at a followed file where the system tells nothing of
+        follow: keep reading for ever: appended rows, and the new file after a rotation. `path` may
+            then also be a pattern (``"/data/*.csv"``, ``**`` for all directories below) or a
+            directory (``"/data/"``; with the slash, it need not exist yet), in which files appear.
+        poll: polling interval of a followed file, in seconds, where the system does not report
             changes (network file systems, systems other than Linux).
-        on_missing: if rows of a followed file are missing that were not read yet (it was removed
-            too early): "fail", or "skip" to log it and go on with the file that is there.
+        on_missing: if unread rows of a followed file are missing (it was removed too early):
+            "fail", or "skip" to log it and continue with the file that exists.
     """
 
     def __new__(cls, path: AnyPath | Sequence[AnyPath], *, follow: bool = False, **_: Any) -> Self:
-        """One that grows, if files are to appear."""
+        """Create an instance; of the growing variant if `path` is a pattern or directory to follow."""
         grows = cls is Csv and follow and _is_pattern(path)
         return object.__new__(cast("type[Self]", _GrowingCsv) if grows else cls)
 
@@ -355,7 +352,7 @@ class Csv(Files):
         return CsvFormat(file, value_type, dialect, self.max_row_bytes)
 
     def describe(self) -> dict[str, Any]:
-        """What is stored of it in the graph."""
+        """Return the description to store in the pipeline's graph."""
         return {
             **self._describe("csv"),
             "delimiter": self.delimiter,

@@ -1,8 +1,8 @@
-"""Wakes readers when something happens in a directory: by inotify where there is one.
+"""Wakes readers when a directory changes, by inotify where available.
 
-Directories are watched and not files, as a file that is replaced takes its watch along. What inotify
-does not tell of (network file systems, a system without it, a limit that was reached) is found by
-looking: whoever waits here looks every few seconds all the same.
+Directories are watched rather than files, because a file that is replaced takes its watch with it.
+Readers also poll every few seconds, which finds changes that inotify does not report: on network
+file systems, on systems without inotify, or when its limits are reached.
 """
 
 from __future__ import annotations
@@ -20,29 +20,30 @@ HAS_INOTIFY = sys.platform == "linux" and find_spec("asyncinotify") is not None
 inotify: Any = import_module("asyncinotify") if HAS_INOTIFY else None
 
 REST_SECONDS = 0.01
-"""Between two looks at what happened: a writer of many lines must not wake readers for each."""
+"""Time between two reads of inotify events, so that a writer of many lines does not wake readers for
+each line."""
 
 
 def logger() -> Any:
-    """The log; loaded when it is needed, as pipelines are also imported to be looked at."""
+    """Return the log. structlog is imported late to keep the import of pipeline modules fast."""
     import structlog
 
     return structlog.get_logger()
 
 
 Wake = Callable[[str], None]
-"""Is called with the name of what changed in the directory; empty: nobody knows what."""
+"""Called with the name of the entry that changed in the directory; empty: unknown."""
 
 
 class Signal:
-    """Set when there may be something new; waiting for it ends after a while at the latest."""
+    """An event that is set when files may have changed; waiting for it takes a timeout."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
-        self._watches: list[Watch] = []
+        self._watches: list[DirectoryWatch] = []
 
     def watch(self, directory: str, concerns: Callable[[str], bool]) -> None:
-        """Be set by changes of what is in a directory, if its name concerns us."""
+        """Set the signal when an entry of a directory changes whose name passes `concerns`."""
 
         def wake(name: str) -> None:
             if not name or concerns(name):
@@ -54,11 +55,11 @@ class Signal:
         self._event.set()
 
     def clear(self) -> None:
-        """What happened until now is going to be looked at."""
+        """Clear it; the caller is about to check all changes up to now."""
         self._event.clear()
 
     async def wait(self, seconds: float) -> bool:
-        """Return when it is set, or this time has passed; gives which."""
+        """Wait until it is set or `seconds` have passed; return whether it is set."""
         if not self._event.is_set():
             timer = asyncio.get_running_loop().call_later(seconds, self._expired)
             self._is_expired = False
@@ -70,7 +71,7 @@ class Signal:
                 self._event.clear()
                 return False
         else:
-            await asyncio.sleep(0)  # whoever is woken again and again must not stop all others
+            await asyncio.sleep(0)  # a reader that is woken continuously must let other tasks run
         return True
 
     def _expired(self) -> None:
@@ -79,14 +80,14 @@ class Signal:
             self._event.set()
 
     def close(self) -> None:
-        """Watch nothing any more."""
+        """Remove all watches."""
         for each in self._watches:
             each.close()
         self._watches.clear()
 
 
-class Watch:
-    """Somebody who is woken by one directory, until it is closed."""
+class DirectoryWatch:
+    """Calls `wake` for changes in one directory, until it is closed."""
 
     def __init__(self, watcher: _Watcher | None, directory: str, wake: Wake) -> None:
         self._watcher = watcher
@@ -94,17 +95,17 @@ class Watch:
         self.wake = wake
 
     def close(self) -> None:
-        """Be woken no more. It may be called twice."""
+        """Stop watching. It may be called twice."""
         watcher, self._watcher = self._watcher, None
         if watcher is not None:
             watcher.remove(self)
 
 
-def watch(directory: str, wake: Wake) -> Watch:
-    """Have `wake` called when something changes in a directory, as far as this can be known."""
+def watch(directory: str, wake: Wake) -> DirectoryWatch:
+    """Call `wake` for changes in a directory, as far as inotify reports them."""
     loop = asyncio.get_running_loop()
     if not HAS_INOTIFY:
-        return Watch(None, directory, wake)
+        return DirectoryWatch(None, directory, wake)
     watcher = _watchers.get(loop)
     try:
         if watcher is None:
@@ -117,13 +118,13 @@ def watch(directory: str, wake: Wake) -> Watch:
             # ENOSPC and EMFILE: fs.inotify.max_user_watches and max_user_instances
             logger().warning(
                 "directory_not_watched", directory=directory, error=error.strerror,
-                consequence="changes are found by looking every few seconds",
+                consequence="changes are found by polling every few seconds",
             )  # fmt: skip
-        return Watch(None, directory, wake)
+        return DirectoryWatch(None, directory, wake)
 
 
 class _Watcher:
-    """One inotify instance for all that is watched in an event loop."""
+    """The inotify instance of an event loop, shared by all watches."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -132,18 +133,18 @@ class _Watcher:
             mask.MODIFY | mask.CREATE | mask.CLOSE_WRITE | mask.MOVE | mask.DELETE | mask.ONLYDIR
         )
         self._inotify = inotify.Inotify()
-        self._watched: dict[Any, dict[Watch, None]] = {}
-        """Whom each of inotify's watches wakes."""
+        self._watched: dict[Any, dict[DirectoryWatch, None]] = {}
+        """The `DirectoryWatch` objects to wake, by inotify's watch."""
         self._resting: asyncio.TimerHandle | None = None
         self._listen()
 
-    def add(self, directory: str, wake: Wake) -> Watch:
+    def add(self, directory: str, wake: Wake) -> DirectoryWatch:
         watched = self._inotify.add_watch(directory, self._changes)
-        made = Watch(self, directory, wake)
+        made = DirectoryWatch(self, directory, wake)
         self._watched.setdefault(watched, {})[made] = None
         return made
 
-    def remove(self, watch: Watch) -> None:
+    def remove(self, watch: DirectoryWatch) -> None:
         for watched, woken in list(self._watched.items()):
             if woken.pop(watch, watch) is None and not woken:
                 del self._watched[watched]

@@ -1,4 +1,4 @@
-"""Files that have an end: read once, and proved by a digest of everything that is acknowledged."""
+"""Files that are read once to their end, with a digest of all acknowledged bytes as proof."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ import msgspec
 import xxhash
 
 from millwheel.errors import InputError
-from millwheel.files.packed import CHUNK_BYTES, READ_ANEW, RESTORE, Bytes
-from millwheel.files.reader import FileReader, Place
+from millwheel.files.packed import CHUNK_BYTES, READ_AGAIN, RESTORE, Bytes
+from millwheel.files.reader import FileReader, RowBoundary
 from millwheel.files.rows import QUOTED, RowFormat
 from millwheel.sources import Lag, Row
 
 
-class _Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is stored: the place of the first row not acknowledged, and a proof of what is before."""
+class _WholePosition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The stored position: the start of the first unacknowledged row, and a proof of the bytes before."""
 
     format: str
-    """How the file was cut into rows; other rules would number them differently."""
+    """The rules by which the file was split; others would number the rows differently."""
     row: int
     byte: int
     line: int
     cut: int | None
-    """Where the last row before begins, if it was taken without a newline behind it."""
+    """Start of the row before, if that row was taken without a newline at its end."""
     digest: str
     """XXH3-128 of the first `byte` unpacked bytes."""
 
     def check(self) -> None:
         if min(self.row, self.byte) < 0 or not 0 <= (self.cut or 0) <= self.byte:
-            raise ValueError("its numbers do not fit together")
+            raise ValueError("its numbers contradict each other")
 
 
 class WholeFileReader(FileReader[xxhash.xxh3_128, None]):
@@ -47,10 +47,10 @@ class WholeFileReader(FileReader[xxhash.xxh3_128, None]):
         return self._ended
 
     async def wait(self) -> None:
-        """Return: the file has an end, so there is nothing to wait for."""
+        """Return immediately: the file is bounded, so there is nothing to wait for."""
 
     def progress(self) -> float:
-        """The share of the file handed out so far, 0 to 1."""
+        """The share of the file returned as rows so far, 0 to 1."""
         fetched = self._base + len(self._buffer)
         share = self._source.share()
         if self._ended or not fetched:
@@ -58,7 +58,7 @@ class WholeFileReader(FileReader[xxhash.xxh3_128, None]):
         return min(1.0, share * self._byte / fetched)
 
     def lag(self) -> Lag:
-        """The bytes of the file that were not read yet; of a packed file, packed."""
+        """The number of bytes not read yet; for a compressed file, of compressed bytes."""
         waiting = max(0, self._base + len(self._buffer) - self._byte)
         return Lag(bytes=self._source.left() + waiting)
 
@@ -67,11 +67,10 @@ class WholeFileReader(FileReader[xxhash.xxh3_128, None]):
         self._source.close()
 
     async def begin(self, stored: dict[str, Any] | None) -> None:
-        """Take the header, and go on behind a stored position.
+        """Read the header, and continue at a stored position.
 
         Raises:
-            InputError: acknowledged bytes have changed, or the file or the position is not of
-                this kind.
+            InputError: acknowledged bytes have changed, or the file or the position is invalid.
         """
         if self._format.has_header:
             await self._fill([])
@@ -84,7 +83,7 @@ class WholeFileReader(FileReader[xxhash.xxh3_128, None]):
         return piece
 
     async def _at_end(self, rows: list[Row]) -> bool:
-        """A last line without a newline is a row too, if it is a good one."""
+        """Take a last line without a newline as a row, if it is valid."""
         format_ = self._format
         if self._long is not None:
             if self._long.state == QUOTED:
@@ -94,14 +93,14 @@ class WholeFileReader(FileReader[xxhash.xxh3_128, None]):
         if self._cut is not None:
             rest = self._buffer[self._byte - self._base :]
             if not format_.is_blank(rest):
-                raise self._incomplete("it goes on since it was read last")
+                raise self._incomplete("it has grown since it was last read")
             last = b""
         if self._header_due:
             if format_.is_blank(last):
                 raise InputError(f"{format_.file}: is empty; a CSV file starts with a header row")
             if not format_.is_whole(last):
                 raise self._open_quote()
-            format_.read_header(last, self._line)  # not passed: it may go on
+            format_.read_header(last, self._line)  # not consumed: the line may still grow
             last = b""
         if format_.is_blank(last):
             self._ended = True
@@ -120,15 +119,17 @@ class WholeFileReader(FileReader[xxhash.xxh3_128, None]):
     def _incomplete(self, what: str) -> InputError:
         return InputError(
             f"{self._format.file}, line {self._line}: the file ends within this line (no newline), and "
-            f"as it stands it is no good row: {what}. It was left alone, and will be read when it "
-            "is whole. If the file is still being written, read it with follow=True, or run again "
-            "when it is finished. If the line will stay so, end it with a newline (then on_error "
-            "decides about it), or remove it"
+            f"the line is not a valid row so far: {what}. It was not processed, and will be read "
+            "when it is complete. If the file is still being written, read it with follow=True, or "
+            "run again when it is finished. If the line will stay as it is, end it with a newline "
+            "(on_error then applies to it), or remove it"
         )
 
     # -- positions
 
-    def _describe(self, row: int, place: Place[None], proof: xxhash.xxh3_128) -> dict[str, Any]:
+    def _describe(
+        self, row: int, place: RowBoundary[None], proof: xxhash.xxh3_128
+    ) -> dict[str, Any]:
         return {
             "format": self._format.name,
             "row": row,
@@ -141,16 +142,16 @@ class WholeFileReader(FileReader[xxhash.xxh3_128, None]):
     async def _resume(self, stored: dict[str, Any]) -> None:
         format_ = self._format
         try:
-            position = msgspec.convert(stored, _Position)
+            position = msgspec.convert(stored, _WholePosition)
             position.check()
         except ValueError as error:
             raise InputError(
-                f"{format_.file}: its stored position {stored!r:.300} cannot be understood: {error}"
+                f"{format_.file}: its stored position {stored!r:.300} is invalid: {error}"
             ) from error
         if position.format != format_.name:
             raise InputError(
-                f"{format_.file}: was read as {position.format} before and is {format_.name} now, "
-                f"which numbers the rows differently. Read it as before; or {READ_ANEW}"
+                f"{format_.file}: was read as {position.format} before and as {format_.name} now, "
+                f"which numbers the rows differently. Read it as before, or {READ_AGAIN}"
             )
         self._source.seek(0)
         self._proof = xxhash.xxh3_128()
@@ -158,19 +159,19 @@ class WholeFileReader(FileReader[xxhash.xxh3_128, None]):
         await self._hash(begin, position)
         kept = await self._hash(position.byte - begin, position, keep=True)
         if self._proof.hexdigest() != position.digest:
-            raise self._changed(position, "its digest differs")
-        place = Place(None, position.byte, position.line, position.cut)
+            raise self._changed(position, "their digest differs")
+        place = RowBoundary(None, position.byte, position.line, position.cut)
         self._blocks.clear()
         self._go_to(place)
         self._place, self._buffer = place, kept
         self._rows = self._acknowledged = position.row
 
-    async def _hash(self, count: int, position: _Position, *, keep: bool = False) -> bytes:
+    async def _hash(self, count: int, position: _WholePosition, *, keep: bool = False) -> bytes:
         kept = []
         while count:
             piece = self._source.read(min(CHUNK_BYTES, count))
             if not piece:
-                raise self._changed(position, "it is shorter now")
+                raise self._changed(position, "the file is shorter now")
             self._proof.update(piece)
             count -= len(piece)
             if keep:
@@ -178,9 +179,10 @@ class WholeFileReader(FileReader[xxhash.xxh3_128, None]):
             await asyncio.sleep(0)
         return b"".join(kept)
 
-    def _changed(self, position: _Position, what: str) -> InputError:
+    def _changed(self, position: _WholePosition, what: str) -> InputError:
         return InputError(
             f"{self._format.file}: the first {position.byte:,} bytes (before line "
-            f"{position.line}) are not what they were when their rows were processed: {what}. "
-            f"A file may grow, and rows that were not processed yet may be corrected. {RESTORE}"
+            f"{position.line}) have changed since their rows were processed: {what}. "
+            "A file may grow, and rows that are not processed yet may be corrected, but processed "
+            f"rows may not change. {RESTORE}"
         )

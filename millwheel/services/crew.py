@@ -1,8 +1,8 @@
-"""``millwheel run --workers N``: worker processes of one pipeline on one machine, and their end.
+"""``millwheel run --workers N``: start and supervise worker processes of one pipeline.
 
-Each is a ``millwheel worker --until-done``, with a pipe to its standard input: when that is closed,
-by us or by our death, the worker ends in order. A worker that is killed is started again; one that
-ends with an error ends the others, as nothing but the error would come of it again.
+Each process is a ``millwheel worker --until-done`` with a pipe to its standard input. It shuts down
+when the pipe closes, which also happens when this process dies. A worker that is killed is restarted.
+A worker that ends with an error stops the others, since a restart would meet the same error.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ import structlog
 from millwheel.clock import Clock, SystemClock
 from millwheel.errors import MillwheelError
 from millwheel.runtime.process.service import Service
-from millwheel.services.hosting import Progress
+from millwheel.services.hosting import RunProgress
 from millwheel.store.inspection import Totals, inspect
 
 END_SECONDS = 30.0
-"""How long a worker may take to end in order; then it is killed, which loses nothing."""
+"""Time limit for a worker's shutdown; after it the worker is killed, which loses nothing."""
 
 KILLED_OFTEN = 5
-"""So many workers killed within a minute are no accident."""
+"""Number of workers killed within a minute at which the crew gives up."""
 
 MINUTE = 60.0
 
 ERROR = "error: "
-"""How the last words of a worker that fails begin (`millwheel.cli.reporting`)."""
+"""Prefix of the error message of a failing worker (`millwheel.cli.reporting`)."""
 
-LOOK_SECONDS = 1.0
-"""Between two looks at what the workers have stored, at the least."""
+POLL_SECONDS = 1.0
+"""Shortest time between two reads of the stored totals."""
 
 
 class WorkerFailed(MillwheelError):
-    """A worker process ended with an error, which it has told by itself."""
+    """A worker process ended with an error, which it has already printed."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -47,12 +47,14 @@ class WorkerFailed(MillwheelError):
 
 
 class Crew:
-    """Some worker processes that share a pipeline.
+    """Runs worker processes that share a pipeline.
 
     Args:
-        target: ``MODULE:PIPELINE``, as it is found from the current directory.
+        target: ``MODULE:PIPELINE``, importable from the current directory.
         store: the address of the store, as in ``MILLWHEEL_STORE``.
-        tell: gets each line that a worker logs, as the fields of an event or as plain text.
+        number: number of processes.
+        relay: called for each line that a worker logs, with the worker's number (from 1) and the
+            fields of the event or the plain text.
         options: further options of ``millwheel worker``.
     """
 
@@ -61,7 +63,7 @@ class Crew:
         target: str,
         store: str,
         number: int,
-        tell: Callable[[int, dict[str, Any] | str], None],
+        relay: Callable[[int, dict[str, Any] | str], None],
         clock: Clock | None = None,
         *,
         options: Sequence[str] = (),
@@ -70,39 +72,42 @@ class Crew:
         self._options = options
         self._environment = {**os.environ, "MILLWHEEL_STORE": store}
         self._number = number
-        self._tell = tell
+        self._relay = relay
         self._clock = clock or SystemClock()
         self._killed: list[float] = []
+        """Times of the last minute at which workers were killed."""
         self._errors: set[str] = set()
-        """That they have told."""
+        """Error messages that workers have printed."""
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self._ending = False
 
     async def run(self, stop: asyncio.Event) -> Literal["complete", "stopped"]:
-        """Work until everything is processed, or `stop` is set.
+        """Run the workers until everything is processed or `stop` is set.
 
         Raises:
-            WorkerFailed: one of them could not go on; the others were stopped.
+            WorkerFailed: a worker failed; the others were stopped.
         """
-        working = [asyncio.create_task(self._keep(place)) for place in range(1, self._number + 1)]
+        working = [
+            asyncio.create_task(self._supervise(place)) for place in range(1, self._number + 1)
+        ]
         stopping = asyncio.create_task(stop.wait())
         try:
-            everybody = asyncio.gather(*working)
-            await asyncio.wait((everybody, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if not everybody.done():
-                self._let_end()
-            await everybody
+            all_workers = asyncio.gather(*working)
+            await asyncio.wait((all_workers, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if not all_workers.done():
+                self._shut_down()
+            await all_workers
         finally:
             stopping.cancel()
-            self._let_end()
+            self._shut_down()
             await asyncio.gather(*working, return_exceptions=True)
         return "stopped" if stop.is_set() else "complete"
 
-    async def _keep(self, place: int) -> None:
-        """A worker, started again as often as it is killed."""
+    async def _supervise(self, place: int) -> None:
+        """Run one worker, and restart it whenever it is killed."""
         while not self._ending:
             process = await self._start(place)
-            code = await self._attend(place, process)
+            code = await self._relay_log(place, process)
             if code == 0:
                 return
             if code > 0:
@@ -115,10 +120,10 @@ class Crew:
                 self._note_killed(place, -code)
 
     def _note_killed(self, place: int, number: int) -> None:
-        """Somebody has killed a worker.
+        """Note that a worker was killed by signal `number`.
 
         Raises:
-            WorkerFailed: it happens again and again.
+            WorkerFailed: this was the `KILLED_OFTEN`-th within a minute.
         """
         name = signal.Signals(number).name
         now = self._clock.monotonic()
@@ -126,7 +131,7 @@ class Crew:
         if len(self._killed) >= KILLED_OFTEN:
             raise WorkerFailed(
                 f"{len(self._killed)} workers were killed within a minute, the last by {name}: is "
-                "there too little memory? Nothing that was committed is lost",
+                "memory running out? Nothing that was committed is lost",
                 128 + number,
             )
         structlog.get_logger().warning("worker_killed", worker=place, signal=name)
@@ -138,10 +143,10 @@ class Crew:
             stdout=None,
             stderr=asyncio.subprocess.PIPE,
             env=self._environment,
-            start_new_session=True,  # Ctrl-C is for us: we tell them
+            start_new_session=True,  # Ctrl-C reaches only this process, which stops the workers
         )
         self._processes[place] = process
-        if self._ending:  # while it was made
+        if self._ending:  # since before the process was created
             assert process.stdin is not None
             process.stdin.close()
         return process
@@ -150,30 +155,30 @@ class Crew:
         arguments = ("worker", self._target, "--until-done", "--stop-with-stdin")
         return (sys.executable, "-m", "millwheel.cli.main", *arguments, *self._options)
 
-    async def _attend(self, place: int, process: asyncio.subprocess.Process) -> int:
-        """Pass on what a worker says until it ends; gives its exit code.
+    async def _relay_log(self, place: int, process: asyncio.subprocess.Process) -> int:
+        """Relay a worker's log until it ends; return its exit code.
 
-        A record that fails goes to whoever has its key next, and may fail there before that one is
-        told to end: the same error, with all that is said to it, is passed on once.
+        A failing record moves to the next owner of its key and may fail there too before that worker
+        is stopped. The same error message, with the plain text below it, is therefore relayed once.
         """
         repeats = False
         try:
             assert process.stderr is not None
             while line := await process.stderr.readline():
-                said = _event(line)
-                if isinstance(said, str) and said.startswith(ERROR):
-                    repeats = said in self._errors
-                    self._errors.add(said)
-                if not (repeats and isinstance(said, str)):
-                    self._tell(place, said)
+                parsed = _parse(line)
+                if isinstance(parsed, str) and parsed.startswith(ERROR):
+                    repeats = parsed in self._errors
+                    self._errors.add(parsed)
+                if not (repeats and isinstance(parsed, str)):
+                    self._relay(place, parsed)
             return await process.wait()
         finally:
             del self._processes[place]
             if process.returncode is None:
                 process.kill()
 
-    def _let_end(self) -> None:
-        """Ask all of them to end in order; who does not in time is killed."""
+    def _shut_down(self) -> None:
+        """Ask all workers to shut down; kill those that take longer than `END_SECONDS`."""
         if self._ending:
             return
         self._ending = True
@@ -188,10 +193,10 @@ class Crew:
 
 
 class CrewProgress(Service):
-    """Tells how far the workers are together, by what they have stored.
+    """Reports the progress of all workers together, from the totals they have stored.
 
     Args:
-        before: what had been stored when they began.
+        before: the stored totals when the workers started.
     """
 
     def __init__(
@@ -199,11 +204,11 @@ class CrewProgress(Service):
         url: str,
         pipeline: str,
         before: Totals,
-        show: Callable[[Progress], None],
+        show: Callable[[RunProgress], None],
         clock: Clock,
         period: float,
     ) -> None:
-        super().__init__(clock, max(period, LOOK_SECONDS))
+        super().__init__(clock, max(period, POLL_SECONDS))
         self._url = url
         self._pipeline = pipeline
         self._before = before.counters["processed"]
@@ -213,7 +218,7 @@ class CrewProgress(Service):
 
     @property
     def seconds(self) -> float:
-        """Since they began."""
+        """Seconds since the workers started."""
         return self._clock.monotonic() - self._began
 
     async def run_once(self) -> None:
@@ -221,7 +226,7 @@ class CrewProgress(Service):
         now = self._clock.monotonic()
         processed = found.counters["processed"] - self._before
         self._show(
-            Progress(
+            RunProgress(
                 processed=processed,
                 read=None,
                 per_second=(processed - self._last_processed) / max(now - self._last, 1e-9),
@@ -235,13 +240,13 @@ class CrewProgress(Service):
 
 
 def read_totals(url: str, pipeline: str) -> Totals:
-    """What the pipeline has counted by now."""
+    """Read the totals that a pipeline has stored."""
     with inspect(url) as inspection:
         return inspection.totals(pipeline)
 
 
-def _event(line: bytes) -> dict[str, Any] | str:
-    """A line of a worker's log, or something else that it said."""
+def _parse(line: bytes) -> dict[str, Any] | str:
+    """Parse a line of a worker's log; a line that is no JSON object stays text."""
     text = line.decode(errors="replace").rstrip("\n")
     try:
         found = json.loads(text)

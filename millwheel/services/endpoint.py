@@ -1,4 +1,4 @@
-"""Where a service listens."""
+"""The address a service listens on."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A host and a port."""
+    """A host and a TCP port."""
 
     host: str = LOOPBACK
     port: int = 0
-    """0: any that is free."""
+    """The TCP port; 0: any free port."""
 
     @classmethod
     def parse(cls, text: str) -> Endpoint:
         """Read ``HOST:PORT``, ``[HOST]:PORT``, ``:PORT`` or ``PORT``; without a host, loopback.
 
         Raises:
-            UsageError: it is none of these.
+            UsageError: the text has none of these forms.
         """
         host, _, port = text.strip().rpartition(":")
         if host.startswith("[") and host.endswith("]"):
@@ -31,7 +31,8 @@ class Endpoint:
             raise UsageError(f"{text!r}: write an IPv6 address in brackets, as in [::1]:9464")
         if not (port.isascii() and port.isdigit() and int(port) < 1 << 16):
             raise UsageError(
-                f"{text!r} is not of the form HOST:PORT, as in 127.0.0.1:9464; port 0 takes any"
+                f"{text!r} is not of the form HOST:PORT, as in 127.0.0.1:9464; port 0 picks a free "
+                "port"
             )
         return cls(host or LOOPBACK, int(port))
 

@@ -1,8 +1,8 @@
-"""What a worker tells of itself: figures of one moment, as data. `millwheel.services.http` shows them.
+"""A worker's figures at one moment, as data; `millwheel.services.http` serves them.
 
-Counters here are **what this process counted since it started**, and never fall: whoever draws a
-rate takes a falling counter for a restart. What is stored with an interval are totals since
-deploy, which come and go with it; `Tally` makes the one out of the other.
+Counters here hold **the counts of this process since it started** and never decrease, because
+monitoring takes a decreasing counter for a restart. An interval stores totals since deploy, which
+arrive and leave with it; `Tally` converts them.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from itertools import accumulate
 from typing import Protocol
 
 COMMIT_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Seconds: one record alone takes about a millisecond, a full bundle some tens."""
+"""Seconds. A commit of one record takes about a millisecond, a full one some tens."""
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """How many took at most how long."""
+    """A cumulative histogram of durations."""
 
     bounds: tuple[float, ...]
-    """Seconds, rising."""
+    """Upper bounds of the buckets, seconds, ascending."""
     counts: tuple[int, ...]
-    """Up to each bound, and one more: all of them."""
+    """Number of durations up to each bound; the last entry counts all durations."""
     total: float
-    """Seconds, of all together."""
+    """Sum of the durations, seconds."""
 
     @property
     def count(self) -> int:
-        """All of them."""
+        """Number of durations."""
         return self.counts[-1]
 
 
 class Durations:
-    """Counts durations by their length."""
+    """Collects durations in a histogram."""
 
     def __init__(self, bounds: tuple[float, ...] = COMMIT_BOUNDS) -> None:
         self._bounds = bounds
@@ -44,28 +44,28 @@ class Durations:
         self._total = 0.0
 
     def observe(self, seconds: float) -> None:
-        """One more, of so many seconds."""
+        """Add a duration."""
         self._counts[bisect_left(self._bounds, seconds)] += 1
         self._total += seconds
 
     def distribution(self) -> Distribution:
-        """As it is now."""
+        """Return the histogram of the durations so far."""
         return Distribution(self._bounds, tuple(accumulate(self._counts)), self._total)
 
 
 class Tally:
-    """What this process counted, made out of totals that come and go with their intervals."""
+    """Counts of this process, computed from totals that arrive and leave with their intervals."""
 
     def __init__(self) -> None:
         self._at_claim: dict[int, Counter[str]] = {}
         self._gone: dict[str, Counter[str]] = {}
 
     def claimed(self, interval: int, totals: Mapping[str, int]) -> None:
-        """An interval came, with totals since deploy."""
+        """Note a claimed interval, with its totals since deploy."""
         self._at_claim[interval] = Counter(totals)
 
     def released(self, interval: int, computation: str, totals: Mapping[str, int]) -> None:
-        """An interval that was claimed goes, with totals that were counted on meanwhile."""
+        """Note that a claimed interval leaves, with its totals at that time."""
         counted = self._gone.setdefault(computation, Counter())
         counted.update(self._since_claim(interval, totals))
         del self._at_claim[interval]
@@ -73,7 +73,11 @@ class Tally:
     def counted(
         self, owned: Iterable[tuple[int, str, Mapping[str, int]]]
     ) -> dict[str, Counter[str]]:
-        """Per computation, what was counted here; `owned`: interval, computation, totals."""
+        """Return the counts of this process per computation.
+
+        Args:
+            owned: interval, computation and current totals of each owned interval.
+        """
         found = {computation: Counter(counted) for computation, counted in self._gone.items()}
         for interval, computation, totals in owned:
             counted = found.setdefault(computation, Counter())
@@ -87,61 +91,61 @@ class Tally:
 
 @dataclass(frozen=True, kw_only=True)
 class ComputationFigures:
-    """What this worker knows of one node of the graph."""
+    """This worker's figures of one node of the graph."""
 
     name: str
     intervals: int = 0
-    """That it owns."""
+    """Number of its intervals that the worker owns."""
     counters: Mapping[str, int] = field(default_factory=dict)
-    """processed, duplicates_dropped, bloom_maybes, dead_letters, bad_rows, late_…, and those of
-    user code; since this process started."""
+    """processed, duplicates_dropped, bloom_maybes, dead_letters, bad_rows, late_… and the counters of
+    user code, since this process started."""
     backlog: int = 0
-    """Records that arrived and wait."""
+    """Records received and not yet processed."""
     unacked: int = 0
-    """Records sent and not acknowledged."""
+    """Records sent and not yet acknowledged."""
     lag_rows: int | None = None
-    """Of an injector: rows that are there and were not read yet; None: not known."""
+    """For an injector: rows available and not yet read; None: unknown."""
     lag_bytes: int | None = None
-    """Bytes of these rows; None: not known."""
+    """For an injector: bytes available and not yet read; None: unknown."""
     pending_cap: int | None = None
-    """Of an injector: how many may be, over its partitions here."""
+    """For an injector: limit of unacknowledged rows, summed over its partitions on this worker."""
     acknowledge_seconds: float | None = None
-    """Of an injector: within which 95 of 100 of its last readings were acknowledged, by the slowest of
-    its partitions here; None: there was none yet."""
+    """For an injector: 95th percentile of the time from reading to acknowledgement over its latest
+    reads, of the slowest partition on this worker; None: nothing was acknowledged yet."""
     latency_target_seconds: float | None = None
-    """Of an injector that has one."""
+    """For an injector: target of `acknowledge_seconds`, if configured."""
     input_watermark: int
-    """The least of its intervals here, microseconds."""
+    """Lowest input watermark of its intervals on this worker, microseconds."""
     low_watermark: int
-    """As above, of what is promised downstream."""
+    """Lowest low watermark (published downstream) of its intervals on this worker, microseconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """A worker at one moment."""
+    """A worker's figures at one moment."""
 
     pipeline: str
     worker: str
     version: str
-    """Of millwheel."""
+    """Version of millwheel."""
     now: int
-    """Microseconds, by the clock that records are stamped with."""
+    """Time in microseconds, by the clock that stamps records."""
     lease_seconds_left: float
-    """Less the safety margin; 0 or less: it let go of everything."""
+    """Rest of the lease without its safety margin; at 0 the worker releases all intervals."""
     fenced: int = 0
-    """How often an interval was lost to another owner; since this process started."""
+    """Number of intervals lost to another owner since this process started."""
     commits: Distribution
-    """From being sent to known durable."""
+    """Time from sending a commit until it is durable."""
     computations: tuple[ComputationFigures, ...] = ()
 
 
 class Observed(Protocol):
-    """A worker, as far as those who look at it from outside need to know it."""
+    """A worker as the HTTP endpoint sees it."""
 
     def figures(self) -> Figures:
-        """Its figures now. Called in the event loop; waits for nothing."""
+        """Return the current figures. Called in the event loop; does not wait."""
         ...
 
     async def why_not_ready(self) -> str | None:
-        """Why it cannot process records now: no lease, no store, still starting. None: it can."""
+        """Return why it cannot process records: no lease, no store, still starting. None: it can."""
         ...

@@ -1,13 +1,13 @@
-"""An engine in a process: started, run and ended in order, with what works beside it.
+"""Run an engine in a process: start, run and shut down, with services that run beside it.
 
 ::
 
     deploy, claim ──> run ──┬── all input is processed ──> done
-          │                 ├── asked to stop ───────────> finished bundles are committed
+          │                 ├── stop requested ──────────> finished bundles are committed
           │                 └── an error ────────────────> raised
-          └── asked to stop: nothing was begun
+          └── stop requested: nothing was started
 
-Whatever the end, the lease is given up and the connections are closed before it is told.
+In every case the lease is given up and the connections are closed before the result is reported.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from millwheel.runtime.process.tasks import end
 from millwheel.store.postgres import PostgresStore
 
 TEND_SECONDS = 2.0
-"""How often an embedded server is looked after; a look is one round trip."""
+"""Period of the upkeep of an embedded server, which costs one round trip."""
 
 
 @asynccontextmanager
 async def opened(pipeline: Pipeline, url: str) -> AsyncIterator[PostgresStore]:
-    """The pipeline's store, connected.
+    """Open the pipeline's store, and close it at the end.
 
     Raises:
-        StoreUnavailable: nobody answers there.
+        StoreUnavailable: the server does not answer.
     """
     store = PostgresStore(
         url,
@@ -53,10 +53,10 @@ async def opened(pipeline: Pipeline, url: str) -> AsyncIterator[PostgresStore]:
 
 @asynccontextmanager
 async def hosted(engine: Engine, beside: Iterable[Service]) -> AsyncIterator[None]:
-    """Around an engine's start and run: services work beside it, and it ends in order.
+    """Wrap an engine's start and run: run services beside it and shut it down at the end.
 
     Raises:
-        MillwheelError: why the engine could not go on.
+        MillwheelError: the engine failed.
     """
     tasks = [asyncio.create_task(service.run()) for service in beside]
     try:
@@ -71,10 +71,11 @@ async def hosted(engine: Engine, beside: Iterable[Service]) -> AsyncIterator[Non
 
 
 async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Do `work` to its end, unless `stop` is set meanwhile; then it is cancelled.
+    """Run `work` to completion and return True, or cancel it when `stop` is set and return False.
 
-    Once may not be enough: where the server is asked to end a statement that it has not begun, it
-    does not, and psycopg waits for that statement's end (for a lock, for ever).
+    One cancellation may not suffice, so it is repeated: the server ignores a request to cancel a
+    statement that it has not started yet, and psycopg then waits for that statement (for a lock,
+    for ever).
     """
     working = asyncio.create_task(work)
     stopping = asyncio.create_task(stop.wait())
@@ -89,30 +90,30 @@ async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
 
 
 @dataclass(frozen=True)
-class Progress:
-    """How far a worker is."""
+class RunProgress:
+    """The progress of a run."""
 
     processed: int
-    """Records and timers, over all computations, whose effects are durable; this run."""
+    """Records and timers whose effects are durable, over all computations, in this run."""
     read: int | None
-    """Rows read from the sources; this run. None, here and below: not known."""
+    """Rows read from the sources in this run; None: unknown."""
     per_second: float
-    """Processed, since the report before."""
+    """Records and timers processed per second since the previous report."""
     low_watermark: int
-    """The least of all intervals', microseconds."""
+    """Lowest low watermark of all intervals, microseconds."""
     backlog: int | None
-    """Records waiting to be processed."""
+    """Records waiting to be processed; None: unknown."""
     share: float | None
-    """Of the input, 0 to 1, read so far."""
+    """Share of the input read so far, 0 to 1; None: unknown."""
     seconds: float
-    """Since the run began."""
+    """Seconds since the run started."""
 
 
 class Reporter(Service):
-    """Tells how far the engine is, again and again."""
+    """Reports the engine's progress periodically."""
 
     def __init__(
-        self, engine: Engine, show: Callable[[Progress], None], clock: Clock, period: float
+        self, engine: Engine, show: Callable[[RunProgress], None], clock: Clock, period: float
     ) -> None:
         super().__init__(clock, period)
         self._engine = engine
@@ -125,7 +126,7 @@ class Reporter(Service):
         found = self._engine.progress()
         passed = max(now - self._last, 1e-9)
         self._show(
-            Progress(
+            RunProgress(
                 processed=found["processed"],
                 read=found["read"],
                 per_second=(found["processed"] - self._last_processed) / passed,
@@ -139,7 +140,7 @@ class Reporter(Service):
 
 
 class Tending(Service):
-    """Calls something that looks after the store, and that may block."""
+    """Calls a function for the upkeep of the store periodically, in a thread since it may block."""
 
     def __init__(self, tend: Callable[[], None], clock: Clock) -> None:
         super().__init__(clock, TEND_SECONDS)
@@ -154,16 +155,16 @@ class Tending(Service):
 
 @dataclass(frozen=True)
 class Beside:
-    """What goes on beside an engine."""
+    """Callbacks to run beside an engine."""
 
-    show: Callable[[Progress], None] | None = None
-    """Gets the figures every `show_seconds`."""
+    show: Callable[[RunProgress], None] | None = None
+    """Called with the progress every `show_seconds`."""
     show_seconds: float = 1.0
     tend: Callable[[], None] | None = None
-    """Called every few seconds, in a thread, to look after the store."""
+    """Called every `TEND_SECONDS`, in a thread, for the upkeep of the store."""
 
     def services(self, engine: Engine, clock: Clock) -> list[Service]:
-        """As services of that engine."""
+        """Create the services that call them for an engine."""
         services: list[Service] = []
         if self.show is not None:
             services.append(Reporter(engine, self.show, clock, self.show_seconds))

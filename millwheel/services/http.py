@@ -1,19 +1,19 @@
-"""A worker's HTTP endpoint: is it alive, is it ready, what does it count.
+"""A worker's HTTP endpoint: liveness, readiness and metrics.
 
 ::
 
-    /healthz   200 while the event loop answers; else 503
-    /readyz    200 while the worker can process records; else 503, and the reason
-    /metrics   for Prometheus
+    /healthz   200 while the event loop answers; otherwise 503
+    /readyz    200 while the worker can process records; otherwise 503 with the reason
+    /metrics   metrics for Prometheus
     /status    the same figures as JSON
 
-Requests are answered by a thread with an event loop of its own (`http_server`), which asks the worker's
-event loop and waits for a while only. So a loop that is held up (by user code that blocks, say) is
-reported as such, and not by a connection that hangs. The figures are taken in the worker's loop: the
-code that makes them need not think of threads.
+A thread with its own event loop (`http_server`) serves requests. It asks the worker's event loop and
+waits for a limited time, so a blocked loop (by blocking user code, for example) is reported as such
+instead of leaving the connection hanging. The figures are collected in the worker's loop, so that
+code needs no thread safety.
 
-It is meant for probes and a scraper on a trusted network: no encryption, no passwords, nothing can
-be changed through it. It listens on the loopback address unless it is given another one.
+The endpoint is meant for probes and a scraper on a trusted network: it has no encryption and no
+passwords, and it is read-only. By default it listens on the loopback address.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from millwheel.model import MAX_TIME, MIN_TIME, from_micros
 from millwheel.services import http_server
 from millwheel.services.endpoint import Endpoint
 from millwheel.services.figures import ComputationFigures, Figures, Observed
-from millwheel.services.http_server import Answer, HttpServer
+from millwheel.services.http_server import HttpServer, Response
 
 T = TypeVar("T")
 
 ANSWER_SECONDS = 2.0
-"""How long the worker's event loop, or a look whether the worker is ready, may take; a chunk of records
+"""Time limit for the worker's event loop to answer, and for its readiness check; a chunk of records
 takes milliseconds."""
 
 
 class HttpService:
-    """Answers requests about a worker, from `start` until `stop`.
+    """Serves requests about a worker, from `start` until `stop`.
 
     Args:
         observed: the worker.
-        address: where to listen.
+        address: the address to listen on.
     """
 
     def __init__(self, observed: Observed, address: Endpoint) -> None:
@@ -57,24 +57,24 @@ class HttpService:
 
     @property
     def address(self) -> Endpoint:
-        """Where it listens; with the port that was chosen, once it was started."""
+        """The listening address; after `start` with the port that was chosen."""
         return self._address
 
     @property
     def url(self) -> str:
-        """As above, to be followed by a path."""
+        """The base URL, without a path."""
         return f"http://{self.address}"
 
     async def start(self) -> None:
-        """Begin to listen, for the event loop that runs.
+        """Start listening. The running event loop is the one that `/healthz` checks.
 
         Raises:
-            UsageError: the address cannot be listened on.
+            UsageError: listening on the address failed.
         """
-        # Imported here: only the endpoint needs the library.
+        # Imported late: only this endpoint needs prometheus_client.
         from millwheel.services.metrics import exposition
 
-        answers = _Answers(self._observed, asyncio.get_running_loop(), exposition)
+        answers = _Routes(self._observed, asyncio.get_running_loop(), exposition)
         listener = await asyncio.to_thread(_listen, self._address)
         self._address = Endpoint(self._address.host, listener.getsockname()[1])
         self._server = HttpServer(listener, answers.answer)
@@ -82,7 +82,7 @@ class HttpService:
         structlog.get_logger().info("http_listening", url=self.url)
 
     async def stop(self) -> None:
-        """Stop listening; answers that are under way are not waited for."""
+        """Stop listening, without waiting for responses in progress."""
         server, self._server = self._server, None
         if server is not None:
             await asyncio.to_thread(server.stop)
@@ -104,8 +104,8 @@ class _Silent(Exception):
     """The event loop did not answer in time."""
 
 
-class _Answers:
-    """What each path answers; called in the server's thread."""
+class _Routes:
+    """The response for each path; called in the server's thread."""
 
     def __init__(
         self,
@@ -116,30 +116,34 @@ class _Answers:
         self._observed = observed
         self._loop = loop
         self._exposition = exposition
-        self._paths: dict[str, Callable[[str], Awaitable[Answer]]] = {
+        self._paths: dict[str, Callable[[str], Awaitable[Response]]] = {
             "/healthz": self._health,
             "/readyz": self._readiness,
             "/metrics": self._metrics,
             "/status": self._status,
         }
 
-    async def answer(self, path: str, accept: str) -> Answer:
-        """The answer to a GET."""
+    async def answer(self, path: str, accept: str) -> Response:
+        """Return the response to a GET request."""
         found = self._paths.get(path.partition("?")[0])
         if found is None:
             known = ", ".join(self._paths)
-            return Answer.text(HTTPStatus.NOT_FOUND, f"there is: {known}")
+            return Response.text(HTTPStatus.NOT_FOUND, f"not found; available: {known}")
         try:
             return await found(accept)
         except _Silent as error:
-            return Answer.text(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+            return Response.text(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
         except Exception as error:
             structlog.get_logger().error("http_failed", path=path, exc_info=error)
-            what = f"this is a bug: {type(error).__name__}: {error}"
-            return Answer.text(HTTPStatus.INTERNAL_SERVER_ERROR, what)
+            text = f"this is a bug: {type(error).__name__}: {error}"
+            return Response.text(HTTPStatus.INTERNAL_SERVER_ERROR, text)
 
     async def _ask(self, question: Callable[[], Coroutine[Any, Any, T]], seconds: float) -> T:
-        """What the worker's event loop answers, if it does so in time."""
+        """Run a coroutine in the worker's event loop and return its result.
+
+        Raises:
+            _Silent: the loop has ended, or did not answer within `seconds`.
+        """
         asked = question()
         try:
             future = asyncio.run_coroutine_threadsafe(asked, self._loop)
@@ -151,33 +155,33 @@ class _Answers:
                 return await asyncio.wrap_future(future)
         except TimeoutError:
             raise _Silent(
-                f"the event loop has not answered for {seconds:g} s: is user code blocking it?"
+                f"the event loop has not answered within {seconds:g} s: is user code blocking it?"
             ) from None
         except asyncio.CancelledError:
-            talk = asyncio.current_task()
-            if talk is None or talk.cancelling():
-                raise  # the connection is closed, or its time is up
+            handler = asyncio.current_task()
+            if handler is None or handler.cancelling():
+                raise  # the connection was closed or timed out
             raise _Silent("the event loop is ending") from None
 
-    async def _health(self, accept: str) -> Answer:
+    async def _health(self, accept: str) -> Response:
         async def nothing() -> None:
             pass
 
         await self._ask(nothing, ANSWER_SECONDS)
-        return Answer.text(HTTPStatus.OK, "ok")
+        return Response.text(HTTPStatus.OK, "ok")
 
-    async def _readiness(self, accept: str) -> Answer:
+    async def _readiness(self, accept: str) -> Response:
         async def why_not() -> str | None:
             try:
                 async with asyncio.timeout(ANSWER_SECONDS):
                     return await self._observed.why_not_ready()
             except TimeoutError:
-                return f"it is not known after {ANSWER_SECONDS:g} s; does the store answer?"
+                return f"unknown after {ANSWER_SECONDS:g} s; does the store answer?"
 
         reason = await self._ask(why_not, 2 * ANSWER_SECONDS)
         if reason is None:
-            return Answer.text(HTTPStatus.OK, "ready")
-        return Answer.text(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready: {reason}")
+            return Response.text(HTTPStatus.OK, "ready")
+        return Response.text(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready: {reason}")
 
     async def _figures(self) -> Figures:
         async def figures() -> Figures:
@@ -185,16 +189,16 @@ class _Answers:
 
         return await self._ask(figures, ANSWER_SECONDS)
 
-    async def _metrics(self, accept: str) -> Answer:
-        return Answer(HTTPStatus.OK, *self._exposition(await self._figures(), accept))
+    async def _metrics(self, accept: str) -> Response:
+        return Response(HTTPStatus.OK, *self._exposition(await self._figures(), accept))
 
-    async def _status(self, accept: str) -> Answer:
+    async def _status(self, accept: str) -> Response:
         body = msgspec.json.encode(_as_json(await self._figures()))
-        return Answer(HTTPStatus.OK, body + b"\n", "application/json")
+        return Response(HTTPStatus.OK, body + b"\n", "application/json")
 
 
 def _as_json(figures: Figures) -> dict[str, Any]:
-    """The figures with times as in `millwheel status --json`."""
+    """Convert the figures to JSON values, with times as in `millwheel status --json`."""
     commits = figures.commits
     mean = commits.total / commits.count if commits.count else None
     return {
@@ -251,5 +255,5 @@ def _listen(address: Endpoint) -> socket.socket:
     except OSError as error:
         raise UsageError(
             f"cannot listen for HTTP on {address}: {error.strerror or error}. Give another "
-            "HOST:PORT with --http; port 0 takes any that is free"
+            "HOST:PORT with --http; port 0 picks a free port"
         ) from error

@@ -1,14 +1,14 @@
-"""A small HTTP server for probes: a thread with an event loop of its own, and h11 for the protocol.
+"""A small HTTP server for probes: a thread with its own event loop, and h11 for the protocol.
 
-A probe must get its answer while other clients do what they like. Three rules see to that:
+Slow or malicious clients must not keep a probe from its response. Three rules ensure that:
 
-* One connection carries one request, and lives no longer than `EXCHANGE_SECONDS`: reading the head,
-  finding the answer and writing it together. A byte now and then gains no time.
-* At most `CONNECTIONS` are open. A further client is accepted all the same; the oldest connection
-  that waits for its client is closed for it.
-* Without a file descriptor for a new connection the server closes an old one, and tries again.
+* A connection carries one request and lives at most `EXCHANGE_SECONDS`, which covers reading the
+  head, computing the response and writing it. Sending single bytes does not extend the time.
+* At most `CONNECTIONS` are open. A further client is still accepted: the server closes the oldest
+  connection that is waiting for its client.
+* When no file descriptor is left for a new connection, the server closes an old one and retries.
 
-Why no ready-made server: `docs/decisions/0043-http-probes-with-h11.md`.
+Why no ready-made server is used: `docs/decisions/0043-http-probes-with-h11.md`.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ import h11
 import structlog
 
 EXCHANGE_SECONDS = 10.0
-"""From accepting a connection to its end. The slowest answer, of `/readyz`, takes 4 s."""
+"""Lifetime of a connection. The slowest response, that of `/readyz`, takes 4 s."""
 
 CONNECTIONS = 64
-"""Open at a time."""
+"""Maximum number of open connections."""
 
 WAITING_CONNECTIONS = 1024
-"""Made by the kernel and not accepted yet; the system may allow fewer (`net.core.somaxconn`)."""
+"""Length of the kernel's accept queue; the system may allow less (`net.core.somaxconn`)."""
 
 HEAD_BYTES = 16 * 1024
-"""Longest request line with headers; a longer one is refused with 431."""
+"""Maximum size of the request line with headers; a longer one gets status 431."""
 
 CHUNK_BYTES = 4096
 
 RETRY_SECONDS = 0.1
-"""Pause after a connection that could not be accepted."""
+"""Pause after accepting a connection failed."""
 
 TEXT = "text/plain; charset=utf-8"
 
@@ -49,50 +49,50 @@ log = structlog.get_logger("millwheel.http")
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a request gets."""
+class Response:
+    """An HTTP response."""
 
     status: HTTPStatus
     body: bytes
     content_type: str = TEXT
 
     @classmethod
-    def text(cls, status: HTTPStatus, text: str) -> Answer:
+    def text(cls, status: HTTPStatus, text: str) -> Response:
         return cls(status, f"{text}\n".encode())
 
 
 class HttpServer:
-    """Answers GET and HEAD on a socket, from `start` until `stop`.
+    """Serves GET and HEAD on a socket, from `start` until `stop`.
 
     Args:
-        listener: a socket that listens.
-        answer: makes the answer to (path, the `Accept` header); called in the server's thread. It
-            raises nothing.
+        listener: a listening socket.
+        answer: returns the response for (path, the `Accept` header). It is called in the server's
+            thread and must not raise.
     """
 
     def __init__(
-        self, listener: socket.socket, answer: Callable[[str, str], Awaitable[Answer]]
+        self, listener: socket.socket, answer: Callable[[str, str], Awaitable[Response]]
     ) -> None:
         self._listener = listener
         self._answer = answer
         self._loop = asyncio.SelectorEventLoop()
         self._stopping = asyncio.Event()
         self._idle: dict[asyncio.Task[None], None] = {}
-        """Connections whose client is waited for: to ask, to take its answer or to close; the oldest
-        first."""
+        """Connections that wait for their client (to send a request, read the response or close),
+        oldest first."""
         self._answering: dict[asyncio.Task[None], None] = {}
-        """Connections whose answer is being found; the oldest first."""
+        """Connections with a response being computed, oldest first."""
         self._accept_failed = False
-        """Since the last connection that was accepted."""
+        """Whether accepting has failed since the last accepted connection."""
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
 
     def start(self) -> None:
-        """Begin to accept connections."""
+        """Start accepting connections."""
         self._listener.setblocking(False)
         self._thread.start()
 
     def stop(self) -> None:
-        """Close all connections and the listening socket; blocks until that is done."""
+        """Close all connections and the listening socket; block until they are closed."""
         self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
         self._listener.close()
@@ -110,12 +110,12 @@ class HttpServer:
         self._loop.add_reader(self._listener, self._accept)
 
     def _accept(self) -> None:
-        """A client waits to be accepted."""
+        """Accept a waiting client."""
         try:
             connection, _ = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
-            return  # it left
-        except OSError as error:  # out of file descriptors, most likely
+            return  # the client has disconnected
+        except OSError as error:  # most likely no file descriptor is left
             if not self._accept_failed:
                 log.warning("http_accept_failed", error=error.strerror or str(error))
             self._accept_failed = True
@@ -126,36 +126,36 @@ class HttpServer:
         self._accept_failed = False
         if len(self._idle) + len(self._answering) >= CONNECTIONS:
             self._close_one()
-        talk = self._loop.create_task(self._talk(connection))
-        self._idle[talk] = None
-        talk.add_done_callback(partial(self._close, connection))
+        handler = self._loop.create_task(self._handle(connection))
+        self._idle[handler] = None
+        handler.add_done_callback(partial(self._close, connection))
 
     def _close_one(self) -> None:
-        """Close the connection that has waited longest for its client; else the oldest."""
+        """Close the connection that has waited longest for its client, or otherwise the oldest."""
         for connections in (self._idle, self._answering):
-            for talk in connections:
-                del connections[talk]
-                talk.cancel()
+            for handler in connections:
+                del connections[handler]
+                handler.cancel()
                 return
 
-    def _close(self, connection: socket.socket, talk: asyncio.Task[None]) -> None:
+    def _close(self, connection: socket.socket, handler: asyncio.Task[None]) -> None:
         connection.close()
-        self._idle.pop(talk, None)
-        self._answering.pop(talk, None)
+        self._idle.pop(handler, None)
+        self._answering.pop(handler, None)
 
-    async def _talk(self, connection: socket.socket) -> None:
-        """One connection: a request, its answer, and its end."""
+    async def _handle(self, connection: socket.socket) -> None:
+        """Handle one connection: read the request, respond, close."""
         connection.setblocking(False)
-        with contextlib.suppress(OSError):  # the client left, or was too slow
+        with contextlib.suppress(OSError):  # the client disconnected or was too slow
             async with asyncio.timeout(EXCHANGE_SECONDS):
                 if await self._exchange(connection):
                     connection.shutdown(socket.SHUT_WR)
-                    # Closing with unread input would send a reset, and take the answer back.
+                    # Closing with unread input would send a reset, which discards the response.
                     while await self._loop.sock_recv(connection, CHUNK_BYTES):
                         pass
 
     async def _exchange(self, connection: socket.socket) -> bool:
-        """Read a request and answer it; False: there was none."""
+        """Read a request and respond to it; return False if the client sent none."""
         protocol = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
         with_body = True
         try:
@@ -165,14 +165,14 @@ class HttpServer:
             with_body = request.method != b"HEAD"
             answer = await self._answer_to(request)
         except h11.RemoteProtocolError as error:
-            answer = Answer.text(HTTPStatus(error.error_status_hint), str(error))
+            answer = Response.text(HTTPStatus(error.error_status_hint), str(error))
         await self._loop.sock_sendall(connection, _encoded(protocol, answer, with_body=with_body))
         return True
 
     async def _request(
         self, protocol: h11.Connection, connection: socket.socket
     ) -> h11.Request | None:
-        """The head of the request; a body is not read. None: the client left without asking."""
+        """Read the head of a request, not its body. None: the client disconnected before."""
         while True:
             event = protocol.next_event()
             if isinstance(event, h11.Request):
@@ -181,24 +181,24 @@ class HttpServer:
                 return None
             protocol.receive_data(await self._loop.sock_recv(connection, CHUNK_BYTES))
 
-    async def _answer_to(self, request: h11.Request) -> Answer:
+    async def _answer_to(self, request: h11.Request) -> Response:
         if request.method not in (b"GET", b"HEAD"):
             method = request.method.decode("latin-1")
-            return Answer.text(
-                HTTPStatus.NOT_IMPLEMENTED, f"{method} is not supported: ask with GET or HEAD"
+            return Response.text(
+                HTTPStatus.NOT_IMPLEMENTED, f"{method} is not supported: use GET or HEAD"
             )
         accept = dict(request.headers).get(b"accept", b"")
-        talk = asyncio.current_task()
-        assert talk is not None
-        del self._idle[talk]
-        self._answering[talk] = None
+        handler = asyncio.current_task()
+        assert handler is not None
+        del self._idle[handler]
+        self._answering[handler] = None
         answer = await self._answer(request.target.decode("latin-1"), accept.decode("latin-1"))
-        del self._answering[talk]
-        self._idle[talk] = None
+        del self._answering[handler]
+        self._idle[handler] = None
         return answer
 
 
-def _encoded(protocol: h11.Connection, answer: Answer, *, with_body: bool) -> bytes:
+def _encoded(protocol: h11.Connection, answer: Response, *, with_body: bool) -> bytes:
     headers = [
         ("Date", formatdate(usegmt=True)),
         ("Server", "millwheel"),

@@ -1,8 +1,8 @@
-"""Ctrl-C and SIGTERM, for a service in the main thread's event loop.
+"""Handle Ctrl-C and SIGTERM for a service in the main thread's event loop.
 
-The first one asks for an end in order; the second one ends the process where it stands,
-which is always safe (a crash loses nothing that was acknowledged) and always works: the
-handlers are Python's own and not the event loop's, which user code may hold up.
+The first signal requests an orderly shutdown. The second one ends the process at once, which is
+always safe: a crash loses nothing that was acknowledged. It also always works, because the handlers
+are Python's and not the event loop's, which user code may block.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from types import FrameType, TracebackType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-LAST_WORDS = b"\nstopped at once; nothing that was committed is lost: run again to go on\n"
+LAST_WORDS = b"\nstopped at once; nothing that was committed is lost. Run again to resume\n"
 
 
 class Interruption:
-    """While it is entered, a first signal sets `asked`, and a second one ends the process."""
+    """Context manager: the first signal sets `asked`, the second one ends the process."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
         self.signal: signal.Signals | None = None
-        """The signal that asked."""
+        """The first signal; None: none arrived."""
         self._loop = asyncio.get_running_loop()
         self._before: dict[signal.Signals, Any] = {}
 
     @property
     def exit_code(self) -> int:
-        """What a process that was asked to end ends with, as shells have it."""
+        """The exit code for the signal by the convention of shells: 128 + its number."""
         assert self.signal is not None
         return 128 + self.signal
 

@@ -1,4 +1,4 @@
-"""The event loop of a worker process: the fastest that is installed, with a patient collector."""
+"""The event loop of a worker process: uvloop if installed, with rare garbage collections."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from millwheel.codec import reason
 T = TypeVar("T")
 
 TERMINATED = 128 + signal.SIGTERM
-"""The code of a command that SIGTERM ends before anything else takes care of the signal."""
+"""Exit code after a SIGTERM that arrives before the command's own signal handling is active."""
 
 COLLECT_AFTER = (50_000, 20, 50)
-"""Objects made before the garbage collector looks: a worker holds tens of thousands of records
-that are no garbage, and looking at them again and again took a tenth of its time."""
+"""Thresholds of the garbage collector. A worker holds tens of thousands of live records, and with
+Python's defaults traversing them repeatedly took a tenth of its time."""
 
 SWITCH_SECONDS = 0.0005
-"""How long a thread waits for the interpreter: an fsync of a part file takes less, and a commit
-waits for its thread to begin and to end."""
+"""Python's thread switch interval. An fsync of a part file takes less time, and a commit waits for
+its thread to start and to finish."""
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` to its end: on uvloop if it is there (``pip install 'millwheel[uvloop]'``).
+    """Run `main` to completion, on uvloop if installed (``pip install 'millwheel[uvloop]'``).
 
-    `sys.exit` in a task interrupts the event loop, whoever started the task. Here the loop goes on: code
-    that awaits the task gets the SystemExit, and the log has it.
+    In asyncio, `sys.exit` in any task interrupts the event loop. Here the loop continues: the
+    SystemExit is logged and raised in the code that awaits the task.
     """
     gc.set_threshold(*COLLECT_AFTER)
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -53,13 +53,13 @@ def run(main: Coroutine[Any, Any, T]) -> T:
                 structlog.get_logger().error(
                     "exit_in_a_task",
                     error=reason(error),
-                    what_it_means="a task that user code has started called sys.exit. That ends the "
-                    "task, and not the worker",
+                    what_it_means="a task started by user code called sys.exit. That ends the task, "
+                    "not the worker",
                 )
 
 
 async def _until_done(task: asyncio.Task[Any]) -> None:
-    """Wait for a task, whatever becomes of it; a Ctrl-C that cancels this cancels the task as well."""
+    """Wait until a task ends, without raising its error; cancellation (Ctrl-C) cancels the task too."""
     try:
         await asyncio.wait((task,))
     except asyncio.CancelledError:

@@ -1,7 +1,7 @@
-"""A worker's figures in the words of Prometheus.
+"""A worker's figures in the exposition format of Prometheus.
 
-Names follow its conventions: base units, ``_total`` for what only grows. A label's values are
-few: computations, and what became of late records.
+Names follow its conventions: base units, and ``_total`` for counters. Labels have few values:
+computations, outcomes of late records and names of user counters.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.services.figures import ComputationFigures, Distribution, Figures
 
 LATE = "late_"
-"""Begins the names of the counters of late records; the rest says what became of them."""
+"""Prefix of the counters of late records; the rest of the name is the outcome."""
 
 OWN = {
     "processed": ("records_processed", "Records and timers whose effects are durable"),
-    "duplicates_dropped": ("duplicates_dropped", "Records that had been processed already"),
-    "bloom_maybes": ("bloom_maybes", "Records that may have been seen, and that were looked up"),
-    "dead_letters": ("dead_letters", "Records and timers given up on"),
-    "bad_rows": ("bad_rows", "Rows of an input given up on"),
+    "duplicates_dropped": ("duplicates_dropped", "Records dropped as already processed"),
+    "bloom_maybes": ("bloom_maybes", "Records looked up after a positive of the Bloom filter"),
+    "dead_letters": ("dead_letters", "Records and timers that failed for good"),
+    "bad_rows": ("bad_rows", "Input rows that could not be read"),
 }  # fmt: skip
-"""The engine's counters: metric and help."""
+"""The engine's counters, with the metric's name and help text."""
 
 _process = ProcessCollector(registry=None)
 
 
 def exposition(figures: Figures, accept: str = "") -> tuple[bytes, str]:
-    """The text that Prometheus reads, in the newest form that `accept` allows; its content type."""
+    """Return the metrics and their content type, in the newest format that `accept` allows."""
     encode, content_type = choose_encoder(accept)
     return encode(_Moment(figures)), content_type
 
 
 class _Moment(Collector):
-    """Metrics of one moment, in the shape that the library takes."""
+    """The metrics of one moment, as a collector of prometheus_client."""
 
     def __init__(self, figures: Figures) -> None:
         self._figures = figures
@@ -53,16 +53,18 @@ class _Moment(Collector):
         figures = self._figures
         yield InfoMetricFamily(
             "millwheel_worker",
-            "Who this is",
+            "Pipeline, worker and version",
             {"pipeline": figures.pipeline, "worker": figures.worker, "version": figures.version},
         )
-        yield _gauge("lease_seconds_left", "Of this worker's lease", figures.lease_seconds_left)
-        fenced = "Intervals that were lost to another owner"
+        yield _gauge(
+            "lease_seconds_left", "Until this worker's lease expires", figures.lease_seconds_left
+        )
+        fenced = "Intervals lost to another owner"
         yield CounterMetricFamily("millwheel_fenced", fenced, figures.fenced)
         yield CounterMetricFamily(
-            "millwheel_commits", "Commits known durable", figures.commits.count
+            "millwheel_commits", "Commits that are durable", figures.commits.count
         )
-        yield _histogram("commit_seconds", "From sent to known durable", figures.commits)
+        yield _histogram("commit_seconds", "From sending a commit until durable", figures.commits)
         yield from _of_computations(figures)
         yield from _process.collect()
 
@@ -85,9 +87,9 @@ def _of_computations(figures: Figures) -> Iterator[Metric]:
             family.add_metric([computation.name], computation.counters.get(counter, 0))
         yield family
     yield from _other_counters(found)
-    owned = _gauge("intervals_owned", "Key intervals of this worker", None, "computation")
-    backlog = _gauge("backlog", "Records that arrived and wait", None, "computation")
-    unacked = _gauge("unacked", "Records sent and not acknowledged", None, "computation")
+    owned = _gauge("intervals_owned", "Key intervals this worker owns", None, "computation")
+    backlog = _gauge("backlog", "Records received and not yet processed", None, "computation")
+    unacked = _gauge("unacked", "Records sent and not yet acknowledged", None, "computation")
     for computation in found:
         owned.add_metric([computation.name], computation.intervals)
         backlog.add_metric([computation.name], computation.backlog)
@@ -98,12 +100,14 @@ def _of_computations(figures: Figures) -> Iterator[Metric]:
 
 
 def _flow(found: tuple[ComputationFigures, ...]) -> Iterator[Metric]:
-    """Of injectors; what is not known is left out."""
-    cap = _gauge("pending_cap", "Rows that may be unacknowledged", None, "computation")
-    took = _gauge("acknowledge_seconds", "Of 95 of 100 readings", None, "computation")
-    target = _gauge("latency_target_seconds", "What they should take", None, "computation")
-    rows = _gauge("source_lag_rows", "Rows there and not read", None, "computation")
-    size = _gauge("source_lag_bytes", "Bytes there and not read", None, "computation")
+    """Yield the metrics of injectors; unknown values are left out."""
+    cap = _gauge("pending_cap", "Limit of unacknowledged rows", None, "computation")
+    took = _gauge(
+        "acknowledge_seconds", "From read to acknowledged, 95th percentile", None, "computation"
+    )
+    target = _gauge("latency_target_seconds", "Target of acknowledge_seconds", None, "computation")
+    rows = _gauge("source_lag_rows", "Rows available and not yet read", None, "computation")
+    size = _gauge("source_lag_bytes", "Bytes available and not yet read", None, "computation")
     for computation in found:
         for family, value in (
             (cap, computation.pending_cap),
@@ -120,7 +124,7 @@ def _flow(found: tuple[ComputationFigures, ...]) -> Iterator[Metric]:
 def _other_counters(found: tuple[ComputationFigures, ...]) -> Iterator[Metric]:
     late = CounterMetricFamily(
         "millwheel_late",
-        "Records behind the watermark, by what became of them",
+        "Records behind the watermark, by outcome",
         labels=["computation", "outcome"],
     )
     users = CounterMetricFamily(
@@ -136,11 +140,13 @@ def _other_counters(found: tuple[ComputationFigures, ...]) -> Iterator[Metric]:
 
 
 def _watermarks(figures: Figures) -> Iterator[Metric]:
-    """Times since 1970. A watermark that is not known yet is left out; past the end of the input
-    it is +Inf, and nothing lags."""
+    """Yield the watermarks, in seconds since 1970, and their lag.
+
+    An unknown watermark is left out. After the end of the input it is +Inf, with a lag of 0.
+    """
     labels = ("computation", "kind")
     time = _gauge("watermark_seconds", "Input and low watermark", None, *labels)
-    lag = _gauge("watermark_lag_seconds", "How far behind the clock they are", None, *labels)
+    lag = _gauge("watermark_lag_seconds", "Lag of the watermarks behind the clock", None, *labels)
     for computation in figures.computations:
         kinds = {"input": computation.input_watermark, "low": computation.low_watermark}
         for kind, micros in kinds.items():

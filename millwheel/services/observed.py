@@ -1,9 +1,9 @@
-"""A running engine as those outside see it: its figures, and whether it can work.
+"""Observe a running engine from outside: its figures and its readiness.
 
 ::
 
     engine = Engine(...)
-    observed = EngineObserved(engine)  # before it starts, so that no claim is missed
+    observed = EngineObserved(engine)  # before the start, so that no claim is missed
     async with HttpService(observed, address):
         await engine.start()
         ...
@@ -26,11 +26,11 @@ from millwheel.runtime.interval.routing import Step
 from millwheel.services.figures import ComputationFigures, Durations, Figures, Tally
 
 STORE_SECONDS = 1.0
-"""How long the store may take to say what time it is; a round trip takes a millisecond."""
+"""Time limit for the store to return its time; a round trip takes a millisecond."""
 
 
 class EngineObserved(Observer):
-    """Counts what an engine does from now on, and tells it (`millwheel.services.figures.Observed`)."""
+    """Counts an engine's events and implements `millwheel.services.figures.Observed`."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -42,7 +42,7 @@ class EngineObserved(Observer):
             self.interval_taken(interval)
         engine.observer = self
 
-    # -- what the engine tells ------------------------------------------------------------
+    # -- hooks that the engine calls ------------------------------------------------------
 
     def interval_taken(self, interval: Interval) -> None:
         self._tally.claimed(interval.id, _totals(interval))
@@ -56,10 +56,10 @@ class EngineObserved(Observer):
     def commit_durable(self, seconds: float) -> None:
         self._commits.observe(seconds)
 
-    # -- what others ask ------------------------------------------------------------------
+    # -- the interface for observers ------------------------------------------------------
 
     def figures(self) -> Figures:
-        """Its figures now. Called in the event loop; waits for nothing."""
+        """Return the current figures. Called in the event loop; does not wait."""
         engine = self._engine
         counted = self._tally.counted((i.id, i.step.name, _totals(i)) for i in engine.intervals)
         return Figures(
@@ -77,7 +77,7 @@ class EngineObserved(Observer):
         )
 
     async def why_not_ready(self) -> str | None:
-        """Why it cannot process records now; None: it can."""
+        """Return why it cannot process records now; None: it can."""
         engine = self._engine
         if engine.failure is not None:
             return f"it has failed: {engine.failure}"
@@ -86,21 +86,23 @@ class EngineObserved(Observer):
         if not engine.started:
             return "it is still starting"
         if engine.lease.left <= 0:
-            return "its lease is over: it may touch no interval until the store renews it"
+            return "its lease has expired: it may not use its intervals until the store renews it"
         if engine.out_of_touch:
             others = ", ".join(sorted(worker[:8] for worker in engine.out_of_touch))
             return (
-                f"it does not reach the workers {others}, who share the pipeline: it takes no "
-                "intervals. Its log says why (link_down, stranger_refused)"
+                f"it does not reach the workers {others} of the same pipeline, so it takes no "
+                "intervals. Its log shows the reason (link_down, stranger_refused)"
             )
         for interval in engine.intervals:
             if interval.part_file is not None and interval.part_file.no_room is not None:
-                return f"commits wait for room: {interval.part_file.no_room}"
+                return f"commits wait for disk space: {interval.part_file.no_room}"
         return await self._why_no_store()
 
     async def _why_no_store(self) -> str | None:
-        """Ask the store for the time. A question that it has not answered is not asked again:
-        those who look every second would take up all connections with it."""
+        """Ask the store for the time, and return an error text if it does not answer.
+
+        At most one query is outstanding: probes every second would otherwise use up all connections.
+        """
         asking = self._asking
         if asking is None:
             asking = self._asking = asyncio.create_task(self._engine.store.now())
@@ -111,7 +113,7 @@ class EngineObserved(Observer):
         finally:
             late.cancel()
         if not asking.done():
-            return f"the store has not answered for {STORE_SECONDS:g} s"
+            return f"the store has not answered within {STORE_SECONDS:g} s"
         error = asking.exception()
         if isinstance(error, StoreError):
             return f"the store does not answer: {error}"
@@ -122,11 +124,11 @@ class EngineObserved(Observer):
     def _answered(self, asking: asyncio.Task[int]) -> None:
         self._asking = None
         if not asking.cancelled():
-            asking.exception()  # whoever asked may have gone: then nobody else looks at it
+            asking.exception()  # retrieve it, since the caller may have been cancelled
 
 
 def _totals(interval: Interval) -> dict[str, int]:
-    """What is counted and durable: totals of a commit that fails would be taken back."""
+    """Return an interval's durable counters; those of a commit that fails would be rolled back."""
     found: dict[str, int] = msgspec.json.decode(interval.durable_counters)
     return found
 
@@ -153,6 +155,6 @@ def _computation(
 
 
 def _known_sum(parts: Iterable[int | None]) -> int | None:
-    """The sum of the parts that are known; None: none is."""
+    """Sum the known parts; None if none is known."""
     known = [part for part in parts if part is not None]
     return sum(known) if known else None

@@ -1,8 +1,9 @@
-"""What an operator asks of a pipeline's intervals: wished in the store, waited for, told.
+"""An operator's requests about intervals: written to the store, awaited and reported.
 
-Workers carry wishes out, the command only writes them: it does what the balancer does, and may
-end at any time (decision 25). An errand says at each look what is still to be wished, so a wish
-that a claim has ended is simply made again. Without any worker a released interval is cut here.
+The command writes *wishes* to the store, as the balancer does, and workers carry them out, so the
+command may end at any time (decision 25). A claim deletes the wishes of its interval; therefore a
+request is compared with the store repeatedly, and missing wishes are written again. When no worker
+is running, the command itself splits or merges released intervals.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ from millwheel.store.port import (
     Wish,
 )
 
-LOOK_SECONDS = 0.2
-"""Between two looks at what became of a wish."""
+POLL_SECONDS = 0.2
+"""Time between two reads of the placement while waiting."""
 
 REASON = "an operator wants it"
 
 
-class Errand(Protocol):
-    """Something an operator wants, as seen in one look at the store.
+class Request(Protocol):
+    """An operator's request, compared with the current placement.
 
-    Each method raises a `UsageError` if what is there by now makes it impossible.
+    Each method raises a `UsageError` if the placement makes the request impossible.
     """
 
     def is_done(self, placement: Placement) -> bool: ...
 
     def wishes(self, placement: Placement) -> list[PlacementChange]:
-        """What has to be wished for it; what is wished already may be among it."""
+        """Return the wishes that the request needs, including those already in the store."""
         ...
 
     def waits_for(self, placement: Placement) -> str: ...
@@ -49,7 +50,7 @@ class Errand(Protocol):
 
 @dataclass(frozen=True)
 class Relocation:
-    """An interval is to be at a worker, and to stay there."""
+    """Move an interval to a worker and pin it there."""
 
     interval_id: int
     worker: str
@@ -69,7 +70,7 @@ class Relocation:
 
 @dataclass(frozen=True)
 class Splitting:
-    """An interval is to become two."""
+    """Split an interval in two."""
 
     interval_id: int
     computation: int
@@ -92,13 +93,13 @@ class Splitting:
 
 @dataclass(frozen=True)
 class Merging:
-    """Two neighbours are to become one, where the lower one is or is going to be."""
+    """Merge two adjacent intervals, on the worker that owns or is about to own the lower one."""
 
     lower_id: int
     upper_id: int
     computation: int
     slots: tuple[int, int]
-    """What both have together."""
+    """Slot range of the merged interval: first, end (exclusive)."""
 
     def is_done(self, placement: Placement) -> bool:
         return any(
@@ -115,7 +116,7 @@ class Merging:
             if upper.pinned and _is_alive(placement, upper.wanted_by):
                 raise UsageError(
                     f"interval {upper.id} is pinned to worker {short(upper.wanted_by)}, and "
-                    f"interval {lower.id} is at {short(target)}. Let it go first: "
+                    f"interval {lower.id} is at {short(target)}. Unpin it first: "
                     f"millwheel intervals move {upper.id} --anywhere"
                 )
             wishes.append(Wish(upper.id, upper.sequencer, target, REASON))
@@ -134,61 +135,66 @@ class Merging:
 
 
 class Operator:
-    """Somebody at a command line.
+    """Carries out requests from the command line.
 
     Args:
-        tell: gets a line whenever something else is waited for.
+        report: called with a line of text whenever the reason for waiting changes.
     """
 
     def __init__(
         self,
         store: Store,
         clock: Clock,
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
         self._store = store
         self._clock = clock
-        self._tell = tell
+        self._report = report
 
     async def move(self, interval_id: int, worker: str, seconds: float | None) -> None:
-        """Give an interval to a worker, named by the beginning of its id, and pin it there.
+        """Move an interval to a worker and pin it there.
 
         Args:
-            seconds: how long to wait until it is done; None: not at all.
+            worker: the worker's id, or a unique prefix of it.
+            seconds: how long to wait for completion; None: do not wait.
 
         Raises:
-            UsageError: it cannot be.
-            NotCarriedOut: it was not done in time; the wish stands.
+            UsageError: the request is impossible.
+            NotCarriedOut: the time was over before completion; the wish stays in the store.
         """
-        placement = await self._look()
+        placement = await self._read()
         _require_workers(placement)
         find(placement, interval_id)
         await self._carry_out(Relocation(interval_id, choose_worker(placement, worker).id), seconds)
 
     async def unpin(self, interval_id: int) -> bool:
-        """Let the balancer have an interval again; False: it was not pinned.
+        """Unpin an interval; return False if it was not pinned.
 
         Raises:
             UsageError: there is no such interval.
         """
-        row = find(await self._look(), interval_id)
+        row = find(await self._read(), interval_id)
         while row.pinned and not await self._store.wish([Unpin(row.id, row.sequencer, REASON)]):
-            row = find(await self._look(), interval_id)  # claimed in between
+            row = find(await self._read(), interval_id)  # it was claimed in between
         return row.pinned
 
     async def split(self, interval_id: int, at: int | None, seconds: float | None) -> int:
-        """Split an interval, where its load has its median if no slot is given; gives the slot.
+        """Split an interval and return the first slot of the upper part.
+
+        Args:
+            at: that slot; None: the median of the interval's load.
+            seconds: how long to wait for completion; None: do not wait.
 
         Raises:
-            UsageError: it cannot be.
-            NotCarriedOut: it was not done in time; the wish stands.
+            UsageError: the request is impossible.
+            NotCarriedOut: the time was over before completion; the wish stays in the store.
         """
-        placement = await self._look()
+        placement = await self._read()
         row = find(placement, interval_id)
         self._require_slots(row)
         at = self._median(row, placement) if at is None else at
         check_slot(row, at)
-        if _nobody_is_there(placement):
+        if _no_worker_lives(placement):
             _require_released(row)
             await self._store.split(row.id, row.sequencer, at, reason=REASON)
         else:
@@ -208,24 +214,27 @@ class Operator:
         if at is None:
             raise UsageError(
                 f"interval {row.id} has a single slot, or one key has nearly all of its load: a "
-                "split would not relieve its owner. Spread the key over several "
-                "(millwheel.computations.Spread), or say --at which slot to split all the same"
+                "split would not relieve its owner. Spread the key over several keys "
+                "(millwheel.computations.Spread), or choose the slot with --at to split anyway"
             )
         return at
 
     async def merge(self, lower_id: int, upper_id: int, seconds: float | None) -> None:
-        """Make two neighbours one, at the owner of the lower one.
+        """Merge two adjacent intervals, on the owner of the lower one.
+
+        Args:
+            seconds: how long to wait for completion; None: do not wait.
 
         Raises:
-            UsageError: it cannot be.
-            NotCarriedOut: it was not done in time; the wishes stand.
+            UsageError: the request is impossible.
+            NotCarriedOut: the time was over before completion; the wishes stay in the store.
         """
-        placement = await self._look()
+        placement = await self._read()
         lower, upper = find(placement, lower_id), find(placement, upper_id)
         for row in (lower, upper):
             self._require_slots(row)
         check_neighbours(lower, upper)
-        if _nobody_is_there(placement):
+        if _no_worker_lives(placement):
             for row in (lower, upper):
                 _require_released(row)
             sequencers = {row.id: row.sequencer for row in (lower, upper)}
@@ -235,40 +244,40 @@ class Operator:
             slots = (lower.slot_from, upper.slot_to)
             await self._carry_out(Merging(lower_id, upper_id, lower.computation, slots), seconds)
 
-    async def _look(self) -> Placement:
+    async def _read(self) -> Placement:
         return await self._store.read_placement()
 
-    async def _carry_out(self, errand: Errand, seconds: float | None) -> None:
-        """Wish it, as often as somebody has claimed the interval anew, and wait until it is done."""
+    async def _carry_out(self, request: Request, seconds: float | None) -> None:
+        """Write a request's wishes, again after each claim of the interval, until it is done."""
         deadline = self._clock.monotonic() + (seconds or 0.0)
-        told = ""
-        while not errand.is_done(placement := await self._look()):
-            await self._store.wish(errand.wishes(placement))
+        reported = ""
+        while not request.is_done(placement := await self._read()):
+            await self._store.wish(request.wishes(placement))
             if seconds is None:
                 return
-            waits_for = errand.waits_for(placement)
-            if waits_for != told:
-                self._tell(f"waiting for {waits_for}")
-                told = waits_for
+            waits_for = request.waits_for(placement)
+            if waits_for != reported:
+                self._report(f"waiting for {waits_for}")
+                reported = waits_for
             if self._clock.monotonic() >= deadline:
                 raise NotCarriedOut(
-                    f"not done within {seconds:g} s: still waiting for {waits_for}. The wish "
-                    "stands, and is carried out when that is over; `millwheel intervals list "
-                    "--events 10` shows what happens"
+                    f"not done within {seconds:g} s: still waiting for {waits_for}. The request "
+                    "stays in the store, and workers carry it out later; `millwheel intervals list "
+                    "--events 10` shows the progress"
                 )
-            await self._clock.sleep(LOOK_SECONDS)
+            await self._clock.sleep(POLL_SECONDS)
 
     def _require_slots(self, row: PlacedInterval) -> None:
         if row.kind == "injector":
             raise UsageError(
-                f"interval {row.id} is partition {row.slot_from} of the injector {row.name!r}, which "
-                "is read as a whole: it can be moved, not split or merged. Give the injector more "
-                "partitions instead"
+                f"interval {row.id} is partition {row.slot_from} of the injector {row.name!r}. A "
+                "partition can be moved, but not split or merged. Give the injector more partitions "
+                "instead"
             )
 
 
 def find(placement: Placement, interval_id: int) -> PlacedInterval:
-    """An interval by its id.
+    """Return the interval with an id.
 
     Raises:
         UsageError: there is none.
@@ -278,31 +287,31 @@ def find(placement: Placement, interval_id: int) -> PlacedInterval:
             return row
     raise UsageError(
         f"there is no interval {interval_id}; it may have been merged. `millwheel intervals list` "
-        "shows those there are"
+        "shows the current intervals"
     )
 
 
 def find_worker(placement: Placement, id_: str) -> PlacedWorker:
-    """A worker that is alive.
+    """Return the live worker with an id.
 
     Raises:
-        UsageError: it is gone.
+        UsageError: its lease has expired, or there is none.
     """
     for worker in placement.workers:
         if worker.id == id_ and worker.lease_left > 0:
             return worker
-    raise UsageError(f"worker {short(id_)} is gone: its lease is over. {_who_is_there(placement)}")
+    raise UsageError(f"worker {short(id_)} is gone: its lease has expired. {_workers(placement)}")
 
 
 def choose_worker(placement: Placement, prefix: str) -> PlacedWorker:
-    """The worker whose id begins so.
+    """Return the live worker with an id prefix.
 
     Raises:
-        UsageError: there is none, or there are several, or it is gone.
+        UsageError: none or several match, or the worker's lease has expired.
     """
     found = [worker for worker in placement.workers if worker.id.startswith(prefix.lower())]
     if not prefix or not found:
-        raise UsageError(f"no worker's id begins with {prefix!r}. {_who_is_there(placement)}")
+        raise UsageError(f"no worker's id begins with {prefix!r}. {_workers(placement)}")
     if len(found) > 1:
         names = ", ".join(worker.id for worker in found)
         raise UsageError(f"the ids of several workers begin with {prefix!r}: {names}")
@@ -310,37 +319,37 @@ def choose_worker(placement: Placement, prefix: str) -> PlacedWorker:
 
 
 def check_slot(row: PlacedInterval, at: int) -> None:
-    """Whether an interval can be split at a slot.
+    """Check that an interval can be split at a slot.
 
     Raises:
-        UsageError: that leaves nothing on one side, or cuts what must stay together.
+        UsageError: one part would be empty, or the slot is inside a cell of a broadcast reader.
     """
     if at % row.grain:
         below = at // row.grain * row.grain
         raise UsageError(
-            f"interval {row.id} of {row.name!r}, which reads a broadcast, is cut between cells of "
-            f"{row.grain} slots only: at {below} or {below + row.grain}, not at {at}"
+            f"interval {row.id} of {row.name!r} reads a broadcast, so it can only be split between "
+            f"cells of {row.grain} slots: at {below} or {below + row.grain}, not at {at}"
         )
     if not row.slot_from < at < row.slot_to:
         raise UsageError(
-            f"interval {row.id} has the slots from {row.slot_from} to {row.slot_to - 1}: it can be "
+            f"interval {row.id} has the slots {row.slot_from} to {row.slot_to - 1}: it "
             + (
-                f"split at {row.slot_from + 1} to {row.slot_to - 1}, not at {at}"
+                f"can be split at {row.slot_from + 1} to {row.slot_to - 1}, not at {at}"
                 if row.slot_to - row.slot_from > 1
-                else "split nowhere"
+                else "cannot be split"
             )
         )
 
 
 def check_neighbours(lower: PlacedInterval, upper: PlacedInterval) -> None:
-    """Whether two intervals can be merged.
+    """Check that two intervals can be merged.
 
     Raises:
-        UsageError: they do not meet.
+        UsageError: they are not adjacent intervals of one computation, the lower one first.
     """
     if lower.computation != upper.computation or lower.slot_to != upper.slot_from:
         hint = (
-            f". The other way round they are: millwheel intervals merge {upper.id} {lower.id}"
+            f". In reverse order they are: millwheel intervals merge {upper.id} {lower.id}"
             if lower.computation == upper.computation and upper.slot_to == lower.slot_from
             else ""
         )
@@ -351,25 +360,29 @@ def check_neighbours(lower: PlacedInterval, upper: PlacedInterval) -> None:
 
 
 def short(worker: str | None) -> str:
-    """As much of a worker's id as people read."""
-    return "nobody" if worker is None else worker[:8]
+    """Shorten a worker's id for people."""
+    return "(none)" if worker is None else worker[:8]
 
 
 def _is_alive(placement: Placement, id_: str | None) -> bool:
     return any(worker.id == id_ and worker.lease_left > 0 for worker in placement.workers)
 
 
-def _nobody_is_there(placement: Placement) -> bool:
+def _no_worker_lives(placement: Placement) -> bool:
     return not any(worker.lease_left > 0 for worker in placement.workers)
 
 
-def _who_is_there(placement: Placement) -> str:
+def _workers(placement: Placement) -> str:
     alive = [worker.id for worker in placement.workers if worker.lease_left > 0]
-    return f"There are: {', '.join(alive)}" if alive else "No worker runs this pipeline"
+    return f"Running workers: {', '.join(alive)}" if alive else "No worker runs this pipeline"
 
 
 def _require_workers(placement: Placement) -> None:
-    """Somebody has to be there who carries wishes out."""
+    """Check that workers are running that can carry out wishes.
+
+    Raises:
+        UsageError: there is none, or a ``millwheel run`` owns the pipeline.
+    """
     alive = [worker for worker in placement.workers if worker.lease_left > 0]
     if not alive:
         raise UsageError("no worker runs this pipeline: start one first")
@@ -377,37 +390,41 @@ def _require_workers(placement: Placement) -> None:
     if alone:
         raise UsageError(
             f"process {alone[0].pid} on {alone[0].host.split()[0]!r} runs this pipeline by itself "
-            "(millwheel run), and has all intervals until it ends. Stop it, and start workers"
+            "(millwheel run), and owns all intervals until it ends. Stop it, and start workers"
         )
 
 
 def _require_released(row: PlacedInterval) -> None:
-    """Without workers only what was handed over in order can be cut."""
+    """Check that an interval was released in order: only then can it be cut without a worker.
+
+    Raises:
+        UsageError: its last owner did not release it.
+    """
     if row.owner is not None:
         raise UsageError(
             f"the last owner of interval {row.id}, worker {short(row.owner)}, is gone and did not "
             "hand it over, so it may not be folded. Start a worker, which takes it over and folds "
-            "it, and say it again"
+            "it, then repeat the command"
         )
 
 
 def _waits_for_owner(row: PlacedInterval, worker: str) -> str:
-    """Before a worker has an interval."""
+    """Return the event to wait for until a worker owns an interval."""
     if row.is_free:
         return f"worker {short(worker)} to take interval {row.id}"
     if row.owner == worker:
         return f"worker {short(worker)} to keep interval {row.id}"
     return (
-        f"worker {short(row.owner)} to finish what it has begun in interval {row.id} and hand it "
-        f"over to {short(worker)}"
+        f"worker {short(row.owner)} to finish its work in interval {row.id} and hand it over to "
+        f"{short(worker)}"
     )
 
 
 def _waits_for_cut(row: PlacedInterval, placement: Placement) -> str:
-    """Before an interval is cut."""
+    """Return the event to wait for until an interval is split or merged."""
     if row.is_free:
         return f"a worker to take interval {row.id}"
     if row.wanted_by not in (None, row.owner) and _is_alive(placement, row.wanted_by):
         assert row.wanted_by is not None
         return _waits_for_owner(row, row.wanted_by)
-    return f"worker {short(row.owner)} to finish what it has begun in interval {row.id} and cut it"
+    return f"worker {short(row.owner)} to finish its work in interval {row.id} and cut it"

@@ -1,6 +1,6 @@
-"""``millwheel run``: a pipeline in this process until its input ends, or it is stopped.
+"""``millwheel run``: run a pipeline in this process until its input ends or it is stopped.
 
-It has the pipeline to itself; a worker that shares it with others is `millwheel.services.worker`.
+The process owns the whole pipeline; `millwheel.services.worker` runs a worker that shares one.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ Outcome = Literal["complete", "nothing to do", "stopped"]
 
 @dataclass(frozen=True)
 class Summary:
-    """How a run ended."""
+    """The result of a run."""
 
     pipeline: str
     outcome: Outcome
     processed: int
     read: int | None
-    """Rows; None: not known."""
+    """Rows read from the sources; None: unknown."""
     seconds: float
     low_watermark: int
     counters: dict[str, int] = field(default_factory=dict)
-    """What the computations counted in this run."""
+    """Counters of the computations, in this run."""
 
     @property
     def per_second(self) -> float:
-        """Processed records per second, starting and ending included."""
+        """Processed records per second, start and shutdown included."""
         return self.processed / self.seconds if self.seconds > 0 else 0.0
 
 
@@ -45,11 +45,11 @@ class Run:
     """One run of a pipeline.
 
     Args:
-        url: where the store is; its schema is at the right version.
-        keep_open: as `Engine`'s.
-        accept_late: as `Engine`'s.
-        inject_copies: as `Engine`'s.
-        beside: who is shown how far it is, and who looks after the store.
+        url: URL of the store; its schema must be at the current version.
+        keep_open: see `Engine`.
+        accept_late: see `Engine`.
+        inject_copies: see `Engine`.
+        beside: callbacks for progress and for the upkeep of the store.
     """
 
     def __init__(
@@ -72,11 +72,12 @@ class Run:
         self._clock = clock or SystemClock()
 
     async def run(self, stop: asyncio.Event | None = None) -> Summary:
-        """Work until the input has ended and everything is stored, or `stop` is set. An input
-        without an end goes on until then.
+        """Work until the input has ended and everything is stored, or `stop` is set.
+
+        With an unbounded input it works until `stop` is set.
 
         Raises:
-            MillwheelError: why it cannot go on; nothing that was acknowledged is lost.
+            MillwheelError: the run failed. Nothing that was acknowledged is lost.
         """
         stop = stop or asyncio.Event()
         began = self._clock.monotonic()
@@ -91,7 +92,7 @@ class Run:
                     inject_copies=self._inject_copies,
                 ),
             )
-            observed = EngineObserved(engine)  # now: records are counted before the start is over
+            observed = EngineObserved(engine)  # before the start, which already counts records
             async with hosted(engine, self._beside.services(engine, self._clock)):
                 if await unless(stop, engine.start()):
                     await engine.run(stop, until_done=self._pipeline.bounded)

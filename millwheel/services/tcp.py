@@ -1,22 +1,23 @@
 """Connections between workers over TCP, with TLS or without.
 
-Two things decide whether a peer is let in. In the greeting both sides prove that they know the
-pipeline's secret; there always is one (`millwheel.runtime.network.handshake`), so a worker may listen on any
-address. TLS adds what a secret cannot do:
+Peers authenticate in two ways. In the handshake of the wire protocol both sides prove that they know
+the pipeline's secret. A pipeline always has one (`millwheel.runtime.network.handshake`), so a worker may listen
+on any address. TLS adds protection that a secret cannot give:
 
 =======================  ==========================  ============================================
-                         who may connect             who can read or change what is sent
+configuration            peers that can connect      parties that can read or change the traffic
 =======================  ==========================  ============================================
-no TLS, loopback         who knows the secret        the machine's administrator
-no TLS, other addresses  who knows the secret        everybody on the network path
-TLS, not ``mutual``      who knows the secret        nobody
-TLS, ``mutual``          who also has a certificate  nobody; strangers do not even get as far as
-                         of the `authority`          the greeting
+no TLS, loopback         those with the secret       the machine's administrator
+no TLS, other addresses  those with the secret       everyone on the network path
+TLS, not ``mutual``      those with the secret       none
+TLS, ``mutual``          those with the secret and   none; without a certificate a peer does not
+                         a certificate of the        even reach the handshake of the wire
+                         `authority`                 protocol
 =======================  ==========================  ============================================
 
-A connection counts as a stranger's from the moment when it is accepted (`Visitor`), before its TLS
-handshake. And a listener accepts only while the process has `SPARE_DESCRIPTORS` file descriptors
-left: otherwise it pauses, so that strangers never take the last ones from the rest of the worker.
+A connection counts as unauthenticated (`Visitor`) from the moment it is accepted, before its TLS
+handshake. A listener pauses when the process has fewer than `SPARE_DESCRIPTORS` file descriptors
+left, so that unauthenticated connections never use up the descriptors of the rest of the worker.
 """
 
 from __future__ import annotations
@@ -39,51 +40,51 @@ from millwheel.runtime.network.ports import AbandonKind, Admit, Make, Visitor
 from millwheel.runtime.process.tasks import end
 
 HANDSHAKE_SECONDS = 5.0
-"""For the TLS handshake of an outgoing connection."""
+"""Time limit for the TLS handshake of an outgoing connection."""
 
 FAREWELL_SECONDS = 1.0
-"""For the end of TLS: a peer that does not answer is not waited for."""
+"""Time limit for the TLS shutdown; a peer that does not answer is disconnected."""
 
 BACKLOG = 100
-"""Connections that the system keeps until they are accepted, and that are accepted in one turn."""
+"""Length of the system's accept queue, and most connections accepted in one turn."""
 
 SPARE_DESCRIPTORS = 16
-"""File descriptors that a listener leaves to the rest of the process: to Postgres, sources, sinks."""
+"""File descriptors that a listener leaves for the rest of the process: Postgres, sources, sinks."""
 
 PAUSE_SECONDS = 0.5
-"""How long a listener accepts nothing when file descriptors are scarce."""
+"""Pause of a listener when file descriptors are scarce."""
 
 QUIET_SECONDS = 60.0
-"""A listener that pauses again within this time does not log it again."""
+"""A pause is not logged if the previous one was less than this ago."""
 
 ANYWHERE = frozenset(("", "*", "0.0.0.0", "::"))  # noqa: S104 (they are refused, not bound to)
-"""Hosts that one can listen on but not call."""
+"""Hosts that mean all addresses: valid for listening, not for connecting."""
 
 
 @dataclass(frozen=True)
 class Tls:
-    """Where the worker's certificate is, and whose certificates it trusts. All are PEM files."""
+    """The worker's certificate, and the authority that signs its peers'. All files are PEM."""
 
     certificate: Path
     key: Path
     authority: Path | None = None
-    """Of the certificates of others; None: those the machine trusts."""
+    """CA certificate that signed the peers' certificates; None: the CAs the system trusts."""
     mutual: bool = True
-    """Whether callers need a certificate too."""
+    """Whether connecting peers need a certificate too."""
     check_host: bool = True
-    """Whether a certificate must name the host that was called. Without it any certificate of the
-    authority will do, which is right if it signs for nothing but these workers."""
+    """Whether a certificate must name the host connected to. False accepts any certificate of the
+    authority, which is safe if the authority signs only for these workers."""
 
     def contexts(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-        """For listening, and for calling.
+        """Create the SSL contexts for listening and for connecting.
 
         Raises:
-            UsageError: a file is missing, or is not what it should be.
+            UsageError: a file is missing or invalid.
         """
         if self.authority is None and not self.check_host:
             raise UsageError(
-                "TLS that trusts every authority the machine trusts must check the host too: "
-                "anybody has such a certificate"
+                "TLS without an authority of its own trusts all CAs of the system, so it must check "
+                "the host name too: anyone can get such a certificate"
             )
         try:
             listening = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self.authority)
@@ -91,9 +92,10 @@ class Tls:
             for context in (listening, calling):
                 context.load_cert_chain(self.certificate, self.key, password=_no_password)
         except OSError as error:  # ssl.SSLError is one
+            trusted = f"the authority {self.authority}" if self.authority else "the system's CAs"
             raise UsageError(
                 f"TLS cannot be set up with the certificate {self.certificate}, the key {self.key} "
-                f"and the authority {self.authority or 'of the machine'}: {error}"
+                f"and {trusted}: {error}"
             ) from error
         if self.mutual:
             listening.verify_mode = ssl.CERT_REQUIRED
@@ -102,12 +104,13 @@ class Tls:
 
 
 class Tcp:
-    """A `millwheel.runtime.network.ports.Medium`.
+    """The TCP implementation of `millwheel.runtime.network.ports.Medium`.
 
     Args:
-        host: what to listen on.
-        port: 0: any that is free.
-        advertise: host, or ``host:port``, at which others reach it, if not at `host` and `port`.
+        host: host name or address to listen on.
+        port: port to listen on; 0: any free port.
+        advertise: host, or ``host:port``, that peers connect to; None: `host` and `port`.
+        tls: None: plain TCP.
     """
 
     def __init__(
@@ -128,30 +131,30 @@ class Tcp:
         self._listener: Listener | None = None
 
     def check(self) -> None:
-        """Before anything is started: whether it could be called.
+        """Check, before anything is started, that peers could connect.
 
         Raises:
-            UsageError: it could not.
+            UsageError: there is no address that peers can connect to.
         """
         if self._host in ANYWHERE and self._advertise is None:
             raise UsageError(
-                f"{self._host!r} is no address that others could call: say at which host they "
-                "reach this worker (advertise)"
+                f"{self._host!r} is not an address that peers can connect to: set the host at which "
+                "they reach this worker (advertise)"
             )
         if self._advertise is not None:
             _parts(self._advertise)
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
+        """The port that it listens on."""
         assert self._listener is not None
         return self._listener.port
 
     async def listen(self, admit: Admit, greeting_seconds: float) -> str:
-        """Listen at the host and port.
+        """Start listening; return the address that peers connect to.
 
         Raises:
-            UsageError: it cannot, or must not, listen there.
+            UsageError: listening on the host and port failed, or peers could not connect.
         """
         self.check()
         try:
@@ -163,14 +166,14 @@ class Tcp:
         self._listener = Listener(sockets, admit, self._listening, greeting_seconds)
         if self._advertise is None:
             return _address(self._host, self.port)
-        host, told = _parts(self._advertise)
-        return _address(host, told or self.port)
+        host, port = _parts(self._advertise)
+        return _address(host, port or self.port)
 
     async def connect(self, make: Make, address: str) -> None:
-        """Connect what `make` gives.
+        """Connect to an address, with the protocol that `make` creates.
 
         Raises:
-            OSError: nothing answers there, or the two do not trust each other.
+            OSError: connecting failed, or one side rejected the other's certificate.
         """
         try:
             host, port = _parts(address)
@@ -185,15 +188,15 @@ class Tcp:
         except UsageError as error:
             raise OSError(str(error)) from error
         except UnicodeError as error:
-            raise OSError(f"{address!r} is no address") from error
+            raise OSError(f"{address!r} is not an address") from error
 
     def deafen(self) -> None:
-        """Accept no more connections, and abandon those whose TLS handshake goes on."""
+        """Stop accepting connections, and abandon those in their TLS handshake."""
         if self._listener is not None:
             self._listener.close()
 
     async def close(self) -> None:
-        """Wait until nothing is left of the listener."""
+        """Close the listener and wait for its tasks to end."""
         if self._listener is not None:
             await self._listener.closed()
 
@@ -205,15 +208,15 @@ class Arrival:
     connected: socket.socket
     visitor: Visitor
     taken: bool = False
-    """The event loop has the socket, and closes it."""
+    """Whether the event loop owns the socket and will close it."""
 
 
 class Listener:
-    """Accepts connections on some sockets, and counts each at once.
+    """Accepts connections on sockets, and reports each to `admit` immediately.
 
     Args:
         tls: None: plain TCP.
-        seconds: for a TLS handshake.
+        seconds: time limit for a TLS handshake.
     """
 
     def __init__(
@@ -236,25 +239,25 @@ class Listener:
             self._loop.add_reader(listening.fileno(), self._accept, listening)
 
     def _pause(self, reason: str) -> None:
-        """Accept nothing for a while; callers wait in the system's queue."""
+        """Stop accepting for `PAUSE_SECONDS`; new connections wait in the system's queue."""
         for listening in self._sockets:
             self._loop.remove_reader(listening.fileno())
         self._pausing = self._loop.call_later(PAUSE_SECONDS, self._resume)
         if self._loop.time() >= self._quiet_until:
             structlog.get_logger().warning(
-                "accepts_nothing",
+                "accept_paused",
                 port=self.port,
                 reason=reason,
                 what_it_means="other workers cannot connect until file descriptors are free",
                 what_to_do="raise the limit of open files (ulimit -n, LimitNOFILE), and look for "
-                "strangers at the port",
+                "unexpected connections to the port",
             )
         self._quiet_until = self._loop.time() + QUIET_SECONDS
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(BACKLOG):
             if not _has_spare_descriptors(listening.fileno()):
-                self._pause(f"less than {SPARE_DESCRIPTORS} file descriptors are left")
+                self._pause(f"fewer than {SPARE_DESCRIPTORS} file descriptors are left")
                 return
             try:
                 connected, address = listening.accept()
@@ -264,9 +267,9 @@ class Listener:
                 self._pause(str(error))
                 return
             connected.setblocking(False)
-            self._greet(Arrival(connected, self._admit(shown(address))))
+            self._begin(Arrival(connected, self._admit(shown(address))))
 
-    def _greet(self, arrival: Arrival) -> None:
+    def _begin(self, arrival: Arrival) -> None:
         if self._tls is not None and not arrival.visitor.welcome:
             arrival.connected.close()
             arrival.visitor.abandon("refused", TOO_MANY)
@@ -276,7 +279,7 @@ class Listener:
         task.add_done_callback(partial(self._arrived, arrival))
 
     async def _make_ready(self, arrival: Arrival) -> None:
-        """Let the event loop take the socket; with TLS that ends with the handshake."""
+        """Hand the socket to the event loop; with TLS, wait for the handshake."""
         arrival.connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         arrival.taken = True
         await self._loop.connect_accepted_socket(
@@ -295,13 +298,13 @@ class Listener:
         if not arrival.taken:
             arrival.connected.close()
         kind: AbandonKind = "lost" if self._tls is None or error is None else "no TLS"
-        text = "the worker stops" if error is None else str(error) or type(error).__name__
+        text = "the worker is stopping" if error is None else str(error) or type(error).__name__
         arrival.visitor.abandon(kind, text)
         if error is not None and not isinstance(error, OSError):
             raise error
 
     def close(self) -> None:
-        """Accept no more, and abandon what is not ready."""
+        """Stop accepting, and abandon connections that are not ready."""
         if self._pausing is not None:
             self._pausing.cancel()
         for listening in self._sockets:
@@ -312,16 +315,16 @@ class Listener:
             task.cancel()
 
     async def closed(self) -> None:
-        """Wait until nothing is left of it."""
+        """Close it and wait for its tasks to end."""
         self.close()
         await end(self._arriving)
 
 
 async def _bound(host: str | None, port: int) -> list[socket.socket]:
-    """Listening sockets for all addresses of a host, or of this machine.
+    """Create listening sockets for all addresses of a host; None: of this machine.
 
     Raises:
-        OSError: one of them is taken, or there is none.
+        OSError: an address is in use, or the host has none.
     """
     found = await asyncio.get_running_loop().getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -332,7 +335,7 @@ async def _bound(host: str | None, port: int) -> list[socket.socket]:
         for family, kind, protocol, _, address in dict.fromkeys(found):
             try:
                 listening = socket.socket(family, kind, protocol)
-            except OSError as error:  # the system has no IPv6
+            except OSError as error:  # the system does not support IPv6
                 missing = error
                 continue
             sockets.append(listening)
@@ -342,7 +345,7 @@ async def _bound(host: str | None, port: int) -> list[socket.socket]:
             try:
                 listening.bind(address)
             except OSError as error:
-                if error.errno != errno.EADDRNOTAVAIL:  # of a family that is switched off
+                if error.errno != errno.EADDRNOTAVAIL:  # the address family is disabled
                     raise
                 missing = error
                 sockets.pop().close()
@@ -377,7 +380,7 @@ def _address(host: str, port: int) -> str:
 
 
 def _parts(address: str) -> tuple[str, int]:
-    """Host and port of an address; port 0 if it names none."""
+    """Split an address into host and port; port 0 if it has none."""
     host, colon, port = address.rpartition(":")
     if not colon or address.endswith("]"):
         host, port = address, "0"
@@ -389,11 +392,11 @@ def _parts(address: str) -> tuple[str, int]:
         or not (port.isascii() and port.isdigit() and int(port) < 1 << 16)
     ):
         raise UsageError(
-            f"{address!r} is no address: it is written host, host:port or, of IPv6, [::1]:7340"
+            f"{address!r} is not an address: write host, host:port or, for IPv6, [::1]:7340"
         )
     return bare, int(port)
 
 
 def _no_password() -> str:
-    """A key with a password is refused; OpenSSL would ask for it on the terminal, and wait."""
+    """Make OpenSSL reject a key with a password instead of prompting for it on the terminal."""
     return ""

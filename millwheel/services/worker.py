@@ -1,4 +1,4 @@
-"""``millwheel worker``: one of any number of workers that share a pipeline (decision 22)."""
+"""``millwheel worker``: one of several workers that share a pipeline (decision 22)."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from millwheel.store.port import Store
 
 
 @dataclass(frozen=True)
-class Neighbourhood:
-    """How other workers reach this one, and how they know each other."""
+class PeerSettings:
+    """How other workers reach this one, and how workers authenticate each other."""
 
     listen: Endpoint = field(default_factory=Endpoint)
     advertise: str | None = None
-    """Host, or ``host:port``, at which others reach it, if not there."""
+    """Host, or ``host:port``, that other workers connect to; None: the `listen` endpoint."""
     secret: bytes | None = field(default=None, repr=False)
-    """The secret that was given to all workers of the pipeline; None: they go by the store's."""
+    """The secret configured for all workers of the pipeline; None: the secret kept in the store."""
     tls: Tls | None = None
 
     def __post_init__(self) -> None:
@@ -38,50 +38,50 @@ class Neighbourhood:
             Secret(self.secret, "given")
 
     def medium(self) -> Tcp:
-        """What its connections are made of.
+        """Create the TCP transport.
 
         Raises:
-            UsageError: a certificate or key is missing, or is not what it should be.
+            UsageError: a certificate or key file is missing or invalid.
         """
         return Tcp(self.listen.host, self.listen.port, advertise=self.advertise, tls=self.tls)
 
     async def secret_of(self, store: Store) -> Secret:
-        """The secret that was given, or the one that is kept in the store.
+        """Return the configured secret, or otherwise the one kept in the store.
 
         Raises:
-            StoreUnavailable: the store cannot be asked.
+            StoreUnavailable: the store does not answer.
         """
         if self.secret is not None:
             return Secret(self.secret, "given")
         return Secret(await store.peer_secret(), "store")
 
     def check(self) -> None:
-        """Check what can be checked before anything is started.
+        """Check the settings before anything is started.
 
         Raises:
-            UsageError: it makes no sense, or is not safe.
+            UsageError: the settings contradict each other or are unsafe.
         """
         self.medium().check()
 
 
-class Worker:
-    """A worker among others, from its start until it is asked to stop.
+class PipelineWorker:
+    """Runs one of several workers that share a pipeline, until it is stopped.
 
     Args:
-        url: where the store is; its schema is at the right version.
-        neighbourhood: how it is connected with the others.
-        http: where probes and a scraper are answered, if at all.
-        until_done: end when all input has ended and everything is stored, instead of waiting.
-        keep_open: as `Engine`'s.
-        accept_late: as `Engine`'s.
-        beside: who is shown how far it is, and who looks after the store.
+        url: URL of the store; its schema must be at the current version.
+        peers: how it connects to the other workers.
+        http: where to serve probes and metrics; None: nowhere.
+        until_done: return when all input has ended and everything is stored.
+        keep_open: see `Engine`.
+        accept_late: see `Engine`.
+        beside: callbacks for progress and for the upkeep of the store.
     """
 
     def __init__(
         self,
         pipeline: Pipeline,
         url: str,
-        neighbourhood: Neighbourhood | None = None,
+        peers: PeerSettings | None = None,
         *,
         http: Endpoint | None = None,
         until_done: bool = False,
@@ -92,7 +92,7 @@ class Worker:
     ) -> None:
         self._pipeline = pipeline
         self._url = url
-        self._neighbourhood = neighbourhood or Neighbourhood()
+        self._peers = peers or PeerSettings()
         self._http = http
         self._until_done = until_done
         self._keep_open = keep_open
@@ -101,17 +101,17 @@ class Worker:
         self._clock = clock or SystemClock()
 
     async def run(self, stop: asyncio.Event) -> bool:
-        """Work until `stop` is set, or everything is done if that is what was asked for.
+        """Work until `stop` is set or, with `until_done`, until everything is done.
 
         Returns:
-            Whether everything was done.
+            Whether everything is done.
 
         Raises:
-            MillwheelError: why it cannot go on; nothing that was acknowledged is lost.
+            MillwheelError: the worker failed. Nothing that was acknowledged is lost.
         """
         async with AsyncExitStack() as stack:
             store = await stack.enter_async_context(opened(self._pipeline, self._url))
-            secret = await self._neighbourhood.secret_of(store)  # before anything listens
+            secret = await self._peers.secret_of(store)  # before anything listens
             engine = Engine(
                 self._pipeline,
                 store,
@@ -135,7 +135,7 @@ class Worker:
         limits.check(self._pipeline.settings.max_record_bytes)
         return Links(
             Identity(self._pipeline.name, worker, secret),
-            self._neighbourhood.medium(),
+            self._peers.medium(),
             clock=self._clock,
             limits=limits,
         )

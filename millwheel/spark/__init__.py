@@ -1,4 +1,4 @@
-"""Downstream PySpark: read a pipeline's tables and views, all of one moment.
+"""Read a pipeline's tables and views in PySpark, as of one moment.
 
 ::
 
@@ -9,26 +9,26 @@
         hours = spark.read.format("millwheel").options(**held.options("airport_hour")).load()
         hours.groupBy("origin").sum("flights").show()
 
-``millwheel spark MODULE:FUNCTION`` (:func:`run_job`) does this and the rest: Java, a local
-session, the snapshot, progress, a clean end. The function gets a :class:`Job`.
+``millwheel spark MODULE:FUNCTION`` (:func:`run_job`) does all of this: it finds Java, starts a local
+session, takes the snapshot, shows progress and cleans up. The function gets a :class:`Job`.
 
-Reads of one snapshot are consistent with each other, whatever their number: states, timers
-and the user's own tables are those of one moment, although workers go on committing.
+All reads of one snapshot are consistent with each other: states, timers and the user's own tables
+are those of one moment, although workers keep committing.
 
 ================  =================================================================
 ``source``        the Python Data Source: where its code runs; why no push-down
-``snapshots``     who holds the snapshot, and for how long
+``snapshots``     the process that holds the snapshot, and for how long
 ``relation``      Postgres types to Spark types
 ``query``         one share's SELECT: columns, filters, bounds
-``filters``       which rows are read at all
-``connection``    how all of them reach the store
+``filters``       the rows that are read
+``connection``    connections to the store
 ``session``       Java and a local Spark session
 ``interruption``  Ctrl-C and SIGTERM
 ``progress``      the bar, or log lines
 ``job``           :func:`run_job`
 ================  =================================================================
 
-Importing this package needs no PySpark; registering and running do.
+Importing this package does not need PySpark; registering and running do.
 """
 
 from millwheel.spark.job import Job, run_job

@@ -1,7 +1,7 @@
-"""How the driver and the Spark workers reach the store: read only, repeatable read, redacted.
+"""Connections of the driver and the Spark workers to the store: read-only, repeatable read.
 
-Every connection of this package is one transaction that ends with it. It never writes, and
-what goes wrong comes out as one of millwheel's own errors, without the password.
+Each connection of this package is one transaction, which never writes and ends with the connection.
+Errors are raised as millwheel's own, without the password.
 """
 
 from __future__ import annotations
@@ -22,48 +22,48 @@ from millwheel.store.address import VARIABLE, StoreAddress
 APPLICATION = "millwheel spark"
 CONNECT_SECONDS = 10
 LOCK_SECONDS = 10
-"""How long to wait for a table that a migration is changing."""
+"""Time limit for waiting for a table that a migration has locked."""
 
 Connection = psycopg.Connection[TupleRow]
 
 
 def statement(name: str) -> bytes:
-    """The text of ``millwheel/spark/sql/NAME.sql``."""
+    """Read ``millwheel/spark/sql/NAME.sql``."""
     return (files("millwheel.spark") / "sql" / f"{name}.sql").read_bytes()
 
 
 def store_url(options: Mapping[str, str]) -> str:
-    """The option ``store``, else the variable MILLWHEEL_STORE; a URL in either case."""
+    """Return the option ``store``, or otherwise MILLWHEEL_STORE; both must be a URL."""
     found = options.get("store") or os.environ.get(VARIABLE)
     if not found:
         raise UsageError(f"no store given: set the option 'store' to postgresql://…, or {VARIABLE}")
     address = StoreAddress.parse(found)
     if address.url is None:
         raise UsageError(
-            f"the store {found!r} is not a postgresql:// URL: a directory is a server that has to "
-            "run first, which `millwheel spark` sees to"
+            f"the store {found!r} is not a postgresql:// URL. The server of a directory has to run "
+            "first: `millwheel spark` starts it"
         )
     return address.url
 
 
 def redacted(url: str) -> str:
-    """The URL without its secrets: fit for messages and logs."""
+    """Return the URL without its password, for messages and logs."""
     return StoreAddress(url=url).redacted()
 
 
 @contextmanager
 def reading(url: str, *, snapshot: str | None = None) -> Iterator[Connection]:
-    """One read-only transaction, on the exported `snapshot` if there is one."""
+    """Open a read-only transaction, on the exported `snapshot` if given."""
     with opened(url, snapshot=snapshot) as connection, translated(url):
         yield connection
 
 
 @contextmanager
 def opened(url: str, *, snapshot: str | None = None) -> Iterator[Connection]:
-    """As :func:`reading`, but errors inside the block stay what they are.
+    """Like :func:`reading`, but without translating errors inside the block.
 
-    The server may not end it for being idle: between two batches it waits for Spark, and the
-    holder of a snapshot is idle by design.
+    Idle timeouts are disabled: a reader waits for Spark between two batches, and the holder of a
+    snapshot is idle by design.
     """
     with translated(url):
         connection = psycopg.connect(
@@ -72,7 +72,7 @@ def opened(url: str, *, snapshot: str | None = None) -> Iterator[Connection]:
             connect_timeout=CONNECT_SECONDS,
             client_encoding="UTF8",
         )
-    try:  # closed whatever happens, and never committed: there is nothing to commit
+    try:  # always closed, and never committed: there is nothing to commit
         with translated(url):
             _prepare(connection)
             if snapshot is not None:
@@ -83,10 +83,10 @@ def opened(url: str, *, snapshot: str | None = None) -> Iterator[Connection]:
 
 
 def lock(connection: Connection, pipeline: str, tables: list[str]) -> None:
-    """Keep `tables` from being dropped, truncated or rewritten while this transaction lasts.
+    """Prevent `tables` from being dropped, truncated or rewritten during this transaction.
 
-    To be called before the first query: the transaction's snapshot is taken by that query, and
-    a table truncated between snapshot and lock reads as empty, without an error.
+    Call it before the first query, which takes the transaction's snapshot: a table truncated between
+    snapshot and lock reads as empty, without an error.
     """
     if tables:
         names = sql.SQL(", ").join(sql.Identifier(pipeline, table) for table in tables)
@@ -95,7 +95,7 @@ def lock(connection: Connection, pipeline: str, tables: list[str]) -> None:
 
 @contextmanager
 def translated(url: str) -> Iterator[None]:
-    """Turn Postgres' errors into millwheel's."""
+    """Translate Postgres' errors to millwheel's."""
     try:
         yield
     except psycopg.errors.LockNotAvailable as error:
@@ -118,12 +118,12 @@ def _prepare(connection: Connection) -> None:
     connection.execute(
         sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(f"{LOCK_SECONDS}s"))
     )
-    # For what a view or a filter makes of times without a zone.
+    # For views and filters that convert times without a zone.
     connection.execute("SET LOCAL timezone = 'UTC'")
-    # A cursor is planned as if a tenth of its rows were wanted; these are read to the end.
+    # By default a cursor is planned as if a tenth of its rows were fetched; here all are.
     connection.execute("SET LOCAL cursor_tuple_fraction = 1")
-    # Times as the integers they are on the wire: no datetime is made that Arrow takes apart
-    # again, and infinity or a year past 9999 reaches the place that can name the column.
+    # Load times as the integers that Postgres sends: this saves the conversion to datetime and
+    # back, and infinity or a year after 9999 reaches `to_arrow`, whose error names the column.
     for type_name, loader in (
         ("timestamptz", Int8BinaryLoader),
         ("timestamp", Int8BinaryLoader),
@@ -139,7 +139,7 @@ def _join(connection: Connection, snapshot: str) -> None:
         if connection.broken:
             raise
         raise StoreError(
-            f"the snapshot {snapshot} is not held any more: a DataFrame has to be computed before "
+            f"the snapshot {snapshot} is no longer held: a DataFrame has to be computed before "
             "its snapshot is closed (with `millwheel spark`: before the job's function returns). "
             f"Postgres says: {error}"
         ) from error

@@ -1,11 +1,11 @@
-"""The filters of a read: which rows leave Postgres at all.
+"""The filters of a read: the rows that Postgres returns.
 
-They are what pyarrow and ``pandas.read_parquet`` call so: a list of ``(column, operator,
-value)``, all of which must hold. Operators are ``= == != <> < <= > >=``, with a list as value
-``in`` and ``not in``, and with None ``=`` and ``!=`` (IS NULL, IS NOT NULL).
+They have the form known from pyarrow and ``pandas.read_parquet``: a list of ``(column, operator,
+value)``, all of which must hold. Operators are ``= == != <> < <= > >=``; with a list as value
+``in`` and ``not in``; with None ``=`` and ``!=`` (IS NULL, IS NOT NULL).
 
-On the way to Spark's workers they are the text of an option: JSON, each value as Postgres
-writes it. What they mean in SQL is in :mod:`millwheel.spark.query`.
+They reach Spark's workers as the text of an option: JSON, with each value as Postgres writes it.
+:mod:`millwheel.spark.query` translates them to SQL.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ WrittenFilter: TypeAlias = tuple[str, str, str | list[str] | None]
 
 
 def written(filters: Iterable[Filter]) -> str:
-    """The option's text. Datetimes without a zone are taken as UTC by columns that have one."""
+    """Encode filters as the option's text.
+
+    A column with a time zone takes a datetime without one as UTC.
+    """
     return msgspec.json.encode(
         [
             (column, operator, [*map(_text, value)] if isinstance(value, list) else _text(value))
@@ -37,7 +40,7 @@ def written(filters: Iterable[Filter]) -> str:
 
 
 def parsed(option: str) -> list[WrittenFilter]:
-    """Back from the option's text."""
+    """Decode filters from the option's text."""
     try:
         return msgspec.json.decode(option, type=list[WrittenFilter])
     except msgspec.MsgspecError as error:

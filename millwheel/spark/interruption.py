@@ -1,23 +1,23 @@
-"""Ctrl-C and SIGTERM, when the main thread is most likely waiting for the JVM.
+"""Handle Ctrl-C and SIGTERM while the main thread is probably waiting for the JVM.
 
-To raise there and then is no way out: the answer that nobody read is taken for the answer of the
-next call, which PySpark makes while the exception passes (seen on 4.3: SIGTERM during ``count()``
-had no effect until the count was done, 59 s later; Ctrl-C became a Py4JError). And a JVM whose
-launch is broken off stays for ever (seen: it cannot say where it listens, and waits). So:
+Raising immediately does not work. The unread answer of the interrupted call is taken for the answer of
+the next call, which PySpark makes while the exception propagates (seen on 4.3: SIGTERM during
+``count()`` had no effect until the count was done, 59 s later; Ctrl-C became a Py4JError). And a JVM
+whose launch is interrupted stays for ever (seen: it cannot report its port, and waits). Therefore:
 
-=================  =========================================================================
-a signal arrives   what happens
-=================  =========================================================================
-outside a call     the exception is raised at once
-inside a call,     Spark's jobs are cancelled from another thread; the call comes back with an
-or a launch        error, or soon by itself, and the signal is repeated until it arrives outside
-GRACE_SECONDS on   it is raised wherever it arrives: the JVM hangs
-while closing      nothing: what is left to do takes a bounded time
-=================  =========================================================================
+===================  =======================================================================
+a signal arrives     action
+===================  =======================================================================
+outside a call       raise the exception immediately
+inside a call,       cancel Spark's jobs from another thread; the call returns with an error,
+or a launch          or soon by itself, and the signal is repeated until it arrives outside
+after GRACE_SECONDS  raise it wherever it arrives: the JVM hangs
+while closing        ignore it: the remaining work takes a bounded time
+===================  =======================================================================
 
-Whatever else comes out of the block after a signal, the signal's exception takes its place: a
-cancelled job's error is not the user's. A terminal and some supervisors signal the JVM as well;
-then the call fails because the JVM is gone.
+After a signal its exception replaces any other error of the block, since the error of a cancelled job
+is not the user's. A terminal and some supervisors signal the JVM too; then the call fails because the
+JVM is gone.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ log = structlog.get_logger("millwheel.spark")
 
 
 class Interruptible:
-    """A block that SIGINT and SIGTERM leave by KeyboardInterrupt and SystemExit(143)."""
+    """Context manager that SIGINT leaves with KeyboardInterrupt, and SIGTERM with SystemExit(143)."""
 
     def __init__(self) -> None:
         self._cancel: Callable[[], object] | None = None
         self._signal: int | None = None
         self._since = 0.0
         self._settled = threading.Event()
-        self._repeating = threading.Lock()  # no signal may be on its way when handlers go
+        self._repeating = threading.Lock()  # no signal may be pending when handlers are removed
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interruptible:
@@ -56,11 +56,11 @@ class Interruptible:
         return self
 
     def cancel_by(self, cancel: Callable[[], object]) -> None:
-        """From here on this ends what the JVM is doing; another thread calls it."""
+        """Set the function that cancels the JVM's current work; it is called in another thread."""
         self._cancel = cancel
 
     def close(self) -> None:
-        """From here on signals are ignored: everything is being closed."""
+        """Ignore signals from now on: everything is being closed."""
         with self._repeating:
             self._settled.set()
 
@@ -94,7 +94,7 @@ class Interruptible:
             if self._cancel is not None:
                 try:
                     self._cancel()
-                except Exception as error:  # the JVM is gone, or going: nothing left to cancel
+                except Exception as error:  # the JVM is gone or ending: nothing is left to cancel
                     log.debug("spark's jobs cannot be cancelled", error=type(error).__name__)
             if not self._settled.wait(REPEAT_SECONDS):
                 with self._repeating:

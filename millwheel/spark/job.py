@@ -1,8 +1,8 @@
-"""``millwheel spark MODULE:FUNCTION``: one function, run with everything it needs around it.
+"""``millwheel spark MODULE:FUNCTION``: run a function on a snapshot, with a local Spark session.
 
-In order: the function is imported, the snapshot taken (both fail at once if they fail), Java
-found, a local session started. The function runs. Whatever ends it, an error or Ctrl-C or
-SIGTERM, its Spark jobs are cancelled, the session and its JVM are stopped, the snapshot let go.
+The steps: import the function, take the snapshot (both fail early), find Java, start a local session,
+run the function. At the end, also after an error, Ctrl-C or SIGTERM, its Spark jobs are cancelled, the
+session and its JVM are stopped, and the snapshot is released.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ PACKAGES = ("pyspark", "pandas", "pyarrow")
 
 @dataclass(frozen=True)
 class Job:
-    """What a job's function gets."""
+    """The argument of a job's function."""
 
     spark: SparkSession
     output: Path
-    """A directory for the files the job makes; it exists."""
+    """An existing directory for the job's output files."""
     snapshot: Snapshot
-    """The moment that every table of this job is of."""
+    """The snapshot on which this job reads all tables."""
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Further options of every read."""
+    """Further options for each read."""
 
     def table(
         self,
@@ -53,11 +53,14 @@ class Job:
         columns: Sequence[str] | None = None,
         filters: Iterable[Filter] | None = None,
     ) -> DataFrame:
-        """A table or view of the pipeline, as of the job's moment.
+        """Return a table or view of the pipeline, as of the job's snapshot.
 
-        Of large ones name the `columns` you need, and the rows: ``filters=[("origin", "=",
-        "JFK")]`` is done by Postgres, a DataFrame's ``where`` by Spark when all rows are there.
-        Raises UsageError, naming what there is, if there is no such table or view.
+        For large ones, name the `columns` and the rows you need: Postgres applies
+        ``filters=[("origin", "=", "JFK")]``, whereas Spark applies a DataFrame's ``where`` after all
+        rows have been read.
+
+        Raises:
+            UsageError: there is no such table or view; the message lists those that exist.
         """
         chosen = self.snapshot.options(name, columns=columns, filters=filters, with_store=False)
         return self.spark.read.format("millwheel").options(**chosen, **self.options).load()
@@ -75,13 +78,20 @@ def run_job(
     config: Mapping[str, str] | None = None,
     console: Console | None = None,
 ) -> None:
-    """Run the function `target` ("MODULE:FUNCTION") with a :class:`Job` on a pipeline's store.
+    """Run a function with a :class:`Job` on a pipeline's store.
 
-    `store_url` is a postgresql:// URL (by default MILLWHEEL_STORE's), `pipeline` may be left
-    out where the store has only one. `console` is where progress goes (standard error).
+    Args:
+        target: the function, as "MODULE:FUNCTION".
+        store_url: a postgresql:// URL; None: the value of MILLWHEEL_STORE.
+        pipeline: the pipeline's name; None: the store's only pipeline.
+        output: directory for the job's files; it is created.
+        console: where progress is shown; None: standard error.
 
-    Raises UsageError for a wrong target, a missing package or table; UserCodeError for what the
-    function raised; SystemExit(143) after SIGTERM; KeyboardInterrupt after Ctrl-C.
+    Raises:
+        UsageError: the target is wrong, or a package or table is missing.
+        UserCodeError: the function raised an error.
+        SystemExit: code 143, after SIGTERM.
+        KeyboardInterrupt: after Ctrl-C.
     """
     for package in PACKAGES:
         if importlib.util.find_spec(package) is None:
@@ -92,7 +102,7 @@ def run_job(
 
         prepare_environment()
         output.mkdir(parents=True, exist_ok=True)
-        # Local workers inherit the store from the environment, where no plan or log shows it.
+        # Local workers inherit the store in the environment, which no plan or log shows.
         local = master.startswith("local")
         options = {} if local else {"store": held.store}
         if partitions is not None:
@@ -114,7 +124,12 @@ def run_job(
 
 
 def load_function(target: str) -> Callable[[Job], object]:
-    """Import MODULE:FUNCTION, also from the current directory; UsageError if it is not there."""
+    """Import MODULE:FUNCTION, also from the current directory.
+
+    Raises:
+        UsageError: there is no such module or function.
+        UserCodeError: importing the module failed.
+    """
     module_name, colon, name = target.partition(":")
     if not (module_name and colon and name):
         raise UsageError(f"{target!r} is not of the form MODULE:FUNCTION, as in jobs.report:report")
@@ -126,13 +141,14 @@ def load_function(target: str) -> Callable[[Job], object]:
         missing = error.name or ""
         if module_name == missing or module_name.startswith(f"{missing}."):
             raise UsageError(
-                f"there is no module {missing!r} here or in what is installed (from {target!r})"
+                f"there is no module {missing!r} here or among the installed packages (needed for "
+                f"{target!r})"
             ) from error
         raise UsageError(f"{module_name} needs {missing!r}, which is not installed") from error
     except MillwheelError:
         raise
     except Exception as error:
-        raise UserCodeError(f"importing {module_name} failed: {_named(error)}") from error
+        raise UserCodeError(f"importing {module_name} failed: {_error_text(error)}") from error
     function = getattr(module, name, None)
     if not callable(function):
         offered = [
@@ -143,7 +159,7 @@ def load_function(target: str) -> Callable[[Job], object]:
         raise UsageError(
             f"{module_name} has no function {name!r}; it has: {', '.join(offered) or 'none'}"
         )
-    return function  # type: ignore[no-any-return] # checked as far as a name can be
+    return function  # type: ignore[no-any-return] # its signature is not checked
 
 
 def _call(function: Callable[[Job], object], job: Job, target: str) -> None:
@@ -152,11 +168,12 @@ def _call(function: Callable[[Job], object], job: Job, target: str) -> None:
     except MillwheelError:
         raise
     except Exception as error:
-        raise _from_worker(error) or UserCodeError(f"{target} failed: {_named(error)}") from error
+        failure = UserCodeError(f"{target} failed: {_error_text(error)}")
+        raise _from_worker(error) or failure from error
 
 
 def _from_worker(error: Exception) -> MillwheelError | None:
-    """The error of ours that a Spark worker died of; Spark brings it as the end of a text."""
+    """Recover the millwheel error that ended a Spark worker from the text of Spark's error."""
     from pyspark.errors import PySparkException
 
     if not isinstance(error, PySparkException):
@@ -169,7 +186,7 @@ def _from_worker(error: Exception) -> MillwheelError | None:
     return kind(message.strip())
 
 
-def _named(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {_text(error)}"
 
 
@@ -177,4 +194,4 @@ def _text(error: Exception) -> str:
     try:
         return str(error)
     except Exception:  # py4j asks the JVM for the text, and the JVM may be gone
-        return "the JVM ended before it could say more"
+        return "the JVM ended before it could report the error"

@@ -1,7 +1,7 @@
-"""How far Spark is: a bar per running stage on a terminal, log lines elsewhere.
+"""Show Spark's progress: a bar per running stage on a terminal, otherwise log lines.
 
-Spark is asked through its status tracker a few times a second, from a thread of its own: the
-main thread waits inside the job's function.
+A separate thread polls Spark's status tracker a few times a second, because the main thread is inside
+the job's function.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.2
 LINE_SECONDS = 10.0
-"""How often a running stage is worth a line of the log."""
+"""Time between two log lines of a running stage."""
 
 log = structlog.get_logger("millwheel.spark")
 
 
 @dataclass(frozen=True)
-class Stage:
-    """A stage that is running: so many of its tasks are done."""
+class StageProgress:
+    """The progress of a running stage."""
 
     id: int
     name: str
@@ -40,7 +40,7 @@ class Stage:
 
 
 class _Display(Protocol):
-    def show(self, stages: list[Stage]) -> None: ...
+    def show(self, stages: list[StageProgress]) -> None: ...
 
 
 @contextmanager
@@ -72,7 +72,7 @@ def _display(console: Console) -> Iterator[_Display]:
         TextColumn("tasks"),
         Elapsed(),
     )
-    # What the job prints goes above the bar, unless it goes to a file or a pipe.
+    # The job's output appears above the bar, unless it goes to a file or a pipe.
     with Progress(
         *columns, console=console, transient=True, redirect_stdout=sys.stdout.isatty()
     ) as progress:
@@ -88,14 +88,14 @@ def _poll(spark: SparkSession, display: _Display, over: threading.Event) -> None
             infos = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
             display.show(
                 [
-                    Stage(info.stageId, info.name, info.numTasks, info.numCompletedTasks)
+                    StageProgress(info.stageId, info.name, info.numTasks, info.numCompletedTasks)
                     for info in infos
                     if info is not None
                 ]
             )
         display.show([])
     except (Py4JError, OSError) as error:
-        # The JVM is gone; whoever waits for its answer is told.
+        # The JVM is gone; the caller that waits for its answer gets an error.
         log.debug("no more progress from spark", error=type(error).__name__)
 
 
@@ -104,7 +104,7 @@ class _Bars:
         self._progress = progress
         self._bars: dict[int, TaskID] = {}
 
-    def show(self, stages: list[Stage]) -> None:
+    def show(self, stages: list[StageProgress]) -> None:
         for stage in stages:
             if stage.id not in self._bars:
                 bar = self._progress.add_task(f"stage {stage.id}", total=stage.tasks)
@@ -115,19 +115,19 @@ class _Bars:
 
 
 class _Lines:
-    """A line for a stage that takes long, again and again, and one at its end."""
+    """Logs a stage that runs long every `LINE_SECONDS`, and its end."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._since: dict[int, float] = {}
-        self._said: dict[int, float] = {}
+        self._logged: dict[int, float] = {}
 
-    def show(self, stages: list[Stage]) -> None:
+    def show(self, stages: list[StageProgress]) -> None:
         now = self._clock()
         for stage in stages:
             since = self._since.setdefault(stage.id, now)
-            if now - self._said.get(stage.id, since) >= LINE_SECONDS:
-                self._said[stage.id] = now
+            if now - self._logged.get(stage.id, since) >= LINE_SECONDS:
+                self._logged[stage.id] = now
                 log.info(
                     "spark stage runs",
                     stage=stage.id,
@@ -138,5 +138,5 @@ class _Lines:
                 )
         for gone in self._since.keys() - {stage.id for stage in stages}:
             seconds = round(now - self._since.pop(gone), 1)
-            if self._said.pop(gone, None) is not None:
+            if self._logged.pop(gone, None) is not None:
                 log.info("spark stage done", stage=gone, seconds=seconds)

@@ -1,12 +1,11 @@
-"""One share's SELECT: the columns, the filters, and which rows the share holds.
+"""The SELECT of one share of a relation: its columns, filters and range of rows.
 
-Values are parameters and names are identifiers: nothing is pasted into the text. Postgres
-compares
+Values are passed as parameters and names as identifiers, never as text. Postgres compares
 
 * text by its bytes, as Spark does: ``COLLATE "C"`` for order, and for equality where the
-  column's own collation lets unequal bytes be equal;
-* what is cast on the way (JSON, UUID, enums, numeric without precision) after the cast;
-* NULL as SQL does: ``("tail", "!=", "N1")`` leaves out the rows without a tail.
+  column's own collation treats different bytes as equal;
+* columns that the SELECT casts (JSON, UUID, enums, numeric without precision) after the cast;
+* NULL as in SQL: ``("tail", "!=", "N1")`` excludes rows without a tail.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pyspark.sql.datasource import InputPartition
 
 from millwheel.errors import UsageError
 from millwheel.spark.filters import WrittenFilter
-from millwheel.spark.relation import SLOTS, Column, Relation
+from millwheel.spark.relation import SLOTS, SparkColumn, SparkRelation
 
 ORDERED = ("<", "<=", ">", ">=")
 COMPARISONS: Mapping[str, LiteralString] = {
@@ -55,7 +54,7 @@ class Condition:
 
 
 class Whole(InputPartition):
-    """All of a relation."""
+    """A share with all rows of a relation."""
 
     def __init__(self) -> None:
         super().__init__(None)
@@ -66,8 +65,11 @@ class Whole(InputPartition):
 
 @dataclass
 class Slots(InputPartition):
-    """The keys of a range of slots. The first share has no lower bound and the last no upper
-    one, and a row without a slot is in the first: each row is in one share, whatever it holds."""
+    """The rows of a range of slots.
+
+    The first share has no lower bound and includes rows without a slot, and the last has no upper
+    bound, so every row is in exactly one share.
+    """
 
     low: int | None
     high: int | None
@@ -83,8 +85,11 @@ class Slots(InputPartition):
 
 @dataclass
 class Blocks(InputPartition):
-    """A range of a table's blocks, read by a TID range scan. A version that the snapshot sees
-    stays where it is, and none is beyond the last block; an update adds another version."""
+    """A range of a table's blocks, read by a TID range scan.
+
+    A row version that the snapshot sees does not move, and none is after the last block: an update
+    adds another version.
+    """
 
     low: int
     high: int | None
@@ -100,10 +105,10 @@ class Blocks(InputPartition):
 Share: TypeAlias = Whole | Slots | Blocks
 
 
-def shares(relation: Relation, wanted: int) -> list[Share]:
-    """Cut a relation into at most `wanted` shares that together hold each row once."""
+def shares(relation: SparkRelation, wanted: int) -> list[Share]:
+    """Divide a relation into at most `wanted` shares that together contain each row once."""
     if relation.has_blocks:
-        # A share of less than a block would be empty.
+        # A share smaller than a block would be empty.
         wanted = min(wanted, relation.blocks)
     if wanted <= 1:
         return [Whole()]
@@ -117,12 +122,12 @@ def shares(relation: Relation, wanted: int) -> list[Share]:
 
 
 def select(
-    relation: Relation,
-    columns: Sequence[Column],
+    relation: SparkRelation,
+    columns: Sequence[SparkColumn],
     share: Share,
     filters: Sequence[Condition] = (),
 ) -> tuple[sql.Composed, list[Any]]:
-    """The statement that reads one share, and its parameters."""
+    """Return the statement that reads one share, and its parameters."""
     conditions = [*share.conditions(), *filters]
     text = sql.SQL("SELECT {} FROM {}").format(
         sql.SQL(", ").join(column.expression for column in columns),
@@ -134,20 +139,20 @@ def select(
     return text, [value for condition in conditions for value in condition.values]
 
 
-def condition(column: Column, written: WrittenFilter) -> Condition:
-    """One filter as SQL."""
+def condition(column: SparkColumn, written: WrittenFilter) -> Condition:
+    """Translate one filter to SQL."""
     _, operator, value = written
     if isinstance(value, list):
         known, kind = LISTS, "a list"
     elif value is None:
-        known, kind = NULLS, "nothing"
+        known, kind = NULLS, "None"
     else:
         known, kind = COMPARISONS, "a value"
     template = known.get(operator)
     if template is None or column.is_array:
         what = "an array column" if column.is_array else f"{operator!r} and {kind}"
         raise UsageError(
-            f"the filter on {column.name!r} cannot be: {what}; with {kind} there are "
+            f"the filter on {column.name!r} is not possible: {what}; operators for {kind}: "
             + ", ".join(known)
         )
     left: sql.Composable = column.expression

@@ -1,4 +1,4 @@
-"""What Postgres says about a relation, and what its types are in Spark and Arrow.
+"""Describe a relation from Postgres' catalog, and map its types to Spark and Arrow.
 
 ===========================  =====================  ==========================================
 Postgres                     Spark
@@ -9,17 +9,17 @@ numeric(p, s)                decimal(p, s)          at most 38 digits
 numeric                      decimal(38, 18)        rounded to that; more is an error
 boolean                      boolean
 text, varchar, name, enums   string
-char(n)                      string                 without the blanks it is padded with
+char(n)                      string                 without the padding blanks
 timestamptz                  timestamp              an instant, whatever the session's time zone
 timestamp                    timestamp_ntz
 date                         date
 bytea                        binary
 json, jsonb, uuid            string                 JSON text
-domains                      as the type beneath
+domains                      as the underlying type
 arrays of these              array                  one dimension
 ===========================  =====================  ==========================================
 
-Anything else is an error that names column and type.
+Other types are an error that names column and type.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from millwheel.spark.connection import Connection, statement
 from millwheel.spark.snapshots import no_such_relation
 
 MAX_DIGITS = 38
-"""Spark's and Arrow's longest decimal."""
+"""Maximum precision of a decimal in Spark and Arrow."""
 FREE_DIGITS, FREE_SCALE = 38, 18
-"""What a numeric without precision becomes."""
+"""Precision and scale for a numeric without precision."""
 SLOTS = 1 << 16
 SLOT = "slot"
 INTEGERS = ("int2", "int4", "int8")
@@ -50,39 +50,39 @@ _DAYS_1970_TO_2000 = 10_957
 
 
 @dataclass(frozen=True)
-class Kind:
-    """How the values of one Postgres type travel."""
+class TypeMapping:
+    """The mapping of one Postgres type to Spark and Arrow."""
 
     spark: spark.DataType
     arrow: pa.DataType
     literal: tuple[LiteralString, ...]
-    """What a filter's text is cast to, one after the other."""
+    """Types that a filter's text is cast to, in this order."""
     cast: LiteralString = ""
-    """What the SELECT casts the column to."""
+    """Type that the SELECT casts the column to; empty: none."""
     wire: pa.DataType | None = None
-    """Times come as the integers they are on the wire, …"""
+    """For times: the type of the integers that Postgres sends, counted from 2000."""
     epoch: int = 0
-    """… counted from 2000; this makes it from 1970."""
+    """For times: the offset that converts these integers to counts from 1970."""
 
     def parameter(self, *, is_list: bool) -> sql.Composable:
-        """The place of a filter's value."""
+        """Return the placeholder of a filter's value, with its casts."""
         place: sql.Composable = sql.Placeholder()
         for name in self.literal:
             place = _cast(place, name, is_array=is_list)
         return place
 
 
-def _text(*literal: LiteralString, cast: LiteralString = "text") -> Kind:
-    return Kind(spark.StringType(), pa.string(), literal or ("text",), cast=cast)
+def _text(*literal: LiteralString, cast: LiteralString = "text") -> TypeMapping:
+    return TypeMapping(spark.StringType(), pa.string(), literal or ("text",), cast=cast)
 
 
-KINDS: Mapping[str, Kind] = {
-    "int8": Kind(spark.LongType(), pa.int64(), ("bigint",)),
-    "int4": Kind(spark.IntegerType(), pa.int32(), ("bigint",)),
-    "int2": Kind(spark.ShortType(), pa.int16(), ("bigint",)),
-    "float8": Kind(spark.DoubleType(), pa.float64(), ("float8",)),
-    "float4": Kind(spark.FloatType(), pa.float32(), ("float8",)),
-    "bool": Kind(spark.BooleanType(), pa.bool_(), ("bool",)),
+TYPE_MAPPINGS: Mapping[str, TypeMapping] = {
+    "int8": TypeMapping(spark.LongType(), pa.int64(), ("bigint",)),
+    "int4": TypeMapping(spark.IntegerType(), pa.int32(), ("bigint",)),
+    "int2": TypeMapping(spark.ShortType(), pa.int16(), ("bigint",)),
+    "float8": TypeMapping(spark.DoubleType(), pa.float64(), ("float8",)),
+    "float4": TypeMapping(spark.FloatType(), pa.float32(), ("float8",)),
+    "bool": TypeMapping(spark.BooleanType(), pa.bool_(), ("bool",)),
     "text": _text(cast=""),
     "varchar": _text(cast=""),
     "bpchar": _text(),
@@ -91,34 +91,34 @@ KINDS: Mapping[str, Kind] = {
     "json": _text(),
     "jsonb": _text("jsonb", "text"),
     "uuid": _text("uuid", "text"),
-    "bytea": Kind(spark.BinaryType(), pa.binary(), ("bytea",)),
-    "timestamptz": Kind(
+    "bytea": TypeMapping(spark.BinaryType(), pa.binary(), ("bytea",)),
+    "timestamptz": TypeMapping(
         spark.TimestampType(),
         pa.timestamp("us", tz="UTC"),
         ("timestamptz",),
         wire=pa.int64(),
         epoch=_MICROSECONDS_1970_TO_2000,
     ),
-    "timestamp": Kind(
+    "timestamp": TypeMapping(
         spark.TimestampNTZType(),
         pa.timestamp("us"),
         ("timestamp",),
         wire=pa.int64(),
         epoch=_MICROSECONDS_1970_TO_2000,
     ),
-    "date": Kind(
+    "date": TypeMapping(
         spark.DateType(), pa.date32(), ("date",), wire=pa.int32(), epoch=_DAYS_1970_TO_2000
     ),
 }
 
 
 @dataclass(frozen=True)
-class Column:
-    """One column, and how to read it."""
+class SparkColumn:
+    """A column, and how to read it."""
 
     name: str
     declared: str
-    kind: Kind
+    kind: TypeMapping
     is_array: bool = False
     byte_order: bool = True
     """False for a collation in which unequal bytes may be equal."""
@@ -137,13 +137,17 @@ class Column:
 
     @property
     def expression(self) -> sql.Composable:
-        """The column as the SELECT has it; filters compare the same."""
+        """The column's expression in the SELECT and in filters."""
         name = sql.Identifier(self.name)
         cast = self.kind.cast
         return _cast(name, cast, is_array=self.is_array) if cast else name
 
     def to_arrow(self, values: Sequence[Any]) -> pa.Array:
-        """One batch of this column; StoreError for a value that Spark has no room for."""
+        """Convert a batch of this column's values.
+
+        Raises:
+            StoreError: Spark cannot represent a value.
+        """
         kind = self.kind
         try:
             if self.is_array:
@@ -151,14 +155,14 @@ class Column:
             return _items(kind, values)
         except (pa.ArrowException, OverflowError, TypeError) as error:
             raise StoreError(
-                f"column {self.name!r} ({self.declared}) holds a value that Spark has no place "
-                f"for, such as infinity, NaN in a numeric, or an array of arrays: {error}. Leave it "
-                "out with the option 'columns', or cast it in a view"
+                f"column {self.name!r} ({self.declared}) holds a value that Spark cannot "
+                f"represent, such as infinity, NaN in a numeric, or an array of arrays: {error}. "
+                "Leave it out with the option 'columns', or cast it in a view"
             ) from error
 
 
 @dataclass(frozen=True)
-class Relation:
+class SparkRelation:
     """A table or view of a pipeline."""
 
     pipeline: str
@@ -167,10 +171,10 @@ class Relation:
     """As ``pg_class.relkind``: r table, p partitioned table, m materialized view, v view."""
     blocks: int
     has_slots: bool
-    """Whether an integer column `slot` (0 to 65,535, a hash of the key) says how to cut it."""
-    columns: tuple[Column, ...]
+    """Whether it has an integer column `slot` (0 to 65,535, a hash of the key) to divide it by."""
+    columns: tuple[SparkColumn, ...]
 
-    def column(self, name: str) -> Column:
+    def column(self, name: str) -> SparkColumn:
         for column in self.columns:
             if column.name == name:
                 return column
@@ -184,9 +188,15 @@ class Relation:
 
 def describe(
     connection: Connection, pipeline: str, table: str, only: Sequence[str] | None = None
-) -> Relation:
-    """Look a relation up; `only` names the columns that are wanted (a type that cannot be read
-    matters only there)."""
+) -> SparkRelation:
+    """Look up a relation.
+
+    Args:
+        only: names of the columns to describe; None: all. Only their types must be supported.
+
+    Raises:
+        UsageError: there is no such relation or column, or a type is not supported.
+    """
     names = {"pipeline": pipeline, "table": table}
     row = connection.execute(statement("relation"), names).fetchone()
     if row is None:
@@ -203,7 +213,7 @@ def describe(
         name == SLOT and type_name in INTEGERS and not is_array
         for name, _, type_name, _, is_array, _ in rows
     )
-    return Relation(pipeline, table, relkind, blocks, has_slots, tuple(columns))
+    return SparkRelation(pipeline, table, relkind, blocks, has_slots, tuple(columns))
 
 
 def _column(
@@ -214,21 +224,24 @@ def _column(
     modifier: int,
     is_array: bool,
     deterministic: bool,
-) -> Column:
-    kind = _numeric(modifier) if type_name == "numeric" else KINDS.get(type_name)
+) -> SparkColumn:
+    kind = _numeric(modifier) if type_name == "numeric" else TYPE_MAPPINGS.get(type_name)
     if kind is None:
         raise UsageError(
-            f"column {name!r} of {table!r} is of type {declared}, which Spark cannot be given: "
-            "leave it out with the option 'columns' (a list with commas), or cast it to text in a "
-            "view"
+            f"column {name!r} of {table!r} is of type {declared}, which Spark does not support: "
+            "leave it out with the option 'columns' (names separated by commas), or cast it to text "
+            "in a view"
         )
-    return Column(name, declared, kind, is_array, byte_order=deterministic)
+    return SparkColumn(name, declared, kind, is_array, byte_order=deterministic)
 
 
-def _numeric(modifier: int) -> Kind | None:
-    """`modifier` packs precision and scale (``numeric.c``); the scale is 11 bits, signed."""
+def _numeric(modifier: int) -> TypeMapping | None:
+    """Map a numeric; `modifier` packs precision and scale (``numeric.c``), the scale in 11 signed bits.
+
+    None: it has too many digits for Spark.
+    """
     if modifier < 0:
-        cast: LiteralString = "numeric(38, 18)"  # rounds, where there is room
+        cast: LiteralString = "numeric(38, 18)"  # rounds; too many digits are an error
         digits, scale = FREE_DIGITS, FREE_SCALE
     else:
         cast = ""
@@ -240,7 +253,7 @@ def _numeric(modifier: int) -> Kind | None:
         digits = max(digits, scale)
     if digits > MAX_DIGITS:
         return None
-    return Kind(
+    return TypeMapping(
         spark.DecimalType(digits, scale), pa.decimal128(digits, scale), ("numeric",), cast=cast
     )
 
@@ -250,18 +263,18 @@ def _cast(expression: sql.Composable, type_name: LiteralString, *, is_array: boo
     return sql.SQL("{}::{}{}").format(expression, sql.SQL(type_name), brackets)
 
 
-def _items(kind: Kind, values: Sequence[Any]) -> pa.Array:
+def _items(kind: TypeMapping, values: Sequence[Any]) -> pa.Array:
     if kind.wire is None:
         return pa.array(values, kind.arrow)
     counted = pa.array(values, kind.wire)
     minus_infinity = pa.scalar(-1 << (kind.wire.bit_width - 1), kind.wire)
     if pc.any(pc.equal(counted, minus_infinity)).as_py():
         raise OverflowError("-infinity")
-    # The largest integer is infinity, and adding to it overflows.
+    # The largest integer means infinity; adding to it overflows.
     return pc.add_checked(counted, pa.scalar(kind.epoch, kind.wire)).cast(kind.arrow)
 
 
-def _item_list(kind: Kind, items: list[Any] | None) -> list[Any] | pa.Array | None:
+def _item_list(kind: TypeMapping, items: list[Any] | None) -> list[Any] | pa.Array | None:
     if items is None or kind.wire is None:
         return items
     return _items(kind, items)

@@ -1,10 +1,9 @@
-"""A local Spark session that starts quietly, stays within bounds and leaves nothing behind.
+"""A local Spark session that starts quietly, with bounded resources, and cleans up after itself.
 
-Spark's own way to start (``SparkSession.builder``) lets the JVM write its greetings to the
-terminal and keeps it until the interpreter ends. Here the JVM is started by
-``pyspark.java_gateway.launch_gateway`` with its standard error on a pipe: what it says while it
-starts is shown only if it does not start, what it says later is passed on. At the end it is
-stopped and waited for.
+``SparkSession.builder`` lets the JVM print its startup messages to the terminal, and keeps the JVM
+until the interpreter ends. Here ``pyspark.java_gateway.launch_gateway`` starts the JVM with its
+standard error on a pipe: startup output is shown only if the start fails, later output is relayed. At
+the end the JVM is stopped and awaited.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ MASTER = "local[2]"
 DRIVER_MEMORY = "1g"
 STOP_SECONDS = 15
 KEPT_LINES = 100
-"""Of what the JVM said while it started."""
+"""Maximum number of lines kept of the JVM's startup output."""
 SHUFFLE_PARTITIONS = 4
-"""Spark's 200 are for a cluster; each costs a task."""
+"""Spark's default of 200 is for clusters; each partition costs a task."""
 
-# A host whose name leads nowhere must not keep Spark from starting on it.
+# Spark must start even on a machine whose host name does not resolve.
 LOCAL_SETTINGS = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 LOCAL_ENVIRONMENT = {"SPARK_LOCAL_IP": "127.0.0.1"}
 
@@ -53,17 +52,22 @@ def session(
     config: Mapping[str, str] | None = None,
     launched: Callable[[subprocess.Popen[bytes]], object] | None = None,
 ) -> Iterator[SparkSession]:
-    """Start Spark, with `environment` for its workers and `config` over our settings; stop it.
+    """Start a Spark session, and stop it at the end of the block.
 
-    `launched` is called with the JVM as soon as there is one, some seconds before the session.
-    Raises UsageError if Java does not start, or if this process has a session already.
+    Args:
+        environment: environment variables for Spark's workers.
+        config: Spark settings, which override those of this module.
+        launched: called with the JVM's process as soon as it exists, some seconds before the session.
+
+    Raises:
+        UsageError: Java does not start, or this process already has a session.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     if SparkContext._active_spark_context is not None:
         raise UsageError(
-            "this process has a Spark session already: use millwheel.spark.register(spark) and "
+            "this process already has a Spark session: use millwheel.spark.register(spark) and "
             "millwheel.spark.snapshot(…) with it"
         )
     local = master.startswith("local")
@@ -78,15 +82,15 @@ def session(
     ):
         if launched is not None:
             launched(process)
-        # SparkContext installs a handler for Ctrl-C that would talk to the JVM in the middle of
-        # an answer from it; the one that was there comes back.
+        # SparkContext installs a Ctrl-C handler that would call the JVM in the middle of another
+        # call's answer; the previous handler is restored.
         interrupt = signal.getsignal(signal.SIGINT)
         context = start()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, interrupt)
         spark: SparkSession | None = None
         try:
-            # What fails comes as an exception; as ERROR it comes again, with Java's whole stack.
+            # Failures arrive as exceptions; at level ERROR Spark would log them too, with Java's stack.
             context.setLogLevel("FATAL")
             spark = SparkSession.builder.getOrCreate()
             yield spark
@@ -95,7 +99,7 @@ def session(
 
 
 def _stop(context: SparkContext, spark: SparkSession | None) -> None:
-    context.setLogLevel("OFF")  # jobs that are cancelled are no errors
+    context.setLogLevel("OFF")  # cancelled jobs are not errors
     context.cancelAllJobs()
     if spark is not None:
         spark.stop()
@@ -118,12 +122,12 @@ def _settings(master: str, driver_memory: str, scratch: str) -> dict[str, str]:
 
 @contextmanager
 def _environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """What the JVM and the Python workers inherit; only while they start and run."""
+    """Change the environment that the JVM and the Python workers inherit, during the block."""
     package_root = str(Path(__file__).resolve().parents[2])
-    # Workers import this package and the job's module from where this process does.
+    # Workers must import this package and the job's module from the same places as this process.
     places = [package_root, os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])]
     wanted = {
-        # Else workers take the first python3 on the PATH.
+        # By default workers would use the first python3 on the PATH.
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(places),
@@ -145,22 +149,22 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
 def _jvm(
     settings: Mapping[str, str],
 ) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], SparkContext]]]:
-    """A JVM, gone afterwards; with it comes what makes the SparkContext in it."""
+    """Run a JVM during the block; yield its process and a function that creates its SparkContext."""
     from py4j.protocol import Py4JError
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
 
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-    voice = _Voice()
+    output = _JvmOutput()
     try:
         gateway = launch_gateway(  # type: ignore[no-untyped-call]
-            conf, {"stderr": voice.write_end}
+            conf, {"stderr": output.write_end}
         )
     except PySparkRuntimeError as error:
-        raise UsageError(f"Spark did not start: {voice.ended() or error}") from error
+        raise UsageError(f"Spark did not start: {output.wait() or error}") from error
     finally:
-        os.close(voice.write_end)  # the JVM has its own
+        os.close(output.write_end)  # the JVM has its own copy
     process: subprocess.Popen[bytes] = gateway.proc
 
     def start() -> SparkContext:
@@ -168,7 +172,7 @@ def _jvm(
             context = SparkContext(conf=conf, gateway=gateway)
         except Py4JError as error:
             raise UsageError(f"Spark did not start: {error}") from error
-        voice.aloud.set()
+        output.relaying.set()
         return context
 
     try:
@@ -176,41 +180,41 @@ def _jvm(
     finally:
         _from_fresh_thread(gateway.shutdown)
         _end(process)
-        voice.ended()
-        # PySpark keeps a gateway for the next session; this one is gone.
+        output.wait()
+        # PySpark would reuse the gateway for the next session, but this one is closed.
         SparkContext._gateway = None
         SparkContext._jvm = None
 
 
-class _Voice:
-    """What a JVM says on its standard error: kept while it starts, then passed on."""
+class _JvmOutput:
+    """Reads a JVM's standard error: keeps it during the start, relays it afterwards."""
 
     def __init__(self) -> None:
         self._read_end, self.write_end = os.pipe()
-        self.aloud = threading.Event()
+        self.relaying = threading.Event()
         self._kept: deque[str] = deque(maxlen=KEPT_LINES)
         self._thread = threading.Thread(target=self._listen, name="spark-stderr", daemon=True)
         self._thread.start()
 
-    def ended(self) -> str:
-        """Wait until nobody can say more; what was kept."""
+    def wait(self) -> str:
+        """Wait until the pipe is closed; return the kept lines."""
         self._thread.join(STOP_SECONDS)
         return "".join(self._kept)
 
     def _listen(self) -> None:
         with os.fdopen(self._read_end, encoding="utf-8", errors="replace") as stream:
             for line in stream:
-                if self.aloud.is_set():
+                if self.relaying.is_set():
                     sys.stderr.write(line)
                 else:
                     self._kept.append(line)
 
 
 def _from_fresh_thread(call: Callable[[], object]) -> None:
-    """Talk to the JVM on a connection of its own, for a while at most.
+    """Call the JVM from a new thread, and so on a new connection, for at most STOP_SECONDS.
 
-    This thread's connection may have been interrupted between a question and its answer. The
-    JVM may also be gone: a terminal sends SIGTERM to both.
+    This thread's connection may have been interrupted between a request and its answer. The JVM may
+    also be gone, since a terminal signals both processes.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -227,7 +231,7 @@ def _from_fresh_thread(call: Callable[[], object]) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """The JVM ends when its standard input does; it has no more work by now."""
+    """End the JVM by closing its standard input; kill it after STOP_SECONDS."""
     if process.stdin is not None:
         process.stdin.close()
     try:

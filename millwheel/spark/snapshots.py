@@ -1,26 +1,26 @@
-"""The snapshot that all reads of one job share, and who holds it.
+"""The snapshot that all reads of one job share, held by the driver.
 
 Postgres lets other transactions join a snapshot (``SET TRANSACTION SNAPSHOT``) as long as the
-transaction that exported it is open. So some process must keep a connection open while Spark
-reads. Which one:
+transaction that exported it is open. Some process must therefore keep a connection open while Spark
+reads. The candidates:
 
-* Not the reader: it is pickled, and ``reader()`` and ``partitions()`` run in a Python process
-  that Spark takes for planning and gives back at once (see :mod:`millwheel.spark.source`).
-* Not a process started by ``partitions()``: nobody tells it when the last read is over. A
+* The reader cannot: it is pickled, and ``reader()`` and ``partitions()`` run in a Python process
+  that Spark only uses for planning (see :mod:`millwheel.spark.source`).
+* A process started by ``partitions()`` cannot: it does not learn when the last read has finished. A
   DataFrame's plan is made once and computed any number of times (``count()``, then
-  ``collect()``), so any time limit is either wrong or holds back vacuum.
-* The driver's own Python process, for as long as the ``with`` block of :func:`snapshot` lasts:
-  that is where the user knows that the work is done. Its id travels as the option ``snapshot``.
+  ``collect()``), so any time limit would be wrong, or hold back vacuum.
+* The driver's Python process can, during the ``with`` block of :func:`snapshot`: there the user
+  knows when the work is done. The option ``snapshot`` passes the snapshot's id on.
 
-A read without that option takes one partition, which is one transaction, and so consistent by
-itself; but two reads, or the two sides of a self-join, are then of two moments.
+A read without that option uses one partition, which is one transaction and therefore consistent. But
+two reads, or the two sides of a self-join, then see different moments.
 
-What a held snapshot costs the store: versions of rows that changed since cannot be vacuumed,
-the pipeline's tables cannot be dropped or altered (the engine drops old buckets later), and a
-migration waits. It costs nothing per commit: commits only append.
+A held snapshot has a cost: row versions that were replaced since cannot be vacuumed, the pipeline's
+tables cannot be dropped or altered (the engine drops old buckets later), and a migration waits. It
+costs nothing per commit, since commits only append.
 
-Order matters: first LOCK, then the snapshot. A bucket dropped in between is simply missing, and
-a truncated one reads as empty, both without an error.
+Order matters: LOCK comes first, then the snapshot. In the reverse order, a bucket dropped in between
+would be missing, and a truncated one would read as empty, both without an error.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCK_ATTEMPTS = 5
-"""Tables may be dropped between listing and locking them; then the list is made again."""
+"""Attempts to list and lock the tables, which may be dropped in between."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One moment of one pipeline, held open by this process."""
+    """A snapshot of a pipeline, held open by this process."""
 
     id: str
     pipeline: str
@@ -69,13 +69,17 @@ class Snapshot:
         filters: Iterable[Filter] | None = None,
         with_store: bool = True,
     ) -> dict[str, str]:
-        """The options of ``spark.read.format("millwheel")`` for one table or view.
+        """Return the options of ``spark.read.format("millwheel")`` for a table or view.
 
-        Only the named `columns` and the rows that all `filters` choose leave Postgres:
-        ``filters=[("origin", "in", ["EWR", "JFK"]), ("hour", ">=", moment)]``. Leave the store
-        out where the workers find it in MILLWHEEL_STORE.
+        Args:
+            table: its name.
+            columns: names of the columns to read; None: all.
+            filters: conditions that Postgres applies, all of which must hold:
+                ``[("origin", "in", ["EWR", "JFK"]), ("hour", ">=", moment)]``.
+            with_store: False to leave out the store, if workers have it in MILLWHEEL_STORE.
 
-        Raises UsageError, naming what there is, if there is no such table or view.
+        Raises:
+            UsageError: there is no such table or view; the message lists those that exist.
         """
         if table not in self.relations:
             raise UsageError(no_such_relation(self.pipeline, table, self.relations))
@@ -89,10 +93,11 @@ class Snapshot:
 
 @contextmanager
 def snapshot(store: str | None = None, pipeline: str | None = None) -> Iterator[Snapshot]:
-    """Hold a snapshot of a pipeline, for any number of reads; run all of them inside the block.
+    """Hold a snapshot of a pipeline for any number of reads, all of which must run inside the block.
 
-    `store` is a postgresql:// URL, by default MILLWHEEL_STORE's; `pipeline` may be left out
-    where the store has only one.
+    Args:
+        store: a postgresql:// URL; None: the value of MILLWHEEL_STORE.
+        pipeline: the pipeline's name; None: the store's only pipeline.
     """
     url = store_url({} if store is None else {"store": store})
     if pipeline is None:
@@ -111,20 +116,20 @@ def snapshot(store: str | None = None, pipeline: str | None = None) -> Iterator[
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``spark.read.format("millwheel")`` known to a session."""
+    """Register ``spark.read.format("millwheel")`` with a session."""
     from millwheel.spark.source import MillwheelSource
 
     spark.dataSource.register(MillwheelSource)
 
 
 def no_such_relation(pipeline: str, table: str, known: tuple[str, ...]) -> str:
-    """What to say about a table that is not there."""
-    listed = ", ".join(known) if known else "nothing (is the pipeline's name right?)"
+    """Return the error text for a table that does not exist."""
+    listed = ", ".join(known) if known else "none (is the pipeline's name right?)"
     return f"pipeline {pipeline!r} has no table or view {table!r}; it has: {listed}"
 
 
 def _taken(connection: Connection, url: str, pipeline: str, tables: list[str]) -> Snapshot | None:
-    """Lock, then take and export; None if a table is gone and the list must be made again."""
+    """Lock the tables, then take and export a snapshot; None if a table was dropped since listed."""
     with translated(url):
         try:
             lock(connection, pipeline, tables)
@@ -151,8 +156,8 @@ def _only_pipeline(url: str) -> str:
         names = _pipelines(connection)
     if len(names) == 1:
         return names[0]
-    found = f"there are {', '.join(names)}: say which" if names else "there is none"
-    raise UsageError(f"no pipeline given, and in {redacted(url)} {found}")
+    found = f"has several: {', '.join(names)}. Name one" if names else "has none"
+    raise UsageError(f"no pipeline given, and the store {redacted(url)} {found}")
 
 
 def _pipelines(connection: Connection) -> list[str]:

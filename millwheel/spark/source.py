@@ -5,27 +5,27 @@ Where the code runs (seen on Spark 4.1 and 4.3):
 =========================  ===============================================================
 ``schema()``               at ``load()``, in a Python process that the JVM takes from a pool
 ``reader()``,              at planning, in such a process, maybe another one; the reader is
-``partitions()``           pickled there, and the process goes on to other work
+``partitions()``           pickled there, and the process then does other work
 ``read(partition)``        in a task's Python worker, once per partition
 =========================  ===============================================================
 
-None of them is the driver, none lives as long as the read: a connection cannot be handed from
-one to the next. So each opens its own and joins the exported snapshot, which the driver holds
-(:mod:`millwheel.spark.snapshots`). What planning found out about the relation travels in the
-reader, so that a task goes straight to its SELECT.
+None of these processes is the driver, and none lives as long as the read, so they cannot share a
+connection. Each opens its own and joins the exported snapshot, which the driver holds
+(:mod:`millwheel.spark.snapshots`). The pickled reader carries the description of the relation, so a
+task runs only its SELECT.
 
-Options: ``store`` (postgresql://…, else MILLWHEEL_STORE), ``pipeline``, ``table``,
+Options: ``store`` (postgresql://…; default: MILLWHEEL_STORE), ``pipeline``, ``table``,
 ``snapshot`` (from :func:`millwheel.spark.snapshot`), ``partitions`` (4; 1 without a snapshot),
 ``columns`` and ``filters`` (see :meth:`millwheel.spark.Snapshot.options`). Option values are not
 part of Spark's plans.
 
-``columns`` is there because Spark does not tell a Python source which columns it needs.
-``filters`` is there because push-down (``pushFilters``) is broken in Spark 4.1 to 4.3: the read
-that comes of it is kept in the object that *all* queries on one DataFrame share. Tried on 4.1.4
-and 4.3.0: after ``df.where("a = 5").collect()``, ``df.count()`` is 1; and
-``df.where("a = 1").union(df.where("a = 2"))`` is twice the second. (Spark's master keeps it in
-the scan.) A filter of the read itself belongs to one ``load()`` and cannot get elsewhere; the
-test for it fails on the day that somebody implements ``pushFilters``.
+``columns`` exists because Spark does not tell a Python source which columns it needs. ``filters``
+exists because push-down (``pushFilters``) is broken in Spark 4.1 to 4.3: the resulting read is kept in
+an object that *all* queries on one DataFrame share. Tried on 4.1.4 and 4.3.0: after
+``df.where("a = 5").collect()``, ``df.count()`` is 1; and
+``df.where("a = 1").union(df.where("a = 2"))`` returns the second part twice. (Spark's master keeps it
+in the scan.) A filter option belongs to one ``load()`` and does not leak. A test fails if
+``pushFilters`` is implemented here.
 
 A task reads through a server-side cursor, in batches of about 4 MB.
 """
@@ -46,26 +46,26 @@ from millwheel.errors import StoreError, UsageError
 from millwheel.spark.connection import lock, reading, store_url
 from millwheel.spark.filters import WrittenFilter, parsed
 from millwheel.spark.query import Condition, Share, condition, select, shares
-from millwheel.spark.relation import FREE_DIGITS, FREE_SCALE, Column, Relation, describe
+from millwheel.spark.relation import FREE_DIGITS, FREE_SCALE, SparkColumn, SparkRelation, describe
 
 PARTITIONS = 4
 BATCH_BYTES = 4 << 20
 FIRST_ROWS = 16
-"""Rows of unknown size, up to some megabytes each."""
+"""Rows of the first batch; their size is unknown, up to some megabytes each."""
 MAX_ROWS = 2_000
 GROWTH = 4
-"""A batch has at most so many times the rows of the one before: sizes need not be even."""
+"""Maximum growth factor of the rows per batch, since row sizes may vary."""
 
 
 class MillwheelSource(DataSource):
-    """One table or view of one pipeline."""
+    """The data source for one table or view of a pipeline."""
 
     @classmethod
     def name(cls) -> str:
         return "millwheel"
 
     def schema(self) -> spark.StructType:
-        self._partitions()  # a bad option is told at load() already
+        self._partitions()  # so that load() already reports a bad option
         relation = self._relation
         names = self._wanted() or [column.name for column in relation.columns]
         columns = [relation.column(name) for name in names]
@@ -75,7 +75,7 @@ class MillwheelSource(DataSource):
 
     def reader(self, schema: spark.StructType) -> MillwheelReader:
         if "_relation" not in self.__dict__:
-            # The user gave the schema, and with it the columns to read.
+            # The user has given a schema, which determines the columns to read.
             self._relation = self._describe(schema.fieldNames())
         return MillwheelReader(
             store_url(self.options),
@@ -87,11 +87,11 @@ class MillwheelSource(DataSource):
         )
 
     @cached_property
-    def _relation(self) -> Relation:
-        """Looked up once; it is in ``__dict__`` then, and pickled with this object."""
+    def _relation(self) -> SparkRelation:
+        """The relation, looked up once; then it is in ``__dict__`` and pickled with this object."""
         return self._describe(self._wanted())
 
-    def _describe(self, wanted: list[str] | None) -> Relation:
+    def _describe(self, wanted: list[str] | None) -> SparkRelation:
         pipeline, table = self._required("pipeline"), self._required("table")
         only = None if wanted is None else [*wanted, *(one[0] for one in self._filters())]
         with reading(store_url(self.options), snapshot=self.options.get("snapshot")) as connection:
@@ -114,23 +114,23 @@ class MillwheelSource(DataSource):
         if given is None:
             return PARTITIONS if snapshot else 1
         if not given.isdecimal() or int(given) < 1:
-            raise UsageError(f"the option 'partitions' is a number from 1 on, not {given!r}")
+            raise UsageError(f"the option 'partitions' must be a number from 1, not {given!r}")
         if int(given) > 1 and not snapshot:
             raise UsageError(
-                f"{given} partitions without a snapshot would be of as many moments: read inside "
+                f"{given} partitions without a snapshot would read different moments: read inside "
                 "`with millwheel.spark.snapshot(…) as held` with its options, or with one partition"
             )
         return int(given)
 
 
 class MillwheelReader(DataSourceReader):
-    """Plans the shares of a relation, and reads one of them in each task."""
+    """Plans the shares of a relation, and reads one share in each task."""
 
     def __init__(
         self,
         store: str,
         snapshot: str | None,
-        relation: Relation,
+        relation: SparkRelation,
         schema: spark.StructType,
         filters: list[Condition],
         partitions: int,
@@ -156,7 +156,7 @@ class MillwheelReader(DataSourceReader):
         query, values = select(self._relation, self._columns, partition, self._filters)
         with reading(self._store, snapshot=self._snapshot) as connection:
             if self._snapshot is None and self._relation.kind in "rp":
-                # With a snapshot, its holder has locked before.
+                # With a snapshot, its holder has already locked the tables.
                 lock(connection, self._relation.pipeline, [self._relation.name])
             with ServerCursor(connection, "millwheel_spark") as cursor:
                 cursor.execute(query, values, binary=True)
@@ -186,11 +186,11 @@ class MillwheelReader(DataSourceReader):
 
 
 def _next_rows(rows: int, size: int) -> int:
-    """So many rows that a batch comes to BATCH_BYTES, going by the last one."""
+    """Return the number of rows for a batch of BATCH_BYTES, estimated from the last batch."""
     return max(1, min(MAX_ROWS, rows * GROWTH, rows * BATCH_BYTES // max(1, size)))
 
 
-def _column(relation: Relation, field: spark.StructField) -> Column:
+def _column(relation: SparkRelation, field: spark.StructField) -> SparkColumn:
     column = relation.column(field.name)
     if column.spark != field.dataType:
         raise UsageError(

@@ -1,7 +1,9 @@
-"""For testing pipelines: `Harness` runs one step by step, `assert_exactly_once` in every way (and
-its sisters, where less is promised).
+"""Tools for testing pipelines.
 
-Both use a store in memory and a clock that the test moves: no database, no sleeping.
+`Harness` runs a pipeline step by step. `assert_exactly_once` runs it in many modes, with crashes and
+takeovers; `assert_at_least_once` and `assert_at_most_once` do so for weaker guarantees.
+
+All use an in-memory store and a virtual clock that the test moves: no database, no sleeping.
 """
 
 from millwheel.testing.exactly_once import (

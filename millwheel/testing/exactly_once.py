@@ -1,4 +1,4 @@
-"""One test, many modes: the same inputs, however they are bundled, repeated or cut off."""
+"""Run the same inputs in many modes, with crashes and takeovers, and compare the outputs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.settings import Settings
 from millwheel.store.memory import MemoryStore
 from millwheel.streams import Stream
+from millwheel.testing.dead_letters import format_dead_letters
 from millwheel.testing.determinism import twice
 from millwheel.testing.harness import quick
-from millwheel.testing.letters import in_words
-from millwheel.testing.rig import Rig, capture_table
-from millwheel.testing.script import Step
+from millwheel.testing.harness_sources import HarnessPipeline, capture_table
+from millwheel.testing.script import ScriptStep
 
 MAX_CRASHES = 40
-"""Crash points tried per mode; a longer run is cut at points spread evenly."""
+"""Maximum number of crash points; in a longer run they are spread evenly."""
 
 Letters = Literal["unexpected", "expected"]
 
@@ -32,12 +32,12 @@ Outputs = dict[str, Counter[str]]
 
 
 class Crash(BaseException):
-    """The process ends here, as far as the engine is concerned."""
+    """The end of the process, from the engine's point of view."""
 
 
 @dataclass(frozen=True)
 class Mode:
-    """A way to run the inputs."""
+    """A mode in which the inputs are run."""
 
     name: str
     settings: Callable[[Settings], Settings]
@@ -58,7 +58,7 @@ def _few(settings: Settings) -> Settings:
 
 async def assert_exactly_once(
     pipeline: Pipeline,
-    inputs: Sequence[Step[Any]],
+    inputs: Sequence[ScriptStep[Any]],
     expected: Mapping[Stream[Any], Sequence[Any]],
     *,
     max_crashes: int = MAX_CRASHES,
@@ -66,61 +66,67 @@ async def assert_exactly_once(
     after_each: Callable[[], object] | None = None,
     dead_letters: Letters = "unexpected",
 ) -> None:
-    """Run `inputs` in every mode, and see that each stream gets the expected values, once.
+    """Run `inputs` in every mode, and check that each stream gets the expected values exactly once.
 
     Modes: coalesced bundles; record by record; every record injected twice; a crash
     before each commit; a crash after each commit but before its ACKs and sends; a second
     engine that takes over at each commit while the first still believes it owns the
-    intervals. Productions are as the pipeline says, strong or weak; the code of weak
-    computations is called twice on each record, and has to produce the same; with state that
-    makes no difference, as they declare, also on a key that nothing is kept of.
+    intervals. Productions are strong or weak as in the pipeline. The code of weak computations is
+    called twice on each record and must produce the same outputs. If they declare that their state
+    makes no difference, they are also called for a key without state.
 
     Args:
-        inputs: made by `inject` and `advance`.
-        expected: per stream all values, in any order.
-        before_each: called before each run, to empty what is outside of the store (for
+        inputs: steps made by `inject` and `advance`.
+        expected: all values of each stream, in any order.
+        max_crashes: maximum number of commits at which faults are injected, spread evenly.
+        before_each: called before each run, to reset state outside of the store (for
             `Computation.process_bundle`).
-        after_each: called after each run, to see what is there now.
-        dead_letters: ``"expected"``: it is no failure if records or rows are given up on.
+        after_each: called after each run, to check that state.
+        dead_letters: ``"expected"``: dead letters are not a failure.
 
     Raises:
-        AssertionError: naming the mode, the crash point, and what is missing or too much, or the
-            first dead letters with their tracebacks.
-        NotTheSameAgain: weak code did not do the same again.
+        AssertionError: a run differs. The message has the mode, the crash point, and the missing and
+            extra values, or the first dead letters with their tracebacks.
+        NotTheSameAgain: weak code produced different outputs for the same record.
     """
-    await _try_every_way(
+    await _run_all_modes(
         pipeline, inputs, expected, _both, max_crashes, dead_letters, before_each, after_each
     )
 
 
 async def assert_at_least_once(
     pipeline: Pipeline,
-    inputs: Sequence[Step[Any]],
+    inputs: Sequence[ScriptStep[Any]],
     expected: Mapping[Stream[Any], Sequence[Any]],
     *,
     max_crashes: int = MAX_CRASHES,
     dead_letters: Letters = "unexpected",
 ) -> None:
-    """Like `assert_exactly_once`, for computations added with ``exactly_once=False``: every
-    expected value must come, and more may."""
-    await _try_every_way(pipeline, inputs, expected, _missing, max_crashes, dead_letters)
+    """Like `assert_exactly_once`, for computations added with ``exactly_once=False``.
+
+    Every expected value must be produced; additional ones are allowed.
+    """
+    await _run_all_modes(pipeline, inputs, expected, _missing, max_crashes, dead_letters)
 
 
 async def assert_at_most_once(
     pipeline: Pipeline,
-    inputs: Sequence[Step[Any]],
+    inputs: Sequence[ScriptStep[Any]],
     expected: Mapping[Stream[Any], Sequence[Any]],
     *,
     max_crashes: int = MAX_CRASHES,
     dead_letters: Letters = "unexpected",
 ) -> None:
-    """Like `assert_exactly_once`, for computations added with ``delivery="at_most_once"``: no value
-    may come that is not expected, none more often, and without a fault none is missing."""
-    await _try_every_way(pipeline, inputs, expected, _too_much, max_crashes, dead_letters)
+    """Like `assert_exactly_once`, for computations added with ``delivery="at_most_once"``.
+
+    No value may be produced that is not expected, or more often than expected. In runs without faults
+    no value may be missing.
+    """
+    await _run_all_modes(pipeline, inputs, expected, _too_much, max_crashes, dead_letters)
 
 
 Difference = tuple[Counter[str], Counter[str]]
-"""Of a stream, what is missing and what is too much."""
+"""The missing and the extra values of a stream."""
 
 
 def _both(difference: Difference, *, faults: bool) -> Difference:
@@ -136,14 +142,14 @@ def _too_much(difference: Difference, *, faults: bool) -> Difference:
 
 
 class _Judge(Protocol):
-    """What of a difference counts, after a run with or without faults."""
+    """Returns the part of a difference that is a failure, for a run with or without faults."""
 
     def __call__(self, difference: Difference, *, faults: bool) -> Difference: ...
 
 
-async def _try_every_way(
+async def _run_all_modes(
     pipeline: Pipeline,
-    inputs: Sequence[Step[Any]],
+    inputs: Sequence[ScriptStep[Any]],
     expected: Mapping[Stream[Any], Sequence[Any]],
     judge: _Judge,
     max_crashes: int,
@@ -155,25 +161,25 @@ async def _try_every_way(
     wanted = {s.name: Counter(_spelled(s, value) for value in expected[s]) for s in streams}
 
     async def check(
-        what: str, trial: Trial, *, faults: bool = True, at: dict[str, int] | None = None
+        label: str, trial: Trial, *, faults: bool = True, at: dict[str, int] | None = None
     ) -> None:
         if before_each is not None:
             before_each()
         found = await trial.run(**(at or {}))
         if dead_letters == "unexpected" and trial.letters:
-            raise AssertionError(f"{what}: {trial.letters}")
+            raise AssertionError(f"{label}: {trial.letters}")
         if after_each is not None:
             try:
                 after_each()
             except AssertionError as error:
-                raise AssertionError(f"{what}: {error}") from error
+                raise AssertionError(f"{label}: {error}") from error
         for name, values in wanted.items():
             difference = values - found[name], found[name] - values
             missing, extra = judge(difference, faults=faults)
             if missing or extra:
                 raise AssertionError(
-                    f"{what}: stream {name!r} differs\n"
-                    f"  missing: {sorted(missing.elements())}\n  too much: {sorted(extra.elements())}"
+                    f"{label}: stream {name!r} differs\n"
+                    f"  missing: {sorted(missing.elements())}\n  extra: {sorted(extra.elements())}"
                 )
 
     for mode in (
@@ -189,12 +195,12 @@ async def _try_every_way(
     commits = await Trial(pipeline, inputs, streams, mode).count_commits()
     step = max(1, commits // max_crashes)
     for point in range(0, commits, step):
-        for what, fault in (
+        for label, fault in (
             (f"crash before commit {point}", "crash_before"),
             (f"crash after commit {point}, before its ACKs", "crash_after"),
             (f"takeover at commit {point}", "take_over"),
         ):
-            await check(what, Trial(pipeline, inputs, streams, mode), at={fault: point})
+            await check(label, Trial(pipeline, inputs, streams, mode), at={fault: point})
 
 
 def _spelled(stream: Stream[Any], value: Any) -> str:
@@ -209,7 +215,7 @@ class Trial:
     def __init__(
         self,
         pipeline: Pipeline,
-        inputs: Sequence[Step[Any]],
+        inputs: Sequence[ScriptStep[Any]],
         streams: Sequence[Stream[Any]],
         mode: Mode,
     ) -> None:
@@ -218,18 +224,18 @@ class Trial:
         self._streams = streams
         self._store = MemoryStore(pipeline.name, clock=self._clock)
         settings = mode.settings(quick(pipeline.settings))
-        self._rig = Rig(pipeline, inputs, streams, settings)
+        self._copy = HarnessPipeline(pipeline, inputs, streams, settings)
         self._commits = 0
 
     @property
     def letters(self) -> str:
-        """The dead letters of the run in words; empty if there are none."""
+        """The dead letters of the run as text; empty if there are none."""
         letters = self._store.dead_letters
-        return in_words(letters, self._newest.exchange.steps) if letters else ""
+        return format_dead_letters(letters, self._newest.exchange.steps) if letters else ""
 
     def _engine(self, *, take_over: bool = False) -> Engine:
         self._newest = Engine(
-            self._rig.pipeline,
+            self._copy.pipeline,
             self._store,
             clock=self._clock,
             options=Options(inject_copies=self._mode.copies, guard_shared=True, wrap_weak=twice),
@@ -239,7 +245,7 @@ class Trial:
         return self._newest
 
     async def count_commits(self) -> int:
-        """How many commits a run without faults makes."""
+        """Count the commits of a run without faults."""
         await self.run()
         return self._commits
 
@@ -250,7 +256,7 @@ class Trial:
         crash_after: int | None = None,
         take_over: int | None = None,
     ) -> Outputs:
-        """Run to the end, through the given fault at the given commit."""
+        """Run to the end, with a fault at the given commit, and return the outputs."""
         engine = self._engine()
         reached = asyncio.Event()
 
@@ -293,7 +299,7 @@ class Trial:
         await engine.stop()
 
     async def _hand_over(self, first: Engine) -> None:
-        """A second engine claims everything while the first goes on as if nothing had happened."""
+        """Let a second engine claim all intervals while the first keeps running."""
         second = self._engine(take_over=True)
         await second.start()
         try:
@@ -320,5 +326,5 @@ class Trial:
 
 
 def _normal(stream: Stream[Any], encoded: bytes) -> str:
-    """The one spelling of a value: where the type says float, 5 and 5.0 are the same."""
+    """Normalize an encoded value, so that 5 and 5.0 are equal for a float."""
     return stream.codec.encode(stream.codec.decode(encoded)).decode()

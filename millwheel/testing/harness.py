@@ -1,4 +1,4 @@
-"""One pipeline in memory, under a clock that the test moves."""
+"""Runs a pipeline on an in-memory store, with a virtual clock that the test moves."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.settings import Settings
 from millwheel.store.memory import MemoryStore
 from millwheel.streams import Stream
+from millwheel.testing.dead_letters import format_dead_letters
 from millwheel.testing.determinism import twice
-from millwheel.testing.letters import in_words
-from millwheel.testing.rig import Rig, capture_table
+from millwheel.testing.harness_sources import HarnessPipeline, capture_table
 from millwheel.testing.script import advance, inject
 
 V = TypeVar("V")
 
 
 def quick(settings: Settings) -> Settings:
-    """The settings of a test: one interval each, and no commit waits for more work."""
+    """Adapt settings to tests: one interval per computation, and commits do not wait for more records."""
     return replace(settings, intervals=1, idle_commit_seconds=0.0, watermark_commit_seconds=0.0)
 
 
 class Harness:
-    """Runs a pipeline on a store in memory, step by step.
+    """Runs a pipeline on an in-memory store, step by step.
 
     ::
 
@@ -42,10 +42,10 @@ class Harness:
             await harness.advance(WORDS, at(60))
             assert harness.produced(COUNTS) == [...]
 
-    Each call returns when everything that came of it is done. Wall time stands still
-    until `sleep` moves it. A block without another error ends with an `AssertionError` if there are dead
-    letters that the test has not read from `dead_letters`. The code of weak computations is called twice on each record, and has to
-    produce the same both times: `NotTheSameAgain` shows both.
+    Each call returns when all its effects are durable. Wall time only advances in `sleep`. The block
+    ends with an `AssertionError` if there are dead letters that the test has not read from
+    `dead_letters`, unless another error ends it. The code of weak computations is called twice on each
+    record and must produce the same outputs; otherwise `NotTheSameAgain` shows both.
     """
 
     def __init__(self, pipeline: Pipeline, *, start: datetime | None = None) -> None:
@@ -54,9 +54,9 @@ class Harness:
         self.store = MemoryStore(pipeline.name, clock=self.clock)
         graph = pipeline.graph()
         written = {s.name: s for node in graph.nodes for s in node.writes if "__" not in s.name}
-        self._rig = Rig(pipeline, (), written.values(), quick(pipeline.settings))
+        self._copy = HarnessPipeline(pipeline, (), written.values(), quick(pipeline.settings))
         self._engine = Engine(
-            self._rig.pipeline,
+            self._copy.pipeline,
             self.store,
             clock=self.clock,
             options=Options(guard_shared=True, wrap_weak=twice),
@@ -74,31 +74,31 @@ class Harness:
         unread = self.store.dead_letters[self._letters_read :]
         if unread and kind is None:
             raise AssertionError(
-                f"{in_words(unread, self._engine.exchange.steps)}\nIf the test expects them, let it read "
-                "harness.dead_letters after they have come"
+                f"{format_dead_letters(unread, self._engine.exchange.steps)}\nIf the test expects them, read "
+                "harness.dead_letters at the end of the test"
             )
 
     async def _settle(self) -> None:
-        """Wait until the engine has read every row by itself, and stored what came of them."""
+        """Wait until the engine has read every row and stored all effects."""
         if not self._engine.intervals:
-            raise UsageError("a Harness works inside its block: async with Harness(...) as harness")
-        for script in self._rig.scripts.values():
+            raise UsageError("use a Harness inside its block: async with Harness(...) as harness")
+        for script in self._copy.scripts.values():
             await self._engine.run(script.caught_up, until_done=False)
         await self._engine.run()
 
     async def inject(self, stream: Stream[V], *values: V) -> None:
-        """`values` come into `stream`, one after the other."""
+        """Inject values into a stream, one after the other."""
         for value in values:
-            self._rig.append(inject(stream, value))
+            self._copy.append(inject(stream, value))
         await self._settle()
 
     async def advance(self, stream: Stream[Any], at: datetime) -> None:
-        """The source of `stream` promises: nothing on time is older than `at` any more."""
-        self._rig.append(advance(stream, at))
+        """Advance the watermark of a stream's source: values older than `at` are late from now on."""
+        self._copy.append(advance(stream, at))
         await self._settle()
 
     async def sleep(self, seconds: float) -> None:
-        """Let wall time pass, and whatever it brings happen."""
+        """Advance wall time, firing the wall-clock timers that become due."""
         until = self.clock.now() + int(seconds * 1e6)
         while self.clock.now() < until:
             due = [t for i in self._engine.intervals if (t := i.next_wall_timer()) is not None]
@@ -112,31 +112,40 @@ class Harness:
             await self._settle()
 
     def produced(self, stream: Stream[V]) -> list[V]:
-        """Every value produced to `stream` so far, in the order of their commits."""
-        if stream.name not in {s.name for s in self._rig.captured}:
-            raise GraphError(f"nothing in this pipeline writes stream {stream.name!r}")
+        """Return the values produced to `stream` so far, in the order of their commits.
+
+        Raises:
+            GraphError: the pipeline does not write the stream.
+        """
+        if stream.name not in {s.name for s in self._copy.captured}:
+            raise GraphError(f"no computation of this pipeline writes stream {stream.name!r}")
         rows = self.store.rows(capture_table(stream).name)
         return [stream.codec.decode(str(row[0]).encode()) for row in rows]
 
     def rows(self, table: str) -> list[tuple[Any, ...]]:
-        """The rows of a table sink."""
+        """Return the rows of a table sink."""
         return self.store.rows(table)
 
     def state(self, computation: str, key: Key) -> dict[str, Any]:
-        """What is stored of a key: entry -> decoded JSON; the state object's entry is empty."""
+        """Return a key's stored state: entry -> decoded JSON; the state object's entry is ``""``."""
         return self.store.state(computation, encode_key(key)[0])
 
     def shared(self, computation: str, key: Key) -> Any:
-        """What is stored of the table that the records of a key see: decoded JSON, or None where
-        it is as empty as it was in the beginning."""
-        node = self._rig.pipeline.graph().by_name.get(computation)
+        """Return the stored broadcast table that the records of a key see.
+
+        Decoded JSON, or None while the table is in its initial state.
+
+        Raises:
+            UsageError: the computation does not read a broadcast stream.
+        """
+        node = self._copy.pipeline.graph().by_name.get(computation)
         if node is None or not node.cells:
-            raise UsageError(f"{computation!r} reads nothing by broadcast")
+            raise UsageError(f"{computation!r} reads no stream by broadcast")
         grain, slot = node.grain, encode_key(key)[1]
         return self.store.state(computation, cell_address(slot // grain, grain).key_text).get("")
 
     def counters(self, computation: str) -> dict[str, int]:
-        """What a computation has counted."""
+        """Return the counters of a computation, summed over its intervals."""
         totals: dict[str, int] = {}
         for interval in self._engine.intervals:
             if interval.step.name == computation:
@@ -145,17 +154,17 @@ class Harness:
         return totals
 
     def low_watermark(self, computation: str) -> datetime:
-        """What a computation has promised to its readers."""
+        """Return the low watermark that a computation has published to its readers."""
         return from_micros(
             min(i.durable for i in self._engine.intervals if i.step.name == computation)
         )
 
     @property
     def dead_letters(self) -> list[Any]:
-        """The records and rows that were given up on.
+        """The dead letters so far: records and rows that failed for good.
 
-        To read this is to expect them: letters that come later, or that are never read, are an
-        `AssertionError` at the end of the block.
+        Reading this property marks them as expected: dead letters that appear later, or are never
+        read, raise an `AssertionError` at the end of the block.
         """
         self._letters_read = len(self.store.dead_letters)
         return self.store.dead_letters

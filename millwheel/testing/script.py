@@ -1,4 +1,4 @@
-"""A source that a test writes: values and watermarks, in the order given."""
+"""A source for tests that returns given values and watermarks in order."""
 
 from __future__ import annotations
 
@@ -18,81 +18,84 @@ V = TypeVar("V")
 
 
 @dataclass(frozen=True)
-class Step(Generic[V]):
-    """One line of a script: a value for a stream, or a watermark."""
+class ScriptStep(Generic[V]):
+    """A step of a script: a value for a stream, or a watermark."""
 
     stream: Stream[V]
     value: V | None
     watermark: int | None
 
 
-def inject(stream: Stream[V], value: V) -> Step[V]:
-    """`value` comes into `stream`, with the timestamp its injector takes from it."""
-    return Step(stream, value, None)
+def inject(stream: Stream[V], value: V) -> ScriptStep[V]:
+    """Return a step that injects a value into a stream, with the timestamp its injector computes."""
+    return ScriptStep(stream, value, None)
 
 
-def advance(stream: Stream[Any], at: datetime) -> Step[Any]:
-    """The source of `stream` promises: nothing on time is older than `at` any more."""
-    return Step(stream, None, to_micros(at))
+def advance(stream: Stream[Any], at: datetime) -> ScriptStep[Any]:
+    """Return a step that advances the watermark of a stream's source.
+
+    Values older than `at` are late from then on.
+    """
+    return ScriptStep(stream, None, to_micros(at))
 
 
 class Script:
-    """A replayable source whose rows a test appends; also its only partition.
+    """A replayable source with rows appended by the test; it is also its only partition.
 
-    It goes the way of every live source: a reader that has read all rows waits, and an appended row
-    wakes it. It ends when the test says so. Each reader gives values of its own, decoded by
-    the stream's type, as the readers of files do.
+    It behaves like any live source: a reader that has read all rows waits, and an appended row wakes
+    it. It ends when the test calls `end`. Each reader returns separate values, decoded to the stream's
+    type, as file readers do.
     """
 
     bounded = True
 
-    def __init__(self, name: str, steps: Iterable[Step[Any]] = ()) -> None:
+    def __init__(self, name: str, steps: Iterable[ScriptStep[Any]] = ()) -> None:
         self.identity = f"script of {name}"
-        self.steps: list[Step[Any]] = []
+        self.steps: list[ScriptStep[Any]] = []
         self.ended = False
-        """No row will follow: a reader that has read all rows ends."""
+        """Whether the script is complete: a reader that has read all rows ends."""
         self.caught_up = asyncio.Event()
-        """A reader has read every row, and waits for more."""
+        """Set while a reader has read every row and waits for more."""
         self._readers: dict[ScriptReader, None] = {}
         for step in steps:
             self.append(step)
 
-    def append(self, step: Step[Any]) -> None:
-        """Add one row, and wake the reader."""
+    def append(self, step: ScriptStep[Any]) -> None:
+        """Append a row and wake the readers."""
         self.steps.append(step)
         self.ended = False
         self.caught_up.clear()
         self.wake()
 
     def end(self) -> None:
-        """Say that no row will follow."""
+        """Mark the script as complete."""
         self.ended = True
         self.wake()
 
     def wake(self) -> None:
-        """Let readers look for rows."""
+        """Wake all readers."""
         for reader in list(self._readers):
             reader.wake()
 
     def partitions(self) -> list[Partition]:
-        """The script itself."""
+        """Return the script itself as the only partition."""
         return [self]
 
     def describe(self) -> dict[str, Any]:
-        """Its name alone, as rows may be appended."""
+        """Return its name only, since rows may be appended."""
         return {"script": self.identity}
 
     async def open(self, value_type: Any, position: dict[str, Any] | None) -> ScriptReader:
-        """Read from the stored row on."""
+        """Open a reader at the stored row."""
         return self.opened(ScriptReader(self, value_type, position["row"] if position else 0))
 
     def opened(self, reader: ScriptReader) -> ScriptReader:
-        """Wake this reader from now on, until it is closed."""
+        """Register a reader to be woken until it is closed."""
         self._readers[reader] = None
         return reader
 
     def closed(self, reader: ScriptReader) -> None:
-        """Wake this reader no more."""
+        """Unregister a reader."""
         self._readers.pop(reader, None)
 
 
@@ -107,11 +110,11 @@ class ScriptReader:
 
     @property
     def ended(self) -> bool:
-        """Whether all rows were read, and the test has said that none will follow."""
+        """Whether the script is complete and all rows were read."""
         return self._script.ended and self._next >= len(self._script.steps)
 
     async def read(self, limit: int) -> list[Row]:
-        """The next rows, those that are there."""
+        """Return up to `limit` of the next rows."""
         steps = self._script.steps[self._next : self._next + limit]
         rows = [
             Row(number, number + 1, self._value_of(step), step.watermark)
@@ -120,34 +123,34 @@ class ScriptReader:
         self._next += len(rows)
         return rows
 
-    def _value_of(self, step: Step[Any]) -> Any:
+    def _value_of(self, step: ScriptStep[Any]) -> Any:
         if step.watermark is not None:
             return None
         return self._decode(msgspec.json.encode(step.value))
 
     async def wait(self) -> None:
-        """Return when the script was woken."""
+        """Wait until the script wakes this reader."""
         if self._next >= len(self._script.steps):
             self._script.caught_up.set()
         await self._more.wait()
         self._more.clear()
 
     def wake(self) -> None:
-        """There may be more rows, or the end."""
+        """Wake the reader: there may be more rows, or the script may be complete."""
         self._more.set()
 
     def position(self, acknowledged: int) -> dict[str, Any]:
-        """The first row not acknowledged."""
+        """Return the position of the first unacknowledged row."""
         return {"row": acknowledged}
 
     def progress(self) -> float:
-        """The share of the rows read."""
+        """The share of the rows that was read, 0 to 1."""
         return self._next / len(self._script.steps) if self._script.steps else 1.0
 
     def lag(self) -> Lag:
-        """The rows that were appended and not read yet."""
+        """The number of rows appended and not read yet."""
         return Lag(rows=max(0, len(self._script.steps) - self._next))
 
     def close(self) -> None:
-        """Be woken no more."""
+        """Unregister from the script."""
         self._script.closed(self)

@@ -1,26 +1,25 @@
-"""An asyncio event loop whose time is a number, for programs of several machines in one process.
+"""An asyncio event loop on virtual time, for simulating several machines in one process.
 
 ::
 
     loop = new_loop()
     one = loop.machine("one")
-    one.start(serve())              # its tasks, timers and callbacks belong to `one` from here on
-    loop.run(play())                # an hour of sleeping costs nothing
+    one.start(serve())              # its tasks, timers and callbacks belong to `one`
+    loop.run(play())                # an hour of sleeping takes no real time
 
-When nothing is ready the loop jumps to the next timer. There are no sockets, no threads and no
-signals (`run_in_executor` runs at once), and ready callbacks run in the order in which they became
-ready: what a program does depends on nothing but itself.
+When no callback is ready the loop jumps to the next timer. There are no sockets, threads or signals
+(`run_in_executor` runs the function immediately), and callbacks run in the order in which they
+became ready. A program's behaviour is therefore deterministic.
 
-A *machine* is what stands still or ends together::
+A *machine* is a group of tasks that pause or crash together::
 
-    runs ──pause──> paused ──go_on──> runs
-     └──────crash──────┴────────────> crashed
+    runs ──pause──> paused ──resume──> runs
+     └──────crash──────┴─────────────> crashed
 
-Whatever a machine's callback starts belongs to it. While it is paused all of that is kept, and
-happens when it goes on: so a process that was stopped wakes up, and does not know for how long it slept.
-When it has crashed nothing of it happens any more, no ``finally`` and no goodbye. Both can be done from
-outside at any time, and so between any two steps of any of its tasks; `Machine.after` does it
-after so many of its steps.
+Everything that a machine's callbacks start belongs to the machine. While it is paused, its callbacks
+are queued; `resume` runs them, so a paused process continues without knowing how long it was paused.
+After a crash none of its callbacks run, not even ``finally`` blocks. Both can happen at any time, thus
+between any two steps of its tasks; `Machine.after` triggers them after N more steps.
 """
 
 from __future__ import annotations
@@ -42,15 +41,16 @@ Work = Generator[Any, None, T] | Coroutine[Any, Any, T]
 _machine: ContextVar[Machine | None] = ContextVar("machine", default=None)
 
 PRUNE_TASKS = 500
-"""Tasks that were begun between two looks at which of them have ended."""
+"""Number of new tasks after which finished ones are removed from the list."""
 
 
 class NothingToDo(Exception):
-    """Nobody is ready, and nobody sleeps: what is waited for will never happen."""
+    """Deadlock: no callback is ready and no timer is set, so the awaited result cannot arrive."""
 
 
 class VirtualTask(asyncio.Task[T]):
-    """A task that sets hold in the same order in every process, whatever its address is."""
+    """A task with a hash that does not depend on its address, so that sets of tasks are ordered alike
+    in every process."""
 
     _log_destroy_pending: bool
 
@@ -73,14 +73,14 @@ class _TimerHandle(asyncio.TimerHandle):
 
 
 class Machine:
-    """Tasks, timers and callbacks that stand still or end together; made by `VirtualLoop.machine`."""
+    """Tasks, timers and callbacks that pause or crash together; created by `VirtualLoop.machine`."""
 
     def __init__(self, loop: VirtualLoop, name: str) -> None:
         self.name = name
         self.paused = False
         self.crashed = False
         self.steps = 0
-        """Callbacks of it that have run."""
+        """Number of its callbacks that have run."""
         self._loop = loop
         self._context = copy_context()
         self._context.run(_machine.set, self)
@@ -89,38 +89,41 @@ class Machine:
 
     @property
     def context(self) -> Context:
-        """For what is to belong to this machine, whoever asks for it."""
+        """A context for callbacks and tasks that belong to this machine."""
         return self._context.copy()
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run something on this machine."""
+        """Start a task on this machine."""
         return self._loop.create_task(work, context=self.context)
 
     def do(self, callback: Callable[[*Ts], object], *args: *Ts) -> None:
-        """Have something done by this machine, as soon as it can."""
+        """Call a function on this machine soon."""
         self._loop.call_soon(callback, *args, context=self.context)
 
     def after(self, steps: int, then: Callable[[], None]) -> None:
-        """Do something to the machine, from outside, after so many more of its steps."""
+        """Call `then`, outside of the machine, after N more of its steps."""
         self._fate = self.steps + steps, then
 
     def pause(self) -> None:
-        """Let it stand still, in the middle of whatever it does."""
+        """Pause it between two of its callbacks."""
         self.paused = True
 
-    def go_on(self) -> None:
-        """Let it do all that came for it meanwhile, in its order."""
+    def resume(self) -> None:
+        """Resume it, running the callbacks queued during the pause in order."""
         self.paused = False
         kept, self._kept = self._kept, []
         self._loop.run_again(kept)
 
     def crash(self) -> None:
-        """Let nothing of it happen any more."""
+        """Crash it: none of its callbacks will run again."""
         self.crashed = True
 
     def may_run(self, handle: asyncio.Handle) -> bool:
-        """Whether one of its callbacks runs now; else it is kept, as are those of the dead: what
-        they hold must not be cleaned up, or ``finally`` would run."""
+        """Whether one of its callbacks may run now; if not, the callback is queued.
+
+        The callbacks of a crashed machine are kept too: cleaning up their coroutines would run
+        ``finally`` blocks.
+        """
         if self.crashed or self.paused:
             self._kept.append(handle)
             return False
@@ -133,23 +136,23 @@ class Machine:
 
 
 def current_machine() -> Machine | None:
-    """The machine whose callback is running; None: what is outside of all machines."""
+    """Return the machine whose callback is running; None outside of all machines."""
     return _machine.get()
 
 
 def new_loop(now: float = 0.0) -> VirtualLoop:
-    """A loop that begins at a time."""
-    return VirtualLoop(now)  # type: ignore[abstract]  # sockets, pipes and signals: there are none
+    """Create a loop; its clock starts at `now`."""
+    return VirtualLoop(now)  # type: ignore[abstract]  # it has no sockets, pipes or signals
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
-    """An event loop on virtual time; made by `new_loop`."""
+    """An event loop on virtual time; created by `new_loop`."""
 
     def __init__(self, now: float = 0.0) -> None:
         self.steps = 0
-        """Callbacks that have run."""
+        """Number of callbacks that have run."""
         self.errors: list[dict[str, Any]] = []
-        """What went wrong where nobody was there to hear of it."""
+        """Contexts passed to the exception handler."""
         self._now = now
         self._ready: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[float, int, _TimerHandle]] = []
@@ -162,16 +165,16 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._closed = False
 
     def machine(self, name: str) -> Machine:
-        """One more machine."""
+        """Create a machine."""
         return Machine(self, name)
 
     # -- running ------------------------------------------------------------------
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run something to its end, outside of all machines.
+        """Run a coroutine to completion, outside of all machines.
 
         Raises:
-            NothingToDo: it waits for what never happens.
+            NothingToDo: it waits for something that cannot happen.
         """
         result: T = self.run_until_complete(work)
         return result
@@ -190,7 +193,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def run_forever(self) -> None:
         if self._running:
-            raise RuntimeError("the loop is running already")
+            raise RuntimeError("the loop is already running")
         self._running, self._stopping = True, False
         before = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
@@ -202,13 +205,13 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             asyncio._set_running_loop(before)
 
     def _turn(self) -> None:
-        """All that is ready now; what becomes ready meanwhile has its turn next."""
+        """Run the callbacks that are ready now; those that become ready run in the next turn."""
         ready, timers = self._ready, self._timers
         while timers and timers[0][2].cancelled():
             heapq.heappop(timers)
         if not ready:
             if not timers:
-                raise NothingToDo("nothing is ready, and nothing is due at any time")
+                raise NothingToDo("no callback is ready and no timer is set")
             self._now = max(self._now, timers[0][0])
         while timers and timers[0][0] <= self._now:
             ready.append(heapq.heappop(timers)[2])
@@ -226,7 +229,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                 raise error
 
     def fail(self, error: BaseException) -> None:
-        """End the run with an error, whoever notices it."""
+        """End the run with an error, from any machine."""
         self._error = self._error or error
 
     def stop(self) -> None:
@@ -239,10 +242,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return self._closed
 
     def close(self) -> None:
-        """Forget everything. Coroutines that have not ended are closed, on no machine and in no time."""
+        """Drop everything. Unfinished coroutines are closed outside of all machines."""
         self._closed = True
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of coroutines that are begun while others are closed
+            warnings.simplefilter("ignore")  # about coroutines created while others are closed
             for task in self._tasks:
                 if not task.done():
                     task._log_destroy_pending = False
@@ -304,11 +307,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return handle
 
     def run_again(self, handles: list[asyncio.Handle]) -> None:
-        """Let callbacks that were kept back have their turn."""
+        """Schedule callbacks that were queued during a pause."""
         self._ready.extend(handles)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Asked by asyncio; the next turn drops it."""
+        """Called by asyncio; the next turn drops the timer."""
 
     # -- futures, tasks, executors --------------------------------------------------
 

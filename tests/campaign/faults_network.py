@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
-from millwheel.testing.ether import Fate, Weather, fair
+from millwheel.testing.fake_network import Fate, Weather, fair
 from tests.campaign.crew import Hand
 from tests.campaign.faults import Outcome, Scene, fault, on_one
 from tests.faults.chaos import STORM

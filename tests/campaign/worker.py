@@ -24,7 +24,7 @@ from millwheel.cli import reporting
 from millwheel.cli import worker as command
 from millwheel.clock import SystemClock
 from millwheel.runtime.engine import Engine
-from millwheel.services.worker import Worker
+from millwheel.services.worker import PipelineWorker
 from millwheel.store.lane import PostgresLane
 from millwheel.store.postgres import PostgresStore
 from millwheel.store.statements import Statements
@@ -148,7 +148,7 @@ async def take_memory(control: Control) -> None:
             await asyncio.sleep(0)
 
 
-class Harmed(Worker):
+class Harmed(PipelineWorker):
     """A worker beside which memory is taken."""
 
     control: Control
@@ -176,7 +176,7 @@ def main() -> None:
         control = Control(Path(path))
         wrap(Fate(control))
         Harmed.control = control
-        setattr(command, "Worker", functools.partial(Harmed, clock=Clock(control)))  # noqa: B010
+        setattr(command, "PipelineWorker", functools.partial(Harmed, clock=Clock(control)))  # noqa: B010
     from millwheel.cli.main import main as millwheel
 
     millwheel()

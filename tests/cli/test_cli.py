@@ -32,7 +32,7 @@ import structlog
 from psycopg import sql
 
 from millwheel import JsonLines, Pipeline, Stream
-from millwheel.cli.display import tell_of_the_end
+from millwheel.cli.display import log_boundedness
 from millwheel.sinks import Discard
 from millwheel.store import binaries, embedded
 from tests.support import forked_commands as warm
@@ -375,11 +375,11 @@ def test_help_and_version_load_neither_postgres_nor_spark(directory: Path) -> No
     [
         ("wheel", 2, "not of the form MODULE:PIPELINE"),
         ("nothing:pipeline", 2, "there is no module 'nothing' in "),
-        ("wheel.py:pipeline", 2, "Give the module's name, not its file's: wheel:…"),
-        ("wheel:pipelin", 2, "has no 'pipelin'. Pipelines in it: build, forgiving, cycle"),
+        ("wheel.py:pipeline", 2, "Give the name of the module, not of its file: wheel:…"),
+        ("wheel:pipelin", 2, "has no 'pipelin'. Pipelines in this module: build, forgiving, cycle"),
         ("wheel:LINES", 2, "'wheel:LINES' is a Stream, not a Pipeline"),
         ("wheel:text", 2, "cannot be called without arguments"),
-        ("wheel:Letters", 2, "makes a Letters, not a Pipeline"),
+        ("wheel:Letters", 2, "returns a Letters, not a Pipeline"),
         ("wheel:cycle", 2, "the graph has a cycle: words → back → words"),
         ("wheel:unwritten", 2, "reads stream 'nobodys', but nothing writes it"),
         ("wheel:fails", 6, "wheel:fails failed: KeyError: 'missing'"),
@@ -589,8 +589,8 @@ def test_a_schema_that_is_behind_is_refused_until_it_is_migrated(shell: Shell) -
     told = shell("run", "wheel:pipeline", *address, code=3)
     assert f"Run: millwheel migrate {shell.environment['NAME']} --store " in told
     assert shell.url().rpartition("/")[2] in told
-    assert "is at version" in shell("migrate", "wheel:pipeline", *address)
-    assert "made, but never run" in shell("status", shell.environment["NAME"])
+    assert "created schema" in shell("migrate", "wheel:pipeline", *address)
+    assert "created, but never run" in shell("status", shell.environment["NAME"])
     shell("run", "wheel:pipeline", *address)
     assert shell.counts() == expected(rows)
     assert "already" in shell("migrate", shell.environment["NAME"], *address)
@@ -709,7 +709,7 @@ def test_injectors_are_paused_and_go_on(shell: Shell) -> None:
     assert running.log[-1]["read"] == 0
     told = shell("pause", name)
     assert told == (
-        f"paused 0 injectors of {name}\npaused already: lines_injector\n"
+        f"paused 0 injectors of {name}\nalready paused: lines_injector\n"
         "1 worker running: will stop reading within 2 s\n"
     )
     (status,) = shell.json("status", name)["pipelines"]
@@ -720,7 +720,7 @@ def test_injectors_are_paused_and_go_on(shell: Shell) -> None:
     assert (worker["address"], worker["generation"]) == ("", 1)
     text = shell("status", name)
     assert re.search(
-        r"lease for \d+ s more, 4 intervals, CPU \d+%, [\d,]+ MB, code of generation 1\n", text
+        r"lease expires in \d+ s, 4 intervals, CPU \d+%, [\d,]+ MB, code of generation 1\n", text
     ), text
     shell("resume", name)
     code, stdout, _ = running.end()
@@ -770,7 +770,7 @@ def test_a_computation_is_removed_with_its_state(shell: Shell) -> None:
     name = shell.environment["NAME"]
     everybody = [row["name"] for row in shell.json("status", name)["pipelines"][0]["computations"]]
     gone = everybody[2:]
-    assert "say --yes" in shell("remove", name, *gone, code=2)
+    assert "confirm with --yes" in shell("remove", name, *gone, code=2)
     assert "counts, and nobody else writes it" in shell("remove", name, gone[0], "-y", code=2)
     assert "removed" in shell("remove", name, *gone, "--yes")
     assert "0 rows" in shell("remove", name, *gone, "--yes")
@@ -825,7 +825,7 @@ def test_status_is_watched_until_it_is_interrupted(shell: Shell) -> None:
     code, _, stderr = watching.end(signal.SIGTERM)
     assert (code, stderr) == (143, "")
 
-    assert "goes with --watch" in shell("status", "--interval", "2", code=2)
+    assert "--interval needs --watch" in shell("status", "--interval", "2", code=2)
     assert "has no pipeline 'nothing'" in shell("status", "nothing", "--watch", code=2)
 
 
@@ -861,7 +861,7 @@ def test_the_server_is_ended_unless_it_was_there_and_survives_a_kill(
     assert own_shell.counts() == expected(rows)
 
     assert own_shell("stop", str(own_store)) == f"stopped the server of {own_store}\n"
-    assert own_shell("stop", str(own_store)) == f"{own_store}: no server runs\n"
+    assert own_shell("stop", str(own_store)) == f"{own_store}: no server is running\n"
     assert "nothing to do" in own_shell("run", "wheel:pipeline")
     assert embedded.status(own_store).state == "stopped"
     own_shell("sql", "SELEC", code=2)
@@ -995,7 +995,7 @@ REFUSED_SQL = {
     "COMMIT": "gives no rows",
     "SELECT pg_sleep(60)": "stopped after 0.2 s",
     "SELECT set_config('transaction_read_only', 'off', true)": "read-write",
-    "SELECT 1 AS a, 2 AS a": "several columns are called a",
+    "SELECT 1 AS a, 2 AS a": "several columns are named a",
 }
 
 
@@ -1104,8 +1104,8 @@ def test_drop_takes_everything_and_asks_before(shell: Shell) -> None:
     name = shell.environment["NAME"]
     told = shell("drop", name, code=2)
     assert "all its data" in told
-    assert "say --yes" in told
-    assert shell("drop", name, "--yes") == f"removed pipeline {name}\n"
+    assert "confirm with --yes" in told
+    assert shell("drop", name, "--yes") == f"dropped pipeline {name}\n"
     assert "has no pipeline" in shell("drop", name, "--yes", code=2)
     shell("run", "wheel:pipeline", LATENESS="7")  # another graph: the old one is forgotten
 
@@ -1118,12 +1118,12 @@ def test_it_is_said_before_which_input_ends(tmp_path: Path) -> None:
         pipeline.inject(stream, source, timestamp=lambda _: datetime.now(UTC))
         pipeline.sink(stream, Discard())
     with structlog.testing.capture_logs() as logs:
-        tell_of_the_end(pipeline, keep_open=False)
-        tell_of_the_end(pipeline, keep_open=True)
+        log_boundedness(pipeline, keep_open=False)
+        log_boundedness(pipeline, keep_open=True)
     for said in logs:
-        assert said["event"] == "input_goes_on"
+        assert said["event"] == "input_unbounded"
         assert (said["with_end"], said["without_end"]) == (["lines_injector"], ["words_injector"])
-        assert "goes on until it is stopped" in said["what_it_means"]
+        assert "runs until it is stopped" in said["what_it_means"]
     refused = ["appended to it later are refused" in said["what_it_means"] for said in logs]
     assert refused == [True, False]
 

@@ -19,7 +19,7 @@ from millwheel.errors import NotCarriedOut, UsageError
 from millwheel.model import SLOTS
 from millwheel.runtime.engine import Engine
 from millwheel.services.operating import Operator
-from millwheel.services.worker import Worker
+from millwheel.services.worker import PipelineWorker
 from millwheel.store.port import PlacedInterval
 from millwheel.store.postgres import PostgresStore
 from tests.cli.test_worker import pipeline, write
@@ -75,7 +75,7 @@ async def test_a_move_pins_and_waits_until_it_is_there() -> None:
     assert (
         desk.told[0]
         == (
-            f"waiting for worker {row.owner[:8]} to finish what it has begun in interval {row.id} "  # type: ignore[index]
+            f"waiting for worker {row.owner[:8]} to finish its work in interval {row.id} "  # type: ignore[index]
             f"and hand it over to {other.worker[:8]}"
         )
     )
@@ -154,8 +154,8 @@ async def test_what_is_not_done_in_time_is_said_and_done_later() -> None:
         await desk.do(desk.operator.split(row.id, 9, 5))
     assert caught.value.exit_code == 10
     assert str(caught.value).startswith(
-        f"not done within 5 s: still waiting for worker {engine.worker[:8]} to finish what it has "
-        f"begun in interval {row.id} and cut it. The wish stands"
+        f"not done within 5 s: still waiting for worker {engine.worker[:8]} to finish its "
+        f"work in interval {row.id} and cut it. The request stays"
     )
     await desk.do(desk.operator.split(row.id, 9, None))
     gate.open()
@@ -179,7 +179,7 @@ async def test_what_makes_no_sense_is_refused_and_says_what_would() -> None:
     worker = cluster.alive[0].worker
     for work, said in (
         (operator.move(4711, worker, 1), "there is no interval 4711; it may have been merged"),
-        (operator.move(lower.id, "zz", 1), "no worker's id begins with 'zz'. There are: "),
+        (operator.move(lower.id, "zz", 1), "no worker's id begins with 'zz'. Running workers: "),
         (operator.move(lower.id, "", 1), "no worker's id begins with ''"),
         (operator.move(lower.id, gone.worker, 1), f"worker {gone.worker[:8]} is gone"),
         (operator.unpin(4711), "there is no interval 4711"),
@@ -305,7 +305,7 @@ async def test_the_command_moves_splits_and_merges(
     stop = asyncio.Event()
     async with asyncio.timeout(120), asyncio.TaskGroup() as workers:
         for _ in range(2):
-            workers.create_task(Worker(pipeline(schema.name, files), schema.url).run(stop))
+            workers.create_task(PipelineWorker(pipeline(schema.name, files), schema.url).run(stop))
 
         async def shared() -> list[dict[str, Any]]:
             while True:
@@ -317,11 +317,11 @@ async def test_the_command_moves_splits_and_merges(
         lower, _ = await shared()
         assert lower["owner_alive"]
         told = await command("split", lower["id"], "--at", SLOTS // 4)
-        assert told == f"interval {lower['id']} is split at slot {SLOTS // 4}\n"
+        assert told == f"split interval {lower['id']} at slot {SLOTS // 4}\n"
         ids = [row["id"] for row in await shared()]
         assert len(ids) == 3
         told = await command("merge", ids[1], ids[2])
-        assert told == f"intervals {ids[1]} and {ids[2]} are merged\n"
+        assert told == f"merged intervals {ids[1]} and {ids[2]}\n"
         first, _ = await shared()
         owners = {row["owner"] for row in (await command.list())["intervals"]}
         (other,) = owners - {first["owner"], None}
@@ -334,16 +334,16 @@ async def test_the_command_moves_splits_and_merges(
             assert f"| {what} " in table
         assert "an operator wants it" in table
         told = await command("move", first["id"], "--anywhere")
-        assert told == f"interval {first['id']} is the balancer's again\n"
+        assert told == f"interval {first['id']} is unpinned: the balancer places it again\n"
         told = await command("move", first["id"], "--unpin")
         assert told == f"interval {first['id']} was not pinned\n"
 
-        assert "say which worker" in await command("move", first["id"], code=2)
+        assert "name the worker" in await command("move", first["id"], code=2)
         assert "there is no interval 4711" in await command("split", 4711, code=2)
         told = await command("split", first["id"], "--at", SLOTS, code=2)
         assert "not at 65536" in told
         told = await command("split", first["id"], "--at", 9, "--no-wait")
-        assert told == f"interval {first['id']} is to be split at slot 9\n"
+        assert told == f"requested: split interval {first['id']} at slot 9\n"
         while len(await shared()) < 3:
             pass
         events = (await command.list("--events", "100"))["events"]
@@ -355,7 +355,7 @@ async def test_the_command_moves_splits_and_merges(
     assert all(row["owner"] is None and row["load"] is None for row in rows)
     (first, *_) = (row for row in rows if row["kind"] == "computation")
     told = await command("split", first["id"], "--at", 5)
-    assert told == f"interval {first['id']} is split at slot 5\n"
+    assert told == f"split interval {first['id']} at slot 5\n"
     assert "no worker runs this pipeline" in await command("move", first["id"], "a", code=2)
 
 
@@ -366,7 +366,9 @@ async def test_the_command_ends_when_it_is_told_to_or_its_time_is_over(
     schema = new_schema(18)
     files, _ = write(tmp_path, 10)
     command = Command(schema)
-    await Worker(pipeline(schema.name, files), schema.url, until_done=True).run(asyncio.Event())
+    await PipelineWorker(pipeline(schema.name, files), schema.url, until_done=True).run(
+        asyncio.Event()
+    )
     store = await PostgresStore(schema.url, schema.name).open()
     worker = "00000000-0000-4000-8000-000000000000"
     await store.register_worker(worker, 600.0, address="127.0.0.1:1")
@@ -374,7 +376,7 @@ async def test_the_command_ends_when_it_is_told_to_or_its_time_is_over(
     assert await store.claim(worker, [row.id for row in rows])
     id_ = rows[-1].id
     told = await command("split", id_, "--timeout", "0.3", code=10)
-    assert told.startswith("waiting for worker 00000000 to finish what it has begun")
+    assert told.startswith("waiting for worker 00000000 to finish its work")
     assert "not done within 0.3 s" in told
     process = await command.start("merge", rows[-2].id, id_, "--timeout", "60")
     assert process.stderr is not None

@@ -21,7 +21,7 @@ from millwheel.errors import UsageError
 from millwheel.runtime.process import tasks
 from millwheel.services.hosting import unless
 from millwheel.services.operating import Operator
-from millwheel.services.worker import Worker
+from millwheel.services.worker import PipelineWorker
 from millwheel.store.postgres import PostgresStore
 from millwheel.windows import Pane, Tumbling
 from tests.support.store_sites import Schema
@@ -121,7 +121,7 @@ async def test_workers_come_to_the_batch_answer(
     async with asyncio.timeout(90):
         done = await asyncio.gather(
             *(
-                Worker(pipeline(schema.name, files), schema.url, until_done=True).run(stop)
+                PipelineWorker(pipeline(schema.name, files), schema.url, until_done=True).run(stop)
                 for _ in range(workers)
             )
         )
@@ -153,7 +153,7 @@ async def test_intervals_are_cut_again_and_again_and_the_answer_stays(
 
     async with asyncio.timeout(120):
         workers = [
-            asyncio.create_task(Worker(made, schema.url, until_done=True).run(stop))
+            asyncio.create_task(PipelineWorker(made, schema.url, until_done=True).run(stop))
             for _ in range(2)
         ]
         store = await PostgresStore(schema.url, schema.name).open()

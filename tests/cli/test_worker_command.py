@@ -158,24 +158,27 @@ def gated(shell: Workers) -> Rows:
 PEM = ("--tls-certificate", "none.pem", "--tls-key", "none.key")
 WRONG: dict[tuple[str, ...], str] = {
     ("--listen", "nonsense"): "'nonsense' is not of the form HOST:PORT, as in 127.0.0.1:9464; "
-    "port 0 takes any",
+    "port 0 picks a free port",
     ("--listen", "::1:70"): "'::1:70': write an IPv6 address in brackets, as in [::1]:9464",
     ("--http", "localhost:x"): "'localhost:x' is not of the form HOST:PORT, as in 127.0.0.1:9464; "
-    "port 0 takes any",
-    ("--advertise", "here:70000"): "'here:70000' is no address: it is written host, host:port or, "
-    "of IPv6, [::1]:7340",
-    ("--advertise", "fe80::1"): "'fe80::1' is no address: it is written host, host:port or, of "
+    "port 0 picks a free port",
+    ("--advertise", "here:70000"): "'here:70000' is not an address: write host, host:port or, "
+    "for IPv6, [::1]:7340",
+    ("--advertise", "fe80::1"): "'fe80::1' is not an address: write host, host:port or, for "
     "IPv6, [::1]:7340",
     ("--secret-file", "nowhere"): "--secret-file nowhere cannot be read: No such file or directory",
-    ("--tls-certificate", "a.pem"): "--tls-certificate and --tls-key go together",
-    ("--tls-key", "a.key"): "--tls-certificate and --tls-key go together",
-    ("--tls-authority", "a.pem"): "--tls-authority goes with --tls-certificate and --tls-key",
-    ("--tls-one-way",): "--tls-one-way goes with --tls-certificate and --tls-key",
-    ("--tls-any-host",): "--tls-any-host goes with --tls-certificate and --tls-key",
+    ("--tls-certificate", "a.pem"): "--tls-certificate and --tls-key need each other",
+    ("--tls-key", "a.key"): "--tls-certificate and --tls-key need each other",
+    ("--tls-authority", "a.pem"): "--tls-authority needs --tls-certificate and --tls-key",
+    ("--tls-one-way",): "--tls-one-way needs --tls-certificate and --tls-key",
+    ("--tls-any-host",): "--tls-any-host needs --tls-certificate and --tls-key",
     (*PEM,): "TLS cannot be set up with the certificate none.pem, the key none.key and the "
-    "authority of the machine: [Errno 2] No such file or directory",
-    (*PEM, "--tls-any-host"): "TLS that trusts every authority the machine trusts must check the "
-    "host too: anybody has such a certificate",
+    "system's CAs: [Errno 2] No such file or directory",
+    (
+        *PEM,
+        "--tls-any-host",
+    ): "TLS without an authority of its own trusts all CAs of the system, so it must check the "
+    "host name too: anyone can get such a certificate",
 }
 
 
@@ -449,8 +452,8 @@ def test_a_certificate_of_another_authority_owns_nothing(shell: Workers, tmp_pat
 def test_workers_close_all_windows_at_the_end(shell: Workers) -> None:
     told = shell("run", "wheel:pipeline", "--workers", "2", "--keep-open", code=2)
     assert told == (
-        "error: --workers runs to the end of the input and closes all windows there: it does not "
-        "go with --keep-open\n"
+        "error: --workers runs to the end of the input and closes all windows there, so it "
+        "cannot be combined with --keep-open\n"
     )
     told = shell("worker", "wheel:pipeline", "--until-done", "--keep-open", code=2)
     assert "give one of them" in told, "it would never end"
@@ -544,5 +547,5 @@ def test_a_terminal_gets_one_bar_and_what_workers_warn_of_above_it(shell: Worker
     assert code == 128 + signal.SIGINT, shown
     assert "SIGKILL" in shown
     assert "records ·" in shown
-    assert "stopped; run again to go on" in shown
+    assert "stopped; run again to resume" in shown
     assert '"event"' not in shown, "lines for people"

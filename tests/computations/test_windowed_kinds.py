@@ -24,7 +24,7 @@ from millwheel.computations import Fold, Windowed, collect, count, total
 from millwheel.errors import GraphError
 from millwheel.model import MAX_TIME, MIN_TIME, to_micros
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
-from millwheel.testing.script import Step
+from millwheel.testing.script import ScriptStep
 from millwheel.windows import (
     LAST_INSTANT,
     Count,
@@ -1008,7 +1008,7 @@ async def test_each_kind_holds_through_every_mode_of_the_kit(
     if options:
         panes[0] = msgspec.structs.replace(panes[0], number=1)
         panes.append(lists(0, 20, [1, 2, 3], early=True, final=False))
-    steps: list[Step[Any]] = [inject(ITEMS, value) for value in values]
+    steps: list[ScriptStep[Any]] = [inject(ITEMS, value) for value in values]
     await assert_exactly_once(
         pipeline_of(windows, **options), [*steps, advance(ITEMS, at(600))], {LISTS: panes}
     )

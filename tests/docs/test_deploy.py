@@ -110,7 +110,7 @@ def test_the_image_gets_what_the_package_is_made_of() -> None:
 
 def test_the_paths_and_metrics_that_are_named_are_there() -> None:
     named = set(re.findall(r"`(/\w+)` \|", README))
-    answers = http._Answers(None, None, None)  # type: ignore[arg-type]
+    answers = http._Routes(None, None, None)  # type: ignore[arg-type]
     assert named == set(answers._paths)
     text = exposition(some_figures())[0].decode()
     metrics = set(re.findall(r"`(millwheel_\w+)`", README))

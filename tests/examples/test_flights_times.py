@@ -24,7 +24,7 @@ from millwheel import Pipeline, Settings
 from millwheel.services.run import Run, Summary
 from millwheel.store.migrate import migrate
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
-from millwheel.testing.script import Step
+from millwheel.testing.script import ScriptStep
 from millwheel.windows import Pane
 from tests.support import flights_oracle
 from tests.support.flights_oracle import TreeAcks, flights_of
@@ -412,7 +412,7 @@ async def test_the_weather_is_of_the_departure_not_of_the_plan() -> None:
     early, sharp, late = flight(0, at(8), -1), flight(1, at(8)), flight(2, at(8), 75)
     first, cancelled = flight(3, at(6, 59)), flight(4, at(12, 30), None)
     seven, eight, nine = observed(7, 70.0), observed(8, None), observed(9, 74.0)
-    steps: list[Step[Any]] = [
+    steps: list[ScriptStep[Any]] = [
         *(inject(FLIGHTS, each) for each in (first, early, sharp, late, cancelled)),
         *(inject(WEATHER, each) for each in (seven, eight, nine)),
         inject(WEATHER, msgspec.structs.replace(seven, observed_at=at(6), origin="EWR")),

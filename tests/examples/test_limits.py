@@ -13,7 +13,7 @@ import pytest
 
 from examples.limits import ALARMS, LIMITS, LINES, Alarm, Limit, Line, build, write
 from millwheel.runtime.engine import Engine
-from millwheel.services.worker import Worker
+from millwheel.services.worker import PipelineWorker
 from millwheel.store.memory import MemoryStore
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
 from tests.support.store_sites import Schema
@@ -88,7 +88,7 @@ async def test_workers_on_postgres_come_to_the_batch_answer(schema: Schema, tmp_
     async with asyncio.timeout(120):
         done = await asyncio.gather(
             *(
-                Worker(build(tmp_path, schema.name), schema.url, until_done=True).run(stop)
+                PipelineWorker(build(tmp_path, schema.name), schema.url, until_done=True).run(stop)
                 for _ in range(2)
             )
         )

@@ -50,7 +50,7 @@ from millwheel.computations import Windowed, count
 from millwheel.errors import DeployRefused
 from millwheel.store import embedded
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
-from millwheel.testing.script import Step
+from millwheel.testing.script import ScriptStep
 from millwheel.windows import Pane, Session, Sliding, Tumbling
 from tests.support.nexmark_oracle import QUERIES, Oracle, Row
 from tests.support.worlds import World
@@ -416,7 +416,7 @@ async def test_whatever_happens_each_answer_comes_once(query: str, tmp_path: Pat
     """Bundled or record by record, everything twice, crashes and takeovers."""
     pipeline, output = PIPELINES[query](), OUTPUTS[query]
     read = {node.injected for node in pipeline.nodes.values() if node.injection is not None}
-    steps: list[Step[Any]] = []
+    steps: list[ScriptStep[Any]] = []
     for stream in (AUCTIONS, PEOPLE, BIDS):
         rows = few_events(1)[stream.value_type]
         text = "".join(json.dumps(row) + "\n" for row in rows)

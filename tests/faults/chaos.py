@@ -44,7 +44,7 @@ import psycopg
 
 from millwheel.errors import StoreError
 from millwheel.store import embedded
-from millwheel.testing.ether import Weather, fair
+from millwheel.testing.fake_network import Weather, fair
 from tests.support import visits
 from tests.support.fleet import Fleet, Member, Report, housed, unless_it_stands_still
 from tests.support.proxy import Proxy

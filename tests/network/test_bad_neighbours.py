@@ -39,8 +39,8 @@ from millwheel.services.tcp import Tcp
 from millwheel.settings import MEBIBYTE
 from millwheel.store.memory import MemoryStore
 from millwheel.store.port import Wish
-from millwheel.testing import ether, inject
-from millwheel.testing.ether import FAIR, Fate, Fates, fair
+from millwheel.testing import fake_network, inject
+from millwheel.testing.fake_network import FAIR, Fate, Fates, fair
 from millwheel.timers.holds import Holds
 from tests.network.test_tcp import call, hang_up, until
 from tests.runtime.test_exactly_once import with_ids
@@ -501,7 +501,7 @@ async def test_what_a_zombie_sends_is_dropped_and_counted_and_not_acknowledged()
     receiver = second.exchange.held(interval_id)
     assert receiver is not None
     zombie = Links(
-        Identity(cluster.pipeline.name, "zombie", ether.SECRET),
+        Identity(cluster.pipeline.name, "zombie", fake_network.SECRET),
         cluster.ether.medium("z"),
         clock=cluster.clock,
         random=Random(1),
@@ -600,7 +600,7 @@ async def test_a_worker_with_a_wrong_secret_gets_nothing_and_the_others_go_on() 
     assert stranger.worker not in {event.to_worker for event in released}
     assert not_ready is not None
     names = ", ".join(sorted([first.worker[:8], second.worker[:8]]))
-    assert not_ready.startswith(f"it does not reach the workers {names}, who share")
+    assert not_ready.startswith(f"it does not reach the workers {names} of the same")
     (line,) = said(logs, "out_of_touch")
     assert line["worker"] == stranger.worker[:8]
     assert line["others"] == sorted([first.worker[:8], second.worker[:8]])

@@ -1,4 +1,4 @@
-"""What every network keeps to, in the ether and over TCP."""
+"""What every network keeps to, in the fake network and over TCP."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from millwheel.runtime.network.frames import (
     TooNew,
 )
 from millwheel.runtime.network.ports import Limits, Link
-from millwheel.testing import ether
+from millwheel.testing import fake_network
 from tests.support.network_sites import SMALL, Heard, Site, Worker, everywhere
 
 SECRET = greeting.Secret(b"sixteen bytes or more", "given")
@@ -374,7 +374,7 @@ async def test_a_restarted_connection_takes_the_place_of_one_that_looks_alive(si
     old = two_.heard.links["one", False]
     twin = await site.worker("twin")
     twin.links._identity = greeting.Identity(
-        "p", "one", ether.SECRET
+        "p", "one", fake_network.SECRET
     )  # the same worker, after a broken line
     newer = twin.call(two_)
     await site.until(lambda: newer.up and two_.heard.links.get(("one", False)) is not old)

@@ -61,7 +61,7 @@ from millwheel.services.tcp import Tcp
 from millwheel.store.memory import MemoryStore
 from millwheel.store.port import PlacedInterval, PlacedWorker, Placement, Wish
 from millwheel.testing import inject
-from millwheel.testing.ether import SECRET
+from millwheel.testing.fake_network import SECRET
 from millwheel.testing.script import Script, ScriptReader
 from tests.network.test_bad_neighbours import Ears, links_of, live, said
 from tests.network.test_slowness import record

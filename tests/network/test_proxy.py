@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from millwheel.runtime.network.frames import Frame, Gap, NotMine
-from millwheel.testing.ether import Fate
+from millwheel.testing.fake_network import Fate
 from tests.support.network_sites import TcpSite, Worker, nothing_left
 
 ROOT = Path(__file__).parents[2]

@@ -27,7 +27,7 @@ from millwheel.runtime.network.wire_stream import (
 )
 from millwheel.store.port import Commit, Wish
 from millwheel.testing import inject
-from millwheel.testing.ether import FAIR, Fate
+from millwheel.testing.fake_network import FAIR, Fate
 from millwheel.testing.script import Script
 from tests.network.test_bad_neighbours import apart, live
 from tests.runtime.test_sharing import SHARED, Cluster, many

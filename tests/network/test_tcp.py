@@ -462,7 +462,7 @@ from millwheel.runtime.process.load import resident_bytes
 from millwheel.runtime.network.links import Links
 from millwheel.runtime.network.handshake import Identity
 from millwheel.services.tcp import SPARE_DESCRIPTORS, Tcp
-from millwheel.testing.ether import SECRET
+from millwheel.testing.fake_network import SECRET
 from tests.support.network_sites import Heard
 
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
@@ -533,7 +533,7 @@ def test_strangers_never_take_the_last_file_descriptors(loop: str) -> None:
         process.kill()
         process.wait()
     assert process.returncode == 0, errors
-    assert errors.count("accepts_nothing") == 1, "it says why, and once"
+    assert errors.count("accept_paused") == 1, "it says why, and once"
 
 
 async def test_who_reads_slowly_gets_everything_in_the_end(world: World) -> None:

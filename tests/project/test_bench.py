@@ -145,7 +145,7 @@ def test_figures_of_an_older_form_are_left_out_with_a_word(measured: Path, tmp_p
     older = tmp_path / "20230101-000000.json"
     older.write_text(json.dumps({"machine": MACHINE, "snapshot": {"ratio": 1.0}}))
     text = writing.write([older, measured], tmp_path / "report").read_text()
-    assert "snapshot: 20230101-000000.json has figures of another form" in text
+    assert "snapshot: 20230101-000000.json has an outdated format" in text
     assert "| engine / raw SQL, bundles of 500 | 0.51 |" in text
 
 

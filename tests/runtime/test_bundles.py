@@ -40,7 +40,7 @@ from millwheel.runtime.modes.batches import Batches, Phase
 from millwheel.store.port import Commit, IntervalCommit, Wish
 from millwheel.store.postgres import PostgresStore
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
-from millwheel.testing.ether import Weather
+from millwheel.testing.fake_network import Weather
 from tests.runtime.test_cuts import Lone
 from tests.runtime.test_sharing import SHARED, Cluster, Recount, many, number_of
 from tests.runtime.test_waiting import await_what_is_cancelled, cancel_oneself

@@ -118,7 +118,7 @@ async def test_a_harness_ends_with_the_letters_that_nobody_has_read() -> None:
     assert "in refuse_odd" in text
     assert "ValueError: 1 is odd" in text
     assert "and 1 more" in text
-    assert "let it read harness.dead_letters" in text
+    assert "read harness.dead_letters at the end" in text
 
 
 async def test_letters_that_a_test_has_read_are_expected() -> None:

@@ -27,7 +27,7 @@ from millwheel.store.port import (
     SplitWish,
     Wish,
 )
-from millwheel.testing.ether import Weather
+from millwheel.testing.fake_network import Weather
 from tests.runtime.test_sharing import AGAIN, SHARED, Cluster, Recount, check, many, number_of
 from tests.support.worlds import (
     ITEMS,

@@ -25,7 +25,7 @@ from millwheel.runtime.network.frames import Report, decode
 from millwheel.runtime.network.remote import Remote
 from millwheel.runtime.process.tasks import end
 from millwheel.store.port import Commit
-from millwheel.testing.ether import FAIR, Fate, Weather
+from millwheel.testing.fake_network import FAIR, Fate, Weather
 from millwheel.timers.holds import Holds
 from tests.runtime.test_sharing import (
     AGAIN,

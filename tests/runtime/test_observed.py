@@ -235,7 +235,7 @@ async def test_who_has_no_lease_is_not_ready() -> None:
     engine.lease.end()
     reason = await ready(observed)
     assert reason is not None
-    assert reason.startswith("its lease is over")
+    assert reason.startswith("its lease has expired")
     assert observed.figures().lease_seconds_left == 0.0
     await cluster.leave(engine)
 
@@ -262,7 +262,7 @@ async def test_who_has_no_store_is_not_ready() -> None:
     world.store.faults.before_call = silent
     for _ in range(3):
         reason = await ready(observed, world.clock)
-        assert reason == f"the store has not answered for {STORE_SECONDS:g} s"
+        assert reason == f"the store has not answered within {STORE_SECONDS:g} s"
     assert len(asked) == 1, "what has no answer is not asked again"
     gate.open()
     await world.turns(3)

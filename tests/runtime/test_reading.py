@@ -51,7 +51,7 @@ from millwheel.runtime.ownership.deploying import node_deploy
 from millwheel.store.memory import MemoryStore
 from millwheel.store.postgres import PostgresStore
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
-from millwheel.testing.ether import Weather
+from millwheel.testing.fake_network import Weather
 from tests.runtime.test_sharing import ACTS, SHARED, Act, Cluster
 from tests.support.store_sites import Schema
 from tests.support.worlds import (
@@ -437,7 +437,7 @@ async def test_without_a_rule_the_table_is_empty() -> None:
         await harness.inject(ITEMS, Item("a", 1))
         assert harness.produced(JUDGED) == [Judged("a", 1, {})]
         assert harness.shared("judge", "a") is None
-        with pytest.raises(UsageError, match="'items_injector' reads nothing by broadcast"):
+        with pytest.raises(UsageError, match="'items_injector' reads no stream by broadcast"):
             harness.shared("items_injector", "a")
         assert tables_of(harness.store) == {}
 

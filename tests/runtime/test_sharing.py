@@ -1,4 +1,4 @@
-"""Several workers on one pipeline: engines in one event loop, on one store, over one ether."""
+"""Several workers on one pipeline: engines in one event loop, on one store, over one fake network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from millwheel.runtime.network.handshake import Identity, Secret
 from millwheel.runtime.network.links import Links
 from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.store.port import MergeWish, PlacedInterval, SplitWish, Wish
-from millwheel.testing.ether import SECRET, Ether, Weather
+from millwheel.testing.fake_network import SECRET, FakeNetwork, Weather
 from tests.support.drawing import examples
 from tests.support.engine_dump import told
 from tests.support.worlds import (
@@ -56,7 +56,7 @@ class Cluster(World):
 
     def __init__(self, pipeline: Pipeline, weather: Weather | None = None) -> None:
         super().__init__(pipeline)
-        self.ether = Ether(self.clock, *([weather] if weather else []))
+        self.ether = FakeNetwork(self.clock, *([weather] if weather else []))
         self.alive: list[Engine] = []
 
     endless = False

@@ -27,7 +27,7 @@ from millwheel.runtime.network.frames import Loose, RootReport, decode
 from millwheel.runtime.process.tasks import end
 from millwheel.store.port import Commit
 from millwheel.testing import inject
-from millwheel.testing.ether import FAIR, Fate, Weather
+from millwheel.testing.fake_network import FAIR, Fate, Weather
 from tests.runtime.test_sharing import SHARED, Cluster, check, many, number_of
 from tests.runtime.test_weak import (
     AGAIN,

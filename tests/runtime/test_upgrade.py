@@ -29,7 +29,7 @@ from millwheel.runtime.network.wire_stream import Due, Outgoing
 from millwheel.runtime.ownership.balancer import Balancer
 from millwheel.runtime.ownership.claiming import Decide
 from millwheel.runtime.process.load import FREE_OF_CHARGE
-from millwheel.services.worker import Worker
+from millwheel.services.worker import PipelineWorker
 from millwheel.store.administration import remove_computations
 from millwheel.store.inspection import inspect
 from millwheel.store.port import (
@@ -41,7 +41,7 @@ from millwheel.store.port import (
     Wish,
 )
 from millwheel.store.postgres import PostgresStore
-from millwheel.testing.ether import SECRET, Weather
+from millwheel.testing.fake_network import SECRET, Weather
 from tests.runtime.test_sharing import (
     AGAIN,
     SHARED,
@@ -1209,7 +1209,7 @@ def begin(site: PostgresSite, made: Pipeline) -> tuple[asyncio.Event, asyncio.Ta
     made.name = site.schema.name
     end_scripts(made)
     stop = asyncio.Event()
-    worker = Worker(made, site.schema.url, until_done=True)
+    worker = PipelineWorker(made, site.schema.url, until_done=True)
     return stop, asyncio.create_task(worker.run(stop))
 
 

@@ -28,7 +28,7 @@ from millwheel.runtime.network.remote import Remote
 from millwheel.store.port import Commit, Wish
 from millwheel.store.postgres import PostgresStore
 from millwheel.testing import Harness
-from millwheel.testing.ether import Fate, Weather
+from millwheel.testing.fake_network import Fate, Weather
 from tests.runtime.test_sharing import SHARED, Cluster, check, many, number_of
 from tests.support.drawing import examples
 from tests.support.store_sites import Schema

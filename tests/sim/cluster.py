@@ -13,7 +13,7 @@ import structlog
 from millwheel.errors import StoreUnavailable
 from millwheel.store.port import MergeWish, SplitWish, Wish
 from millwheel.testing import advance, inject
-from millwheel.testing.ether import Ether, Weather
+from millwheel.testing.fake_network import FakeNetwork, Weather
 from millwheel.testing.virtual_loop import NothingToDo, VirtualLoop, current_machine, new_loop
 from tests.sim.machines import LoopClock, Worker
 from tests.sim.monitor import NOTHING_LEFT, Beginner, Monitor
@@ -73,7 +73,7 @@ class Cluster:
         self.database = Database("graph", clock=self._clock)
         self.server = Server(self.database, Random(scenario.seed + 1), monitor)
         self._sky = Sky(Weather(Random(scenario.seed + 2), delay=0.01), monitor)
-        self._ether = Ether(LoopClock(), self._sky)
+        self._ether = FakeNetwork(LoopClock(), self._sky)
         self._plays: list[asyncio.Task[None]] = []
         monitor.watch(self.database, self.tapes, make_pipeline(scenario, self.tapes).graph())
         monitor.is_current = self._is_current
@@ -245,7 +245,7 @@ class Cluster:
         elif what == "vanish":
             self._crash(worker, loudly=False)
         elif what == "pause":
-            self._for_a_while(worker.machine.pause, worker.machine.go_on, how)
+            self._for_a_while(worker.machine.pause, worker.machine.resume, how)
         elif what == "stall":
             self._for_a_while(
                 lambda: self.server.stall(worker.machine),

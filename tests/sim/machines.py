@@ -18,7 +18,7 @@ from millwheel.runtime.network.links import Links
 from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.services.hosting import unless
 from millwheel.store.port import Store
-from millwheel.testing.ether import SECRET, Ether
+from millwheel.testing.fake_network import SECRET, FakeNetwork
 from millwheel.testing.virtual_loop import Machine
 from tests.sim.network import Spot
 from tests.sim.scenario import Member
@@ -70,7 +70,7 @@ class Worker:
         member: Member,
         pipeline: Pipeline,
         store: Store,
-        ether: Ether,
+        ether: FakeNetwork,
         watch: Watch,
         *,
         copies: int,

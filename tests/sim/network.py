@@ -1,6 +1,6 @@
-"""The network of a simulated cluster: the `Ether`, reached from machines that may stand still or end.
+"""The network of a simulated cluster: the `FakeNetwork`, reached from machines that may stand still or end.
 
-What a worker writes is carried by the ether, which belongs to no machine; what comes to a worker is
+What a worker writes is carried by the fake network, which belongs to no machine; what comes to a worker is
 taken by its own machine: later if it is paused, never if it is gone.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from millwheel.runtime.network.frames import Acknowledge, decode
 from millwheel.runtime.network.ports import Admit, Make, Visitor
-from millwheel.testing.ether import Ether, Fate, Place, Weather
+from millwheel.testing.fake_network import FakeMedium, FakeNetwork, Fate, Weather
 from millwheel.testing.virtual_loop import Machine
 from tests.sim.watch import Watch
 
@@ -99,10 +99,10 @@ class Outside(asyncio.Transport):
         return self._inner.get_extra_info(name, default)
 
 
-class Spot(Place):
-    """Where one machine is in the ether."""
+class Spot(FakeMedium):
+    """Where one machine is in the fake network."""
 
-    def __init__(self, ether: Ether, machine: Machine) -> None:
+    def __init__(self, ether: FakeNetwork, machine: Machine) -> None:
         super().__init__(ether, machine.name)
         self._machine = machine
 

@@ -42,7 +42,7 @@ from millwheel.spark import connection as connections
 from millwheel.spark.filters import Filter, parsed, written
 from millwheel.spark.interruption import Interruptible
 from millwheel.spark.job import _from_worker, load_function
-from millwheel.spark.progress import Stage, _Bars, _display, _Lines
+from millwheel.spark.progress import StageProgress, _Bars, _display, _Lines
 from millwheel.store import embedded
 from tests.support import flights_oracle
 
@@ -56,7 +56,7 @@ from pyspark.sql.datasource import InputPartition
 
 from examples.flights import report
 from millwheel.spark.query import Blocks, Slots, Whole, condition, select, shares
-from millwheel.spark.relation import KINDS, Column, Relation, describe
+from millwheel.spark.relation import TYPE_MAPPINGS, SparkColumn, SparkRelation, describe
 from millwheel.spark.source import MillwheelReader, MillwheelSource
 
 # PySpark 4.1 leaves its sockets to the garbage collector; 4.3 does not.
@@ -294,7 +294,7 @@ def test_after_the_block_the_snapshot_is_gone_and_said_to_be(url: str) -> None:
     with snapshot(url, "flights") as held:
         reading = reader(held, "plain", 2)
         share = reading.partitions()[0]
-    with pytest.raises(StoreError, match="not held any more"):
+    with pytest.raises(StoreError, match="is no longer held"):
         ids(reading, share)
     with psycopg.connect(url) as connection:
         left = connection.execute(
@@ -334,7 +334,7 @@ def test_each_row_is_in_one_share(url: str, name: str, kind: type, partitions: i
 
 
 def test_a_table_of_one_block_is_one_share() -> None:
-    small = Relation("p", "t", "r", blocks=1, has_slots=True, columns=())
+    small = SparkRelation("p", "t", "r", blocks=1, has_slots=True, columns=())
     assert [type(share) for share in shares(small, 8)] == [Whole]
 
 
@@ -371,7 +371,7 @@ def test_a_read_is_bounded_by_bytes_not_rows(
 # --------------------------------------------------------------------------------- what was asked
 
 
-def described(url: str, name: str) -> Relation:
+def described(url: str, name: str) -> SparkRelation:
     with connections.reading(url) as connection:
         return describe(connection, "flights", name)
 
@@ -402,9 +402,9 @@ def test_only_the_columns_that_are_named_are_read(
         ({"table": "plane"}, "no table or view 'plane'; it has: commit_record, empty, parted, pl"),
         ({"pipeline": "trains"}, "pipeline 'trains' has no table"),
         ({"pipeline": ""}, "'pipeline' of format 'millwheel' is missing"),
-        ({"partitions": "many"}, "a number from 1 on, not 'many'"),
+        ({"partitions": "many"}, "must be a number from 1, not 'many'"),
         ({"columns": "id, colour"}, "no column 'colour'; it has: id"),
-        ({"store": "/srv/wheel"}, "a directory is a server that has to run first"),
+        ({"store": "/srv/wheel"}, "The server of a directory has to run first"),
     ],
 )
 def test_a_wrong_option_is_told(url: str, options: dict[str, str], message: str) -> None:
@@ -448,7 +448,7 @@ def test_a_value_without_a_place_in_spark_is_told_with_its_column(
 ) -> None:
     table("edges", f"AS SELECT '{value}'::{declared} AS edge")
     reading = source(url, "edges").reader(source(url, "edges").schema())
-    with pytest.raises(StoreError, match=r"'edge' .* holds a value that Spark has no place for"):
+    with pytest.raises(StoreError, match=r"'edge' .* holds a value that Spark cannot represent"):
         list(reading.read(Whole()))
 
 
@@ -496,12 +496,12 @@ def test_the_password_is_in_no_message(url: str) -> None:
 COLUMNS = {
     column.name: column
     for column in (
-        Column("n", "bigint", KINDS["int8"]),
-        Column("word", "text", KINDS["text"]),
-        Column("loose", "text", KINDS["text"], byte_order=False),
-        Column("id", "uuid", KINDS["uuid"]),
-        Column("at", "timestamptz", KINDS["timestamptz"]),
-        Column("list", "bigint[]", KINDS["int8"], is_array=True),
+        SparkColumn("n", "bigint", TYPE_MAPPINGS["int8"]),
+        SparkColumn("word", "text", TYPE_MAPPINGS["text"]),
+        SparkColumn("loose", "text", TYPE_MAPPINGS["text"], byte_order=False),
+        SparkColumn("id", "uuid", TYPE_MAPPINGS["uuid"]),
+        SparkColumn("at", "timestamptz", TYPE_MAPPINGS["timestamptz"]),
+        SparkColumn("list", "bigint[]", TYPE_MAPPINGS["int8"], is_array=True),
     )
 }
 MOMENT = dt.datetime(2013, 1, 1, tzinfo=UTC)
@@ -534,10 +534,10 @@ def test_a_filter_becomes_sql_with_a_parameter(given: Filter, text: str, value: 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (("n", "~", "1"), "'~' and a value; with a value there are =, ==, !=, <>, <, <=, >, >="),
+        (("n", "~", "1"), "'~' and a value; operators for a value: =, ==, !=, <>, <, <=, >, >="),
         (("n", "in", 1), "'in' and a value"),
-        (("n", "=", [1]), "'=' and a list; with a list there are in, not in"),
-        (("n", "<", None), "'<' and nothing"),
+        (("n", "=", [1]), "'=' and a list; operators for a list: in, not in"),
+        (("n", "<", None), "'<' and None"),
         (("list", "=", 1), "an array column"),
         (("n", "=", {1}), "cannot compare with .1., a set"),
         (("n", "in", [None]), 'not JSON like .*"column"'),
@@ -927,7 +927,7 @@ def test_a_job_may_only_ask_for_what_is_there(url: str, tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_a_second_session_is_refused(url: str, spark: SparkSession, jobs: str) -> None:
-    with pytest.raises(UsageError, match="has a Spark session already"):
+    with pytest.raises(UsageError, match="already has a Spark session"):
         run_job("wheel_jobs:endless", url, "flights")
 
 
@@ -1037,10 +1037,10 @@ def test_an_error_from_a_worker_comes_out_as_what_it_was() -> None:
 
 def test_progress_off_a_terminal_is_a_line_for_what_takes_long() -> None:
     lines = _Lines(clock=iter([0.0, 5.0, 9.9, 10.0, 15.0, 25.0, 26.0]).__next__)
-    counting = Stage(1, "count at jobs.py:7", 8, 2)
+    counting = StageProgress(1, "count at jobs.py:7", 8, 2)
     with structlog.testing.capture_logs() as logged:
         for _ in range(3):
-            lines.show([counting, Stage(2, "short", 1, 0)])
+            lines.show([counting, StageProgress(2, "short", 1, 0)])
         assert logged == []
         for _ in range(3):
             lines.show([counting])
@@ -1056,7 +1056,7 @@ def test_progress_on_a_terminal_is_a_bar_that_goes_away() -> None:
     out = io.StringIO()
     with _display(Console(file=out, force_terminal=True, width=60)) as display:
         assert isinstance(display, _Bars)
-        display.show([Stage(3, "count", 8, 2)])
+        display.show([StageProgress(3, "count", 8, 2)])
         display._progress.refresh()
         assert "stage 3" in out.getvalue()
         assert "2/8" in out.getvalue()

@@ -104,7 +104,7 @@ async def test_a_pipeline_at_the_end_of_time_is_complete(
     assert len(unowned(look(postgres))) == 2
     status(postgres.schema.name, postgres.schema.url, as_json=False)
     told = capsys.readouterr().out
-    assert "no worker runs it" in told
+    assert "no worker is running it" in told
     assert "complete" not in told
 
     await _write(await Owner.take(postgres.store, owner.deployment), MAX_TIME)
@@ -118,7 +118,7 @@ async def test_a_pipeline_at_the_end_of_time_is_complete(
     status(postgres.schema.name, postgres.schema.url, as_json=False)
     told = capsys.readouterr().out
     assert "complete: all input is processed, and event time is at its end" in told
-    assert "no worker runs it" not in told
+    assert "no worker is running it" not in told
     assert "unowned" not in told
     assert "complete" in "".join(lines([found]))
 

@@ -1,7 +1,7 @@
 """What the network's tests share: places to test it at, and a handler that writes down what it hears.
 
 A site is a few workers on one virtual clock, with a way to cut and part the lines between two of
-them: over the ether, and over TCP, where a proxy stands before each worker.
+them: over the fake network, and over TCP, where a proxy stands before each worker.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from millwheel.runtime.network.handshake import Identity, Secret
 from millwheel.runtime.network.links import Links
 from millwheel.runtime.network.ports import Admit, Limits, Link
 from millwheel.services.tcp import Tcp
-from millwheel.testing.ether import SECRET, Ether
+from millwheel.testing.fake_network import SECRET, FakeNetwork
 from tests.support.proxy import Proxy
 
 TURNS = 5000
@@ -174,10 +174,10 @@ class Site(ABC):
     def join(self, one: Worker, other: Worker) -> None: ...
 
 
-class EtherSite(Site):
+class FakeNetworkSite(Site):
     def __init__(self) -> None:
         super().__init__()
-        self.ether = Ether(self.clock)
+        self.ether = FakeNetwork(self.clock)
 
     async def medium(self, name: str, identity: Identity, limits: Limits) -> Links:
         return Links(
@@ -243,7 +243,7 @@ class TcpSite(Site):
 
 
 SITES: dict[str, tuple[type[Site], Callable[[], asyncio.AbstractEventLoop]]] = {
-    "ether": (EtherSite, asyncio.new_event_loop),
+    "fake network": (FakeNetworkSite, asyncio.new_event_loop),
     "tcp": (TcpSite, asyncio.new_event_loop),
     "tcp-uvloop": (TcpSite, uvloop.new_event_loop),
 }

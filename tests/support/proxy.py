@@ -30,7 +30,7 @@ from typing import Any, Literal
 from millwheel.errors import PeerError
 from millwheel.runtime.network import frames
 from millwheel.runtime.process.tasks import end
-from millwheel.testing.ether import FAIR, Fate, Fates, Weather, fair
+from millwheel.testing.fake_network import FAIR, Fate, Fates, Weather, fair
 
 Side = Literal["caller", "listener"]
 SIDES: tuple[Side, Side] = ("caller", "listener")

@@ -38,7 +38,7 @@ from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.store.memory import MemoryStore
 from millwheel.store.port import Commit
 from millwheel.testing import inject
-from millwheel.testing.script import Script, Step
+from millwheel.testing.script import Script, ScriptStep
 
 EPOCH = datetime(2024, 1, 1, tzinfo=UTC)
 QUICK = Settings(intervals=1, idle_commit_seconds=0.0, watermark_commit_seconds=0.0)
@@ -136,8 +136,8 @@ class Broken(Exception):
 
 
 def script(stream: Stream[Any], values: Iterable[Any], name: str = "items") -> Script:
-    """A source that gives `values`; a `Step` among them is taken as it is."""
-    return Script(name, [v if isinstance(v, Step) else inject(stream, v) for v in values])
+    """A source that gives `values`; a `ScriptStep` among them is taken as it is."""
+    return Script(name, [v if isinstance(v, ScriptStep) else inject(stream, v) for v in values])
 
 
 def items(*numbers: int, key: str = "a", second: float = 0) -> list[Item]:

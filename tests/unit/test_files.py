@@ -433,7 +433,7 @@ async def test_a_last_row_that_goes_on_later_is_a_row_or_a_bad_row(
         longer, four = rows_
         assert (longer.offset, longer.line, longer.text) == (2, 3, "123")
         assert f"{path}, line 3: the file ended within this line" in wrong(longer)
-        assert "and 12 was taken for the whole row and processed" in wrong(longer)
+        assert "and 12 was processed as the whole row" in wrong(longer)
         assert "follow=True" in wrong(longer)
         assert (four.offset, four.line, four.value) == (3, 4, 4)
         behind = reader.position(3)
@@ -556,7 +556,7 @@ async def test_a_file_that_is_cut_while_it_is_read_is_refused(tmp_path: Path) ->
     reader = await open_file(JsonLines(path))
     assert len(await drain(reader)) == 3
     path.write_bytes(b"1\n")
-    with pytest.raises(InputError, match="was cut to less than the 6 bytes"):
+    with pytest.raises(InputError, match="was truncated below the 6 bytes"):
         await reader.read(1)
     reader.close()
 
@@ -770,7 +770,7 @@ async def test_value_types_of_csv_rows(tmp_path: Path) -> None:
         None,
         {"x": -3, "y": 4},
     ]
-    assert "the column 'y' is no field of Closed" in await refusal(Csv(path), Closed)
+    assert "the column 'y' is not a field of Closed" in await refusal(Csv(path), Closed)
     path.write_bytes(b"x\n5\n")
     assert [row.value for row in await read_all(Csv(path), Closed)] == [Closed(5)]
     for value_type in (int, str, list[int], Listed, Plain | None):
@@ -803,7 +803,7 @@ async def test_headers_that_do_not_fit(tmp_path: Path) -> None:
     path = tmp_path / "n.csv"
     path.write_bytes(b"carrier,Number,delay,tail,seats\n")
     text = await refusal(Csv(path), Flight)
-    assert "the header has no column 'number', which Flight asks for" in text
+    assert "the header has no column 'number', which Flight requires" in text
     assert "it has 'carrier', 'Number', 'delay', 'tail', 'seats'" in text
     path.write_bytes(b"carrier,number,delay\nUA,1,2\n")
     assert "no column 'tail', 'seats'" in await refusal(Csv(path), Flight)
@@ -885,7 +885,7 @@ async def test_bad_rows_of_csv(tmp_path: Path) -> None:
         "line 3: the row has 1 cells, the header 2",
         "line 4: the row has 3 cells, the header 2",
         "line 7: byte 3 of the row is not UTF-8: invalid start byte",
-        "line 8: cell 2 goes on behind its closing quote; a quote within quotes must be doubled",
+        "line 8: cell 2 continues after its closing quote; a quote within quotes must be doubled",
         "line 9: there is a carriage return in cell 2, which is not quoted; lines must end in "
         "\\n or \\r\\n",
     ]
@@ -1004,7 +1004,7 @@ async def test_a_missing_file_a_directory_a_pipe(tmp_path: Path) -> None:
         (tmp_path / "later" / "x").mkdir(exist_ok=True)
         assert "is a directory; name the files in it" in await refusal(later)
         (tmp_path / "later" / "x").rmdir()
-        assert "is no regular file" in await refusal(make(tmp_path / "pipe"))
+        assert "is not a regular file" in await refusal(make(tmp_path / "pipe"))
         (tmp_path / "file").write_bytes(b"")
         assert "cannot be opened: Not a directory" in await refusal(make(tmp_path / "file" / "x"))
 
@@ -1102,7 +1102,9 @@ async def test_rows_before_the_damage_in_a_gzip_file_are_valid(tmp_path: Path, d
     if damage == "flipped":
         # deflate finds out late: rows of garbage came first, so the sound file is another one
         assert values != expected[: len(values)]
-        assert "are not what they were" in await refusal(JsonLines(path), Any, position)
+        assert "have changed since their rows were processed" in await refusal(
+            JsonLines(path), Any, position
+        )
     else:
         assert values == expected[: len(values)]
         reader = await open_file(JsonLines(path), Any, position)
@@ -1131,7 +1133,7 @@ async def test_a_gzip_file_grows_by_members_and_may_be_padded(tmp_path: Path) ->
     assert [(row.offset, row.value) for row in await drain(reader)] == [(2, 3), (3, 4), (4, 9)]
     reader.close()
     path.write_bytes(gzipped(b"1\n5\n3\n4\n9\n"))
-    assert "the first 4 bytes (before line 3) are not what" in await refusal(
+    assert "the first 4 bytes (before line 3) have changed" in await refusal(
         JsonLines(path), Any, position
     )
     path.write_bytes(gzipped(b"1\n2\n3\n4\n9\n")[:-12])
@@ -1159,7 +1161,7 @@ async def test_members_of_a_zip_file(tmp_path: Path) -> None:
     path.write_bytes(b"1\n")
     assert (
         await refusal(JsonLines(path, member="x"))
-        == f"{path}: is no zip file, so it has no member 'x'"
+        == f"{path}: is not a zip file, so it has no member 'x'"
     )
 
 
@@ -1177,11 +1179,13 @@ async def test_damaged_zip_files(tmp_path: Path) -> None:
     half = len(sound) // 2
     path.write_bytes(sound[:half] + bytes(100) + sound[half + 100 :])
     values, error, position = await until_error(JsonLines(path))
-    assert f"{path}!only: damaged behind byte" in error
+    assert f"{path}!only: damaged after byte" in error
     good = next(n for n, (a, b) in enumerate(zip(values, expected, strict=False)) if a != b)
     assert 10_000 < good < len(values)  # the checksum stands at the end
     path.write_bytes(sound)
-    assert "are not what they were" in await refusal(JsonLines(path), Any, position)
+    assert "have changed since their rows were processed" in await refusal(
+        JsonLines(path), Any, position
+    )
     reader = await open_file(JsonLines(path))
     await reader.read(good)
     position = reader.position(good)
@@ -1265,7 +1269,9 @@ async def test_a_corrected_row_is_read(tmp_path: Path) -> None:
                 assert len(values) == 3_000 - position["row"]
             path.write_bytes(b"".join([b'{"a":9}\n', *corrected[1:]]))
             if position["row"]:
-                assert "are not what they were" in await refusal(JsonLines(path), Line, position)
+                assert "have changed since their rows were processed" in await refusal(
+                    JsonLines(path), Line, position
+                )
         path.write_bytes(b"".join(lines))
 
 
@@ -1285,7 +1291,7 @@ async def test_a_position_covers_what_is_acknowledged_and_no_more(tmp_path: Path
     reader.close()
     path.write_bytes(b"9\n2\n3\n4\n")
     text = await refusal(JsonLines(path), Any, position)
-    assert text.startswith(f"{path}: the first 2 bytes (before line 2) are not what they were")
+    assert text.startswith(f"{path}: the first 2 bytes (before line 2) have changed")
     assert "Restore the file as it was" in text
     assert "millwheel drop" in text
 
@@ -1395,13 +1401,13 @@ async def test_positions_of_another_kind_are_refused(tmp_path: Path) -> None:
     await reader.read(2)
     position = reader.position(2)
     reader.close()
-    assert 'was read as json_lines before and is csv ," now' in await refusal(
+    assert 'was read as json_lines before and as csv ," now' in await refusal(
         Csv(path), Any, position
     )
     for broken in ({}, {**position, "more": 1}, {**position, "row": "2"}):
         assert "its stored position {" in await refusal(JsonLines(path), Any, broken)
     for broken in ({**position, "byte": -1}, {**position, "row": -1}, {**position, "cut": 9}):
-        assert "its numbers do not fit together" in await refusal(JsonLines(path), Any, broken)
+        assert "its numbers contradict each other" in await refusal(JsonLines(path), Any, broken)
 
 
 # ------------------------------------------------------------------------------- sources
@@ -1446,7 +1452,7 @@ async def test_descriptions_are_as_given_and_json() -> None:
 async def test_sources_that_make_no_sense() -> None:
     with pytest.raises(UsageError, match="JsonLines: no path is given"):
         JsonLines([])
-    with pytest.raises(UsageError, match="Csv: a file is named more than once: '/x'"):
+    with pytest.raises(UsageError, match="Csv: a file is given more than once: '/x'"):
         Csv(["/x", "/y/../x"])
     with pytest.raises(UsageError, match="max_row_bytes must be at least 1"):
         JsonLines("x", max_row_bytes=0)

@@ -381,8 +381,8 @@ async def test_rows_that_were_cut_off_unread_are_missed(tmp_path: Path, restarts
         async with following_of(followed(path), Any, position):
             pass
     text = str(caught.value)
-    assert f"{path}: the file that was here was read up to byte 2 (line 2, row 1)" in text
-    assert "It had 6 bytes when it was seen last" in text
+    assert f"{path}: the file at this path was read up to byte 2 (line 2, row 1)" in text
+    assert "It had 6 bytes when last seen" in text
     for way_out in ('on_missing="skip"', "Bring the file back", "app.log.1.gz", "millwheel drop"):
         assert way_out in text
     with structlog.testing.capture_logs() as logs:
@@ -407,7 +407,7 @@ async def test_a_file_that_was_rotated_away_and_removed_is_missed(tmp_path: Path
         assert await all_there(reader) == []  # it may come back
         assert reader.position(2) == position
         (tmp_path / "new").rename(path)
-        with pytest.raises(InputError, match="It is not here any more"):
+        with pytest.raises(InputError, match="It is no longer here"):
             await all_there(reader)
     path.write_bytes(b"1\n2\n3\n")  # the same log from a backup, say
     async with following_of(followed(path), Any, position) as reader:
@@ -858,9 +858,9 @@ async def test_a_reader_that_has_read_all_rests(
     def look(path: str) -> Any:
         nonlocal looks
         looks += 1
-        return rotation.look(path)
+        return rotation.entry_at(path)
 
-    monkeypatch.setattr(following, "look", look)
+    monkeypatch.setattr(following, "entry_at", look)
     async with following_of(followed(path, poll=0.001)) as reader:
         for number in range(3):
             assert await reader.read(1) == []
@@ -924,11 +924,11 @@ async def test_files_that_cannot_be_followed(
 ) -> None:
     packed_file = tmp_path / "n.gz"
     packed_file.write_bytes(gzip.compress(b"1\n"))
-    assert "is packed (gzip), and a packed file cannot be followed" in await refused(
+    assert "is compressed (gzip), and a compressed file cannot be followed" in await refused(
         followed(packed_file)
     )
     os.mkfifo(tmp_path / "pipe")
-    assert "is no regular file" in await refused(followed(tmp_path / "pipe"))
+    assert "is not a regular file" in await refused(followed(tmp_path / "pipe"))
     appearing = followed(tmp_path / "appearing")
     (tmp_path / "appearing").mkdir()
     assert "has become a directory" in await refused(appearing)
@@ -937,14 +937,14 @@ async def test_files_that_cannot_be_followed(
     assert "is UTF-16" in await refused(followed(utf_16))
     path = tmp_path / "n.jsonl"
     path.write_bytes(b"1\n")
-    assert "cannot be understood" in await refused(followed(path), {"row": 1})
+    assert "is invalid" in await refused(followed(path), {"row": 1})
     async with following_of(followed(path)) as reader:
         await all_there(reader)
         position = reader.position(1)
-    assert 'was read as json_lines before and is csv ,"' in await refused(
+    assert 'was read as json_lines before and as csv ,"' in await refused(
         Csv(path, follow=True), position
     )
-    assert "do not fit together" in await refused(followed(path), {**position, "cut": 9})
+    assert "contradict each other" in await refused(followed(path), {**position, "cut": 9})
 
     class Forbidden:
         def __init__(self, path: str) -> None:
@@ -962,7 +962,7 @@ async def test_a_new_file_gets_time_for_its_rights(
     real = rotation.open_log
     denied = True
 
-    def open_log(entry: rotation.Entry, *, rotated: bool) -> Any:
+    def open_log(entry: rotation.DirectoryEntry, *, rotated: bool) -> Any:
         if denied:
             raise rotation.Denied(f"{entry.path}: cannot be opened: Permission denied")
         return real(entry, rotated=rotated)
@@ -994,8 +994,8 @@ async def test_a_rotated_file_in_a_packing_that_cannot_be_read_is_refused(tmp_pa
     clock.write(tmp_path / "app.log.1.xz", b"\xfd7zXZ\x00...")
     clock.write(path, b"3\n")
     text = await refused(followed(path), position)
-    assert "app.log.1.xz: is a rotated file that holds rows which were not read yet" in text
-    assert "Unpack it beside" in text
+    assert "app.log.1.xz: is a rotated file with unread rows" in text
+    assert "Unpack it in the same directory" in text
 
 
 def test_sources_that_make_no_sense(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_what_a_pool_repeats_is_told_once_in_a_while_and_counted(told: LogCaptur
     logger.warning("attempt %d failed", 3)
     now = 2 * REPEAT_SECONDS
     logger.warning("attempt %d failed", 4)
-    assert [(entry["event"], entry.get("untold")) for entry in told.entries] == [
+    assert [(entry["event"], entry.get("suppressed")) for entry in told.entries] == [
         ("attempt 0 failed", None),
         ("something else", None),
         ("attempt 3 failed", 2),

@@ -62,7 +62,7 @@ def test_a_paused_machine_does_later_what_came_meanwhile_and_a_crashed_one_nothi
         await asyncio.sleep(1.5)
         one.pause()
         await asyncio.sleep(2)
-        one.go_on()
+        one.resume()
         other.crash()
         await asyncio.sleep(2)
 

@@ -96,8 +96,8 @@ def test_a_lag_has_two_units(seconds: float, text: str) -> None:
 
 def test_owners_are_counted_and_the_dead_own_nothing() -> None:
     intervals = [interval(1, ANN), interval(2, ANN), interval(3, RIP), interval(4, None)]
-    assert owners(intervals, [worker(ANN), worker(BOB)]) == "aaaaaaaa: 2, nobody: 2"
-    assert owners(intervals[:2], [worker(ANN, lease=0)]) == "nobody: 2"
+    assert owners(intervals, [worker(ANN), worker(BOB)]) == "aaaaaaaa: 2, unowned: 2"
+    assert owners(intervals[:2], [worker(ANN, lease=0)]) == "unowned: 2"
     assert owners([], [worker(ANN)]) == ""
 
 
@@ -122,7 +122,7 @@ def test_the_view() -> None:
     ]
     assert [[cell.strip() for cell in row.split("|")] for row in computations] == [
         ["count", "2,500", "1,234,567", "12", "2024-05-01T11:59:00", "1 min 0 s",
-         "aaaaaaaa: 1, nobody: 1", "lines: row 3 of x, 7 s old"],
+         "aaaaaaaa: 1, unowned: 1", "lines: row 3 of x, 7 s old"],
         ["end", "0", "0", "0", "end of time", "", "aaaaaaaa: 1", ""],
     ]  # fmt: skip
 
@@ -131,7 +131,7 @@ def test_pipelines_that_cannot_be_looked_into_are_told_in_a_line() -> None:
     old, unused = PipelineStatus("old", "0", False), PipelineStatus("unused", "1", True)
     shown = lines([old, unused])
     assert "Run: millwheel migrate old" in shown[0]
-    assert shown[1:] == ["", "pipeline unused: made, but never run"]
+    assert shown[1:] == ["", "pipeline unused: created, but never run"]
     assert lines([]) == []
 
 
@@ -163,7 +163,7 @@ def test_intervals_on_their_way_are_told() -> None:
     shown = lines([found])
     assert [line for line in shown if "moving" in line] == [
         "  end[0:9] moving to bbbbbbbb from aaaaaaaa",
-        "  end[0:9] moving to bbbbbbbb from nobody",
+        "  end[0:9] moving to bbbbbbbb, unowned now",
     ]
     found.intervals = [interval(n, ANN, "end", BOB) for n in range(25)]
     told = [line for line in lines([found]) if "moving" in line]

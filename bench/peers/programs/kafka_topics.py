@@ -1,4 +1,4 @@
-"""The payments as a topic, and a look at the balances as committed; for the peers that need Kafka."""
+"""A topic with the payments, and a consumer of committed balances; for the peers that need Kafka."""
 
 import threading
 import uuid
@@ -39,7 +39,7 @@ class Topics:
         producer.flush()
 
     def watch(self, on_end):
-        """Read the balances as they are committed, and mark; then `on_end`."""
+        """Read the balances as they are committed, print the marks, then call `on_end`."""
         threading.Thread(target=self._watch, args=(on_end,), daemon=True).start()
 
     def _watch(self, on_end):
@@ -65,6 +65,6 @@ class Topics:
         on_end()
 
     def finish(self):
-        """Write what was read."""
+        """Write the balances that were read."""
         self._ended.wait()
         (self._options.out / "balances.jsonl").write_text("\n".join(self._answers) + "\n")

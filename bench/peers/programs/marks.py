@@ -1,8 +1,8 @@
-"""What every program is told, and how it tells where it is; for any Python, without packages.
+"""Options and progress marks of every program; for any Python, without packages.
 
-A program prints `begin` and how many records are done when those of the warm-up are, which may be more
-if many are made durable at once; and `end` when the last one is.
-It is looked at from outside at both, so it stays until it is told to go.
+A program prints `begin` with the number of records done when the warm-up is done (the number may be
+larger than the warm-up if many records become durable at once), and `end` when the last record is done.
+The parent process measures at both marks, so the program waits after `end` for a line on its standard input.
 """
 
 import argparse
@@ -14,52 +14,52 @@ from pathlib import Path
 
 
 def options():
-    """What to do, from the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--input", type=Path, required=True, help="JSON Lines of payments")
     parser.add_argument("--out", type=Path, required=True, help="an empty directory")
     parser.add_argument("--setting", required=True)
     parser.add_argument("--records", type=int, required=True, help="lines of the input")
-    parser.add_argument("--warm", type=int, required=True, help="lines that do not count")
+    parser.add_argument("--warm", type=int, required=True, help="lines of the warm-up")
     parser.add_argument(
-        "--batch", type=int, required=True, help="records that are made durable at once"
+        "--batch", type=int, required=True, help="records that become durable at once"
     )
     parser.add_argument("--cores", type=int, required=True)
     parser.add_argument("--url", help="a Postgres server")
     parser.add_argument("--kafka", help="HOST:PORT of a broker")
-    parser.add_argument("--rate", type=float, help="records a second, for `latency`")
+    parser.add_argument("--rate", type=float, help="records per second, for `latency`")
     return parser.parse_args()
 
 
 def begin(done):
-    """The warm-up is done, and so many records with it."""
+    """Print the mark for the end of the warm-up, with the number of records done."""
     print(f"mark begin {done}", flush=True)
 
 
 def end():
-    """Everything is done; waits until somebody has looked."""
+    """Print the final mark, and wait until the parent process has measured."""
     print("mark end", flush=True)
     sys.stdin.readline()
 
 
 def payments(path):
-    """The payments of a file."""
+    """Read the payments of a file."""
     with path.open() as lines:
         for line in lines:
             yield json.loads(line)
 
 
 def write_answers(path, balances):
-    """Write balances as the sinks of the others do."""
+    """Write balances in the format of the other programs' sinks."""
     with path.open("w") as file:
         for balance in balances:
             file.write(json.dumps(balance) + "\n")
 
 
 class Arrivals(threading.Thread):
-    """Lets records arrive by the clock, `GROUP` at a time, and notes how long each took.
+    """Lets records arrive at a fixed rate, `GROUP` at a time, and notes the latency of each.
 
-    Records are done in the order in which they came: the n-th that is done is the n-th that came.
+    Records are done in arrival order: the n-th record done is the n-th that arrived.
     """
 
     GROUP = 20
@@ -82,18 +82,18 @@ class Arrivals(threading.Thread):
             self._place(group)
 
     def done(self, total):
-        """So many are done by now."""
+        """Note that `total` records are done now."""
         now = time.perf_counter()
         self._took += [now - came for came in self._came[len(self._took) : total]]
 
     def write(self, directory):
-        """Keep how long each took, in milliseconds."""
+        """Write the latencies, in milliseconds."""
         path = directory / "latencies.json"
         path.write_text(json.dumps([seconds * 1000 for seconds in self._took]))
 
 
 class Watch(threading.Thread):
-    """Counts the lines of files that do not change any more, and marks the beginning."""
+    """Counts the lines of files that no longer change, and prints the first mark."""
 
     def __init__(self, directory, pattern, warm):
         super().__init__(daemon=True)
@@ -110,7 +110,7 @@ class Watch(threading.Thread):
         begin(self.lines)
 
     def look(self):
-        """Count the files that are new."""
+        """Count the lines of new files."""
         for path in self._directory.rglob(self._pattern):
             if path not in self._known:
                 self._known.add(path)

@@ -1,14 +1,14 @@
 """The payments in Bytewax: a stateful map over a file, its balances to a file.
 
 Bytewax documentation, "Recovery": state is written to the recovery store (SQLite) at the end of each
-epoch, and what came after the last complete epoch runs again. So a record is done when its epoch is in
-the store, and an epoch of every batch is what compares with a commit of every bundle:
+epoch, and records after the last complete epoch are processed again. A record is therefore done when its
+epoch is in the store, and an epoch per batch is comparable with a commit per bundle:
 `--snapshot-interval 0` ends an epoch after each batch of the source. Both the store (SQLite in WAL
-mode, `synchronous` as it is by default: full) and `FileSink` (fsync after each batch) reach the disk.
+mode, with the default `synchronous`: full) and `FileSink` (fsync after each batch) reach the disk.
 
-`batch`: an epoch for each batch of as many records as millwheel has in a bundle.
-`default`: batches of 1,000 and epochs of 10 s, as they are if nothing is said.
-`memory`: no recovery, as the examples of the documentation begin.
+`batch`: an epoch for each batch, with as many records as millwheel's bundles.
+`default`: batches of 1,000 and epochs of 10 s, the defaults.
+`memory`: no recovery, as in the first examples of the documentation.
 """
 
 import json
@@ -23,14 +23,14 @@ from bytewax.run import cli_main
 
 
 def keep_balance(account, payment):
-    """The new balance, which is also what is told."""
+    """Return the new state, and the balance to output."""
     payments, total = account or (0, 0)
     account = (payments + 1, total + payment["amount"])
     return account, {"account": payment["account"], "payments": account[0], "total": account[1]}
 
 
 def dataflow(options):
-    """Lines to lines."""
+    """Build the dataflow from lines to lines."""
     done = 0
 
     def encode(balance):

@@ -1,14 +1,14 @@
-"""The payments in DBOS: a workflow of one step for each, the step a transaction on the balance.
+"""The payments in DBOS: a workflow per payment, with one step, a transaction on the balance.
 
 DBOS documentation, "Transactions & Datasources": a datasource's transaction commits its result together
-with the rows that it writes, so its effect happens once, and a workflow that was cut off goes on where
-it was. A record is done when its workflow is: input, output and effect are in Postgres, the same
-server as millwheel's. The workflow's id is the record's, so that a record that comes again is dropped.
-There is no bundle: every workflow is made durable by itself.
+with the rows that it writes, so its effect happens once, and an interrupted workflow resumes where it
+was. A record is done when its workflow is: input, output and effect are in Postgres, on the same
+server as millwheel's. The workflow's id is that of the record, so a repeated record is dropped.
+There is no batching: each workflow becomes durable separately.
 
 `async`: many workflows at a time as coroutines ("Workflows", "Coroutine (Async) Workflows").
 `queue`: enqueued, and run from the queue by this process ("Queues & Concurrency"), as many at a time.
-`default`: one called after the other, as functions, as the tutorial begins.
+`default`: called as functions, one after the other, as at the start of the tutorial.
 """
 
 import asyncio
@@ -34,12 +34,12 @@ ADD = sa.text(
 
 
 def balance(payment, row):
-    """What is told of a payment."""
+    """Build the output for a payment."""
     return {"account": payment["account"], "payments": row.payments, "total": row.total}
 
 
 def configure(options):
-    """DBOS and its datasource on the server."""
+    """Set up DBOS and the schema; return the URL of its datasource."""
     url = sa.make_url(options.url).set(drivername="postgresql+psycopg")
     engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
@@ -59,7 +59,7 @@ def configure(options):
 
 
 def one_by_one(options, url):
-    """Each payment's workflow called as a function; gives the balances."""
+    """Call the workflow of each payment as a function; return the balances."""
     datasource = SQLAlchemyDatasource.create(url)
 
     @datasource.transaction
@@ -81,7 +81,7 @@ def one_by_one(options, url):
 
 
 async def many(options, url, *, queued):
-    """Many workflows at a time, started or enqueued; gives the balances."""
+    """Run many workflows at a time, started or enqueued; return the balances."""
     datasource = await AsyncSQLAlchemyDatasource.create(
         url, engine_kwargs={"pool_size": CONNECTIONS}
     )
@@ -116,7 +116,7 @@ async def many(options, url, *, queued):
 
 
 def payments(options):
-    """Those that are asked for."""
+    """Yield the requested number of payments."""
     for payment in islice(marks.payments(options.input), options.records):
         yield {"account": payment["account"], "amount": payment["amount"]}
 

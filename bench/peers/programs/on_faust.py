@@ -1,11 +1,11 @@
 """The payments in Faust (faust-streaming): an agent with a table, from topic to topic.
 
 Faust documentation, "Tables and Windowing" and "Configuration Reference" (`processing_guarantee`,
-`broker_commit_every`): a table's changes go to a changelog topic, and offsets are committed every so
-many records or seconds. `processing_guarantee="exactly_once"` makes one Kafka transaction of offsets,
-changelog and outputs. A record is done when a consumer of committed records can see its balance.
+`broker_commit_every`): a table's changes go to a changelog topic, and offsets are committed every N
+records or seconds. `processing_guarantee="exactly_once"` writes offsets, changelog and outputs in one
+Kafka transaction. A record is done when a consumer of committed records can see its balance.
 
-`batch`: exactly once, a commit for as many records as millwheel has in a bundle.
+`batch`: exactly once, a commit for as many records as in millwheel's bundles.
 `default`: at least once, tables in memory.
 """
 
@@ -45,7 +45,7 @@ def main():
 
     def leave():
         topics.finish()
-        os._exit(0)  # a worker has no other way to end from a thread of its own
+        os._exit(0)  # a worker offers no other way to end it from a thread
 
     topics.watch(on_end=leave)
     faust.Worker(app, loglevel="ERROR").execute_from_commandline()

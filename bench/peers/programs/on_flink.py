@@ -1,17 +1,16 @@
 """The payments in PyFlink: a keyed process function over a file, its balances to files.
 
-Apache Flink documentation, "Checkpointing" and "State Backends": what is durable is what the last
-checkpoint holds, and `FileSink` makes its files final with it, so a record is done when the file with
-its balance is final. The interval can be no shorter than 10 ms, which is also about what millwheel
-needs for a bundle at full load; RocksDB with incremental checkpoints is what the documentation
-recommends for large state. "Python Execution Mode": functions run in the JVM's own threads in `thread`
-mode, in processes of Beam otherwise; bundles of Python calls are as large as millwheel's. Checkpoints
-and files on a local disk are not fsynced, or not all of them: what is done survives the end of the
-process, not the loss of power.
+Apache Flink documentation, "Checkpointing" and "State Backends": the last checkpoint holds the durable
+state, and `FileSink` makes its files final with it, so a record is done when the file with its balance is
+final. The shortest possible interval is 10 ms, which is also about the time millwheel takes for a bundle
+at full load. The documentation recommends RocksDB with incremental checkpoints for large state. "Python
+Execution Mode": functions run in the JVM's threads in `thread` mode, otherwise in processes of Beam;
+bundles of Python calls are as large as millwheel's. Checkpoints and files on a local disk are not
+fsynced, or not all of them: done records survive the end of the process, but not a loss of power.
 
 `batch`: checkpoints every 10 ms, Python in processes. `thread`: the same, Python in threads.
-`second`: checkpoints every second. `default`: nothing is set: state on the heap, no checkpoints, and
-so nothing durable before the end.
+`second`: checkpoints every second. `default`: no options: state on the heap, no checkpoints, and
+therefore nothing durable before the end.
 """
 
 import json
@@ -34,7 +33,7 @@ INTERVALS = {"batch": "10ms", "thread": "10ms", "second": "1s"}
 
 
 class KeepBalance(KeyedProcessFunction):
-    """Adds up, and tells the new balance."""
+    """Adds up payments, and outputs the new balance."""
 
     def open(self, runtime_context):
         pair = Types.TUPLE([Types.LONG(), Types.LONG()])
@@ -48,15 +47,15 @@ class KeepBalance(KeyedProcessFunction):
 
 
 def decode(line):
-    """Account and amount."""
+    """Decode account and amount."""
     payment = json.loads(line)
     return payment["account"], payment["amount"]
 
 
 def configuration(options):
-    """What the setting sets."""
+    """Build the configuration of a setting."""
     made = Configuration()
-    made.set_string("restart-strategy.type", "none")  # an error is told, not tried again for ever
+    made.set_string("restart-strategy.type", "none")  # report errors instead of retrying for ever
     interval = INTERVALS.get(options.setting)
     if interval is None:
         return made
@@ -68,7 +67,7 @@ def configuration(options):
         "execution.checkpointing.dir": (options.out / "checkpoints").as_uri(),
         "python.fn-execution.bundle.size": str(options.batch),
         "python.fn-execution.bundle.time": "10",
-        "python.state.cache-size": "100000",  # 1,000 by default: a call for the state of most keys
+        "python.state.cache-size": "100000",  # the default of 1,000 misses for most keys
         "python.execution-mode": "thread" if options.setting == "thread" else "process",
     }.items():
         made.set_string(name, value)
@@ -98,7 +97,7 @@ def main():
         .sink_to(sink)
     )
     if options.setting == "default":
-        watch = threading.Thread(target=mark_what_is_written, args=(balances, options), daemon=True)
+        watch = threading.Thread(target=mark_by_lines, args=(balances, options), daemon=True)
     else:
         watch = marks.Watch(balances, "part-*", options.warm)
     watch.start()
@@ -107,8 +106,8 @@ def main():
     marks.end()
 
 
-def mark_what_is_written(directory: Path, options):
-    """Mark the beginning by what is in the files, final or not."""
+def mark_by_lines(directory: Path, options):
+    """Print the first mark by the lines in all files, final or not."""
     waiting = threading.Event()
     while (lines := written(directory)) < options.warm:
         waiting.wait(0.05)
@@ -116,7 +115,7 @@ def mark_what_is_written(directory: Path, options):
 
 
 def written(directory: Path):
-    """Lines in all files."""
+    """Count the lines in all files."""
     return sum(path.read_bytes().count(b"\n") for path in directory.rglob("*part-*"))
 
 

@@ -1,9 +1,9 @@
-"""The payments in millwheel, one worker; one record's effects and output in one transaction.
+"""The payments in millwheel, with one worker; a record's effects and output are in one transaction.
 
-`file`: the balances go to JSON Lines, as they do in the peers that write files. `discard`: they are
-stored as productions, sent to a sink, and forgotten; what is checked is the state that is left.
-`latency`: as `file`, but records come by the clock; one is done when its balance is in the file and the
-commit that says so is durable.
+`file`: the balances go to JSON Lines, as in the peers that write files. `discard`: they are
+stored as productions, sent to a sink, and dropped; the final state is checked.
+`latency`: as `file`, but records arrive at a fixed rate; a record is done when its balance is in the file
+and the commit with it is durable.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ STATES = "SELECT key::bigint, value FROM bench_peers.states WHERE computation = 
 
 
 def pipeline(options, path, *, follow=False):
-    """The workload, with its outputs where the setting says."""
+    """Build the workload, with the output of the setting."""
     made = Pipeline("bench_peers")
     made.inject(
         PAYMENTS,
@@ -44,7 +44,7 @@ def has_file(node):
 
 
 async def run(options):
-    """To the end of the input."""
+    """Run to the end of the input."""
     store = await fresh_store(options.url, "bench_peers")
     engine = Engine(pipeline(options, options.input), store)
     await engine.start()
@@ -64,7 +64,7 @@ async def run(options):
 
 
 class CountingLane:
-    """A lane that tells how many records of one computation are durable."""
+    """A lane that reports its durable commits to the store."""
 
     def __init__(self, lane, store):
         self._lane = lane
@@ -77,7 +77,7 @@ class CountingLane:
 
 
 class CountingStore(PostgresStore):
-    """A store that counts the balances that are durable in the files."""
+    """A store that counts the balances durable in the files."""
 
     sink = 0
     lines = 0
@@ -87,14 +87,14 @@ class CountingStore(PostgresStore):
         return CountingLane(await super().open_lane(), self)
 
     def note(self, commit):
-        """More of them are."""
+        """Count the balances of a durable commit."""
         self.lines += sum(row[1] == self.sink for rows in commit.seen.values() for row in rows)
         if self.arrivals is not None:
             self.arrivals.done(self.lines - self.arrivals.before)
 
 
 async def by_the_clock(options):
-    """A warm-up, and then records as they come."""
+    """Run a warm-up, then records at a fixed rate."""
     await (await fresh_store(options.url, "bench_peers")).close()
     store = await CountingStore(options.url, "bench_peers").open()
     lines = options.input.read_bytes().splitlines(keepends=True)[: options.records]
@@ -124,5 +124,5 @@ async def by_the_clock(options):
 
 if __name__ == "__main__":
     quiet()
-    told = marks.options()
-    loop.run(by_the_clock(told) if told.setting == "latency" else run(told))
+    given = marks.options()
+    loop.run(by_the_clock(given) if given.setting == "latency" else run(given))

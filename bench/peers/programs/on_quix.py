@@ -6,7 +6,7 @@ committed in one Kafka transaction, every `commit_every` records or `commit_inte
 is done when a consumer of committed records can see its balance. Whether Kafka's brokers fsync is the
 broker's setting; by default they leave it to the operating system.
 
-`batch`: exactly once, a commit for as many records as millwheel has in a bundle.
+`batch`: exactly once, a commit for as many records as in millwheel's bundles.
 `default`: at least once, a commit every 5 s.
 """
 
@@ -16,7 +16,7 @@ from quixstreams import Application
 
 
 def keep_balance(payment, state):
-    """The new balance."""
+    """Update the state, and return the new balance."""
     payments = state.get("payments", 0) + 1
     total = state.get("total", 0) + payment["amount"]
     state.set("payments", payments)

@@ -2,16 +2,16 @@
 
 Structured Streaming Programming Guide, "Fault Tolerance Semantics" and "transformWithState": offsets and
 state are written to the checkpoint with each micro-batch, and a record is done when its batch is
-committed. Files are the unit of the file source, so the input comes in files of one batch each,
-`maxFilesPerTrigger=1`. Changelog checkpointing is what the guide ("RocksDB State Store Changelog
-Checkpointing") offers for short batches, and as many shuffle partitions as there are cores for small
-state. Checkpoints on a local disk go through Hadoop's local file system, which does not fsync: what
-is done survives the end of the process, not the loss of power.
+committed. The file source reads whole files, so the input consists of files of one batch each, with
+`maxFilesPerTrigger=1`. For short batches the guide recommends changelog checkpointing ("RocksDB State
+Store Changelog Checkpointing"), and for small state as many shuffle partitions as cores. Checkpoints on a
+local disk go through Hadoop's local file system, which does not fsync: done records survive the end of
+the process, but not a loss of power.
 
 `batch`: micro-batches as large as millwheel's bundles. `large`: fifty times as large.
-`latency`: as `batch`, but records come by the clock, and whatever is there is a micro-batch.
-`default`: nothing is set but the state store, without which there is no `transformWithState`; all that
-is there is one micro-batch.
+`latency`: as `batch`, but records arrive at a fixed rate, and all available records form a micro-batch.
+`default`: only the state store is set, which `transformWithState` requires; all available input is one
+micro-batch.
 """
 
 import os
@@ -30,7 +30,7 @@ PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProv
 
 
 class KeepBalance(StatefulProcessor):
-    """Adds up, and tells the new balance."""
+    """Adds up payments, and outputs the new balance."""
 
     def init(self, handle):
         self._account = handle.getValueState("account", "payments LONG, total LONG")
@@ -48,10 +48,10 @@ class KeepBalance(StatefulProcessor):
 
 
 class Done(StreamingQueryListener):
-    """Counts what is committed."""
+    """Counts committed records."""
 
     arrivals = None
-    """Told of what is done after the warm-up."""
+    """The `marks.Arrivals` to notify of records done after the warm-up."""
 
     def __init__(self, warm, records):
         self._warm = warm
@@ -85,7 +85,7 @@ class Done(StreamingQueryListener):
 
 
 def session(options):
-    """Spark, with what the setting sets."""
+    """Create the Spark session of a setting."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = (
         SparkSession.builder.master(f"local[{options.cores}]")
@@ -102,7 +102,7 @@ def session(options):
 
 
 def start(spark, options, **reading):
-    """The query over what is in the directory `in`."""
+    """Start the query over the files in the directory `in`."""
     payments = spark.readStream.schema(PAYMENT).options(**reading).json(str(options.out / "in"))
     balances = payments.groupBy("account").transformWithState(
         statefulProcessor=KeepBalance(),
@@ -119,12 +119,12 @@ def start(spark, options, **reading):
 
 
 def place(options, number, lines):
-    """Make lines appear in the source as a whole, in their order."""
+    """Add lines to the source as one file, atomically."""
     directory = options.out / "in"
     directory.mkdir(exist_ok=True)
     part = options.out / f"{number:06}.part"
     part.write_text("".join(lines))
-    os.utime(part, (number, number))  # the file source goes by age
+    os.utime(part, (number, number))  # the file source orders files by age
     part.rename(directory / f"{number:06}.jsonl")
 
 

@@ -17,7 +17,7 @@ Sending never waits, so who has much to send must: while a link is `full` more o
 up here. When that has been written, `link_drained` is called.
 
 `Links` in `millwheel.runtime.network.links` keeps to this over TCP (`millwheel.services.tcp`) and, in
-tests, over nothing at all (`millwheel.testing.ether`).
+tests, over nothing at all (`millwheel.testing.fake_network`).
 """
 
 from __future__ import annotations

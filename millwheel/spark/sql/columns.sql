@@ -1,5 +1,5 @@
--- The columns of one relation, in order: domains resolved to the type beneath, arrays to their
--- element. `type` is empty for a type that is not Postgres' own; enums are all called "enum".
+-- The columns of one relation, in order: domains resolved to the underlying type, arrays to their
+-- element type. `type` is "enum" for all enums, and empty for other types that are not built in.
 WITH RECURSIVE resolved (attnum, depth, type, modifier) AS (
     SELECT attnum, 0, atttypid, atttypmod
     FROM pg_catalog.pg_attribute

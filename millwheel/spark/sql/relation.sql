@@ -1,5 +1,5 @@
--- One relation: its oid, its kind, and how many blocks its largest piece has (a partitioned
--- table has none of its own; the same block numbers then cut each of its partitions).
+-- One relation: its oid, its kind, and the number of blocks of its largest part. (A partitioned
+-- table has no blocks of its own; the same block ranges then divide each of its partitions.)
 SELECT
     relation.oid AS oid,
     relation.relkind::text AS kind,

@@ -1,4 +1,4 @@
--- What a SELECT may name in one schema; partitions are read through their parent.
+-- The relations that can be read in one schema; partitions are read through their parent.
 SELECT relation.relname::text AS name
 FROM pg_catalog.pg_class AS relation
 JOIN pg_catalog.pg_namespace ON pg_namespace.oid = relation.relnamespace

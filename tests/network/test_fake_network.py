@@ -5,22 +5,22 @@ from __future__ import annotations
 from random import Random
 
 from millwheel.runtime.network.frames import Frame, NotMine, decode
-from millwheel.testing.ether import Fate, Weather
-from tests.support.network_sites import EtherSite, Worker, nothing_left
+from millwheel.testing.fake_network import Fate, Weather
+from tests.support.network_sites import FakeNetworkSite, Worker, nothing_left
 
 
 def numbered(*numbers: int) -> list[Frame]:
     return [NotMine(number, 0, 0) for number in numbers]
 
 
-async def two(site: EtherSite) -> tuple[Worker, Worker]:
+async def two(site: FakeNetworkSite) -> tuple[Worker, Worker]:
     one, two = await site.worker("one"), await site.worker("two")
     link = one.call(two)
     await site.until(lambda: link.up and two.heard.links)
     return one, two
 
 
-async def sent(site: EtherSite, one: Worker, *numbers: int) -> None:
+async def sent(site: FakeNetworkSite, one: Worker, *numbers: int) -> None:
     for frame in numbered(*numbers):
         one.send(one.heard.links["two", True], frame)
     await site.settle()
@@ -28,7 +28,7 @@ async def sent(site: EtherSite, one: Worker, *numbers: int) -> None:
 
 async def test_what_comes_behind_a_late_frame_waits_for_it_unless_it_overtakes() -> None:
     async with nothing_left():
-        site = EtherSite()
+        site = FakeNetworkSite()
         one, two_ = await two(site)
         fates = {1: Fate(delay=0.75), 3: Fate(overtakes=True), 4: Fate(copies=2), 5: Fate(copies=0)}
 
@@ -50,7 +50,7 @@ async def test_what_comes_behind_a_late_frame_waits_for_it_unless_it_overtakes()
 
 async def test_what_is_on_its_way_while_two_places_are_parted_comes_when_they_are_joined() -> None:
     async with nothing_left():
-        site = EtherSite()
+        site = FakeNetworkSite()
         one, two_ = await two(site)
         site.part(one, two_)
         await sent(site, one, 1, 2, 3)
@@ -63,7 +63,7 @@ async def test_what_is_on_its_way_while_two_places_are_parted_comes_when_they_ar
 
 async def stormy(seed: int) -> list[Frame]:
     async with nothing_left():
-        site = EtherSite()
+        site = FakeNetworkSite()
         one, two_ = await two(site)
         site.ether.weather = Weather(Random(seed), drop=0.1, duplicate=0.1, overtake=0.3, delay=0.4)
         for number in range(200):

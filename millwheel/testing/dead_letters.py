@@ -1,4 +1,4 @@
-"""Dead letters as a failed test shows them."""
+"""Format dead letters for the message of a failed test."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from millwheel.runtime.interval.routing import Step
 from millwheel.store.port import DeadLetter
 
 MOST_SHOWN = 3
-"""Letters shown with their tracebacks."""
+"""Maximum number of dead letters shown."""
 
 
-def in_words(letters: Sequence[DeadLetter], steps: Mapping[int, Step]) -> str:
-    """How many letters there are, and the first of them with their tracebacks."""
+def format_dead_letters(letters: Sequence[DeadLetter], steps: Mapping[int, Step]) -> str:
+    """Format the number of dead letters, and the first of them with their tracebacks."""
     count = len(letters)
     lines = ["1 unexpected dead letter" if count == 1 else f"{count:,} unexpected dead letters"]
     for letter in letters[:MOST_SHOWN]:

@@ -1,19 +1,19 @@
-"""A network without a network: connections within one event loop, on any clock, with bad weather.
+"""A fake network: connections within one event loop, on any clock, with injected faults.
 
 ::
 
-    ether = Ether(clock, weather=Weather(Random(7), drop=0.01, duplicate=0.01, delay=0.2))
-    one = Links(Identity("p", "one", SECRET), ether.medium("one"), clock=clock)
-    two = Links(Identity("p", "two", SECRET), ether.medium("two"), clock=clock)
+    network = FakeNetwork(clock, weather=Weather(Random(7), drop=0.01, duplicate=0.01, delay=0.2))
+    one = Links(Identity("p", "one", SECRET), network.medium("one"), clock=clock)
+    two = Links(Identity("p", "two", SECRET), network.medium("two"), clock=clock)
 
-Everything above the bytes is the real thing: `millwheel.runtime.network.links` with its greetings,
-frames, pings and pauses. What is made up is the line. It carries whole frames, each with a fate:
-how late it comes, how often (0: never), and whether it may overtake. A line between two places
-can be *cut*, so that both sides see it break, or *parted*: then nothing comes through and nobody is
-told, until it is *joined* again and what was on its way goes on.
+Everything above the bytes is the production code: `millwheel.runtime.network.links` with its handshake,
+frames, pings and flow control. Only the transport is fake. It carries whole frames, each with a `Fate`:
+its delay, the number of copies (0: the frame is lost), and whether it may overtake earlier frames.
+Connections between two workers can be *cut*, which both sides notice, or *parted*: then frames are
+held back and neither side notices, until the two are *joined* again and held frames are delivered.
 
-With a `VirtualClock` and a seed each run is like the one before: things that are due at the same
-instant happen in the order in which they were sent.
+With a `VirtualClock` and a seed, runs are reproducible: events due at the same time happen in the
+order in which they were sent.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ from millwheel.runtime.network.frames import PREFIX_BYTES, Splitter
 from millwheel.runtime.network.handshake import Secret
 from millwheel.runtime.network.ports import Admit, Make
 
-SECRET = Secret(b"what workers on the ether know", "given")
-"""For workers to which nothing else is given."""
+SECRET = Secret(b"what workers on the network know", "given")
+"""Default secret of the workers in a test."""
 
 
 @dataclass(frozen=True)
 class Fate:
-    """What becomes of one frame on its way."""
+    """How the network treats one frame."""
 
     delay: float = 0.0
-    """Seconds. What comes behind it waits for it, unless that overtakes."""
+    """Delay in seconds. Later frames wait for this one, unless they overtake."""
     copies: int = 1
-    """How often it comes; 0: it is lost."""
+    """Number of times it is delivered; 0: it is lost."""
     overtakes: bool = False
-    """Whether it comes as its delay says, whatever was sent before."""
+    """Whether it is delivered after its own delay, regardless of frames sent before."""
 
 
 FAIR = Fate()
 
 Fates = Callable[[str, str, bytes], Fate]
-"""The fate of a frame's body from one place to another."""
+"""Returns the fate of a frame, given the names of sender and receiver, and its body."""
 
 
 @dataclass
 class Weather:
-    """Fates by chance, each with its probability; delays up to `delay` seconds."""
+    """Random faults with the given probabilities, and uniform delays of up to `delay` seconds."""
 
     random: Random
     drop: float = 0.0
@@ -72,42 +72,42 @@ class Weather:
 
 
 def fair(sender: str, receiver: str, body: bytes) -> Fate:
-    """Every frame comes at once, and once."""
+    """Deliver every frame immediately, and once."""
     return FAIR
 
 
-class Ether:
-    """What carries frames between places. `weather` may be changed at any time."""
+class FakeNetwork:
+    """Carries frames between workers. `weather` may be changed at any time."""
 
     def __init__(self, clock: Clock, weather: Fates = fair) -> None:
         self.clock = clock
         self.weather = weather
         self._listeners: dict[str, Admit] = {}
-        self._lines: set[Line] = set()
+        self._lines: set[FakeTransport] = set()
         self._parted: set[frozenset[str]] = set()
         self._joined = asyncio.Event()
-        self._due: list[tuple[float, int, Line, bytes | None]] = []
+        self._due: list[tuple[float, int, FakeTransport, bytes | None]] = []
         self._count = 0
         self._soon = False
         self._alarm: asyncio.Task[None] | None = None
         self._alarm_at = 0.0
 
-    def medium(self, name: str) -> Place:
-        """A place with this name, for one worker."""
-        return Place(self, name)
+    def medium(self, name: str) -> FakeMedium:
+        """Return the medium of the worker with this name."""
+        return FakeMedium(self, name)
 
     def cut(self, one: str, other: str) -> None:
-        """Break the connections between two places; both sides see it at once."""
+        """Break the connections between two workers; both sides notice immediately."""
         for line in sorted(self._lines, key=lambda line: line.number):
             if {line.source, line.target} == {one, other}:
-                line.broken(ConnectionResetError("the line was cut"))
+                line.broken(ConnectionResetError("the connection was cut"))
 
     def part(self, one: str, other: str) -> None:
-        """Let nothing through between two places, and tell nobody."""
+        """Hold back all frames between two workers, without either side noticing."""
         self._parted.add(frozenset((one, other)))
 
     def join(self, one: str, other: str) -> None:
-        """Let it through again, what was on its way first."""
+        """Deliver frames between two workers again, those held back first."""
         self._parted.discard(frozenset((one, other)))
         for line in sorted(self._lines, key=lambda line: line.number):
             if not self.is_parted(line.source, line.target):
@@ -122,14 +122,17 @@ class Ether:
         return frozenset((one, other)) in self._parted
 
     def lose(self, name: str, *, silently: bool = False) -> None:
-        """A place is gone: nobody listens there any more, and its connections break. `silently`:
-        nobody is told of that, as when a machine has lost its power."""
+        """Remove a worker: it no longer listens, and its connections break.
+
+        Args:
+            silently: the other sides do not notice, as after a power failure.
+        """
         self.deafen(name)
         for line in sorted(self._lines, key=lambda line: line.number):
             if name in (line.source, line.target) and not silently:
                 line.broken(ConnectionResetError("the other side is gone"))
 
-    # -- for places and lines -----------------------------------------------------
+    # -- for media and transports -------------------------------------------------
 
     def listen(self, name: str, admit: Admit) -> None:
         self._listeners[name] = admit
@@ -142,9 +145,9 @@ class Ether:
             await self._joined.wait()
         await asyncio.sleep(0)
         if name not in self._listeners:
-            raise ConnectionRefusedError(f"nobody listens at {name!r}")
+            raise ConnectionRefusedError(f"no worker listens at {name!r}")
         calling, listening = make(), self._listeners[name](caller)
-        there, back = Line(self, caller, name), Line(self, name, caller)
+        there, back = FakeTransport(self, caller, name), FakeTransport(self, name, caller)
         there.back, back.back = back, there
         there.start(calling)
         back.start(listening)
@@ -153,14 +156,14 @@ class Ether:
         self._count += 1
         return self._count
 
-    def open(self, line: Line) -> None:
+    def open(self, line: FakeTransport) -> None:
         self._lines.add(line)
 
-    def shut(self, line: Line) -> None:
+    def shut(self, line: FakeTransport) -> None:
         self._lines.discard(line)
 
-    def put(self, at: float, line: Line, body: bytes | None) -> None:
-        """Have a frame, or the end of a line, come at an instant."""
+    def put(self, at: float, line: FakeTransport, body: bytes | None) -> None:
+        """Schedule a frame, or the end of a connection (None), for a time."""
         heapq.heappush(self._due, (at, self.number(), line, body))
         self._schedule()
 
@@ -183,7 +186,7 @@ class Ether:
         self._carry()
 
     def _carry(self) -> None:
-        """Everything that is due; what is sent meanwhile has its turn later."""
+        """Deliver everything due, but not the frames sent during this call."""
         self._soon = False
         now, last = self.clock.monotonic() + 1e-9, self._count
         try:
@@ -198,71 +201,71 @@ class Ether:
             self._schedule()
 
 
-class Place:
-    """A `millwheel.runtime.network.ports.Medium`: where one worker is."""
+class FakeMedium:
+    """One worker's `millwheel.runtime.network.ports.Medium`."""
 
-    def __init__(self, ether: Ether, name: str) -> None:
-        self._ether = ether
+    def __init__(self, network: FakeNetwork, name: str) -> None:
+        self._network = network
         self._name = name
 
     async def listen(self, admit: Admit, greeting_seconds: float) -> str:
-        self._ether.listen(self._name, admit)
+        self._network.listen(self._name, admit)
         return self._name
 
     async def connect(self, make: Make, address: str) -> None:
-        await self._ether.connect(self._name, address, make)
+        await self._network.connect(self._name, address, make)
 
     def deafen(self) -> None:
-        self._ether.deafen(self._name)
+        self._network.deafen(self._name)
 
     async def close(self) -> None:
         pass
 
 
-class Line(asyncio.Transport):
-    """One end of a connection: what it writes comes to the protocol of the other end."""
+class FakeTransport(asyncio.Transport):
+    """One end of a connection: its writes are delivered to the protocol of the other end."""
 
-    back: Line
+    back: FakeTransport
 
-    def __init__(self, ether: Ether, source: str, target: str) -> None:
+    def __init__(self, network: FakeNetwork, source: str, target: str) -> None:
         super().__init__()
-        self.number = ether.number()
+        self.number = network.number()
         self.source = source
         self.target = target
-        self.held: list[tuple[float, int, Line, bytes | None]] = []
-        """What was due while the two places were parted."""
-        self._ether = ether
+        self.held: list[tuple[float, int, FakeTransport, bytes | None]] = []
+        """Frames that were due while the two workers were parted."""
+        self._network = network
         self._protocol: asyncio.Protocol | None = None
-        """Of this end; None: it has heard that the connection is lost."""
+        """This end's protocol; None after its `connection_lost`."""
         self._splitter = Splitter((1 << 32) - 1)
         self._waiting = 0
         self._high = self._low = 0
         self._paused = False
-        """The protocol of this end was asked to write no more."""
+        """Whether this end's protocol was asked to pause writing."""
         self._last = 0.0
         self._closing = False
         self._aborted = False
-        """What was written and has not come never will."""
+        """Whether frames that are not delivered yet are dropped."""
 
     def start(self, protocol: asyncio.Protocol) -> None:
         self._protocol = protocol
-        self._ether.open(self)
+        self._network.open(self)
         protocol.connection_made(self)
 
-    # -- for the protocol of this end ---------------------------------------------
+    # -- called by the protocol of this end ---------------------------------------
 
     def write(self, data: Any) -> None:
         if self._closing:
             return
-        ether = self._ether
+        network = self._network
         for body in self._splitter.feed(data):
-            fate = ether.weather(self.source, self.target, body)
-            at = ether.clock.monotonic() + fate.delay
+            fate = network.weather(self.source, self.target, body)
+            at = network.clock.monotonic() + fate.delay
             if not fate.overtakes:
                 at = self._last = max(self._last, at)
             for _ in range(fate.copies):
                 self._waiting += PREFIX_BYTES + len(body)
-                ether.put(at, self, body)
+                network.put(at, self, body)
         if self._waiting > self._high and not self._paused and self._protocol is not None:
             self._paused = True
             self._protocol.pause_writing()
@@ -274,8 +277,8 @@ class Line(asyncio.Transport):
     def close(self) -> None:
         if not self._closing:
             self._closing = True
-            self._last = max(self._last, self._ether.clock.monotonic())
-            self._ether.put(self._last, self, None)
+            self._last = max(self._last, self._network.clock.monotonic())
+            self._network.put(self._last, self, None)
 
     def abort(self) -> None:
         if self._protocol is not None:
@@ -287,16 +290,16 @@ class Line(asyncio.Transport):
         return self._closing
 
     def get_write_buffer_size(self) -> int:
-        """What has not come to the other end. A real network hides a part of it."""
+        """The number of bytes not delivered to the other end. A real network hides a part of them."""
         return self._waiting
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self.target if name == "peername" else default
 
-    # -- for the ether ------------------------------------------------------------
+    # -- called by the network ----------------------------------------------------
 
     def arrived(self, body: bytes | None) -> None:
-        """A frame that this end wrote is at the other end, or the news that it closed."""
+        """Deliver a frame written by this end to the other end, or (None) this end's close."""
         if body is None:
             self._lose(None)
             self.back.closed_there()
@@ -307,7 +310,7 @@ class Line(asyncio.Transport):
             self._protocol.resume_writing()
         protocol = self.back._protocol
         if protocol is None:
-            self.broken(ConnectionResetError("nobody is at the other end any more"))
+            self.broken(ConnectionResetError("the other end is closed"))
         elif not (self._aborted or self.back._closing):
             protocol.data_received(len(body).to_bytes(PREFIX_BYTES, "big") + body)
 
@@ -316,12 +319,12 @@ class Line(asyncio.Transport):
         self._lose(None)
 
     def broken(self, error: Exception) -> None:
-        """Both ends are told, soon; what was on its way is lost."""
+        """Report the loss of the connection to this end's protocol soon; frames in transit are lost."""
         self._closing = True
         asyncio.get_running_loop().call_soon(self._lose, error)
 
     def _lose(self, error: Exception | None) -> None:
         protocol, self._protocol = self._protocol, None
         if protocol is not None:
-            self._ether.shut(self)
+            self._network.shut(self)
             protocol.connection_lost(error)

@@ -1,4 +1,4 @@
-"""A pipeline as a test runs it: sources replaced by scripts, streams captured."""
+"""Prepares a pipeline for tests: scripts replace its sources, and its streams are captured."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from millwheel.pipeline import Pipeline
 from millwheel.settings import Settings
 from millwheel.sinks import Discard, SinkUse, Table
 from millwheel.streams import Stream
-from millwheel.testing.script import Script, Step
+from millwheel.testing.script import Script, ScriptStep
 
 V = TypeVar("V")
 
 
 class Captured(msgspec.Struct):
-    """One value of a captured stream, as the JSON it is stored as."""
+    """A value of a captured stream, encoded as JSON."""
 
     json: str
 
 
 def capture_table(stream: Stream[Any]) -> Table[Captured]:
-    """The table that keeps every value of a stream."""
+    """Return the table that captures every value of a stream."""
     return Table(f"captured_{stream.name}", Captured, numbered=True)
 
 
-class Rig:
-    """A copy of a pipeline with scripts for sources and the given streams captured.
+class HarnessPipeline:
+    """A copy of a pipeline with scripts as sources and tables that capture the given streams.
 
-    Sinks on files and the terminal are left out; tables stay. A stream is captured in the commit of
-    whoever writes it; one that is written weakly in a step of its own, or weak productions would
-    have to be stored for the test's sake.
+    Sinks to files and the terminal are removed; tables stay. A stream is captured in the commit that
+    produces its values. For a stream of weak productions a separate step captures it, since otherwise
+    the test would force them to be stored.
     """
 
     def __init__(
         self,
         pipeline: Pipeline,
-        steps: Iterable[Step[Any]],
+        steps: Iterable[ScriptStep[Any]],
         captured: Iterable[Stream[Any]],
         settings: Settings,
     ) -> None:
@@ -49,7 +49,7 @@ class Rig:
         self.pipeline = Pipeline(pipeline.name, settings=settings)
         for name, node in pipeline.nodes.items():
             copy = dataclasses.replace(node, sinks={})
-            if node.bundles is not None:  # nothing waits for company: nobody moves the clock
+            if node.bundles is not None:  # no waiting for full bundles: the clock does not advance
                 copy.bundles = dataclasses.replace(node.bundles, seconds=0.0)
             if node.injection is not None:
                 script = Script(name)
@@ -68,19 +68,24 @@ class Rig:
         for step in steps:
             self.append(step)
 
-    def append(self, step: Step[Any]) -> None:
-        """One more row for the script of its stream."""
+    def append(self, step: ScriptStep[Any]) -> None:
+        """Append a row to the script of its stream.
+
+        Raises:
+            GraphError: the pipeline has no injector for the stream.
+        """
         script = self.scripts.get(step.stream.name)
         if script is None:
             raise GraphError(
-                f"nothing injects stream {step.stream.name!r} in pipeline {self.pipeline.name!r}; "
-                f"a test can inject {', '.join(sorted(self.scripts)) or 'nothing'}"
+                f"no injector of pipeline {self.pipeline.name!r} writes stream "
+                f"{step.stream.name!r}; a test can inject "
+                f"{', '.join(sorted(self.scripts)) or 'nothing'}"
             )
         script.append(step)
 
 
 def _row_of(stream: Stream[V]) -> Callable[[V], Captured]:
-    """What makes the row of a captured value, and refuses one that is not of the stream's type."""
+    """Return a function that encodes a captured value, and raises if it is not of the stream's type."""
 
     def row(value: V) -> Captured:
         encoded = stream.codec.encode(value)
