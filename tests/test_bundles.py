@@ -1290,12 +1290,12 @@ REFUSED: list[tuple[Computation[Any, Any], dict[str, Any], str]] = [
     (WithState(), {}, "keeps state by key"),
     (WithTimer(), {}, "has timers by key"),
     (WithBoth(), {}, "both process_record and process_bundle"),
-    (WithBroadcast(), {}, "a table made by broadcast"),
-    (WithoutBundles(), {}, "says nothing of its bundles"),
+    (WithBroadcast(), {}, "a table built from a broadcast"),
+    (WithoutBundles(), {}, "no limits for its bundles"),
     (WithoutMethod(), {}, "defines no process_bundle"),
-    (WithNumber(), {}, "bundles is a Bundles"),
+    (WithNumber(), {}, "bundles must be a Bundles"),
     (Plain(), {"exactly_once": False}, "takes exactly_once=True"),
-    (Plain(), {"productions": "weak"}, "its productions are 'strong'"),
+    (Plain(), {"productions": "weak"}, "they must be 'strong'"),
 ]
 
 
