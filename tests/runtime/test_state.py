@@ -470,7 +470,7 @@ async def test_the_texts_of_a_bad_rows_letter_can_be_stored(fails: bool) -> None
     [
         (("bad \ud800",), "surrogates"),
         (("a\0",), "NUL"),
-        (("a" * 201,), "short text"),
+        (("a" * 201,), "at most 200 bytes"),
         (("a", 10**400), "whole number"),
         (("a", NAN), "whole number"),
         *(((name,), "engine's own") for name in sorted(ENGINE_COUNTERS)),

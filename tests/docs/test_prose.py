@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.prose import Count, count, docstrings, python_files
+from tests.support.prose import Count, count, docstrings, python_files
 
-MILLWHEEL = Path(__file__).parent.parent / "millwheel"
+MILLWHEEL = Path(__file__).parents[2] / "millwheel"
 
 LIMITS = {"who": 1.0, "what": 4.0, "else": 0.6}
 """Words per 1,000 words of docstrings, over all checked parts together."""
@@ -33,7 +33,7 @@ def counted() -> Count:
 @pytest.mark.parametrize("family", LIMITS)
 def test_docstrings_of_the_checked_parts_keep_the_limit(family: str, counted: Count) -> None:
     assert counted.rate(family) <= LIMITS[family], (
-        f"{counted}; python -m tests.prose lists the files"
+        f"{counted}; python -m tests.support.prose lists the files"
     )
 
 
