@@ -4,9 +4,9 @@ The key of a spread record is one of 1,024 numbers, one for each range of 64 slo
 record gets is free: the number is stored with the record, or follows from the place of its row. The
 slot of a number must never change, because the ids of seen records are kept by slot.
 
-A broadcast record goes to each *cell* of its reader; cells divide the slots into equal parts. The key
-of a cell is a JSON object, which no user's key is. Its slot is the first slot of the cell, so that the
-cell's table is on the worker that has the keys that read it.
+A broadcast record goes to each *cell* of its reader; cells divide the slots into equal parts. The
+key of a cell is a JSON object, which no user's key is. Its slot is the first slot of the cell, so
+that the cell's table is on the worker that has the keys that read it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class Address(NamedTuple):
 def spread_addresses() -> tuple[Address, ...]:
     """One number for each of the `SPREAD_KEYS` equal ranges of slots, adjacent numbers far apart.
 
-    Each is the first number that hashes into its range; after about 8,000 numbers every range has one.
+    Each is the first number that hashes into its range; after about 8,000 numbers every range has
+    one.
     """
     found: dict[int, Address] = {}
     number = 0

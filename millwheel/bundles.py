@@ -1,9 +1,9 @@
 """Numbered bundles: exactly-once writes to a database that is not the store.
 
-A table of the store is written in the transaction of its records. Another database is not, so that a
-call repeated after a crash would write its rows twice. A computation that stores the number of the last
-bundle beside the rows, in the same transaction, can skip the bundles that are already there (decision
-30; Storm's Trident calls that a transactional topology)::
+A table of the store is written in the transaction of its records. Another database is not, so that
+a call repeated after a crash would write its rows twice. A computation that stores the number of
+the last bundle beside the rows, in the same transaction, can skip the bundles that are already
+there (decision 30; Storm's Trident calls that a transactional topology)::
 
     class ToLedger(Computation[Order, None]):
         bundles = Bundles(records=500, seconds=0.2)
@@ -30,11 +30,13 @@ MOST_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Bundles:
-    """The limits of a bundle: it closes when it is full, or when its oldest record has waited enough.
+    """The limits of a bundle: it closes when it is full, or when its oldest record has waited
+    enough.
 
     Args:
         records: the maximum number of records in a bundle, 1 to 10,000.
-        seconds: the maximum wall time that a record waits for others, 0 to 3,600; 0: it does not wait.
+        seconds: the maximum wall time that a record waits for others, 0 to 3,600; 0: it does not
+            wait.
 
     Raises:
         GraphError: a limit is out of its range.
@@ -60,13 +62,14 @@ class BundleId:
     """Identifies a bundle among all bundles of its computation.
 
     Within a scope, numbers rise, and a repeated number brings the same records in the same order.
-    Numbers rise by one, but may jump after a restart or failover of the pipeline's own database, which
-    may have lost its newest commits (decision 40): numbering then continues above every number that can
-    have been given, and the records of lost bundles arrive again under new numbers. An embedded server
-    restarts after each run that was its only user. Keep numbers as 64-bit integers.
+    Numbers rise by one, but may jump after a restart or failover of the pipeline's own database,
+    which may have lost its newest commits (decision 40): numbering then continues above every
+    number that can have been given, and the records of lost bundles arrive again under new numbers.
+    An embedded server restarts after each run that was its only user. Keep numbers as 64-bit
+    integers.
 
-    A new scope (an interval was split, or two were merged) continues above the numbers of the scopes
-    that it came from. Keep the rows of former scopes in the other database.
+    A new scope (an interval was split, or two were merged) continues above the numbers of the
+    scopes that it came from. Keep the rows of former scopes in the other database.
     """
 
     scope: int

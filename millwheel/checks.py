@@ -75,8 +75,8 @@ def check_sink(stream: Stream[Any], sink: object) -> None:
 
 
 def check_computation(computation: object) -> None:
-    """Refuse a class in place of an instance, methods that cannot be awaited, and a `writes` that is
-    not a tuple of streams.
+    """Refuse a class in place of an instance, methods that cannot be awaited, and a `writes` that
+    is not a tuple of streams.
 
     Raises:
         GraphError: it cannot be run.

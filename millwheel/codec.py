@@ -62,11 +62,12 @@ LETTER_CHARACTERS = 20_000
 """Maximum characters that a dead letter keeps of a text without a limit of its own."""
 
 FEW_FLOATS = 3
-"""Up to this number of float fields, each is checked by itself (70 ns). With more, the encoded text is
-searched for null (90 ns, plus 450 for each value that contains a None)."""
+"""Up to this number of float fields, each is checked by itself (70 ns). With more, the encoded text
+is searched for null (90 ns, plus 450 for each value that contains a None)."""
 
 TYPES_KNOWN = 1_000
-"""Number of types with cached facts: inspecting one takes 2 ms, and each start inspects them all."""
+"""Number of types with cached facts: inspecting one takes 2 ms, and each start inspects them
+all."""
 
 _encode_json = msgspec.json.Encoder().encode
 _pack = msgspec.msgpack.Encoder().encode
@@ -237,8 +238,8 @@ _SCALARS: dict[type[inspect.Type], tuple[type, ...]] = {
 def _classes_of(info: inspect.Type) -> frozenset[type]:
     """The classes of a type: their direct instances are its values.
 
-    Empty if the class alone does not decide: lists, dicts, ``Annotated`` with constraints, `Any`. The
-    fields of a struct or dataclass are not checked: a type checker does that.
+    Empty if the class alone does not decide: lists, dicts, ``Annotated`` with constraints, `Any`.
+    The fields of a struct or dataclass are not checked: a type checker does that.
     """
     if isinstance(info, inspect.UnionType):
         parts = [_classes_of(part) for part in info.types]
@@ -336,7 +337,8 @@ class Codec(Generic[T]):
         self.mutable = facts.mutable
         """Whether user code can change a value in place; if so, it gets its own copy."""
         self.classes = facts.classes
-        """Classes with direct instances that are values of the type; for others see `check_class`."""
+        """Classes with direct instances that are values of the type; for others see
+        `check_class`."""
 
     def check_class(self, value: T) -> None:
         """Refuse a value that is not an instance of one of the type's classes, if the type has any.
@@ -357,7 +359,8 @@ class Codec(Generic[T]):
         return str(getattr(self.value_type, "__name__", self.value_type))
 
     def check_finite(self, value: T) -> None:
-        """Refuse a value with NaN or an infinity, if it will be encoded (and so checked) only later.
+        """Refuse a value with NaN or an infinity, if it will be encoded (and so checked) only
+        later.
 
         Raises:
             UserCodeError: the value contains one.
@@ -408,7 +411,8 @@ class Codec(Generic[T]):
             )
 
     def _check_floats(self, encoded: bytes, value: T) -> None:
-        """Refuse NaN and infinity, which msgspec encodes as null, and None in a field without it."""
+        """Refuse NaN and infinity, which msgspec encodes as null, and None in a field without
+        it."""
         found = _find_not_finite(value)
         if found is not None:
             raise UserCodeError(f"{self.what}: JSON cannot hold {found} in {shown(value)}")

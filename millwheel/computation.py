@@ -46,30 +46,30 @@ class Computation(Generic[V, S, B, T]):
     migrations: ClassVar[Mapping[int, Migration]] = {}
     """For each older version, a function that converts the state's JSON to the next version.
 
-    Its argument is the result of ``json.loads``: for a struct or dataclass a ``dict``, not an object of
-    the old class. It returns the same kind of value, or a value of the new type. `MapState` and
-    `ListState` fields are not included: their entries stay unchanged.
+    Its argument is the result of ``json.loads``: for a struct or dataclass a ``dict``, not an
+    object of the old class. It returns the same kind of value, or a value of the new type.
+    `MapState` and `ListState` fields are not included: their entries stay unchanged.
 
-    A migration runs when the state of a key is read. Before a deploy takes effect, the migrations are
-    tried on some stored states; if one fails, the deploy is refused. A migration that fails later stops
-    the worker (`MigrationFailed`), whatever ``on_error`` says. To go back to the code of an older
-    version, give a function from each newer version to the one before: ``{2: down}`` with
-    ``version = 1``.
+    A migration runs when the state of a key is read. Before a deploy takes effect, the migrations
+    are tried on some stored states; if one fails, the deploy is refused. A migration that fails
+    later stops the worker (`MigrationFailed`), whatever ``on_error`` says. To go back to the code
+    of an older version, give a function from each newer version to the one before: ``{2: down}``
+    with ``version = 1``.
     """
 
     order_insensitive: ClassVar[bool] = False
     """Declares that the productions for a record do not depend on earlier records or on the time.
 
-    It is required for ``productions="weak"`` if the class keeps state or reads the time. After a crash,
-    records are processed again, perhaps in another order, and the productions must equal those that
-    have already arrived.
+    It is required for ``productions="weak"`` if the class keeps state or reads the time. After a
+    crash, records are processed again, perhaps in another order, and the productions must equal
+    those that have already arrived.
     """
 
     shared_migrations: ClassVar[Mapping[int, Migration]] = {}
     """Migrations of the shared table, as `migrations` are those of the state.
 
-    State and shared table have one `version`. A type that does not change from one version to the next
-    needs no migration for that step.
+    State and shared table have one `version`. A type that does not change from one version to the
+    next needs no migration for that step.
     """
 
     async def process_record(self, record: Record[V], ctx: Context[S, T]) -> None:
@@ -77,23 +77,25 @@ class Computation(Generic[V, S, B, T]):
         raise NotImplementedError(f"{type(self).__name__} must define process_record")
 
     async def process_bundle(self, records: Sequence[Record[V]], ctx: Context[S, T]) -> None:
-        """Called for each numbered bundle, in place of `process_record`, if the class sets `bundles`.
+        """Called for each numbered bundle, in place of `process_record`, if the class sets
+        `bundles`.
 
-        Use it to write to a database that is not the store (decision 30). The records of a bundle have
-        many keys; those of one key are in order. `ctx.bundle_id` is the bundle's number. It is stored,
-        with the ids of the records, before this method is called. After a crash, a takeover or an error,
-        the method is called again with the same number and the same records in the same order, perhaps
-        while another call for the bundle is still running. Write the number in the transaction of the
-        rows, and skip every bundle that is not above the number that is already there.
+        Use it to write to a database that is not the store (decision 30). The records of a bundle
+        have many keys; those of one key are in order. `ctx.bundle_id` is the bundle's number. It is
+        stored, with the ids of the records, before this method is called. After a crash, a takeover
+        or an error, the method is called again with the same number and the same records in the
+        same order, perhaps while another call for the bundle is still running. Write the number in
+        the transaction of the rows, and skip every bundle that is not above the number that is
+        already there.
 
-        The calls of one scope (a key interval) follow one another; scopes are called in parallel. `ctx`
-        can produce, execute and count; its effects are committed with the acknowledgement of the
-        records. It has no key, and so no state, timers or holds. The default timestamp of a production
-        is the greatest timestamp of the records.
+        The calls of one scope (a key interval) follow one another; scopes are called in parallel.
+        `ctx` can produce, execute and count; its effects are committed with the acknowledgement of
+        the records. It has no key, and so no state, timers or holds. The default timestamp of a
+        production is the greatest timestamp of the records.
 
-        If the method raises, it is called again at once, up to `retries` times; then `on_error` applies.
-        With ``"dead_letter"``, all records of the bundle become dead letters and its number is used up:
-        only the other database can tell whether it has their rows.
+        If the method raises, it is called again at once, up to `retries` times; then `on_error`
+        applies. With ``"dead_letter"``, all records of the bundle become dead letters and its
+        number is used up: only the other database can tell whether it has their rows.
         """
         raise NotImplementedError(f"{type(self).__name__} must define process_bundle")
 
@@ -107,16 +109,16 @@ class Computation(Generic[V, S, B, T]):
         The empty table is ``T()``. Records of the other inputs and timers see the table, with all
         broadcast records applied so far, as `Context.shared`, and must not change it.
 
-        The method is called once for each of ``Settings.broadcast_cells`` ranges of keys, each with its
-        own table. It therefore receives nothing that could differ between the tables (no time, no
-        meaningful key), and cannot produce: every production would be sent that many times.
+        The method is called once for each of ``Settings.broadcast_cells`` ranges of keys, each with
+        its own table. It therefore receives nothing that could differ between the tables (no time,
+        no meaningful key), and cannot produce: every production would be sent that many times.
 
-        Order: the broadcast records of one sender's log arrive at every table in the order of the log.
-        There is no order between broadcast and other records: a record may be processed before a rule
-        that was sent earlier. To apply the rule of the record's instant, keep the record in the state
-        and set a timer at its timestamp. When the timer fires, the table has every broadcast record that
-        is on time and not newer. It may have newer ones too, so store in the table when each rule
-        begins.
+        Order: the broadcast records of one sender's log arrive at every table in the order of the
+        log. There is no order between broadcast and other records: a record may be processed before
+        a rule that was sent earlier. To apply the rule of the record's instant, keep the record in
+        the state and set a timer at its timestamp. When the timer fires, the table has every
+        broadcast record that is on time and not newer. It may have newer ones too, so store in the
+        table when each rule begins.
         """
         raise NotImplementedError(f"{type(self).__name__} must define process_broadcast")
 

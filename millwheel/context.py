@@ -66,7 +66,8 @@ class Effects:
         self.held: list[int] = []
         """Times at which the keeper holds its watermark until these productions are in a log.
 
-        Only productions older than their input are here; their input holds the watermark for the others.
+        Only productions older than their input are here; their input holds the watermark for the
+        others.
         """
         self.timers: dict[TimerIdentity, tuple[int, int, Key, int] | None] = {}
         """(due, hold, key, slot) of each timer, or None if it was cancelled or has fired."""
@@ -319,8 +320,8 @@ class Context(Generic[S, T]):
     def shared(self) -> T:
         """The table built from broadcast records; it stays the same during the whole call.
 
-        Do not change it: only `Computation.process_broadcast` may. Other records may see a change made
-        here, but it is never stored; a `Harness` reports it as an error.
+        Do not change it: only `Computation.process_broadcast` may. Other records may see a change
+        made here, but it is never stored; a `Harness` reports it as an error.
         """
         if self._shared is None and self._table is not None:
             self._shared = self._table.snapshot()
@@ -367,10 +368,11 @@ class Context(Generic[S, T]):
     def hold_watermark(self, at: datetime, tag: str = "") -> None:
         """Hold the low watermark of this computation at `at` until `release_watermark` is called.
 
-        Use it for an output that the key's state will produce later: with the timestamp `at` it will
-        not be late, however long it waits. The hold replaces one with the same tag. A published
-        watermark cannot be taken back: a hold behind `output_watermark` holds it there. At the end of
-        time, when the last watermark timer of the computation has fired, all holds end.
+        Use it for an output that the key's state will produce later: with the timestamp `at` it
+        will not be late, however long it waits. The hold replaces one with the same tag. A
+        published watermark cannot be taken back: a hold behind `output_watermark` holds it there.
+        At the end of time, when the last watermark timer of the computation has fired, all holds
+        end.
         """
         due = min(to_micros(at), MAX_TIME - 1)
         if tag != "":
@@ -448,8 +450,8 @@ class Context(Generic[S, T]):
     def execute(self, sql: str, params: Sequence[Any] = ()) -> None:
         """Run a statement on your own tables in the transaction that commits this record.
 
-        The statement is deferred to the commit and returns no result. Parameters are written ``%s``.
-        Transaction control, SET and LOCK are refused, since they would break the commit.
+        The statement is deferred to the commit and returns no result. Parameters are written
+        ``%s``. Transaction control, SET and LOCK are refused, since they would break the commit.
         """
         match = _STATEMENT.match(sql)
         verb = match.group(1).upper() if match else ""
@@ -465,7 +467,8 @@ class Context(Generic[S, T]):
         self._effects.size += len(sql) + 64
 
     def count(self, name: str, by: int = 1) -> None:
-        """Add to a counter of this computation; `millwheel status` shows it. Exact despite crashes."""
+        """Add to a counter of this computation; `millwheel status` shows it. Exact despite
+        crashes."""
         if not isinstance(by, int) or not -MAX_COUNT <= by <= MAX_COUNT:
             raise UserCodeError(
                 f"{self._name}: the counter {name!r:.80} moves by a whole number of at most 2**53, "

@@ -109,8 +109,8 @@ class NotTheSameAgain(UserCodeError):
 class MigrationFailed(UserCodeError):
     """A migration of a state or stream failed on a stored value.
 
-    No record is at fault, so that ``on_error`` does not apply: the worker stops, and the records that
-    it was processing stay un-ACKed.
+    No record is at fault, so that ``on_error`` does not apply: the worker stops, and the records
+    that it was processing stay un-ACKed.
     """
 
 
@@ -127,16 +127,17 @@ class StoreUnavailable(StoreError):
 class BucketGone(StoreUnavailable):
     """A commit notes ids in a bucket that has been dropped.
 
-    Every receiver has acknowledged the records of such a bucket, so that the records of this commit are
-    copies. Nothing was written. After the list of buckets is read again, the copies are dropped.
+    Every receiver has acknowledged the records of such a bucket, so that the records of this commit
+    are copies. Nothing was written. After the list of buckets is read again, the copies are
+    dropped.
     """
 
 
 class StatementRace(StoreUnavailable):
     """A user's statement met a lock, a deadlock or a serialization failure.
 
-    It is retried. If it still fails after the time that the engine waits for an unavailable store, its
-    record has failed.
+    It is retried. If it still fails after the time that the engine waits for an unavailable store,
+    its record has failed.
     """
 
 
@@ -151,8 +152,9 @@ class CommitUnknown(StoreError):
 class StoreWentBack(StoreError):
     """The store may have lost its newest commits.
 
-    Its incarnation is not the one that this worker knows, or a chain of commits is shorter than before.
-    The worker discards everything in its memory and claims its intervals again (decision 40).
+    Its incarnation is not the one that this worker knows, or a chain of commits is shorter than
+    before. The worker discards everything in its memory and claims its intervals again (decision
+    40).
     """
 
 
