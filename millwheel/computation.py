@@ -101,7 +101,9 @@ class Computation(Generic[V, S, B, T]):
 
     async def process_timer(self, timer: Timer, ctx: Context[S, T]) -> None:
         """Called for each timer that is due."""
-        raise NotImplementedError(f"{type(self).__name__} sets timers but defines no process_timer")
+        raise NotImplementedError(
+            f"{type(self).__name__} sets a timer but defines no process_timer"
+        )
 
     async def process_broadcast(self, record: Record[B], shared: T) -> None:
         """Called for each record of an input read by broadcast: change `shared` in place.

@@ -176,7 +176,7 @@ async def test_a_timer_that_nothing_takes_is_refused_when_it_is_set(
     pipeline = made(*items(1))
     pipeline.add(Sets(), ITEMS.by(key_of), productions=productions)
     world = World(pipeline)
-    with pytest.raises(UserCodeError, match="sets sets timers but defines no process_timer"):
+    with pytest.raises(UserCodeError, match="sets sets a timer but defines no process_timer"):
         await world.run()
     await world.close()
 
