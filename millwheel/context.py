@@ -292,7 +292,7 @@ class Context(Generic[S, T]):
 
     @property
     def key(self) -> Key:
-        """The key whose record or timer is being processed."""
+        """The key of the record or timer being processed."""
         return self._cell.key
 
     @property
@@ -617,7 +617,7 @@ class BundleContext(SpreadContext[S, T]):
 
 
 class Ended:
-    """Refuses every use of a `Context` whose call has ended."""
+    """Refuses every use of a `Context` after the end of its call."""
 
     __slots__ = ()
 
@@ -631,13 +631,13 @@ class Ended:
 
 
 class EndedContext(Ended, Context[S, T]):
-    """A context whose call has ended."""
+    """A context after the end of its call."""
 
     __slots__ = ()
 
 
 class EndedBundleContext(Ended, BundleContext[S, T]):
-    """The context of a numbered bundle whose call has ended."""
+    """The context of a numbered bundle after the end of its call."""
 
     __slots__ = ()
 

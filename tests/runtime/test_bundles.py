@@ -1334,7 +1334,7 @@ def test_limits_out_of_range_are_refused(limits: dict[str, Any]) -> None:
 
 def test_the_graph_shows_bundles_and_a_deploy_keeps_them() -> None:
     graph = outward(Outside(), bundles=Bundles(1_500, 0.2)).graph()
-    assert "in numbered bundles of 1,500, or what there is after 0.2 s" in graph.text()
+    assert "in numbered bundles of 1,500, or fewer after 0.2 s" in graph.text()
     assert graph.describe()["nodes"]["to_outside"]["bundles"] is True
     assert "bundles" not in graph.describe()["nodes"]["tally"]
 

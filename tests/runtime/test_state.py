@@ -1016,7 +1016,7 @@ def test_a_state_without_an_empty_value_is_refused() -> None:
     class Needy(msgspec.Struct):
         count: int
 
-    with pytest.raises(GraphError, match="Give every field a default"):
+    with pytest.raises(GraphError, match="Give each field a default"):
         StateLayout(Needy, owner="x", limit=100)
 
 

@@ -650,7 +650,7 @@ async def test_a_computation_without_process_timer_says_so() -> None:
     pipeline.add(Forgetful(), ITEMS.by(lambda item: item.key), on_error="dead_letter")
     world = World(pipeline)
     await world.run()
-    assert "sets timers but defines no process_timer" in world.letters()[0][1]
+    assert "sets a timer but defines no process_timer" in world.letters()[0][1]
 
 
 # -- the pure parts ------------------------------------------------------------------------------------------

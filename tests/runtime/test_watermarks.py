@@ -538,7 +538,7 @@ async def test_outputs_stand_in_time(wrong: datetime, reason: str) -> None:
 
 def test_injections_that_contradict_themselves_are_refused() -> None:
     pipeline = Pipeline("wrong")
-    with pytest.raises(GraphError, match="give either .watermark. or these"):
+    with pytest.raises(GraphError, match="give either `watermark` or these"):
         pipeline.inject(
             ITEMS, script(ITEMS, []), timestamp=time_of, watermark=lambda item: None,
             lateness=timedelta(seconds=1),
