@@ -134,7 +134,7 @@ class Computation(Generic[V, S, B, T]):
     @property
     def name(self) -> str:
         """The default name for `Pipeline.add`: the name of the class in lower case."""
-        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower().strip("_")
+        return snake_case(type(self).__name__)
 
     @property
     def state_type(self) -> Any:
@@ -149,6 +149,11 @@ class Computation(Generic[V, S, B, T]):
     def defines(self, method: str) -> bool:
         """Whether the class overrides a method of `Computation`."""
         return getattr(type(self), method) is not getattr(Computation, method)
+
+
+def snake_case(class_name: str) -> str:
+    """The name of a class in lower case with underscores: ``flat_map`` for ``FlatMap``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", class_name).lower().strip("_")
 
 
 def _type_argument(cls: type, index: int) -> Any:

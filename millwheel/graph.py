@@ -18,7 +18,7 @@ import msgspec
 
 from millwheel.bundles import Bundles
 from millwheel.codec import Migration
-from millwheel.computation import Computation
+from millwheel.computation import Computation, snake_case
 from millwheel.context import Context
 from millwheel.errors import GraphError
 from millwheel.model import SLOTS, Key, Record, to_micros
@@ -104,6 +104,11 @@ class Node:
     """Whether its input's key is the record's user-supplied id."""
     sinks: dict[str, list[SinkUse]] = field(default_factory=dict)
     """By stream, the sinks that are written in its own commits."""
+
+    @property
+    def label(self) -> str:
+        """Its name for display: see `label_of`."""
+        return label_of(self.name, self.describe())
 
     @property
     def injected(self) -> str:
@@ -381,7 +386,8 @@ class Graph:
         """The graph for a terminal."""
         lines = [f"pipeline {self.name}"]
         for node in self.nodes:
-            lines.append(f"  {node.kind} {node.name}")
+            known = node.name if node.label == node.name else f"{node.name} ({node.label})"
+            lines.append(f"  {node.kind} {known}")
             if node.injection:
                 lines.append(f"    from  {json_text(node.injection.source.describe())}")
             lines += [f"    reads {i.stream.name} {_manner(node, i)}" for i in node.inputs]
@@ -409,7 +415,8 @@ class Graph:
         lines = ["flowchart LR"]
         shapes = {"injector": "[/{}/]", "computation": "[{}]", "relay": "({})"}
         for node in self.nodes:
-            lines.append(f"  {node.name}{shapes[node.kind].format(node.name)}")
+            shown = node.label if node.label == node.name else f'"{node.label}"'
+            lines.append(f"  {node.name}{shapes[node.kind].format(shown)}")
             for stream, uses in node.sinks.items():
                 lines += [
                     f"  {node.name} -->|{stream}| {sink_name(use)}[({sink_name(use)})]"
@@ -499,6 +506,52 @@ def relay_node(stream: Stream[Any], taken: Collection[str]) -> tuple[Stream[Any]
         computation=Relay(hidden),
     )
     return hidden, node
+
+
+def label_of(name: str, description: Mapping[str, Any]) -> str:
+    """A node's name for display, from its name and its description (`Node.describe`).
+
+    A name that was generated reads as the field's: ``flat_map → words`` for ``make_words``,
+    ``sink: spikes`` for ``spikes_to_spikes``. Any other name is its own label. Commands, views and the
+    store use the name.
+    """
+    if description.get("kind") == "relay":
+        return _relay_label(name, description)
+    stream = name.removeprefix("make_")
+    if stream != name and stream in description.get("writes", ()) and "class" in description:
+        return f"{snake_case(description['class'])} → {stream}"
+    return name
+
+
+def _relay_label(name: str, description: Mapping[str, Any]) -> str:
+    stream = str(description["inputs"][0][0])
+    if stream.endswith(INJECTED):
+        return f"ids: {stream.removesuffix(INJECTED)}"
+    sinks = [sink for uses in description.get("sinks", {}).values() for sink in uses]
+    if not sinks:
+        generated, label = f"{stream}_relay", f"relay: {stream}"
+    else:
+        sink = _described_sink_name(sinks[0])
+        generated = f"{stream}_to_{sink}"
+        label = f"sink: {sink}" if sink == stream else f"sink: {stream} → {sink}"
+    number = name.removeprefix(generated).removeprefix("_")  # see `free_name`
+    return f"{label} ({number})" if number else label
+
+
+def _described_sink_name(description: Mapping[str, Any]) -> str:
+    """`sink_name`, from a sink's description."""
+    return str(
+        description.get("table")
+        or next(
+            name
+            for name, part in (
+                ("files", "json_lines"),
+                ("console", "console"),
+                ("discard", "discard"),
+            )
+            if part in description
+        )
+    )
 
 
 def free_name(name: str, taken: Collection[str]) -> str:
