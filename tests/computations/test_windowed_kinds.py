@@ -1029,10 +1029,16 @@ async def test_each_kind_holds_through_every_mode_of_the_kit(
         (lambda: pipeline_of(Count(3), late=LATE), "count windows.*no record is late"),
         (lambda: pipeline_of(Tumbling(SECOND), late="amen"), "'lists'.*not 'amen'"),
         (lambda: pipeline_of(Tumbling(SECOND), late=None), "'lists'.*not None"),
-        (lambda: pipeline_of(SECOND), "'lists': windows must be such as Tumbling.*not datetime.timedelta"),
+        (
+            lambda: pipeline_of(SECOND),
+            "'lists': windows must be such as Tumbling.*not datetime.timedelta",
+        ),
         (lambda: pipeline_of(Session), "'lists': windows must be such as Tumbling.*not <class"),
         (lambda: pipeline_of(Tumbling), "'lists': windows must be such as Tumbling.*not <class"),
-        (lambda: pipeline_of(Tumbling(SECOND), len), "'lists': the fold must be a Fold.*not <built-in"),
+        (
+            lambda: pipeline_of(Tumbling(SECOND), len),
+            "'lists': the fold must be a Fold.*not <built-in",
+        ),
         (lambda: pipeline_of(Tumbling(SECOND), total), "'lists': the fold must be a Fold.*total"),
         (lambda: pipeline_of(Tumbling(SECOND), early=5), "'lists': early must be an Early.*not 5"),
         (
