@@ -1,4 +1,4 @@
-"""Ready-made computations, written only with what ``from millwheel import …`` gives."""
+"""Ready-made computations, written with the public API of ``millwheel`` alone."""
 
 from millwheel.computations.debounce import Debounce
 from millwheel.computations.deduplicate import Deduplicate

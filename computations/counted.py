@@ -1,4 +1,4 @@
-"""Count windows: closed by their n-th record, not by time, so that nothing is ever late."""
+"""Count windows, which close at their n-th record, not by time, so that no record is ever late."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 OPEN = 0
-"""The name of the one window that a key has open."""
+"""The name of a key's only open window."""
 
 
 class CountState(WindowState[A], Generic[A]):
-    """The open window: its records so far, and their least and greatest time."""
+    """The open window: its number of records so far, and their least and greatest time."""
 
     records: int = 0
     first: int = 0
@@ -27,7 +27,7 @@ class CountState(WindowState[A], Generic[A]):
 
 
 class Counted(Generic[V, A, R]):
-    """Panes are numbered through a key: its windows have no bounds to tell them apart."""
+    """Numbers the panes per key, because count windows have no bounds that identify them."""
 
     def __init__(self, windows: Count, panes: Panes[V, A, R]) -> None:
         self._number = windows.number
@@ -35,7 +35,7 @@ class Counted(Generic[V, A, R]):
 
     @property
     def state_type(self) -> Any:
-        """The panes that were sent so far, and the open window."""
+        """The number of panes sent so far, and the open window."""
         window = CountState[self._panes.fold.accumulator]  # type: ignore[name-defined]
         return msgspec.defstruct(
             "CountWindows",

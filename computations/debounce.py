@@ -30,30 +30,32 @@ V = TypeVar("V")
 
 
 class Burst(Waking):
-    """The records of a key that may be the last of their burst: instant -> value."""
+    """The records of a key that may be the last of a burst: instant -> value."""
 
     values: MapState[str, Any] = msgspec.field(default_factory=MapState)
 
 
 class Debounce(Computation[V, Burst], Generic[V]):
-    """Passes a record on once its key has been quiet for `quiet` of event time after it: when
-    the low watermark proves that no other record of the key came up to then.
+    """Passes on the last record of each burst of a key.
+
+    A record is passed on when the low watermark proves that its key has no other record within
+    `quiet` of event time after it.
 
     ::
 
         pipeline.add(Debounce(to=SETTLED, quiet=timedelta(seconds=30)),
                      READINGS.by(lambda reading: reading.sensor))
 
-    What is passed on carries the end of the quiet time as its timestamp. Of records of one
-    instant the one that came last counts; what is followed by another within `quiet`, that
-    bound included, is counted (``debounced``).
+    Its new timestamp is the end of the quiet time. Of several records of one instant, the last one
+    to arrive counts. A record that is followed by another within `quiet` (inclusive) is dropped and
+    counted (``debounced``).
 
     A late record (older than the low watermark) is dropped, or sent to `late`, and counted
     (``late_dropped``, ``late_sent``).
 
     Args:
-        to: the stream of what is passed on.
-        quiet: how long after a record no other may come.
+        to: the stream of the records passed on.
+        quiet: the time after a record in which the key must have no other record.
         late: the stream for late records. None: they are dropped.
 
     Raises:
@@ -68,12 +70,12 @@ class Debounce(Computation[V, Burst], Generic[V]):
 
     @property
     def name(self) -> str:
-        """Called after the stream it makes."""
+        """The generated name, from the output stream."""
         return f"make_{self._to.name}"
 
     @property
     def state_type(self) -> Any:
-        """Values of the stream's type."""
+        """The state, with values of the stream's type."""
         return waking_state("Burst", values=self._to.value_type)
 
     async def process_record(self, record: Record[V], ctx: Context[Burst]) -> None:
@@ -89,8 +91,8 @@ class Debounce(Computation[V, Burst], Generic[V]):
 
     async def process_timer(self, timer: Timer, ctx: Context[Burst]) -> None:
         values = ctx.state.values
-        # A record stays until its own quiet time is over, even if another has followed it: one
-        # that is still to come may stand before both, and is followed by this one.
+        # A record stays until its own quiet time is over, even if another one has followed it: a
+        # record that arrives later may be earlier than both, and is then followed by this one.
         due = [f async for f in between(values, FIRST, passed_by(ctx, self._quiet), limit=BATCH)]
         following = [micros for _, micros, _ in due[1:]]
         if due:

@@ -1,4 +1,4 @@
-"""One record of each key within a stretch of time."""
+"""One record of each key within a span of time."""
 
 from __future__ import annotations
 
@@ -28,33 +28,35 @@ V = TypeVar("V")
 
 
 class Passed(Waking):
-    """Where records of a key passed that still keep others away."""
+    """The instants of passed records of a key that still block others."""
 
     instants: MapState[str, bool] = msgspec.field(default_factory=MapState)
 
 
 class Deduplicate(Computation[V, Passed], Generic[V]):
-    """Passes a record on unless one of its key passed less than `horizon` earlier or later, in
-    event time. The key, chosen where it is added, is what makes two records the same.
+    """Passes a record on unless another of its key passed less than `horizon` earlier or later.
+
+    The horizon is in event time. Two records are the same if they have the same key, which is
+    chosen where the computation is added.
 
     ::
 
         pipeline.add(Deduplicate(to=UNIQUE, horizon=timedelta(hours=1)),
                      CLICKS.by(lambda click: click.id))
 
-    Of two such records the one that comes first passes; the others are counted
-    (``duplicates``). (That the engine processes each record once is another matter: here two
-    different records say the same.)
+    The first such record to arrive passes; the others are dropped and counted (``duplicates``).
+    This is independent of the engine's exactly-once processing: here two different records have the
+    same content.
 
-    A late record (older than the low watermark) may be a copy of one that is forgotten: it is
-    dropped, or sent to `late`, and counted (``late_dropped``, ``late_sent``).
+    A late record (older than the low watermark) may be a copy of a forgotten one: it is dropped, or
+    sent to `late`, and counted (``late_dropped``, ``late_sent``).
 
-    Held per key: the instants of the records that passed, until the low watermark is `horizon`
-    behind them.
+    State per key: the instants of the records that passed, until the low watermark is `horizon`
+    past them.
 
     Args:
-        to: the stream of what passes.
-        horizon: how far apart two records of a key are both let through.
+        to: the stream of the records that pass.
+        horizon: the least distance in time at which two records of a key both pass.
         late: the stream for late records. None: they are dropped.
 
     Raises:
@@ -69,7 +71,7 @@ class Deduplicate(Computation[V, Passed], Generic[V]):
 
     @property
     def name(self) -> str:
-        """Called after the stream it makes."""
+        """The generated name, from the output stream."""
         return f"make_{self._to.name}"
 
     async def process_record(self, record: Record[V], ctx: Context[Passed]) -> None:

@@ -17,30 +17,31 @@ V = TypeVar("V")
 S = TypeVar("S")
 
 TAG = "state expires"
-"""The wrapper's own timer."""
+"""The tag of the wrapper's own timer."""
 
 
 class Expiring(Computation[V, S], Generic[V, S]):
-    """A computation whose state for a key is forgotten when no record of the key came for a time.
+    """Runs a computation, and removes the state of a key after a time without records of the key.
 
     ::
 
         pipeline.add(Expiring(CountVisits(), after=timedelta(days=30)), VISITS.by(...))
 
-    ``time="event"``: once the low watermark, or the next record of the key, is more than `after`
-    past the key's newest record (a late one counts as of the low watermark). ``time="wall"``: once `after` has gone by since the key's
-    last record was processed. The next record then meets the empty state, and without one
-    nothing is left in the store: one timer per key sees to that. The computation's own timers
-    neither prolong its state nor are they cancelled with it; they then find it empty.
+    With ``time="event"``, the state expires when the low watermark, or the next record of the key,
+    is more than `after` past the key's newest record (a late record counts as of the low
+    watermark). With ``time="wall"``, it expires when `after` has passed since the key's last record
+    was processed. The next record then sees the empty state. Without a next record, one timer per
+    key removes the state from the store. The computation's own timers neither prolong the state nor
+    are cancelled with it; after that they see the empty state.
 
-    It stands in the graph under the computation's own name. Its state gets a field
-    ``expires_at`` (microseconds), so the state must be a msgspec.Struct or a dataclass that is
-    not frozen, and the computation changes it in place: a new one is ``type(ctx.state)()``.
+    The graph shows it under the computation's own name. Its state gets a field ``expires_at``
+    (microseconds). Therefore the state must be a msgspec.Struct or a dataclass that is not frozen,
+    and the computation must change it in place; to replace it, use ``type(ctx.state)()``.
 
     Args:
-        computation: what is run.
+        computation: the computation to run.
         after: the time to live.
-        time: by which clock.
+        time: the clock of the time to live, event time or wall time.
 
     Raises:
         GraphError: `after` is zero or negative, or the computation's state cannot expire.
@@ -54,43 +55,43 @@ class Expiring(Computation[V, S], Generic[V, S]):
         time: Literal["event", "wall"] = "event",
     ) -> None:
         if time not in ("event", "wall"):
-            raise GraphError(f"Expiring: time is 'event' or 'wall', not {time!r}")
+            raise GraphError(f"Expiring: time must be 'event' or 'wall', not {time!r}")
         self._inner = computation
         self._after = length("Expiring: after", after)
         self._kind: Literal["watermark", "wall"] = "watermark" if time == "event" else "wall"
         self._state_type = _with_expiry(computation)
         self.writes = computation.writes
-        # Of the instance: they are the wrapped computation's, whatever its class.
+        # Attributes of the instance, since they vary with the wrapped computation.
         self.__dict__["version"] = computation.version
         self.__dict__["migrations"] = computation.migrations
 
     @property
     def name(self) -> str:
-        """The computation's own."""
+        """The name of the wrapped computation."""
         return self._inner.name
 
     @property
     def state_type(self) -> Any:
-        """The computation's, with the time at which it expires."""
+        """The state type of the wrapped computation, with the time at which it expires."""
         return self._state_type
 
     def check_inputs(self, inputs: tuple[Input[Any], ...]) -> None:
-        """As the computation does."""
+        """Check the inputs as the wrapped computation does."""
         self._inner.check_inputs(inputs)
 
     async def process_record(self, record: Record[V], ctx: Context[S]) -> None:
         newest = self._clock(ctx)
         if self._kind == "watermark":
-            # By the record's own time as well: how far the watermark is when it is processed
-            # depends on what was bundled with it.
+            # The record's own time counts as well, because the watermark at the time of processing
+            # depends on the other records of the commit.
             newest = max(newest, record.micros)
         await self._forget_if_expired(ctx, newest)
         await self._inner.process_record(record, ctx)
         state: Any = ctx.state
         if state.expires_at == 0:
             self._set_timer(ctx, newest + self._after)
-        # The timer stays where it is: it looks again when it fires. Setting it anew for each
-        # record would write a row for each.
+        # The timer stays as it is and checks again when it fires: moving it for each record
+        # would write a row for each.
         state.expires_at = max(state.expires_at, newest + self._after)
 
     async def process_timer(self, timer: Timer, ctx: Context[S]) -> None:
@@ -126,9 +127,9 @@ def _with_expiry(computation: Computation[Any, Any]) -> Any:
     inner = computation.state_type
     what = f"Expiring: the state of {type(computation).__name__}"
     if inner in (None, type(None)):
-        raise GraphError(f"{what} is None: there is nothing that could expire")
+        raise GraphError(f"{what} is None, so nothing can expire")
     if isinstance(inner, type) and "expires_at" in _fields(inner):
-        raise GraphError(f"{what} has a field expires_at already; rename it")
+        raise GraphError(f"{what} already has a field expires_at; rename it")
     if _is_open_struct(inner):
         return msgspec.defstruct(inner.__name__, [("expires_at", int, 0)], bases=(inner,))
     if _is_open_dataclass(inner):

@@ -12,11 +12,11 @@ B = TypeVar("B")
 
 
 class FlatMap(Computation[A, None], Generic[A, B]):
-    """Sends every value that `function` makes of a record's value, with its timestamp.
+    """Sends every value that `function` returns for a record's value, with the record's timestamp.
 
     Args:
-        function: from a value to the values that come of it; none is fine.
-        to: the stream they go to.
+        function: converts a value to any number of values, including none.
+        to: the stream of the results.
     """
 
     def __init__(self, function: Callable[[A], Iterable[B]], to: Stream[B]) -> None:
@@ -26,7 +26,7 @@ class FlatMap(Computation[A, None], Generic[A, B]):
 
     @property
     def name(self) -> str:
-        """Called after the stream it makes."""
+        """The generated name, from the output stream."""
         return f"make_{self._to.name}"
 
     async def process_record(self, record: Record[A], ctx: Context[None]) -> None:

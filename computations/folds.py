@@ -1,17 +1,17 @@
-"""Folds: how the values of a window become one result, one value at a time.
+"""Folds: incremental aggregations of the values of a window.
 
 ========================================  =====================================================
-`count`                                   how many
+`count`                                   the number of values
 `total`, `mean`                           of a number taken from each value
-`minimum`, `maximum`                      of something taken from each value
+`minimum`, `maximum`                      of anything with an order, taken from each value
 `first`, `last`                           the value with the least / greatest time
 `top`                                     the k values with the greatest scores
 `collect`                                 all values
 `distinct`, `quantiles`                   approximate, by sketches: ``millwheel[sketches]``
 ========================================  =====================================================
 
-All of them merge, and give the same whatever order records come in, except where they say
-otherwise. A fold of your own is a `Fold` of four functions and a type.
+All of them can merge. Their results do not depend on the order of the records, except where their
+documentation says so. To write your own fold, make a `Fold` of four functions and a type.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class Fold(Generic[V, A, R]):
     """An incremental aggregation.
 
     Attributes:
-        init: makes the accumulator of an empty window.
-        add: the accumulator with one more value.
-        result: what the window's pane carries; asked only where there was a value.
+        init: returns the accumulator of an empty window.
+        add: returns the accumulator with one more value.
+        result: returns the value of the window's pane; called only after at least one `add`.
         accumulator: the accumulator's type, which must be storable as JSON.
-        merge: one accumulator of two, the earlier one first. Sessions need it; sliding
-            windows are cheap with it (see `Windowed`).
+        merge: combines two accumulators, the earlier one first. Sessions need it; it makes
+            sliding windows cheap (see `Windowed`).
     """
 
     init: Callable[[], A]
@@ -68,16 +68,17 @@ def _sum(one: Any, other: Any) -> Any:
 
 
 count: Fold[Any, int, int] = Fold(int, _add_one, _same, int, _sum)
-"""How many values."""
+"""The number of values."""
 
 
 def total(of: Callable[[V], N], zero: N = 0) -> Fold[V, N, N]:  # type: ignore[assignment]
     """The sum of a number taken from each value.
 
     Args:
-        zero: tells the kind of number: ``0``, ``0.0`` or ``Decimal(0)``. Sums of floats depend
-            on the order of the records in the last digits. A sum of floats or decimals takes whole
-            numbers as well; any other mixture fails the record.
+        of: returns the number of a value.
+        zero: determines the type of the numbers: ``0``, ``0.0`` or ``Decimal(0)``. The last digits
+            of a sum of floats depend on the order of the records. A sum of floats or decimals
+            accepts integers as well; any other mixture fails the record.
     """
     kind = type(zero)
     kinds: tuple[type, ...] = (kind, int)
@@ -86,8 +87,8 @@ def total(of: Callable[[V], N], zero: N = 0) -> Fold[V, N, N]:  # type: ignore[a
         number = of(value)
         if type(number) is not kind and not isinstance(number, kinds):
             raise TypeError(
-                f"total was given {number!r:.80}, but its zero is {zero!r}, so that it adds up numbers "
-                f"of type {kind.__name__}. {_other_zero(number)}"
+                f"total was given {number!r:.80}, but its zero is {zero!r}, so it adds up numbers of "
+                f"type {kind.__name__}. {_other_zero(number)}"
             )
         return sum_ + number
 
@@ -95,15 +96,15 @@ def total(of: Callable[[V], N], zero: N = 0) -> Fold[V, N, N]:  # type: ignore[a
 
 
 def _other_zero(number: object) -> str:
-    """What to write for `total` to take a number; or that it is none."""
+    """Advice for a number that `total` does not accept."""
     for kind, zero in ((float, "0.0"), (Decimal, "Decimal(0)")):
         if isinstance(number, kind):
             return f"Write total(..., zero={zero})"
-    return f"A {type(number).__name__} is no number that can be added up"
+    return f"A {type(number).__name__} is not a number that can be added up"
 
 
 class Mean(msgspec.Struct, frozen=True):
-    """What `mean` keeps."""
+    """The accumulator of `mean`."""
 
     sum: float = 0.0
     count: int = 0
@@ -121,27 +122,28 @@ def mean(of: Callable[[V], float]) -> Fold[V, Mean, float]:
 
 
 def minimum(of: Callable[[V], T], kind: type[T]) -> Fold[V, T | None, T]:
-    """The least of what is taken from each value.
+    """The least of the results of `of`.
 
     Args:
-        kind: its type, which must be storable as JSON and have an order.
+        of: returns something with an order for each value.
+        kind: the type of these results, which must be storable as JSON and have an order.
     """
     return _best(_ordered("minimum", of), kind, lambda new, old: new < old)  # type: ignore[operator]
 
 
 def maximum(of: Callable[[V], T], kind: type[T]) -> Fold[V, T | None, T]:
-    """The greatest of what is taken from each value; `kind` as with `minimum`."""
+    """The greatest of the results of `of`; `kind` as with `minimum`."""
     return _best(_ordered("maximum", of), kind, lambda new, old: new > old)  # type: ignore[operator]
 
 
 def _ordered(fold: str, of: Callable[[V], T]) -> Callable[[V], T]:
-    """`of`, with an error for NaN: it is neither less nor greater than anything, so that what
-    comes out would depend on the order of the records."""
+    """`of`, with an error for NaN: NaN is neither less nor greater than any number, so that the
+    result would depend on the order of the records."""
 
     def taken(value: V) -> T:
         found = of(value)
         if found != found:
-            raise ValueError(f"{fold} was given {found!r}, which has no place in any order")
+            raise ValueError(f"{fold} was given {found!r}, which cannot be compared")
         return found
 
     return taken
@@ -165,24 +167,24 @@ def _best(
 
 
 class Timed(msgspec.Struct, Generic[V], frozen=True):
-    """A value and its time in microseconds: what `first` and `last` keep."""
+    """A value and its time in microseconds, the accumulator of `first` and `last`."""
 
     micros: int
     value: V
 
 
 def first(at: Callable[[V], datetime], kind: type[V]) -> Fold[V, Timed[V] | None, V]:
-    """The value with the least time; of several with the same, the one that came first.
+    """The value with the least time; of several, the one that arrived first.
 
     Args:
-        at: a value's time, an aware datetime; a naive one fails the record.
+        at: returns a value's time, an aware datetime; a naive one fails the record.
         kind: the values' type.
     """
     return _timed(at, kind, lambda new, old: new.micros < old.micros)
 
 
 def last(at: Callable[[V], datetime], kind: type[V]) -> Fold[V, Timed[V] | None, V]:
-    """The value with the greatest time; of several with the same, the one that came last."""
+    """The value with the greatest time; of several, the one that arrived last."""
     return _timed(at, kind, lambda new, old: new.micros >= old.micros)
 
 
@@ -197,7 +199,7 @@ def _timed(
 
 
 class Scored(msgspec.Struct, Generic[V], frozen=True):
-    """A value and its score: what `top` keeps."""
+    """A value and its score, an element of the accumulator of `top`."""
 
     score: float
     value: V
@@ -206,11 +208,12 @@ class Scored(msgspec.Struct, Generic[V], frozen=True):
 def top(k: int, by: Callable[[V], float], kind: type[V]) -> Fold[V, list[Scored[V]], list[V]]:
     """The `k` values with the greatest scores, greatest first.
 
-    Of equal scores the value whose JSON text comes first wins, so that the answer does not
-    depend on the order of the records.
+    Values with equal scores are ordered by their JSON text, so that the result does not depend on
+    the order of the records.
 
     Args:
-        by: a value's score, a finite number.
+        k: the number of values to keep.
+        by: returns a value's score, a finite number.
         kind: the values' type.
 
     Raises:
@@ -243,10 +246,10 @@ def top(k: int, by: Callable[[V], float], kind: type[V]) -> Fold[V, list[Scored[
 
 
 def collect(kind: type[V]) -> Fold[V, list[V], list[V]]:
-    """All values, in the order in which they came.
+    """All values, in the order in which they arrived.
 
-    Each record writes the window's whole list again: for windows of some hundred values. A
-    window may not grow beyond ``Settings.max_state_bytes``.
+    Each record writes the window's whole list again, so use it for windows of up to some hundred
+    values. A window may not grow beyond ``Settings.max_state_bytes``.
     """
     return Fold(
         list,
@@ -261,27 +264,27 @@ def collect(kind: type[V]) -> Fold[V, list[V], list[V]]:
 
 
 class Sketch(msgspec.Struct, frozen=True):
-    """A sketch as Apache DataSketches writes it, the same in its libraries for Java and C++.
+    """A sketch in the format of Apache DataSketches, which its Java and C++ libraries share.
 
     In JSON, and so in SQL, `image` is base64: ``decode(value->>'image', 'base64')``.
     """
 
     image: bytes = b""
-    """Empty before the first value."""
+    """The serialized sketch; empty before the first value."""
 
 
 DISTINCT_LG = 12
 """2**12 registers of four bits: 2 kB, and a standard error of 1.6 % (less below 1,000 values)."""
 
 QUANTILES_K = 200
-"""A rank is off by 1.33 % at the most with 99 % confidence, in about 4 kB."""
+"""The error of a rank is at most 1.33 % with 99 % confidence; a sketch takes about 4 kB."""
 
 
 def distinct(of: Callable[[V], Any]) -> Fold[V, Sketch, int]:
-    """About how many different things are taken from the values (HyperLogLog, ± 1.6 %).
+    """The approximate number of different results of `of` (HyperLogLog, ± 1.6 %).
 
     Args:
-        of: what to tell apart: anything that can be JSON. ``1`` and ``"1"`` differ.
+        of: returns anything that can be JSON. ``1`` and ``"1"`` differ.
 
     Raises:
         GraphError: the extra ``millwheel[sketches]`` is not installed.
@@ -316,13 +319,14 @@ def distinct(of: Callable[[V], Any]) -> Fold[V, Sketch, int]:
 def quantiles(
     of: Callable[[V], float], at: Sequence[float] = (0.5, 0.9, 0.99)
 ) -> Fold[V, Sketch, list[float]]:
-    """About the quantiles of a number taken from each value (KLL, rank ± 1.33 %).
+    """Approximate quantiles of a number taken from each value (KLL, rank ± 1.33 %).
 
-    Exact up to some hundred values, and at 0 and 1. Else the sketch throws coins: run again after a crash,
-    it may give another answer within the same error.
+    The result is exact for up to some hundred values, and at 0 and 1. Otherwise the sketch is
+    randomized: after a crash, the result may differ within the same error.
 
     Args:
-        at: which quantiles, from 0 (the least) to 1 (the greatest); the result has their order.
+        of: returns the number of a value.
+        at: the quantiles, from 0 (the least) to 1 (the greatest), in the order of the result.
 
     Raises:
         GraphError: a quantile outside 0 … 1; ``millwheel[sketches]`` is not installed.
@@ -351,7 +355,7 @@ def quantiles(
         return Sketch(sketch.serialize())
 
     def quantile(sketch: Any, rank: float) -> float:
-        if rank == 0:  # the ends are kept apart, and exact
+        if rank == 0:  # least and greatest value are kept separately and are exact
             return float(sketch.get_min_value())
         return float(sketch.get_max_value() if rank == 1 else sketch.get_quantile(rank))
 

@@ -28,28 +28,29 @@ V = TypeVar("V")
 
 
 class Queue(Waking):
-    """The records of a key that wait for the low watermark: instant -> value."""
+    """The records of a key that are waiting for the low watermark: instant -> value."""
 
     values: MapState[str, Any] = msgspec.field(default_factory=MapState)
 
 
 class InOrder(Computation[V, Queue], Generic[V]):
-    """Passes the records of each key on in the order of their timestamps: each is held until
-    the low watermark has passed it, so that no earlier one can follow. Records of one instant
-    keep the order in which they came.
+    """Passes the records of each key on in the order of their timestamps.
+
+    Each record is held until the low watermark has passed it, so that no earlier one can follow.
+    Records of one instant keep the order in which they arrived.
 
     ::
 
         pipeline.add(InOrder(to=SORTED), EVENTS.by(lambda event: event.account))
 
-    A reader of `to` that chooses the same key gets the records of a key in order; for another
-    key there is no order. Timestamps stay what they are.
+    A reader of `to` by the same key gets the records of each key in order; by another key there is
+    no order. Timestamps do not change.
 
     A late record (older than the low watermark) is dropped, or sent to `late`, and counted
     (``late_dropped``, ``late_sent``).
 
     Args:
-        to: the stream of the same records in order.
+        to: the stream of the records in order.
         late: the stream for late records. None: they are dropped.
     """
 
@@ -60,12 +61,12 @@ class InOrder(Computation[V, Queue], Generic[V]):
 
     @property
     def name(self) -> str:
-        """Called after the stream it makes."""
+        """The generated name, from the output stream."""
         return f"make_{self._to.name}"
 
     @property
     def state_type(self) -> Any:
-        """Values of the stream's type."""
+        """The state, with values of the stream's type."""
         return waking_state("Queue", values=self._to.value_type)
 
     async def process_record(self, record: Record[V], ctx: Context[Queue]) -> None:

@@ -1,8 +1,8 @@
-"""Joins of two streams: each record waits for its partners as long as any may still come.
+"""Joins of two streams: each record waits as long as a partner may still arrive.
 
-What a record meets of the other side is joined at once; the record itself is held until
-the low watermark proves that no partner on time can follow. Each side is a map ordered by
-time, so that a record reads and writes what it matches, however much is held.
+A record is joined at once with its partners that are already held. It is then held itself until the
+low watermark proves that no partner on time can follow. Each side is a map ordered by time, so that
+a record reads and writes only its partners, however many records are held.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from millwheel.windows import Tumbling, length
 V = TypeVar("V")
 L = TypeVar("L")
 R = TypeVar("R")
-O = TypeVar("O")  # noqa: E741 - what comes out, beside L and R
+O = TypeVar("O")  # noqa: E741 - the output, beside L and R
 
 
 class Held(msgspec.Struct, Generic[V], omit_defaults=True):
-    """A record that waits for partners."""
+    """A record that is waiting for partners."""
 
     value: V
     matched: bool = False
-    """Whether it met one; kept only where a record without any has an output of its own."""
+    """Whether it had a partner; set only if a record without a partner has an output."""
 
 
 class JoinState(Waking):
-    """The records of a key that may still meet partners: instant -> record."""
+    """The records of a key that may still get partners: instant -> record."""
 
     left: MapState[str, Held[Any]] = msgspec.field(default_factory=MapState)
     right: MapState[str, Held[Any]] = msgspec.field(default_factory=MapState)
@@ -69,10 +69,10 @@ class Side(Generic[V, O]):
 def check_pair(
     join: Computation[Any, Any], inputs: tuple[Input[Any], ...], *streams: Stream[Any]
 ) -> None:
-    """Whether a join reads its two streams, by keys that can be equal.
+    """Check that a join reads its two streams, by keys of the same type.
 
     Raises:
-        GraphError: it does not.
+        GraphError: it reads other streams, or keys of different types.
     """
     what = type(join).__name__
     first, second = (stream.name for stream in streams)
@@ -92,7 +92,7 @@ def check_pair(
 
 
 def check_apart(what: str, first: Stream[Any], second: Stream[Any]) -> None:
-    """Whether two streams can be told apart.
+    """Check that two streams are different.
 
     Raises:
         GraphError: they are one stream.
@@ -105,7 +105,7 @@ def check_apart(what: str, first: Stream[Any], second: Stream[Any]) -> None:
 
 
 class _Join(Computation[L | R, JoinState], Generic[L, R, O]):
-    """What interval and window join share."""
+    """The common part of interval and window join."""
 
     def __init__(
         self,
@@ -123,12 +123,12 @@ class _Join(Computation[L | R, JoinState], Generic[L, R, O]):
 
     @property
     def name(self) -> str:
-        """Called after the stream it makes."""
+        """The generated name, from the output stream."""
         return f"make_{self._to.name}"
 
     @property
     def state_type(self) -> Any:
-        """Buffers of the two streams' types."""
+        """The state, with buffers of the two streams' types."""
         return waking_state(
             "JoinState",
             left=Held[self._left.stream.value_type],  # type: ignore[name-defined]
@@ -136,32 +136,32 @@ class _Join(Computation[L | R, JoinState], Generic[L, R, O]):
         )
 
     def check_inputs(self, inputs: tuple[Input[Any], ...]) -> None:
-        """It reads the two streams it joins, by keys of one type."""
+        """Check that the inputs are the two streams, read by keys of one type."""
         check_pair(self, inputs, self._left.stream, self._right.stream)
 
-    # -- what the kinds of join differ in: instants in microseconds --------------------
+    # -- differences between the kinds of join; instants are in microseconds -----------
 
     def _partners(self, micros: int, *, of_left: bool) -> tuple[int, int]:
-        """The first and last instant at which a record's partners may stand."""
+        """The first and last instant of a record's possible partners."""
         raise NotImplementedError
 
     def _due(self, micros: int, *, of_left: bool) -> int:
-        """The last instant of a partner that is still to come."""
+        """The last instant of a partner that may still arrive."""
         raise NotImplementedError
 
     def _settled(self, ctx: Context[JoinState], *, of_left: bool) -> int:
-        """The last instant whose records can have no more partners."""
+        """The last instant of records that can have no further partners."""
         raise NotImplementedError
 
     def _is_late(self, micros: int, watermark: int) -> bool:
-        """Whether some of a record's partners may be gone already."""
+        """Whether some of a record's partners may already have been removed."""
         raise NotImplementedError
 
     def _meeting(self, one: int, other: int) -> int:
-        """The timestamp of what comes of two records."""
+        """The timestamp of the result of two records."""
         raise NotImplementedError
 
-    # -- what they share -----------------------------------------------------------------
+    # -- the common part -----------------------------------------------------------------
 
     async def process_record(self, record: Record[L | R], ctx: Context[JoinState]) -> None:
         of_left = record.stream == self._left.stream.name
@@ -190,8 +190,8 @@ class _Join(Computation[L | R, JoinState], Generic[L, R, O]):
 
     async def process_timer(self, timer: Timer, ctx: Context[JoinState]) -> None:
         state = ctx.state
-        await self._let_go(state.left, self._left, ctx, of_left=True)
-        await self._let_go(state.right, self._right, ctx, of_left=False)
+        await self._remove_settled(state.left, self._left, ctx, of_left=True)
+        await self._remove_settled(state.right, self._right, ctx, of_left=False)
         left, right = await first_instant(state.left), await first_instant(state.right)
         wake_for_next(
             ctx,
@@ -199,7 +199,7 @@ class _Join(Computation[L | R, JoinState], Generic[L, R, O]):
             None if right is None else self._due(right, of_left=False),
         )
 
-    async def _let_go(
+    async def _remove_settled(
         self,
         held: MapState[str, Held[Any]],
         side: Side[Any, O],
@@ -207,7 +207,8 @@ class _Join(Computation[L | R, JoinState], Generic[L, R, O]):
         *,
         of_left: bool,
     ) -> None:
-        """Forget what can have no more partners, and tell of what had none."""
+        """Remove records that can have no further partners, with an output for those without
+        any."""
         settled = self._settled(ctx, of_left=of_left)
         async for entry, micros, item in between(held, FIRST, settled, limit=BATCH):
             if side.unmatched is not None and not item.matched:
@@ -217,8 +218,11 @@ class _Join(Computation[L | R, JoinState], Generic[L, R, O]):
 
 
 class IntervalJoin(_Join[L, R, O]):
-    """Joins each record of `left` with the records of `right` of the same key that come at
-    most `before` earlier and at most `after` later, in event time, both bounds included.
+    """Joins each record of `left` with the records of `right` of the same key and about the same
+    time.
+
+    The right record may be up to `before` earlier and up to `after` later than the left one, in
+    event time; both bounds are inclusive.
 
     ::
 
@@ -229,29 +233,29 @@ class IntervalJoin(_Join[L, R, O]):
         )
         pipeline.add(join, VIEWS.by(lambda view: view.user), CLICKS.by(lambda click: click.user))
 
-    A pair is sent when its second record comes, with the later of the two timestamps. With
-    `unmatched_left` it is a left join, with `unmatched_right` a right one, with both an outer
-    join: a record without a partner is sent once the low watermark proves that none can come,
-    with the last instant at which one could have as its timestamp.
+    A pair is sent when its second record arrives, with the later of the two timestamps. With
+    `unmatched_left` it is a left join, with `unmatched_right` a right join, with both an outer
+    join: a record without a partner is sent when the low watermark proves that none can arrive. Its
+    timestamp is then the last instant at which a partner could have been.
 
-    A record is late when it is older than the low watermark, since partners of it may have
-    gone. It is not joined: it is dropped, or sent to the stream given for its side, and
-    counted (``late_dropped``, ``late_sent``).
+    A record is late if it is older than the low watermark, because partners of it may have been
+    removed. It is not joined: it is dropped, or sent to the stream for its side, and counted
+    (``late_dropped``, ``late_sent``).
 
-    Held per key: the records of `left` until the watermark is `after` behind them, those of
-    `right` until it is `before` behind them.
+    State per key: the records of `left` until the watermark is `after` past them, those of `right`
+    until it is `before` past them.
 
     Args:
         left: one stream.
-        right: the other.
-        before: how much earlier than the left record a right one may be. Left out: not at all.
-        after: how much later it may be. Left out: not at all.
+        right: the other stream.
+        before: how much earlier than the left record a right one may be; by default not at all.
+        after: how much later than the left record a right one may be; by default not at all.
         to: the stream of results.
-        combine: what comes of a pair.
-        unmatched_left: what comes of a left record without a partner. None: nothing.
-        unmatched_right: the same of a right record.
+        combine: returns the result of a pair.
+        unmatched_left: returns the result of a left record without a partner. None: no result.
+        unmatched_right: returns the result of a right record without a partner. None: no result.
         late_left: the stream for late left records. None: they are dropped.
-        late_right: the same for right records.
+        late_right: the stream for late right records. None: they are dropped.
 
     Raises:
         GraphError: a bound is zero or negative, or both are left out; the streams are one.
@@ -321,24 +325,24 @@ class WindowJoin(_Join[L, R, O]):
         )
         pipeline.add(join, BIDS.by(lambda bid: bid.stock), ASKS.by(lambda ask: ask.stock))
 
-    A pair is sent when its second record comes; a record without a partner, if there is a
-    function for its side, once the low watermark closes the window. All carry the window's
-    last microsecond as their timestamp, as a pane does.
+    A pair is sent when its second record arrives. A record without a partner is sent when the low
+    watermark closes the window, if there is a function for its side. All results have the window's
+    last microsecond as their timestamp, as panes do.
 
-    A record is late when its window's last microsecond is behind the low watermark. It is
-    not joined: it is dropped, or sent to the stream given for its side, and counted
-    (``late_dropped``, ``late_sent``).
+    A record is late if its window's last microsecond is behind the low watermark. It is not joined:
+    it is dropped, or sent to the stream for its side, and counted (``late_dropped``,
+    ``late_sent``).
 
     Args:
         left: one stream.
-        right: the other.
-        windows: which window a record belongs to.
+        right: the other stream.
+        windows: the windows of both streams.
         to: the stream of results.
-        combine: what comes of a pair.
-        unmatched_left: what comes of a left record without a partner. None: nothing.
-        unmatched_right: the same of a right record.
+        combine: returns the result of a pair.
+        unmatched_left: returns the result of a left record without a partner. None: no result.
+        unmatched_right: returns the result of a right record without a partner. None: no result.
         late_left: the stream for late left records. None: they are dropped.
-        late_right: the same for right records.
+        late_right: the stream for late right records. None: they are dropped.
 
     Raises:
         GraphError: the streams are one; windows that are not `Tumbling`.
@@ -361,7 +365,7 @@ class WindowJoin(_Join[L, R, O]):
             raise GraphError(
                 f"WindowJoin takes Tumbling windows, not {windows!r}: each record must belong to "
                 "one window, known from its time alone. For records that are near each other, "
-                "take IntervalJoin"
+                "use IntervalJoin"
             )
         self._windows = windows
         super().__init__(

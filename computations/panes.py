@@ -1,4 +1,4 @@
-"""What all kinds of windows share: what is late, when panes go out, and what they carry."""
+"""The common part of all kinds of windows: late records, and the times and contents of panes."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class WindowState(msgspec.Struct, Generic[A]):
 
     accumulator: A
     panes: int = 0
-    """How many panes were sent."""
+    """Number of panes sent."""
     fresh: int = 0
-    """Records that no pane has shown yet."""
+    """Number of records since the last pane."""
 
 
 class Panes(Generic[V, A, R]):
-    """How the panes of one `Windowed` are made; `name` is a window's in its key's state.
+    """Makes the panes of one `Windowed`; an argument `name` is a window's name in its key's state.
 
-    Timestamps (I7): an on-time pane carries its window's last microsecond, which the timer that
-    closes it has held. A late pane carries what is promised. An early one carries its record's
-    timestamp, but at least what is promised, which the same timer keeps within the window: so
-    no pane of a window is late at its reader, and all but the late ones stand inside it.
+    Timestamps (I7): an on-time pane has its window's last microsecond, which the timer that closes
+    the window holds. A late pane has the output watermark. An early pane has its record's
+    timestamp, but at least the output watermark, which the same timer keeps within the window. So
+    no pane is late at its reader, and the timestamps of all but late panes are inside the window.
     """
 
     def __init__(
@@ -56,25 +56,25 @@ class Panes(Generic[V, A, R]):
             None if allowed_lateness is None else allowed_lateness // timedelta(microseconds=1)
         )
 
-    # -- what is late: watermarks in microseconds ---------------------------------------
+    # -- late records; watermarks are in microseconds -----------------------------------
 
     def may_amend(self, end: int, watermark: int) -> bool:
-        """Whether a closed window that ends there still takes records."""
+        """Whether a closed window that ends at `end` still accepts records."""
         if not self.amends or self._allowed is None:
             return self.amends
         return min(end + self._allowed, LAST_INSTANT) >= watermark
 
     def amendable_from(self, watermark: int) -> int | None:
-        """The least end of a window that still takes records; None: there is none."""
+        """The least end of a window that still accepts records; None: there is no limit."""
         return None if self._allowed is None else watermark - self._allowed
 
     def set_expiry(self, name: int, end: int, ctx: Context[Any]) -> None:
-        """Forget the window when it is past what is allowed; never, if that has no end."""
+        """Set the timer that removes a window after the allowed lateness, if that is limited."""
         if self._allowed is not None:
             ctx.set_timer(instant(end + self._allowed), tag=f"expire {name}")
 
     def leave_out(self, record: Record[V], ctx: Context[Any]) -> None:
-        """What becomes of a record that no window takes any more."""
+        """Drop a record that no window accepts, or send it to the stream for late records."""
         if isinstance(self._late, Stream):
             ctx.count("late_sent")
             ctx.produce(self._late, record.value)
@@ -84,14 +84,14 @@ class Panes(Generic[V, A, R]):
     # -- panes ---------------------------------------------------------------------------
 
     def add(self, window: WindowState[A], record: Record[V]) -> None:
-        """One more record for a window."""
+        """Add a record to a window."""
         window.accumulator = self.fold.add(window.accumulator, record.value)
         window.fresh += 1
 
     def send_early_if_due(
         self, name: int, span: Span, window: WindowState[A], record: Record[V], ctx: Context[Any]
     ) -> None:
-        """After a record: a pane if enough are fresh, or a timer for one."""
+        """After a record, send an early pane if it is due, or set the timer for one."""
         early = self.early
         if early is None:
             return
@@ -102,41 +102,41 @@ class Panes(Generic[V, A, R]):
             ctx.set_timer(at, tag=f"early {name}", kind="wall")
 
     def send_early(self, span: Span, window: WindowState[A], ctx: Context[Any]) -> None:
-        """When `Early.seconds` have passed: a pane, if anything is fresh."""
+        """Send a pane after `Early.seconds`, if there are records since the last pane."""
         if window.fresh:
-            # Not the timer's time, which is the wall's.
+            # Not the timer's time, which is wall time.
             at = max(instant(span.start), ctx.output_watermark)
             self._send(span, window, ctx, at, early=True)
 
     def send_on_time(
         self, name: int, span: Span, window: WindowState[A], ctx: Context[Any]
     ) -> None:
-        """The pane at the watermark. When panes tell only what is new, none for nothing."""
+        """Send the pane at the watermark, unless panes show only new records and there are none."""
         if self.accumulate or window.fresh:
             self._send(span, window, ctx, instant(span.last))
         self.cancel_early(name, ctx)
 
     def send_late(self, span: Span, window: WindowState[A], ctx: Context[Any]) -> None:
-        """An amendment."""
+        """Send a pane that amends a closed window."""
         self._send(span, window, ctx, ctx.output_watermark, late=True)
 
     def send_complete(
         self, name: int, span: Span, window: WindowState[A], ctx: Context[Any]
     ) -> None:
-        """The pane of a window that has all it can get, whatever the watermark says."""
+        """Send the pane of a window that is full, independent of the watermark."""
         at = max(instant(span.last), ctx.output_watermark)
         self._send(span, window, ctx, at, final=True)
         self.cancel_early(name, ctx)
 
     def retract(self, span: Span, window: WindowState[A], ctx: Context[Any], *, late: bool) -> None:
-        """Take the window's panes back, if it has sent any that tell everything."""
+        """Retract the window's panes, if it has sent any that accumulate."""
         if window.panes and self.accumulate:
             self._send(
                 span, window, ctx, ctx.output_watermark, late=late, final=True, retracted=True
             )
 
     def cancel_early(self, name: int, ctx: Context[Any]) -> None:
-        """No more early panes for a window that has closed."""
+        """Cancel the early pane of a window that has closed."""
         if self.early is not None and self.early.seconds is not None:
             ctx.cancel_timer(f"early {name}", kind="wall")
 

@@ -1,10 +1,10 @@
 """Session windows: records of a key that follow each other within a gap.
 
-Sessions are found by *places*, stretches of time as long as the gap. Two records of one place
-are less than the gap apart, so that a place belongs to one session at the most, and a record's
-neighbours stand in its own place and the two beside it: three look-ups, however many sessions
-the key has and however long they are. A record writes its session's entry, and its place's
-if it is the first one there.
+Sessions are found by *places*, spans of time as long as the gap. Two records in one place are less
+than the gap apart, so that a place belongs to at most one session, and the sessions next to a
+record are in its own place or the two adjacent ones: three look-ups, whatever the number and length
+of the key's sessions. A record writes its session's entry, and its place's entry if it is the first
+record there.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class SessionState(WindowState[A], Generic[A]):
 
 
 Named = tuple[int, SessionState[A]]
-"""A session and its name: the timestamp of the record that made it, which it always holds."""
+"""A session and its name, the timestamp of the record that opened it, which it always contains."""
 
 
 class Sessions(Generic[V, A, R]):
-    """Timers: ``NAME`` closes a session, ``expire NAME`` forgets it, ``early NAME``.
+    """Timers: ``NAME`` closes a session, ``expire NAME`` removes it, ``early NAME`` sends a pane.
 
-    A session that grows does not move its timer, which would be a write per record: a timer
-    that fires too early looks where the session ends by now, and is set anew.
+    A growing session does not move its timer, which would be a write per record: a timer that fires
+    too early is set again for the session's present end.
     """
 
     def __init__(self, windows: Session, panes: Panes[V, A, R]) -> None:
@@ -47,7 +47,7 @@ class Sessions(Generic[V, A, R]):
 
     @property
     def state_type(self) -> Any:
-        """Name -> session; place -> name."""
+        """The state: name -> session, and place -> name."""
         session = SessionState[self._panes.fold.accumulator]  # type: ignore[name-defined]
         return msgspec.defstruct(
             "Sessions",
@@ -95,14 +95,14 @@ class Sessions(Generic[V, A, R]):
         else:
             if not was_open:
                 ctx.set_timer(instant(span.last), tag=str(name))
-                if joined:  # it had closed, and will close again
+                if joined:  # the session had closed, and will close again
                     ctx.cancel_timer(f"expire {name}")
             panes.send_early_if_due(name, span, session, record, ctx)
         ctx.state.open.put(name, session)
 
     async def _neighbours(self, at: int, watermark: int, ctx: Context[Any]) -> list[Named[A]]:
-        """The sessions that a record at `at` belongs to, earliest first; more than one only if
-        it joins them."""
+        """The sessions that a record at `at` belongs to, earliest first; it joins several into
+        one."""
         place = at // self._gap
         names = [await ctx.state.places.get(place + step) for step in (-1, 0, 1)]
         found: list[Named[A]] = []
@@ -118,10 +118,10 @@ class Sessions(Generic[V, A, R]):
     async def _join(
         self, joined: list[Named[A]], name: int, first: int, late: bool, ctx: Context[Any]
     ) -> SessionState[A]:
-        """Make the sessions `joined` one, called `name`, which starts at `first`.
+        """Join the sessions `joined` into one, with the name `name` and the start `first`.
 
-        Panes of a session that started elsewhere are taken back: whoever keeps them by key
-        and start would keep them for ever.
+        Panes of a session with another start are retracted: a reader that stores them by key and
+        start would keep them for ever.
         """
         panes = self._panes
         assert panes.fold.merge is not None
@@ -146,7 +146,7 @@ class Sessions(Generic[V, A, R]):
     async def _forget(
         self, name: int, session: SessionState[A], ctx: Context[Any], successor: int | None = None
     ) -> None:
-        """Remove a session, and give its places to `successor`, if there is one."""
+        """Remove a session, and give its places to `successor`, if one is given."""
         ctx.state.open.remove(name)
         places: MapState[int, int] = ctx.state.places
         for place in range(session.first // self._gap, session.last // self._gap + 1):

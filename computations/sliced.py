@@ -1,8 +1,8 @@
-"""Sliding windows by slices: a record writes one entry, however many windows hold it.
+"""Sliding windows by slices: a record writes one entry, however many windows contain it.
 
-There is an accumulator for each `slide` of time that has records, and a window's pane is the
-merge of its slices, made when the window closes. Of the windows themselves nothing is kept,
-unless late records may amend them: then how many panes each has sent.
+There is an accumulator for each `slide` of time with records. When a window closes, its pane is the
+merge of its slices. Windows themselves have no state, unless late records may amend them: then the
+number of panes that each has sent is kept.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 FEW_SLICES = 64
-"""Up to so many are asked for one by one; else all of the key's are looked through."""
+"""Up to this number of slices per window, they are read one by one; with more, by a scan of all
+slices of the key."""
 
 
 class Slice(msgspec.Struct, Generic[A]):
-    """What the records of one slice came to."""
+    """The aggregate of the records of one slice."""
 
     accumulator: A
 
 
 class Sliced(Generic[V, A, R]):
-    """Timers: ``START`` closes the window that starts there, ``expire START`` forgets it.
+    """Timers: ``START`` closes the window that starts there, ``expire START`` removes it.
 
-    The first slice of a row sets the timer of the first open window that holds it; that
-    window's closing sets the timer of the next one, as long as the row goes on. A slice goes
-    with the last window that holds it: the one that starts where it starts.
+    The first of consecutive slices sets the timer of the first open window that contains it. When
+    that window closes, it sets the timer of the next one, as long as slices follow. A slice is
+    removed with the last window that contains it, which is the one with the same start.
     """
 
     def __init__(self, windows: Sliding, panes: Panes[V, A, R]) -> None:
@@ -45,7 +46,7 @@ class Sliced(Generic[V, A, R]):
 
     @property
     def state_type(self) -> Any:
-        """Start of the slice -> accumulator; start of the window -> panes sent."""
+        """The state: slice start -> accumulator, and window start -> number of panes sent."""
         piece = Slice[self._panes.fold.accumulator]  # type: ignore[name-defined]
         return msgspec.defstruct(
             "Slices",
@@ -60,7 +61,7 @@ class Sliced(Generic[V, A, R]):
         watermark = micros_of(ctx.low_watermark)
         place = self._slices.of(record.micros)
         newest = self._windows.at(place.start)
-        """The last window that holds the record: if that takes it no more, none does."""
+        """The last window with the record; if it does not accept the record, no window does."""
         is_open = newest.last >= watermark
         if not is_open and not panes.may_amend(newest.end, watermark):
             panes.leave_out(record, ctx)
@@ -75,15 +76,15 @@ class Sliced(Generic[V, A, R]):
             last = place if place.last >= watermark else self._slices.of(watermark)
             window = self._windows.ending(last)
             before = self._slices.of(place.start - 1).start
-            # The windows of the slice before come by here, one closing after the other.
+            # The windows of the slice before reach this slice, one closing after the other.
             if before < window.start or not await ctx.state.slices.contains(before):
                 ctx.set_timer(instant(window.last), tag=str(window.start))
         if place.last < watermark and panes.amends:
             await self._amend(place, newest, watermark, ctx)
 
     async def _amend(self, place: Span, newest: Span, watermark: int, ctx: Context[Any]) -> None:
-        """Send the closed windows that hold the slice `place` again, from the first on that
-        still takes records."""
+        """Send the closed windows that contain the slice `place` again, beginning with the first
+        that still accepts records."""
         panes = self._panes
         least = panes.amendable_from(watermark)
         last = place if least is None or place.end >= least else self._slices.of(least - 1)
@@ -112,10 +113,10 @@ class Sliced(Generic[V, A, R]):
         await self._close(window, ctx)
 
     async def _close(self, window: Span, ctx: Context[Any]) -> None:
-        """Send the pane of a window, and of those after it that have closed as well.
+        """Send the pane of a window, and of the following windows that have closed as well.
 
-        At once, not by a timer each: a late record that came between would be counted in
-        windows that it is too late for.
+        They are sent at once, not by a timer each: otherwise a late record that arrives in between
+        would be counted in windows for which it is too late.
         """
         panes = self._panes
         watermark = micros_of(ctx.low_watermark)
@@ -137,7 +138,7 @@ class Sliced(Generic[V, A, R]):
             if window.last >= watermark:
                 ctx.set_timer(instant(window.last), tag=str(window.start))
                 return
-            ctx.cancel_timer(str(window.start))  # of a row that has become part of this one
+            ctx.cancel_timer(str(window.start))  # these slices now follow the ones before
 
     async def _in(self, window: Span, ctx: Context[Any]) -> AsyncIterator[tuple[int, Slice[A]]]:
         """The slices of a window that have records, earliest first."""

@@ -1,4 +1,4 @@
-"""Each record with a table's row as it was at the record's time."""
+"""Joins each record with the version of a table's row at the record's time."""
 
 from __future__ import annotations
 
@@ -29,19 +29,20 @@ from millwheel.computations.timeline import (
 
 L = TypeVar("L")
 T = TypeVar("T")
-O = TypeVar("O")  # noqa: E741 - what comes out
+O = TypeVar("O")  # noqa: E741 - the output
 
 
 class TableState(Waking):
-    """One row of the table, by time, and the records that wait for it to be certain."""
+    """The versions of one row, and the records that are waiting for their version to be certain."""
 
     versions: MapState[str, Any] = msgspec.field(default_factory=MapState)
     waiting: MapState[str, Any] = msgspec.field(default_factory=MapState)
 
 
 class TemporalJoin(Computation[L | T, TableState], Generic[L, T, O]):
-    """Joins each record with the version of its key's row that held at the record's time:
-    the newest one that is not younger than the record.
+    """Joins each record with the version of its key's row that was valid at the record's time.
+
+    That is the newest version that is not younger than the record.
 
     ::
 
@@ -49,27 +50,28 @@ class TemporalJoin(Computation[L | T, TableState], Generic[L, T, O]):
         pipeline.add(join, ORDERS.by(lambda order: order.currency),
                      RATES.by(lambda rate: rate.currency))
 
-    A record waits until the low watermark, the lesser of both inputs', has passed its time:
-    then its version is certain. With ``wait=False`` it is joined at once with what is there, so that
-    the result depends on which of the two inputs was faster. Either way the result
-    carries the record's timestamp.
+    A record waits until the low watermark (the lesser one of both inputs) has passed its time; then
+    its version is certain. With ``wait=False`` it is joined at once with the versions that have
+    arrived, so that the result depends on the speed of the two inputs. In both cases the result has
+    the record's timestamp.
 
     A late record (older than the low watermark) is dropped, or sent to `late`, and counted
-    (``late_dropped``, ``late_sent``). A late version counts from now on, unless a newer one is
-    behind the low watermark as well; results that were sent are not corrected
+    (``late_dropped``, ``late_sent``). A late version applies to later records, unless a newer one
+    is behind the low watermark as well; results that were sent are not corrected
     (``late_versions``, ``late_versions_dropped``).
 
-    Held per key: the newest version behind the low watermark, for ever, and all younger ones.
-    Of two versions of one instant the one that came last holds.
+    State per key: the newest version behind the low watermark, for ever, and all younger ones. Of
+    two versions of one instant, the last one to arrive applies.
 
     Args:
-        records: the stream to be joined.
-        table: versions of rows; a record's timestamp is when the version begins to hold.
+        records: the stream to join.
+        table: the stream of versions of rows; the timestamp of a version is the start of its
+            validity.
         to: the stream of results.
-        combine: what comes of a record and a version.
-        unmatched: what comes of a record older than every version. None: it is dropped, and
-            counted (``unmatched``).
-        wait: until the version is certain.
+        combine: returns the result of a record and a version.
+        unmatched: returns the result of a record older than every version. None: the record is
+            dropped and counted (``unmatched``).
+        wait: whether a record waits until its version is certain.
         late: the stream for late records. None: they are dropped.
 
     Raises:
@@ -99,18 +101,18 @@ class TemporalJoin(Computation[L | T, TableState], Generic[L, T, O]):
 
     @property
     def name(self) -> str:
-        """Called after the stream it makes."""
+        """The generated name, from the output stream."""
         return f"make_{self._to.name}"
 
     @property
     def state_type(self) -> Any:
-        """Versions and records of the streams' types."""
+        """The state, with versions and records of the streams' types."""
         return waking_state(
             "TableState", versions=self._table.value_type, waiting=self._records.value_type
         )
 
     def check_inputs(self, inputs: tuple[Input[Any], ...]) -> None:
-        """It reads its two streams, by keys of one type."""
+        """Check that the inputs are the two streams, read by keys of one type."""
         check_pair(self, inputs, self._records, self._table)
 
     async def process_record(self, record: Record[L | T], ctx: Context[TableState]) -> None:
@@ -137,13 +139,13 @@ class TemporalJoin(Computation[L | T, TableState], Generic[L, T, O]):
                 return
             ctx.count("late_versions")
         versions.put(stamp(record.micros), record.value)
-        wake(ctx, record.micros)  # then the versions before it can go
+        wake(ctx, record.micros)  # then the versions before it can be removed
 
     async def process_timer(self, timer: Timer, ctx: Context[TableState]) -> None:
         state = ctx.state
         passed = passed_by(ctx)
         versions = [found async for found in between(state.versions, FIRST, passed)]
-        holds = -1  # which of the versions holds at the time of the record looked at
+        holds = -1  # index of the version that is valid at the time of the present record
         records = 0
         async for entry, micros, value in between(state.waiting, FIRST, passed, limit=BATCH):
             while holds + 1 < len(versions) and versions[holds + 1][1] <= micros:
@@ -152,7 +154,7 @@ class TemporalJoin(Computation[L | T, TableState], Generic[L, T, O]):
             state.waiting.remove(entry)
             records += 1
         if records < BATCH:
-            holds = len(versions) - 1  # of all that were passed, only the newest holds still
+            holds = len(versions) - 1  # of all passed versions, only the newest is still valid
         for entry, _, _ in versions[: max(holds, 0)]:
             state.versions.remove(entry)
         wake_for_next(

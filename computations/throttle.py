@@ -1,4 +1,4 @@
-"""At most so many records of a key in a stretch of time."""
+"""Limits the number of records of a key in a span of time."""
 
 from __future__ import annotations
 
@@ -16,31 +16,33 @@ V = TypeVar("V")
 
 
 class Counts(msgspec.Struct):
-    """How many records of a key passed: start of the window in microseconds -> number."""
+    """Number of passed records of a key: start of the window in microseconds -> number."""
 
     passed: MapState[int, int] = msgspec.field(default_factory=MapState)
 
 
 class Throttle(Computation[V, Counts], Generic[V]):
-    """Passes the first `at_most` records of a key in each window of event time of length `per`
-    (aligned to the epoch, as `Tumbling` is), in the order in which they come.
+    """Passes the first `at_most` records of a key in each window of event time of length `per`.
+
+    Windows are aligned to the epoch, as those of `Tumbling` are. The first records are the first
+    ones to arrive.
 
     ::
 
         pipeline.add(Throttle(to=ALERTS, at_most=3, per=timedelta(hours=1)),
                      SPIKES.by(lambda spike: spike.word))
 
-    The rest is dropped, or sent to `rest`, and counted (``throttled``).
+    The other records are dropped, or sent to `rest`, and counted (``throttled``).
 
-    A record is late when its window's last microsecond is behind the low watermark, so that
-    its count is gone. It is dropped, or sent to `late`, and counted (``late_dropped``,
+    A record is late if its window's last microsecond is behind the low watermark, so that the count
+    has been removed. It is dropped, or sent to `late`, and counted (``late_dropped``,
     ``late_sent``).
 
     Args:
-        to: the stream of what passes.
-        at_most: how many records of a key pass in a window.
+        to: the stream of the records that pass.
+        at_most: the maximum number of records of a key that pass in a window.
         per: the window's length.
-        rest: the stream of what does not. None: it is dropped.
+        rest: the stream of the records that do not pass. None: they are dropped.
         late: the stream for late records. None: they are dropped.
 
     Raises:
@@ -70,7 +72,7 @@ class Throttle(Computation[V, Counts], Generic[V]):
 
     @property
     def name(self) -> str:
-        """Called after the stream it makes."""
+        """The generated name, from the output stream."""
         return f"make_{self._to.name}"
 
     async def process_record(self, record: Record[V], ctx: Context[Counts]) -> None:

@@ -1,10 +1,11 @@
-"""Values held in order of time, and the one timer that wakes a key when the next is due.
+"""Values held in order of time, with one timer per key that fires when the next value is due.
 
-Joins, `Debounce`, `InOrder` and others hold records until the low watermark has passed
-them by some time. Each keeps them in a ``MapState`` whose keys begin with the instant as
-text, so that a record reads the stretch of time that concerns it and no more, and so that
-SQL can read it too. One timer per key is enough: it stands at the first value's due time,
-takes what is due by the low watermark, and is set for the next.
+Joins, `Debounce`, `InOrder` and others hold records until the low watermark has passed them by some
+time. Each computation keeps them in a ``MapState`` with keys that begin with the instant as text.
+So a record reads only the span of time that it needs, and SQL can read the map too. One timer per
+key is
+enough: it is set for the due time of the first value, handles all values that are due by the low
+watermark, and is set for the next one.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 FIRST = (datetime(1, 1, 2, tzinfo=UTC) - EPOCH) // MICROSECOND
 LAST = (datetime(9999, 12, 29, tzinfo=UTC) - EPOCH) // MICROSECOND
-"""What instants are kept between, so that adding to one never leaves the calendar."""
+"""The last instant; with `FIRST` it limits instants so that sums of them stay in the calendar."""
 
 BATCH = 1000
-"""Values one firing takes; the timer fires again for the rest, so that a bundle stays small."""
+"""Number of values per firing; the timer fires again for the rest, so that a commit stays small."""
 
 _BEHIND_ALL = "~"
 """Sorts behind every instant."""
 
 
 class Waking(msgspec.Struct):
-    """State that is woken by a timer: what all states here begin with."""
+    """The base of all states here, which have one timer."""
 
     added: int = 0
-    """How many values were added: tells values of one instant apart, in their order."""
+    """Number of values added, which distinguishes and orders values of one instant."""
     wakes_at: int | None = None
-    """What the timer is set for, in microseconds."""
+    """The time for which the timer is set, in microseconds."""
 
 
 S = TypeVar("S", bound=Waking)
@@ -65,7 +66,7 @@ def micros_of(moment: datetime) -> int:
 
 
 def moment_of(micros: int) -> datetime:
-    """The instant, kept within the calendar."""
+    """The instant, limited to the calendar."""
     return EPOCH + timedelta(microseconds=min(max(micros, FIRST), LAST))
 
 
@@ -75,7 +76,7 @@ def stamp(micros: int) -> str:
 
 
 def instant_in(entry: str) -> int:
-    """The instant that an entry's key begins with, in microseconds."""
+    """The instant at the beginning of an entry's key, in microseconds."""
     return micros_of(datetime.fromisoformat(entry[:26]).replace(tzinfo=UTC))
 
 
@@ -83,7 +84,7 @@ def instant_in(entry: str) -> int:
 
 
 def hold(ctx: Context[S], held: MapState[str, V], micros: int, value: V) -> None:
-    """Hold one more value, behind those of the same instant."""
+    """Hold a value, ordered after earlier values of the same instant."""
     held.put(f"{stamp(micros)}/{ctx.state.added:012d}", value)
     ctx.state.added += 1
 
@@ -113,7 +114,7 @@ def passed_by(ctx: Context[Any], delay: int = 0) -> int:
 
 
 def wake(ctx: Context[S], due: int) -> None:
-    """See that the timer fires when the low watermark has passed `due`, if not before."""
+    """Make sure that the timer fires when the low watermark has passed `due`, or before."""
     state = ctx.state
     if state.wakes_at is None or due < state.wakes_at:
         state.wakes_at = due
@@ -121,25 +122,25 @@ def wake(ctx: Context[S], due: int) -> None:
 
 
 def wake_for_next(ctx: Context[S], *dues: int | None) -> None:
-    """Set the timer, which has just fired, for the first of what is held still."""
+    """Set the timer, which has just fired, for the first of the remaining values."""
     ctx.state.wakes_at = None
     left = [due for due in dues if due is not None]
     if left:
         wake(ctx, min(left))
     else:
-        ctx.state.added = 0  # nothing is left to be told apart, and an empty state takes no row
+        ctx.state.added = 0  # no values are left, and an empty state takes no row
 
 
 # -- streams, and late records -----------------------------------------------------------------
 
 
 def written(*streams: Stream[Any] | None) -> tuple[Stream[Any], ...]:
-    """The streams that are given, each once: one may serve for several purposes."""
+    """The given streams without duplicates, since one stream may serve several purposes."""
     return tuple({stream.name: stream for stream in streams if stream is not None}.values())
 
 
 def set_aside(record: Record[Any], ctx: Context[Any], late: Stream[Any] | None) -> None:
-    """What becomes of a late record: it is sent to `late`, or dropped; it is counted."""
+    """Send a late record to `late`, or drop it; count it in both cases."""
     if late is None:
         ctx.count("late_dropped")
     else:

@@ -1,8 +1,7 @@
 """Two-phase aggregation, for a key with too much traffic (paper section 8.4).
 
-A key belongs to one interval, and so to one core. If most records have the same key, spread
-it over a number of partial keys, aggregate each of them, and bring the partial results
-together under the real key::
+A key belongs to one interval, and so to one core. If most records have the same key, spread it over
+several partial keys, aggregate each of them, and combine the partial results by the real key::
 
     MINUTE = Tumbling(minutes=1)
     PARTIALS = Stream("partials", Partial[int])
@@ -10,11 +9,10 @@ together under the real key::
     pipeline.add(PreAggregate(MINUTE, count, to=PARTIALS), VIEWS.by(Spread(page_of, ways=8)))
     pipeline.add(Windowed(MINUTE, merged(count, operator.add), to=COUNTS), PARTIALS.by(real_key))
 
-A partial result carries the last microsecond of its window as timestamp. So it belongs to the
-same window in the second phase; the first phase's timer at that instant holds its low
-watermark there until the last partial is on its way; and the second phase's window closes
-when it has come: on-time panes are those that one phase alone would send, with the same
-timestamps.
+The timestamp of a partial result is the last microsecond of its window, so that it belongs to the
+same window in the second phase. The first phase's timer at that instant holds its low watermark
+until the last partial result has been produced. The second phase's window closes after it has
+arrived. On-time panes therefore equal those of a single phase, with the same timestamps.
 """
 
 from __future__ import annotations
@@ -39,19 +37,19 @@ R = TypeVar("R")
 _encode = msgspec.json.Encoder().encode
 
 _OF_TUPLE = "tuple"
-"""Tells the partial keys of ``("a",)`` from those of ``"a"``."""
+"""Distinguishes the partial keys of ``("a",)`` from those of ``"a"``."""
 
 _ALL = "flush"
 """The tag of the wall timer."""
 
 
 class Partial(msgspec.Struct, Generic[A], frozen=True, gc=False):
-    """What some records of one key and window come to.
+    """The aggregate of some records of one key and window.
 
     Attributes:
         key: the real key.
-        value: their accumulator.
-        records: how many they are.
+        value: the accumulator of the records.
+        records: the number of records.
     """
 
     key: str | int | tuple[str | int, ...]
@@ -67,13 +65,14 @@ def real_key(partial: Partial[Any]) -> Key:
 class Spread(Generic[V]):
     """A key extractor that spreads each key over `ways` partial keys.
 
-    Which one a record gets follows from its value alone, so that a record that is read again
-    goes the same way.
+    The partial key of a record depends on its value alone, so that a record that is read again gets
+    the same one.
 
     Args:
-        key: the real key's extractor.
-        ways: over how many partial keys; at least as many as there are cores to use.
-        by: what to choose the way by, if the whole value is too much to encode per record.
+        key: the extractor of the real key.
+        ways: the number of partial keys; at least the number of cores to use.
+        by: returns the part of a value that selects the partial key, if encoding the whole value
+            for each record is too expensive.
 
     Raises:
         GraphError: `ways` is below 2.
@@ -91,7 +90,7 @@ class Spread(Generic[V]):
         self.__qualname__ = f"{name}, spread"
 
     def __call__(self, value: V) -> tuple[str | int, ...]:
-        """(way, key)."""
+        """The partial key: (way, key)."""
         key = self._key(value)
         way = crc32(_encode(value if self._by is None else self._by(value))) % self._ways
         if type(key) is tuple:
@@ -110,8 +109,8 @@ def merged(fold: Fold[V, A, R], merge: Callable[[A, A], A]) -> Fold[Partial[A], 
     """The fold of the second phase.
 
     Args:
-        fold: that of the first phase.
-        merge: one accumulator out of two, in whatever order they come.
+        fold: the fold of the first phase.
+        merge: combines two accumulators, in any order.
     """
 
     def add(accumulator: A, partial: Partial[A]) -> A:
@@ -121,7 +120,7 @@ def merged(fold: Fold[V, A, R], merge: Callable[[A, A], A]) -> Fold[Partial[A], 
 
 
 class Part(msgspec.Struct, Generic[A]):
-    """What is not sent yet of one window of a partial key."""
+    """The aggregate of one window of a partial key that has not been sent yet."""
 
     accumulator: A
     records: int = 0
@@ -136,23 +135,22 @@ class Parts(msgspec.Struct):
 
 
 class PreAggregate(Computation[V, Parts], Generic[V, A]):
-    """The first phase: folds the records of each partial key and window, and sends what they
-    come to when the low watermark closes the window.
+    """The first phase: folds the records of each partial key and window into a partial result.
 
-    With `flush_records` or `flush_every` it sends before that, and then begins anew, so that
-    the second phase is never far behind; each partial result counts its own records only. So
-    the second phase receives at most one record per partial key, window and flush.
+    It sends the result when the low watermark closes the window. With `flush_records` or
+    `flush_every` it also sends before that and starts again from empty, so that the second phase is
+    never far behind; each partial result counts its own records only. So the second phase receives
+    at most one record per partial key, window and flush.
 
-    A late record (its window's last microsecond is behind the low watermark) is sent on at
-    once as a partial result of its own, as late as it is (``late_passed_on``): what becomes of
-    it is for the second phase to say.
+    A late record (its window's last microsecond is behind the low watermark) is sent on at once as
+    its own, late partial result (``late_passed_on``). The second phase decides how to treat it.
 
     Args:
-        windows: which window a record belongs to; the same as in the second phase.
-        fold: how values become an accumulator.
+        windows: the windows, the same as in the second phase.
+        fold: the fold of values into an accumulator.
         to: the stream of partial results.
-        flush_records: send after so many records of a window.
-        flush_every: send so long after the first record that was not sent, in wall time.
+        flush_records: number of records of a window after which its result is sent.
+        flush_every: wall time after the first unsent record of a key, after which results are sent.
 
     Raises:
         GraphError: windows that are not `Tumbling`; `flush_records` is below 1, or `flush_every`
@@ -170,9 +168,9 @@ class PreAggregate(Computation[V, Parts], Generic[V, A]):
     ) -> None:
         if not isinstance(windows, Tumbling):
             raise GraphError(
-                f"PreAggregate takes Tumbling windows, not {windows!r}: a partial result carries "
-                "its window's last microsecond, which says to which window it belongs in the second "
-                "phase only if there is one for each record"
+                f"PreAggregate takes Tumbling windows, not {windows!r}: the timestamp of a partial "
+                "result is its window's last microsecond, which identifies the window in the second "
+                "phase only if each record belongs to one window"
             )
         if flush_records is not None and (not isinstance(flush_records, int) or flush_records < 1):
             raise GraphError(
@@ -189,12 +187,12 @@ class PreAggregate(Computation[V, Parts], Generic[V, A]):
 
     @property
     def name(self) -> str:
-        """Called after the stream it makes."""
+        """The generated name, from the output stream."""
         return f"make_{self._to.name}"
 
     @property
     def state_type(self) -> Any:
-        """Parts whose accumulators have the fold's type."""
+        """The state, with accumulators of the fold's type."""
         part = Part[self._fold.accumulator]  # type: ignore[name-defined]
         return msgspec.defstruct(
             "Parts",
@@ -205,7 +203,7 @@ class PreAggregate(Computation[V, Parts], Generic[V, A]):
         )
 
     def check_inputs(self, inputs: tuple[Input[Any], ...]) -> None:
-        """It reads partial keys."""
+        """Check that all inputs are read by `Spread`."""
         for input_ in inputs:
             if not isinstance(input_.extractor, Spread):
                 raise GraphError(
@@ -239,7 +237,7 @@ class PreAggregate(Computation[V, Parts], Generic[V, A]):
         if timer.kind == "watermark":
             start = int(timer.tag)
             part = await opened.get(start)
-            if part is not None:  # else it was flushed, and nothing has come since
+            if part is not None:  # None: it was flushed, and no record has arrived since
                 self._send(self._windows.at(start), part, ctx)
             return
         ctx.state.flush_set = False

@@ -9,11 +9,11 @@ from typing import Any, Generic, Protocol, TypeVar, get_args
 
 from millwheel import Computation, Context, Input, Record, Stream, Timer
 from millwheel.computations.counted import Counted
+from millwheel.computations.fixed_windows import FixedWindows
 from millwheel.computations.folds import Fold
 from millwheel.computations.panes import Late, Panes
 from millwheel.computations.sessions import Sessions
 from millwheel.computations.sliced import Sliced
-from millwheel.computations.standing import Standing
 from millwheel.computations.timeline import written
 from millwheel.errors import GraphError
 from millwheel.windows import Assigner, Count, Early, Global, Pane, Session, Sliding, shown
@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 
 class Keeping(Protocol[V]):
-    """How the windows of one kind are kept: the two calls of a computation, and its state."""
+    """The implementation of one kind of windows: the two calls of a computation, and its state."""
 
     @property
     def state_type(self) -> Any: ...
@@ -35,35 +35,33 @@ class Keeping(Protocol[V]):
 class Windowed(Computation[V, Any], Generic[V, A, R]):
     """Folds the records of each key and window, and sends a pane when the watermark closes it.
 
-    The on-time pane carries the window's last microsecond as its timestamp, so that hourly
-    panes summed into days equal direct days. A record is late when its window's last
-    microsecond is behind the low watermark; one that belongs to several windows is late for
-    some of them, and left out only when none takes it any more.
+    The timestamp of the on-time pane is the window's last microsecond, so that hourly panes summed
+    into days equal direct days. A record is late if its window's last microsecond is behind the low
+    watermark. A record that belongs to several windows may be late for some of them; it is left out
+    only if none accepts it.
 
-    A record writes one entry of its key's state: its window, its session, or its slice.
-    Sliding windows fall back to an entry per window, size / slide of them, where slices cannot
-    do: with a fold that has no ``merge`` (a warning says so), with `early`, or without
-    `accumulate`.
+    A record writes one entry of its key's state: its window, its session, or its slice. Sliding
+    windows need an entry per window (size / slide of them) where slices do not work: with a fold
+    that has no ``merge`` (with a warning), with `early`, or without `accumulate`.
 
     Args:
-        windows: which windows a record belongs to: of `millwheel.windows`, or your own
-            `Assigner`.
-        fold: how values become a result.
+        windows: the windows, one of `millwheel.windows` or your own `Assigner`.
+        fold: the fold of values into a result.
         to: the stream of panes.
-        late: what becomes of a late record: ``"drop"`` it; ``"amend"``: send the window's
-            pane again with the record in it; or a stream to send its value to. Each is
-            counted (``late_dropped``, ``late_amended``, ``late_sent``).
-        allowed_lateness: how long after its end a window is still amended; then its state
-            goes, and what comes for it is dropped or, if `late` is a stream, goes there. None:
-            for ever with ``"amend"``, not at all with a stream.
-        early: when panes are sent before the window closes. A global window needs it.
-        accumulate: each pane tells all that the window holds; else only what is new since the
-            pane before, and none is sent when nothing is.
+        late: ``"drop"`` drops a late record; ``"amend"`` sends the window's pane again with the
+            record included; a stream receives its value. Each case is counted (``late_dropped``,
+            ``late_amended``, ``late_sent``).
+        allowed_lateness: time after its end for which a window is still amended. After that its
+            state is removed, and its late records are dropped, or sent to `late` if that is a
+            stream. None: no limit with ``"amend"``, no amendments with a stream.
+        early: sends panes before the window closes. A global window needs it.
+        accumulate: whether each pane covers all records of the window. If False, it covers only the
+            records since the pane before, and is not sent if there are none.
 
     Raises:
-        GraphError: what cannot work: sessions of a fold without ``merge``, a global window
-            that would never send, lateness for count windows, an `allowed_lateness` that is
-            negative or goes with ``late="drop"``, a stream of another type for late records.
+        GraphError: sessions with a fold without ``merge``, a global window that would never send,
+            lateness for count windows, an `allowed_lateness` that is negative or comes with
+            ``late="drop"``, a stream of another type for late records.
     """
 
     def __init__(
@@ -79,16 +77,18 @@ class Windowed(Computation[V, Any], Generic[V, A, R]):
     ) -> None:
         what = f"windows of stream {to.name!r}"
         if not isinstance(late, Stream) and late not in ("drop", "amend"):
-            raise GraphError(f'{what}: late is "drop", "amend" or a stream, not {late!r}')
+            raise GraphError(f'{what}: late must be "drop", "amend" or a stream, not {late!r}')
         if allowed_lateness is not None:
             _check_lateness(what, allowed_lateness, late)
         if not isinstance(fold, Fold):
             raise GraphError(
-                f"{what}: the fold is a Fold, like count or total(lambda value: value.price), "
+                f"{what}: the fold must be a Fold, such as count or total(lambda value: value.price), "
                 f"not {fold!r}"
             )
         if early is not None and not isinstance(early, Early):
-            raise GraphError(f"{what}: early is Early(records=...) or the like, not {early!r}")
+            raise GraphError(
+                f"{what}: early must be an Early, such as Early(records=10), not {early!r}"
+            )
         self._to = to
         self._late = late
         self.writes = written(to, late if isinstance(late, Stream) else None)
@@ -102,50 +102,50 @@ class Windowed(Computation[V, Any], Generic[V, A, R]):
         if isinstance(windows, Session):
             if panes.fold.merge is None:
                 raise GraphError(
-                    f"{what}: sessions need a fold that can merge, since a record may join two of "
-                    "them; give the fold merge=..., one accumulator of two"
+                    f"{what}: sessions need a fold that can merge, since a record may join two "
+                    "sessions; give the fold a merge=... that combines two accumulators"
                 )
             return Sessions(windows, panes)
         if isinstance(windows, Count):
             if late != "drop":
                 raise GraphError(
-                    f"{what}: count windows close on records, not on time, so that none is late; "
+                    f"{what}: count windows close on records, not on time, so no record is late; "
                     "leave out late and allowed_lateness"
                 )
             return Counted(windows, panes)
         if isinstance(windows, type) or not (hasattr(windows, "spans") and hasattr(windows, "at")):
             raise GraphError(
-                f"{what}: windows are Tumbling(minutes=1), Session(timedelta(minutes=5)) or the "
-                f"like, not {windows!r}"
+                f"{what}: windows must be such as Tumbling(minutes=1) or "
+                f"Session(timedelta(minutes=5)), not {windows!r}"
             )
         if isinstance(windows, Global) and panes.early is None:
             raise GraphError(
-                f"{what}: a global window closes at the end of time, and would send nothing "
-                "before; give it early=Early(records=...) or early=Early(seconds=...)"
+                f"{what}: a global window closes at the end of time and sends nothing before "
+                "that; give it early=Early(records=...) or early=Early(seconds=...)"
             )
         if isinstance(windows, Sliding) and panes.early is None and panes.accumulate:
             if panes.fold.merge is not None:
                 return Sliced(windows, panes)
             if windows.number > 1:
                 warnings.warn(
-                    f"{what}: the fold has no merge, so each record writes the state of all the "
-                    f"{windows.number} windows that hold it, not of one slice; give it merge=...",
+                    f"{what}: the fold has no merge, so each record writes the state of all "
+                    f"{windows.number} windows that contain it, not of one slice; give it merge=...",
                     stacklevel=3,
                 )
-        return Standing(windows, panes)
+        return FixedWindows(windows, panes)
 
     @property
     def name(self) -> str:
-        """Called after the stream it makes."""
+        """The generated name, from the output stream."""
         return f"make_{self._to.name}"
 
     @property
     def state_type(self) -> Any:
-        """Windows whose accumulators have the fold's type."""
+        """The state, with accumulators of the fold's type."""
         return self._keeping.state_type
 
     def check_inputs(self, inputs: tuple[Input[Any], ...]) -> None:
-        """Late values fit the stream that is given for them."""
+        """Check that late values have the type of the stream for late records."""
         late = self._late
         if not isinstance(late, Stream):
             return
@@ -154,8 +154,8 @@ class Windowed(Computation[V, Any], Generic[V, A, R]):
             if stream.value_type not in (late.value_type, *kinds):
                 raise GraphError(
                     f"windows of stream {self._to.name!r}: late records of stream {stream.name!r} "
-                    f"are of type {_name(stream.value_type)}, but stream {late.name!r}, which is to "
-                    f"take them, is of type {_name(late.value_type)}; give both one type"
+                    f"are of type {_name(stream.value_type)}, but stream {late.name!r}, which "
+                    f"receives them, is of type {_name(late.value_type)}; give both the same type"
                 )
 
     # Not `async`: a coroutine that only awaits another one would cost each record some 100 ns.
@@ -175,8 +175,8 @@ def _check_lateness(what: str, allowed: timedelta, late: Late[Any]) -> None:
         )
     if late == "drop":
         raise GraphError(
-            f"{what}: allowed_lateness says how long windows are amended, but late records are "
-            'dropped; give it together with late="amend" or late=STREAM'
+            f"{what}: allowed_lateness limits the time in which windows are amended, but late "
+            'records are dropped; give it together with late="amend" or late=STREAM'
         )
 
 

@@ -1,21 +1,22 @@
 """A live service: orders and payments, read from files that another program appends to.
 
-Orders come in one file, which is rotated; payments in a file for each terminal, and new terminals
-appear while the pipeline runs. Three tables tell what came of them:
+Orders arrive in one file, which is rotated. Payments arrive in a file for each terminal, and new
+terminals appear while the pipeline runs. The results are in three tables:
 
 ====================  =======================================================================
 ``unpaid``            orders that were not paid in full ten minutes after they were placed
-``spending``          what each customer ordered in each ten minutes
+``spending``          the sum of each customer's orders in each ten minutes
 ``big_spender``       the rows of ``spending`` above 2,000
 ====================  =======================================================================
 
-All of it goes by event time: a payment counts if it was made in time, whichever file is read first. Windows
-and deadlines are ten minutes, so the tables have their first rows after eleven minutes; until then
-``millwheel status fraud`` shows how far event time is.
+All results depend on event time alone: a payment counts if it was made in time, whichever file is
+read first. Windows and deadlines are ten minutes, so the tables have their first rows after eleven
+minutes; until then ``millwheel status fraud`` shows the progress of event time.
 
-    python -m examples.fraud                                       # appends to fraud-input, until Ctrl-C
-    millwheel worker examples.fraud:pipeline --store .millwheel    # one, or several of them
-    millwheel sql 'SELECT * FROM unpaid ORDER BY placed DESC LIMIT 5' --store .millwheel --pipeline fraud
+    python -m examples.fraud                                       # appends to fraud-input, until
+    Ctrl-C millwheel worker examples.fraud:pipeline --store .millwheel    # one worker, or several
+    millwheel sql 'SELECT * FROM unpaid ORDER BY placed DESC LIMIT 5' --store .millwheel --pipeline
+    fraud
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ from millwheel.windows import Pane, Tumbling
 
 INPUT = Path(os.environ.get("FRAUD_INPUT", "fraud-input"))
 DUE = timedelta(minutes=10)
-"""An order has to be paid until so long after it was placed."""
+"""Time after an order was placed in which it has to be paid."""
 LATENESS = timedelta(seconds=60)
 """Rows of one file are out of order by less than this."""
 SILENCE = timedelta(seconds=5)
-"""A terminal that has sent nothing for so long holds nobody up."""
+"""Time after which a terminal without payments no longer holds the low watermark."""
 BIG = 2_000_00
-"""Cents in ten minutes."""
+"""The limit of a big spender, in cents per ten minutes."""
 
 
 class Order(msgspec.Struct, frozen=True, tag="order"):
@@ -78,11 +79,11 @@ class Spending(msgspec.Struct, frozen=True):
 
 
 class Owed(msgspec.Struct):
-    """What is known of one order."""
+    """The known facts of one order."""
 
     order: Order | None = None
     payments: list[Payment] = msgspec.field(default_factory=list)
-    """They may come before the order."""
+    """The payments so far; they may arrive before the order."""
     judged: bool = False
 
 
@@ -94,7 +95,7 @@ BIG_SPENT = Stream("big_spent", Pane[int])
 
 
 class Judge(Computation[Order | Payment, Owed]):
-    """Tells of orders that are not paid in time."""
+    """Reports orders that are not paid in time."""
 
     writes = (UNPAID,)
 
@@ -119,7 +120,7 @@ class Judge(Computation[Order | Payment, Owed]):
 
 
 def spending(pane: Pane[int]) -> Spending:
-    """The row that a closed window makes."""
+    """The row of a closed window."""
     return Spending(str(pane.key), pane.start, pane.value)
 
 
@@ -157,20 +158,22 @@ def build(directory: Path = INPUT, name: str = "fraud") -> Pipeline:
 def trade(
     begin: datetime, every: timedelta, *, first: int = 0, seed: int = 1
 ) -> Iterator[Order | Payment]:
-    """Orders and payments without an end, in the order in which they are told: rows of one kind
-    are out of order by up to five seconds. Of twenty orders one is not paid, and one in part.
+    """An endless sequence of orders and payments, in the order in which they are reported.
+
+    Rows of one kind are out of order by up to five seconds. Of twenty orders, one is not paid and
+    one is paid in part.
 
     Args:
         every: event time from one order to the next.
-        first: number of the first order.
+        first: the number of the first order.
     """
     random = Random(seed)  # noqa: S311 (no secret)
     pending: list[tuple[datetime, int, Order | Payment]] = []
     places = count()
 
-    def tell(event: Order | Payment) -> None:
-        told = event.at + timedelta(seconds=random.uniform(0, 5))
-        heapq.heappush(pending, (told, next(places), event))
+    def report(event: Order | Payment) -> None:
+        reported = event.at + timedelta(seconds=random.uniform(0, 5))
+        heapq.heappush(pending, (reported, next(places), event))
 
     for number in count(first):
         placed = begin + (number - first) * every
@@ -179,19 +182,19 @@ def trade(
         order = Order(
             number, f"customer {random.randrange(50)}", random.randrange(1_00, 99_00), placed
         )
-        tell(order)
+        report(order)
         fate = random.randrange(20)
         if fate:
             cents = order.cents if fate > 1 else order.cents // 2
             at = placed + timedelta(minutes=random.uniform(0.1, 12))
-            tell(Payment(number, f"terminal-{random.randrange(8)}", cents, at))
+            report(Payment(number, f"terminal-{random.randrange(8)}", cents, at))
 
 
 def main() -> None:
-    """Append some forty orders a second, and their payments, until Ctrl-C."""
+    """Append about forty orders a second, and their payments, until Ctrl-C."""
     every = timedelta(seconds=0.025)
     (INPUT / "payments").mkdir(parents=True, exist_ok=True)
-    print(f"appends to {INPUT}; Ctrl-C ends it", flush=True)
+    print(f"appending to {INPUT}; press Ctrl-C to stop", flush=True)
     try:
         for event in trade(datetime.now(UTC), every, first=time.time_ns() // 1_000_000):
             name = "orders" if isinstance(event, Order) else f"payments/{event.terminal}"

@@ -1,10 +1,10 @@
-"""Sensors' readings against limits that change: a stream spread, and one by broadcast.
+"""Checks sensors' readings against limits that change: one stream is spread, another one broadcast.
 
-Lines of text come from sensors of many kinds. To take one apart needs no key, so `Parse` reads them
-spread. The limits come as a stream of their own, a few a day, and hold for all sensors of a kind:
-`Watch` reads them by broadcast, and the readings by sensor. It tells of a reading above the limit
-*of its own instant*, however late the limit or the reading comes in: it keeps readings until the low
-watermark has passed them, and by then has seen every limit up to there.
+Sensors of many kinds send lines of text. Parsing a line needs no key, so `Parse` reads the lines
+spread. The limits are a separate stream, with a few a day, and apply to all sensors of a kind:
+`Watch` reads them by broadcast, and the readings by sensor. It reports a reading above the limit
+*at the reading's own instant*, however late the limit or the reading arrives: it keeps readings
+until the low watermark has passed them, and by then it has every limit up to that instant.
 
     python -m examples.limits            # writes limits-input/lines.jsonl and limits.jsonl
     millwheel run examples.limits:pipeline --store .millwheel
@@ -34,15 +34,15 @@ INPUT = Path("limits-input")
 
 
 class Line(msgspec.Struct, frozen=True):
-    """What a sensor sent, as it was received."""
+    """A line as a sensor sent it."""
 
     at: datetime
     text: str
-    """Like ``boiler/3 71.5``."""
+    """The sensor and the value, as in ``boiler/3 71.5``."""
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """What it means."""
+    """A parsed line."""
 
     at: datetime
     sensor: str
@@ -51,7 +51,7 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """From `since` on no sensor of a kind may be above `most`."""
+    """From `since` on, no sensor of a kind may be above `most`."""
 
     since: datetime
     kind: str
@@ -68,7 +68,7 @@ class Alarm(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct):
-    """The shared table: of each kind all limits, by the time from which they hold."""
+    """The shared table: all limits of each kind, by the time from which they apply."""
 
     of: dict[str, dict[datetime, float]] = msgspec.field(default_factory=dict)
 
@@ -92,7 +92,7 @@ ALARMS = Stream("alarms", Alarm)
 
 
 class Parse(Computation[Line, None]):
-    """Takes lines apart. One that it cannot read is set aside (see `build`)."""
+    """Parses lines. A line that it cannot parse becomes a dead letter (see `build`)."""
 
     writes = (READINGS,)
 
@@ -101,12 +101,12 @@ class Parse(Computation[Line, None]):
         sensor, value = line.text.split()
         kind, _, number = sensor.partition("/")
         if not number:
-            raise ValueError(f"{sensor!r} names no sensor, which is like boiler/3")
+            raise ValueError(f"{sensor!r} is not a sensor's name, such as boiler/3")
         ctx.produce(READINGS, Reading(line.at, sensor, kind, float(value)))
 
 
 class Watch(Computation[Reading, Recent, Limit, Limits]):
-    """Tells of readings above the limit of their own instant."""
+    """Reports readings above the limit at their own instant."""
 
     writes = (ALARMS,)
 
@@ -144,7 +144,7 @@ def build(directory: Path = INPUT, name: str = "limits") -> Pipeline:
 
 
 def write(directory: Path = INPUT) -> None:
-    """Ten thousand lines of a day, every hundredth of them not to be read, and five limits."""
+    """Write the ten thousand lines of a day, every hundredth of them malformed, and five limits."""
     begin = datetime(2024, 5, 1, tzinfo=UTC)
     lines = [
         Line(

@@ -1,13 +1,13 @@
-"""Orders to a database that is not the store: a SQLite file, each row once, whatever is killed.
+"""Writes orders to a database that is not the store, a SQLite file: each row once, despite crashes.
 
-`ToSqlite` gets its orders in numbered bundles and writes each bundle in one transaction of SQLite's,
-with the bundle's number. After a crash a bundle comes again, with the same number and the same
-orders; a number that is written already is left out. So would any database do that has transactions,
-and as many workers as there are: each scope (a range of keys) has numbers of its own.
+`ToSqlite` receives its orders in numbered bundles, and writes each bundle in one SQLite transaction
+with the bundle's number. After a crash a bundle is repeated with the same number and the same orders; a
+number that is already written is skipped. This works with any database with transactions, and with
+any number of workers: each scope (a range of keys) has its own numbers.
 
     python -m examples.orders_to_sqlite            # writes orders-input/orders.jsonl
-    millwheel run examples.orders_to_sqlite:pipeline --store .millwheel      # kill -9 it, run it again
-    sqlite3 orders-input/orders.sqlite 'SELECT count(*), count(DISTINCT number) FROM orders'
+    millwheel run examples.orders_to_sqlite:pipeline --store .millwheel      # kill -9 it, run it
+    again sqlite3 orders-input/orders.sqlite 'SELECT count(*), count(DISTINCT number) FROM orders'
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class ToSqlite(Computation[Order, None]):
 
     async def process_bundle(self, records: Sequence[Record[Order]], ctx: Context[None]) -> None:
         orders = [record.value for record in records]
-        await asyncio.to_thread(self._write, ctx.bundle_id, orders)  # it waits for the disk
+        await asyncio.to_thread(self._write, ctx.bundle_id, orders)  # SQLite waits for the disk
 
     def _write(self, bundle: BundleId, orders: list[Order]) -> None:
         with closing(sqlite3.connect(self._path, timeout=60, isolation_level=None)) as database:
             database.executescript(TABLES)
-            database.execute("BEGIN IMMEDIATE")  # before the look: two calls may come at once
+            database.execute("BEGIN IMMEDIATE")  # before reading: two calls may run at once
             row = database.execute(
                 "SELECT number FROM delivered WHERE scope = ?", [bundle.scope]
             ).fetchone()
@@ -86,7 +86,7 @@ class ToSqlite(Computation[Order, None]):
 
 
 def build(directory: Path = INPUT, name: str = "orders_to_sqlite") -> Pipeline:
-    """The pipeline from ``orders.jsonl`` of a directory to ``orders.sqlite``."""
+    """The pipeline from ``orders.jsonl`` in a directory to ``orders.sqlite``."""
     made = Pipeline(name)
     made.inject(ORDERS, JsonLines(directory / "orders.jsonl"), timestamp=lambda order: order.at)
     made.add(ToSqlite(directory / "orders.sqlite"), ORDERS.by(lambda order: order.customer))
@@ -94,7 +94,11 @@ def build(directory: Path = INPUT, name: str = "orders_to_sqlite") -> Pipeline:
 
 
 def write(directory: Path = INPUT, number: int = 20_000) -> list[Order]:
-    """So many orders of a hundred customers, as lines of a file."""
+    """Write orders of a hundred customers as lines of a file.
+
+    Args:
+        number: the number of orders.
+    """
     begin = datetime(2024, 5, 1, tzinfo=UTC)
     orders = [
         Order(begin + timedelta(seconds=n), n, f"customer {n * 7 % 100}", n * 31 % 10_000)

@@ -1,12 +1,12 @@
-"""Keys that the engine chooses: of records that are spread, and of those that go to all.
+"""Keys chosen by the engine: those of spread and of broadcast records.
 
-A spread record gets one of 1,024 numbers, one for each 64 slots. Which number it gets is free
-(it is stored with the record, or follows from the place of its row); that a number has always the
-same slot is not: the ids that were seen are kept by slot.
+The key of a spread record is one of 1,024 numbers, one for each range of 64 slots. Which number a
+record gets is free: the number is stored with the record, or follows from the place of its row. The
+slot of a number must never change, because the ids of seen records are kept by slot.
 
-A broadcast record goes to each *cell* of its reader, an equal part of the slots. A cell's key is a
-JSON object, which no key of a user's is; its slot is the first of the cell, so that a cell's table
-is wherever the keys are that read it.
+A broadcast record goes to each *cell* of its reader; cells divide the slots into equal parts. The
+key of a cell is a JSON object, which no user's key is. Its slot is the first slot of the cell, so
+that the cell's table is on the worker that has the keys that read it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from millwheel.codec import encode_key
 from millwheel.model import SLOTS
 
 SPREAD_KEYS = 1024
-"""At least as many as records of an interval that should wait for something at a time."""
+"""Number of keys of spread records: an interval has enough of them for all records that should wait
+(for a call to another system, say) at the same time."""
 
 MOST_CELLS = 1024
-"""More would make a broadcast record dearer than any use of it."""
+"""Maximum number of cells; with more, a broadcast record would cost more than it is worth."""
 
 CELL_MARK = b"{"
-"""Begins the canonical bytes of a cell's key, and of no other."""
+"""First canonical byte of every cell's key, and of no other key."""
 
 
 class Address(NamedTuple):
-    """Where a record goes: its key, in canonical bytes too, and its slot."""
+    """The destination of a record: its key, the key's canonical bytes, and its slot."""
 
     key: Any
     key_text: bytes
@@ -37,9 +38,10 @@ class Address(NamedTuple):
 
 @cache
 def spread_addresses() -> tuple[Address, ...]:
-    """One number for each `SPREAD_KEYS`-th of the slots, neighbours far from each other.
+    """One number for each of the `SPREAD_KEYS` equal ranges of slots, adjacent numbers far apart.
 
-    They are the first numbers that hash there: after 8,000 or so all places are taken.
+    Each is the first number that hashes into its range; after about 8,000 numbers every range has
+    one.
     """
     found: dict[int, Address] = {}
     number = 0
@@ -51,5 +53,5 @@ def spread_addresses() -> tuple[Address, ...]:
 
 
 def cell_address(cell: int, grain: int) -> Address:
-    """The key of a cell, which takes `grain` slots."""
+    """The key and slot of a cell; each cell has `grain` slots."""
     return Address({"cell": cell}, b'{"cell":%d}' % cell, cell * grain)

@@ -1,9 +1,9 @@
-"""Numbered bundles: what a computation that writes to somebody else's database asks for.
+"""Numbered bundles: exactly-once writes to a database that is not the store.
 
-A table of the store is written in the transaction of its records. Another database is not, and a
-call that is repeated after a crash would write twice. One that keeps the last number it has written
-beside the rows, in the same transaction, can leave out what it knows (decision 30; Storm's Trident
-calls that a transactional topology)::
+A table of the store is written in the transaction of its records. Another database is not, so that
+a call repeated after a crash would write its rows twice. A computation that stores the number of
+the last bundle beside the rows, in the same transaction, can skip the bundles that are already
+there (decision 30; Storm's Trident calls that a transactional topology)::
 
     class ToLedger(Computation[Order, None]):
         bundles = Bundles(records=500, seconds=0.2)
@@ -22,19 +22,21 @@ from dataclasses import dataclass
 from millwheel.errors import GraphError
 
 MOST_RECORDS = 10_000
-"""Records of a bundle at the most: their ids are stored with each commit while it is open."""
+"""Maximum number of records in a bundle: while it is open, each commit stores their ids."""
 
 MOST_SECONDS = 3600.0
-"""Seconds that a record may wait for company at the most: so long the low watermark stands still."""
+"""Maximum seconds that a record waits for its bundle; the low watermark waits as long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bundles:
-    """How records gather to a bundle: until there are enough, or the oldest has waited enough.
+    """The limits of a bundle: it closes when it is full, or when its oldest record has waited
+    enough.
 
     Args:
-        records: so many at the most, 1 to 10,000.
-        seconds: of wall time that a record waits for company at the most, 0 to 3,600; 0: none.
+        records: the maximum number of records in a bundle, 1 to 10,000.
+        seconds: the maximum wall time that a record waits for others, 0 to 3,600; 0: it does not
+            wait.
 
     Raises:
         GraphError: a limit is out of its range.
@@ -46,28 +48,31 @@ class Bundles:
     def __post_init__(self) -> None:
         if type(self.records) is not int or not 1 <= self.records <= MOST_RECORDS:
             raise GraphError(
-                f"Bundles: records is a whole number from 1 to {MOST_RECORDS:,}, not "
+                f"Bundles: records must be a whole number from 1 to {MOST_RECORDS:,}, not "
                 f"{self.records!r}"
             )
         if not isinstance(self.seconds, (int, float)) or not 0 <= self.seconds <= MOST_SECONDS:
             raise GraphError(
-                f"Bundles: seconds is a number from 0 to {MOST_SECONDS:,.0f}, not {self.seconds!r}"
+                f"Bundles: seconds must be a number from 0 to {MOST_SECONDS:,.0f}, not {self.seconds!r}"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class BundleId:
-    """What tells a bundle from every other one of its computation.
+    """Identifies a bundle among all bundles of its computation.
 
-    Within a scope numbers rise, and one that comes again brings the same records in the same order. They
-    rise by one, but may jump after a restart or failover of the pipeline's own database, which may have lost its
-    newest commits (decision 40): then they go on above all that can have been given, and records of lost
-    bundles come again under those. An embedded server restarts after each run that used it alone. Keep numbers as
-    64-bit integers. A scope that is new (an interval was split, or two were merged) goes on above the
-    numbers of those it came from; rows of scopes that are gone must be kept outside.
+    Within a scope, numbers rise, and a repeated number brings the same records in the same order.
+    Numbers rise by one, but may jump after a restart or failover of the pipeline's own database,
+    which may have lost its newest commits (decision 40): numbering then continues above every
+    number that can have been given, and the records of lost bundles arrive again under new numbers.
+    An embedded server restarts after each run that was its only user. Keep numbers as 64-bit
+    integers.
+
+    A new scope (an interval was split, or two were merged) continues above the numbers of the
+    scopes that it came from. Keep the rows of former scopes in the other database.
     """
 
     scope: int
     """The key interval's id."""
     number: int
-    """From 1 on."""
+    """The number within the scope; the first is 1."""

@@ -9,18 +9,18 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where the engine takes wall time from."""
+    """The engine's source of time."""
 
     def now(self) -> int:
         """Wall time in microseconds since the epoch."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never go back, for durations."""
+        """Seconds on a clock that never goes back, for durations."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait for `seconds` of this clock."""
+        """Wait until this clock has advanced by `seconds`."""
         ...
 
 
@@ -38,7 +38,7 @@ class SystemClock:
 
 
 class VirtualClock:
-    """A clock that stands still until a test moves it."""
+    """A clock that a test advances; it does not move by itself."""
 
     def __init__(self, start: int = 1_700_000_000_000_000) -> None:
         self._now = start
@@ -62,7 +62,7 @@ class VirtualClock:
         await future
 
     def advance(self, seconds: float) -> None:
-        """Move time forward and wake whoever slept until then."""
+        """Move time forward, and wake the tasks that have slept long enough."""
         self._now += int(seconds * 1e6)
         while self._sleepers and self._sleepers[0][0] <= self._now:
             future = heapq.heappop(self._sleepers)[2]

@@ -1,8 +1,8 @@
-"""Keys, values and state to bytes and back.
+"""Converts keys, values and state to bytes and back.
 
 Everything durable is JSON, so that SQL can read it; nothing is ever pickled. A key's
-canonical bytes are its compact JSON (``"1"`` and ``1`` differ), and its slot is the top
-16 bits of their xxh3-64: stable over processes, machines and releases.
+canonical bytes are its compact JSON (``"1"`` and ``1`` differ). Its slot is the top
+16 bits of their xxh3-64, which is stable across processes, machines and releases.
 """
 
 from __future__ import annotations
@@ -46,32 +46,35 @@ Migration: TypeAlias = (
     "Callable[[dict[str, Any]], Any] | Callable[[list[Any]], Any] | Callable[[str], Any] | "
     "Callable[[int], Any] | Callable[[float], Any] | Callable[[bool], Any] | Callable[[None], Any]"
 )
-"""Makes of decoded JSON, as one version of a type wrote it, that of the next version; not of a value of
-the old type, which this code does not know any more. What it returns is encoded as JSON."""
+"""Converts the decoded JSON of one version of a type to the next version.
+
+The argument is plain JSON, not an object of the old type, which this code no longer has. The result
+is encoded as JSON."""
 
 MAX_KEY_BYTES = 1304
-"""A key as JSON. With the longest entry of a map (its field's name, a slash and another key)
-it fits into a row of an index, which Postgres refuses above 2,704 bytes."""
+"""Maximum size of a key as JSON. A key and the longest map entry (the field's name, a slash and
+another key) together fit into an index row, which Postgres limits to 2,704 bytes."""
 
 KEY_CHARACTERS = 80
-"""What messages show of a key."""
+"""Maximum characters of a key in messages."""
 
 LETTER_CHARACTERS = 20_000
-"""What a dead letter keeps of a text that has no limit of its own."""
+"""Maximum characters that a dead letter keeps of a text without a limit of its own."""
 
 FEW_FLOATS = 3
-"""Fields up to which each is looked at (70 ns); else the text is searched for null (90 ns, but
-450 more for each value in which something is None)."""
+"""Up to this number of float fields, each is checked by itself (70 ns). With more, the encoded text
+is searched for null (90 ns, plus 450 for each value that contains a None)."""
 
 TYPES_KNOWN = 1_000
-"""How many types are remembered: looking into one takes 2 ms, and each start does so for all."""
+"""Number of types with cached facts: inspecting one takes 2 ms, and each start inspects them
+all."""
 
 _encode_json = msgspec.json.Encoder().encode
 _pack = msgspec.msgpack.Encoder().encode
 _hash = xxhash.xxh3_64_intdigest
 _BACKSLASH = ord("\\")
 _NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
-"""A float in MessagePack whose exponent is all ones: NaN or an infinity."""
+"""A float in MessagePack with an exponent of all ones: NaN or an infinity."""
 
 _REFUSALS = (
     TypeError,
@@ -112,7 +115,7 @@ def encode_key(key: Key) -> tuple[bytes, int]:
 
 
 def is_key(key: object) -> bool:
-    """Whether something is a key as user code may give one."""
+    """Whether an object is a valid key in user code."""
     return type(key) is str or type(key) is int or _is_key_tuple(key)
 
 
@@ -126,7 +129,7 @@ def slot_of(key_text: bytes) -> int:
 
 
 def decode_key(encoded: bytes) -> Key:
-    """The key that `encode_key` made `encoded` from."""
+    """Decode a key that `encode_key` encoded."""
     key = msgspec.json.decode(encoded)
     return cast(Key, tuple(key) if isinstance(key, list) else key)
 
@@ -134,7 +137,7 @@ def decode_key(encoded: bytes) -> Key:
 def named_id(scope: str, name: str) -> bytes:
     """The 16-byte id of a record with a user-supplied id `name`, within `scope`.
 
-    Its first bit is not set: those of weak productions are told by it.
+    Its first bit is not set; ids of weak productions have it set.
     """
     digest = hashlib.blake2b(f"{scope}\0{name}".encode(), digest_size=16).digest()
     return bytes([digest[0] & 0x7F]) + digest[1:]
@@ -184,7 +187,7 @@ def _may_hold_float(info: inspect.Type, seen: set[int]) -> bool:
 
 
 def _parts(info: inspect.Type) -> Iterable[inspect.Type]:
-    """The types that a type is made of."""
+    """The types that a type consists of."""
     for name in info.__struct_fields__:
         value = getattr(info, name)
         for part in value if isinstance(value, tuple) else (value,):
@@ -195,9 +198,9 @@ def _parts(info: inspect.Type) -> Iterable[inspect.Type]:
 
 
 def _float_fields(info: inspect.Type) -> dict[str, bool] | None:
-    """The fields that hold the only floats of a type, and whether they may be None.
+    """The fields with all floats of a type, each with whether it may be None.
 
-    None if they are not that few or not that simple.
+    None if there are more than `FEW_FLOATS`, or if a field is not a plain optional number.
     """
     if not _may_hold_float(info, set()):
         return {}
@@ -229,14 +232,14 @@ _SCALARS: dict[type[inspect.Type], tuple[type, ...]] = {
     inspect.UUIDType: (UUID,),
     inspect.DecimalType: (Decimal,),
 }
-"""The classes whose instances are values of a type that has no further limits."""
+"""The classes of the values of each simple type, if the type has no constraints."""
 
 
 def _classes_of(info: inspect.Type) -> frozenset[type]:
-    """The classes whose direct instances are values of a type.
+    """The classes of a type: their direct instances are its values.
 
-    Empty if the class alone does not tell: lists, dicts, ``Annotated`` with limits, `Any`. The fields
-    of a struct or dataclass are not looked at: a type checker does that.
+    Empty if the class alone does not decide: lists, dicts, ``Annotated`` with constraints, `Any`.
+    The fields of a struct or dataclass are not checked: a type checker does that.
     """
     if isinstance(info, inspect.UnionType):
         parts = [_classes_of(part) for part in info.types]
@@ -251,19 +254,20 @@ def _classes_of(info: inspect.Type) -> frozenset[type]:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What there is to know of a type."""
+    """The properties of a type that a codec needs."""
 
     decode: Callable[[bytes], Any]
     fingerprint: dict[str, Any]
     floats: dict[str, bool] | None
-    """The fields that hold its only floats, and whether they may be None; see `_float_fields`."""
+    """The fields with all its floats, and whether each may be None; see `_float_fields`."""
     mutable: bool
+    """Whether a value can be changed in place."""
     classes: frozenset[type]
-    """The classes whose direct instances are its values; see `_classes_of`."""
+    """Classes with direct instances that are values of the type; see `_classes_of`."""
 
 
 def facts_of(value_type: Any) -> Facts:
-    """What there is to know of a type, found out once.
+    """The facts of a type, from the cache if it has been inspected before.
 
     Raises:
         TypeError, NotImplementedError, NameError: its values cannot be JSON.
@@ -277,7 +281,8 @@ def facts_of(value_type: Any) -> Facts:
 
 @lru_cache(maxsize=TYPES_KNOWN)
 def _known_facts(value_type: Any, _: str) -> Facts:
-    """By its text too: ``int | str`` equals ``str | int``, and has another fingerprint."""
+    """The cache. Its key includes the type's text: ``int | str`` equals ``str | int``, but has another
+    fingerprint."""
     return _find_facts(value_type)
 
 
@@ -298,9 +303,9 @@ class Codec(Generic[T]):
     def __init__(self, value_type: Any, *, what: str, limit: int = 8 << 20) -> None:
         """
         Args:
-            value_type: any type msgspec can decode JSON to.
-            what: how to call the value in errors, e.g. ``stream 'words'``.
-            limit: encoded bytes allowed.
+            value_type: any type that msgspec can decode JSON to.
+            what: a name for the value in errors, such as ``stream 'words'``.
+            limit: maximum size of an encoded value in bytes.
         """
         self.value_type = value_type
         self.what = what
@@ -318,29 +323,30 @@ class Codec(Generic[T]):
         self._floats = [name for name, optional in (fields or {}).items() if not optional]
         self._optional_floats = [name for name, optional in (fields or {}).items() if optional]
         self.encode: Callable[[T], bytes] = self._encode
-        """JSON bytes of a value.
+        """Encode a value as JSON bytes.
 
         Raises:
-            UserCodeError: it cannot be JSON, is too large, or holds NUL, NaN or infinity.
+            UserCodeError: the value cannot be JSON, is too large, or contains NUL, NaN or infinity.
         """
         if fields is None:
             self.encode = self._encode_floats_anywhere
         elif fields:
             self.encode = self._encode_few_floats
         self.holds_floats = fields is None or bool(fields)
-        """Whether a value may hold NaN or an infinity, which no value may have that is stored as JSON."""
+        """Whether a value may contain NaN or an infinity, which JSON cannot hold."""
         self.mutable = facts.mutable
-        """Whether user code can change a value in place: it then gets a copy of its own."""
+        """Whether user code can change a value in place; if so, it gets its own copy."""
         self.classes = facts.classes
-        """The classes whose direct instances are values of the type; `check_class` judges others."""
+        """Classes with direct instances that are values of the type; for others see
+        `check_class`."""
 
     def check_class(self, value: T) -> None:
-        """Refuse a value that is an instance of none of the type's classes, if the type has any.
+        """Refuse a value that is not an instance of one of the type's classes, if the type has any.
 
-        An instance of a subclass passes, although what is stored of it may not be of the type.
+        An instance of a subclass passes, although its stored form may not be a value of the type.
 
         Raises:
-            UserCodeError: it is a value of another type.
+            UserCodeError: the value has another type.
         """
         if self.classes and not isinstance(value, tuple(self.classes)):
             raise UserCodeError(
@@ -353,10 +359,11 @@ class Codec(Generic[T]):
         return str(getattr(self.value_type, "__name__", self.value_type))
 
     def check_finite(self, value: T) -> None:
-        """Refuse a value with NaN or an infinity that is not encoded, and so not checked, for now.
+        """Refuse a value with NaN or an infinity, if it will be encoded (and so checked) only
+        later.
 
         Raises:
-            UserCodeError: it holds one.
+            UserCodeError: the value contains one.
         """
         if self.holds_floats:
             self.encode(value)
@@ -388,7 +395,7 @@ class Codec(Generic[T]):
                 number = getattr(value, name, nan)
                 if number is not None and not isfinite(number):
                     self._check_floats(encoded, value)
-        except (TypeError, OverflowError):  # it is no number, or one beyond every float
+        except (TypeError, OverflowError):  # not a number, or too large for a float
             self._check_floats(encoded, value)
         return encoded
 
@@ -404,14 +411,15 @@ class Codec(Generic[T]):
             )
 
     def _check_floats(self, encoded: bytes, value: T) -> None:
-        """JSON says null for NaN and infinity: refuse these, and None where it does not belong."""
+        """Refuse NaN and infinity, which msgspec encodes as null, and None in a field without
+        it."""
         found = _find_not_finite(value)
         if found is not None:
             raise UserCodeError(f"{self.what}: JSON cannot hold {found} in {shown(value)}")
         self.check(encoded, value)
 
     def check(self, encoded: bytes, value: T) -> T:
-        """Decode what was just encoded, blaming `value` when that fails."""
+        """Decode the bytes just encoded from `value`, and blame `value` if that fails."""
         decode = self.decode
         try:
             return decode(encoded)
@@ -422,37 +430,37 @@ class Codec(Generic[T]):
 
 
 def _ask_for_await(found: Any) -> str:
-    """What to ask the author of code that has used a coroutine as a value.
+    """A question for the message if user code has used a coroutine as a value, or an empty text.
 
     Args:
-        found: such a value, or the error that came of one.
+        found: the value, or the error that it caused.
     """
     if iscoroutine(found):
-        found.close()  # else Python warns as well that it was never awaited
+        found.close()  # without this, Python also warns that it was never awaited
         return f'. Did you forget "await" before {found.__qualname__}(...)?'
     confused = isinstance(found, (TypeError, AttributeError)) and "coroutine" in str(found)
     return '. Did you forget "await"?' if confused else ""
 
 
 def place_of(function: Callable[..., Any]) -> str:
-    """A function's name as error messages show it, with its file and line if it has any."""
+    """A function's name for error messages, with its file and line if it has them."""
     name = getattr(function, "__name__", type(function).__name__)
     code = getattr(unwrap(function), "__code__", None)
     return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code is not None else str(name)
 
 
 def shown(value: Any, limit: int = 200) -> str:
-    """A value as error messages show it, cut off at `limit` characters."""
+    """A value's repr for error messages, cut off at `limit` characters."""
     try:
         text = repr(value)
         return text if len(text) <= limit else text[: limit - 1] + "…"
     except Exception:
-        # Whole numbers of more than 4,300 digits have no text, and user code may be at fault.
+        # Whole numbers of more than 4,300 digits have no text, and a user's __repr__ may fail.
         return f"a {type(value).__name__} without a repr"
 
 
 def reason(error: BaseException) -> str:
-    """An exception's kind and text; user code may be at fault in the text as well."""
+    """An exception's class and text; the text of a user's exception may itself raise."""
     try:
         return f"{type(error).__name__}: {error}{_ask_for_await(error)}"
     except Exception as second:
@@ -460,22 +468,22 @@ def reason(error: BaseException) -> str:
 
 
 def storable(text: str) -> str:
-    """A text with everything that Postgres does not store written as an escape."""
+    """A text with all characters that Postgres cannot store written as escapes."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 
 
 def _holds_nul(encoded: bytes) -> bool:
-    """Whether a JSON text holds a NUL, not only what looks like one behind a backslash."""
+    """Whether a JSON text contains a NUL, and not just an escaped backslash before ``u0000``."""
     return b"\\u0000" in encoded and b"\x00" in _strings_of(encoded)
 
 
 def _find_not_finite(value: Any) -> str | None:
-    """The first NaN or infinity in a value, and where it is."""
+    """The first NaN or infinity in a value, with its place in the value."""
     try:
         if _NOT_FINITE.search(_pack(value)) is None:
             return None
     except _REFUSALS:
-        pass  # MessagePack has no whole numbers of more than 64 bits
+        pass  # MessagePack has no integers of more than 64 bits
     todo: list[tuple[str, Any]] = [("", msgspec.to_builtins(value))]
     while todo:
         place, part = todo.pop()
@@ -489,7 +497,7 @@ def _find_not_finite(value: Any) -> str | None:
 
 
 def _strings_of(encoded: bytes) -> bytes:
-    """All decoded strings of a JSON text, to tell a NUL from an escaped backslash."""
+    """All decoded strings of a JSON text, to distinguish a NUL from an escaped backslash."""
     found: list[str] = []
 
     def walk(value: Any) -> None:
@@ -508,14 +516,14 @@ def _strings_of(encoded: bytes) -> bytes:
 
 
 def type_fingerprint(value_type: Any) -> dict[str, Any]:
-    """The structure of a type as a JSON schema: equal fingerprints decode each other's data."""
+    """The structure of a type as a JSON schema: types with equal fingerprints share their data."""
     (schema,), components = msgspec.json.schema_components([value_type], ref_template="{name}")
     found: dict[str, Any] = _without_prose({"type": schema, "parts": components})
     return found
 
 
 def _without_prose(schema: Any) -> Any:
-    """A schema without what does not change its data: titles, descriptions, defaults."""
+    """A schema without the parts that do not affect data: titles and descriptions."""
     if isinstance(schema, Mapping):
         return {
             name: _without_prose(part)
@@ -528,7 +536,7 @@ def _without_prose(schema: Any) -> Any:
 
 
 def leads(migrations: Container[int], stored: int, current: int) -> bool:
-    """Whether there is a step from each version on the way from `stored` to `current`."""
+    """Whether every step from version `stored` to `current`, up or down, has a migration."""
     step = 1 if stored < current else -1
     return all(version in migrations for version in range(stored, current, step))
 
@@ -544,11 +552,11 @@ def apply_migrations(
     """Bring JSON written by version `stored` to `current`, up or down, one step at a time.
 
     Args:
-        what: how to call the value in errors, with its key.
-        decode: refuses JSON that is no value of the current type.
+        what: a name for the value in errors, with its key.
+        decode: refuses JSON that is not a value of the current type.
 
     Raises:
-        MigrationFailed: a step is missing or fails, or what comes of it is no such value.
+        MigrationFailed: a step is missing or fails, or its result is not a value of the type.
     """
     step = 1 if stored < current else -1
     value = msgspec.json.decode(encoded)
@@ -559,24 +567,25 @@ def apply_migrations(
         before = value
         try:
             value = cast("Callable[[Any], Any]", migrations[version])(value)
-        except BaseException as error:  # sys.exit as well is no fault of a record
+        except BaseException as error:  # sys.exit too: the record is not at fault
             raise MigrationFailed(
                 f"{what}: the migration from {way} failed on {shown(before)}: {reason(error)}\n"
-                f"{_MENDING}"
+                f"{_ADVICE}"
             ) from error
     try:
         migrated = _encode_json(value)
         decode(migrated)
     except _REFUSALS as error:
         raise MigrationFailed(
-            f"{what}: the migration from version {stored} to {current} made {shown(value)} of "
-            f"{encoded.decode()[:200]}, which is no value of the type: {reason(error)}\n{_MENDING}"
+            f"{what}: the migration from version {stored} to {current} turned "
+            f"{encoded.decode()[:200]} into {shown(value)}, which is not a value of the type: "
+            f"{reason(error)}\n{_ADVICE}"
         ) from error
     return migrated
 
 
-_MENDING = (
-    "A migration is given decoded JSON (a dict, list, str, number, bool or None, no value of the old "
-    "type) and returns what the new type is as JSON. Correct it and start again. Nothing was given up "
-    "on: what needs the value is un-ACKed, and waits"
+_ADVICE = (
+    "A migration receives decoded JSON (a dict, list, str, number, bool or None, not a value of the "
+    "old type) and returns the JSON form of the new type. Correct it and start again. Nothing is "
+    "lost: the records that need the value are not acknowledged, and wait"
 )

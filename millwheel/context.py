@@ -1,8 +1,7 @@
-"""What user code may do while one record or timer is processed, and what it did.
+"""The `Context` of a call to user code, and the `Effects` that the call asks for.
 
-A `Context` collects decisions in an `Effects`; nothing is written before the commit that
-carries them (style: decide as data, write later). One `Context` serves the records of one
-key within one bundle.
+A `Context` collects decisions in an `Effects` as data. Nothing is written before the commit
+that carries them. One `Context` serves the records of one key within one commit.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ TimerIdentity = tuple[bytes, str, str]
 
 
 class Effects:
-    """What processing some records of one interval asks for; merged into a bundle."""
+    """The effects of processing some records of one interval; merged into the open commit."""
 
     __slots__ = (
         "caused",
@@ -59,18 +58,21 @@ class Effects:
     def __init__(self) -> None:
         self.productions: list[Delivery[Any]] = []
         self.caused: list[tuple[Delivery[Any], Delivery[Any]]] = []
-        """Weak productions, each behind the record that it comes of."""
+        """Weak productions, as pairs of the input record and the production."""
         self.lineage: Lineage | None = None
-        """Of a weak computation: how its productions are called."""
+        """Gives the productions of a weak computation their ids."""
         self.keeper: Keeper | None = None
-        """Whose low watermark the productions here are not to be behind."""
+        """The interval with the low watermark that these productions must not be behind."""
         self.held: list[int] = []
-        """What it is kept back at for them, until they stand in a log: others are held by their input,
-        which is no newer."""
+        """Times at which the keeper holds its watermark until these productions are in a log.
+
+        Only productions older than their input are here; their input holds the watermark for the
+        others.
+        """
         self.timers: dict[TimerIdentity, tuple[int, int, Key, int] | None] = {}
-        """(due, hold, key, slot), or None for a cancelled or fired timer."""
+        """(due, hold, key, slot) of each timer, or None if it was cancelled or has fired."""
         self.rows: list[tuple[Any, tuple[Any, ...]]] = []
-        """(table sink, column values)."""
+        """Rows of tables, as (table sink, column values)."""
         self.statements: list[tuple[str, Sequence[Any]]] = []
         self.lines: list[bytes] = []
         """Lines for the interval's part file."""
@@ -80,17 +82,17 @@ class Effects:
 
     @property
     def promised(self) -> int:
-        """What its keeper has promised by now."""
+        """The low watermark that the keeper has published so far."""
         return MIN_TIME if self.keeper is None else self.keeper.promised
 
     def hold(self, micros: int) -> None:
-        """Keep the low watermark back for a production that is older than its input."""
+        """Hold the low watermark for a production that is older than its input."""
         if self.keeper is not None:
             self.keeper.keep_back(micros)
             self.held.append(micros)
 
     def let_up(self) -> None:
-        """What was held for stands in a log, or never was."""
+        """Release the holds: the productions are in a log, or were discarded."""
         if self.keeper is not None:
             for micros in self.held:
                 self.keeper.let_up(micros)
@@ -101,7 +103,7 @@ class Effects:
         self.counters[name] = self.counters.get(name, 0) + by
 
     def take(self, other: Effects) -> None:
-        """Add what `other` holds, and leave it empty for the next use."""
+        """Move all effects of `other` here, and leave `other` empty for its next use."""
         if other.productions:
             self.productions += other.productions
             other.productions.clear()
@@ -134,7 +136,7 @@ class Effects:
         other.counters.clear()
 
     def are_stored(self) -> bool:
-        """Whether a commit has to carry any of it: weak productions alone need none."""
+        """Whether a commit has to carry any of the effects; weak productions need none."""
         return bool(
             self.productions
             or self.timers
@@ -146,38 +148,42 @@ class Effects:
         )
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Discard all effects."""
         self.let_up()
         Effects().take(self)
 
 
 class Keeper(Protocol):
-    """WatermarkPublisher a low watermark."""
+    """Publishes the low watermark of an interval."""
 
     promised: int
+    """The published low watermark, in microseconds."""
 
     def keep_back(self, micros: int) -> None:
-        """Promise no more than this, until as many times `let_up` is called."""
+        """Publish no later watermark than this, until `let_up` has been called as often."""
         ...
 
     def let_up(self, micros: int) -> None: ...
 
 
 class Lineage(Protocol):
-    """Gives weak productions their ids, by the record that they come of."""
+    """Gives weak productions their ids, derived from the input record."""
 
     cause: Delivery[Any] | None
-    """None while a timer runs: what that produces is strong."""
+    """The input record; None while a timer runs, which has strong productions."""
 
     def begin(self, cause: Delivery[Any] | None) -> None: ...
 
 
 class Route(Protocol):
-    """Where records of one stream go from one computation: consumers and table sinks."""
+    """The destinations of one stream from one computation: consumers and table sinks."""
 
     def send(self, effects: Effects, cell: StateCell, value: Any, micros: int, hold: int) -> None:
-        """Encode once, and add one delivery per consumer and one row per sink; `cell` is the
-        producing key's."""
+        """Encode the value once, and add one delivery per consumer and one row per sink.
+
+        Args:
+            cell: the producing key and its state.
+        """
         ...
 
 
@@ -194,13 +200,13 @@ class StateCell(Protocol):
 
 
 class SharedTable(Protocol):
-    """What all keys of a cell share."""
+    """The table that all keys of a cell share."""
 
     def snapshot(self) -> Any: ...
 
 
 MAX_TAG_BYTES = 1024
-"""A timer's tag: it stands in an index beside its key."""
+"""Maximum size of a timer's tag, which is in an index beside the key."""
 
 PROCESSED = "processed"
 DEAD_LETTERS = "dead_letters"
@@ -216,11 +222,12 @@ ENGINE_COUNTERS = frozenset(
         STRAGGLERS, REPLAYS,
     ]
 )  # fmt: skip
-"""Counters that stand beside those of user code, which may not move them."""
+"""Counters of the engine, shown beside those of user code, which may not change them."""
 
 MAX_COUNTER_NAME = 200
+"""Maximum size of a counter's name, in bytes."""
 MAX_COUNT = 2**53
-"""What a counter may move by at a time."""
+"""Maximum change of a counter in one call."""
 
 _STATEMENT = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*([A-Za-z]+)", re.DOTALL)
 _ALLOWED = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE", "SELECT", "WITH"})
@@ -231,10 +238,10 @@ ReportLateUse = Callable[[UserCodeError], None]
 
 
 class Context(Generic[S, T]):
-    """Handed to `process_record` and `process_timer`; valid only during that call.
+    """The argument `ctx` of `process_record` and `process_timer`; valid only during the call.
 
-    Each use after the call has ended, by a task that the call started and did not await, raises
-    `UserCodeError` and stops the worker: the record may be durable by then.
+    Any use after the call has ended, by a task that the call started and did not await, raises
+    `UserCodeError` and stops the worker, because the record may already be durable.
     """
 
     __slots__ = (
@@ -270,7 +277,7 @@ class Context(Generic[S, T]):
         now: int,
         table: SharedTable | None = None,
     ) -> None:
-        """The next key, and what is frozen for it: times, and what it shares with others."""
+        """Set the next key, and the times and the shared table that are fixed for its call."""
         self._cell = cell
         self._watermark = watermark
         self._promised = promised
@@ -278,25 +285,25 @@ class Context(Generic[S, T]):
         self._share(table)
 
     def _end(self, report_late_use: ReportLateUse) -> None:
-        """Refuse and report every use from now on: the call that it was made for has ended."""
+        """Refuse and report every use from now on: the call has ended."""
         self._report_late_use = report_late_use
         self.__class__ = EndedBundleContext if isinstance(self, BundleContext) else EndedContext
 
     def _share(self, table: SharedTable | None) -> None:
-        """What the next key shares with others."""
+        """Set the shared table of the next key."""
         self._table = table
         self._shared = None
 
     @property
     def key(self) -> Key:
-        """The key whose record or timer is being processed."""
+        """The key of the record or timer being processed."""
         return self._cell.key
 
     @property
     def bundle_id(self) -> BundleId:
         """The number of the bundle that is being processed, in `process_bundle`."""
         raise UserCodeError(
-            f"{self._name} asks for its bundle_id, but its records do not come in bundles; give the "
+            f"{self._name} reads ctx.bundle_id, but its records do not come in bundles; give the "
             "class `bundles = Bundles()` and process_bundle in place of process_record"
         )
 
@@ -304,7 +311,7 @@ class Context(Generic[S, T]):
     def state(self) -> S:
         """The state of this key: change it in place, or assign a new one.
 
-        It is committed with this record or not at all. The empty state takes no row.
+        The change is committed with this record or not at all. An empty state takes no row.
         """
         state: S = self._cell.open_state()
         return state
@@ -315,10 +322,10 @@ class Context(Generic[S, T]):
 
     @property
     def shared(self) -> T:
-        """The table that broadcast records have made; the same one for the whole call.
+        """The table built from broadcast records; it stays the same during the whole call.
 
-        To be read only: `Computation.process_broadcast` changes it. What is changed here may be
-        seen by other records, is never stored, and is an error in a `Harness`.
+        Do not change it: only `Computation.process_broadcast` may. Other records may see a change
+        made here, but it is never stored; a `Harness` reports it as an error.
         """
         if self._shared is None and self._table is not None:
             self._shared = self._table.snapshot()
@@ -327,24 +334,26 @@ class Context(Generic[S, T]):
 
     @property
     def low_watermark(self) -> datetime:
-        """The input low watermark: no record that is on time comes with an older timestamp."""
+        """The input low watermark: no record on time will arrive with an older timestamp."""
         return from_micros(self._watermark)
 
     @property
     def output_watermark(self) -> datetime:
-        """The low watermark promised to the readers of this computation's streams, by now: it may move
-        while user code waits."""
+        """The low watermark published to the readers of this computation's streams.
+
+        It may advance while user code waits.
+        """
         return from_micros(max(self._promised, self._effects.promised))
 
     @property
     def now(self) -> datetime:
-        """Wall time, one reading for the whole bundle."""
+        """Wall time, read once for all records of the same commit."""
         return from_micros(self._now)
 
     def set_timer(self, at: datetime, tag: str = "", kind: TimerKind = "watermark") -> None:
         """Call `process_timer` for this key when the low watermark (or the clock) passes `at`.
 
-        A timer of the same kind and tag is replaced. One in the past fires right after
+        The timer replaces one with the same kind and tag. A timer in the past fires right after
         this record.
         """
         due = min(to_micros(at), MAX_TIME - 1)  # at the end of time every timer is due
@@ -355,18 +364,19 @@ class Context(Generic[S, T]):
         self._effects.timers[(cell.key_text, kind, tag)] = (due, hold, cell.key, cell.slot)
 
     def cancel_timer(self, tag: str = "", kind: TimerKind = "watermark") -> None:
-        """Forget the timer of this kind and tag, if it is set."""
+        """Cancel the timer of this kind and tag, if it is set."""
         if tag != "" or kind not in ("watermark", "wall"):
             tag = self._checked(tag, kind)
         self._effects.timers[(self._cell.key_text, kind, tag)] = None
 
     def hold_watermark(self, at: datetime, tag: str = "") -> None:
-        """Keep the low watermark of this computation at `at` until it is released.
+        """Hold the low watermark of this computation at `at` until `release_watermark` is called.
 
-        For what the key's state owes its readers: an output with the timestamp `at` will not
-        be late, however long it waits. A hold of the same tag is replaced. What is promised
-        already cannot be taken back: a hold behind `output_watermark` holds that. At the end
-        of time, when the last watermark timer of the computation has fired, all holds end.
+        Use it for an output that the key's state will produce later: with the timestamp `at` it
+        will not be late, however long it waits. The hold replaces one with the same tag. A
+        published watermark cannot be taken back: a hold behind `output_watermark` holds it there.
+        At the end of time, when the last watermark timer of the computation has fired, all holds
+        end.
         """
         due = min(to_micros(at), MAX_TIME - 1)
         if tag != "":
@@ -376,35 +386,35 @@ class Context(Generic[S, T]):
         self._effects.timers[(cell.key_text, "hold", tag)] = (due, hold, cell.key, cell.slot)
 
     def release_watermark(self, tag: str = "") -> None:
-        """Let go of the hold of this tag, if there is one."""
+        """Release the hold of this tag, if there is one."""
         if tag != "":
             tag = self._checked(tag, "watermark")
         self._effects.timers[(self._cell.key_text, "hold", tag)] = None
 
     def _checked(self, tag: str, kind: str) -> str:
-        """A tag that can be stored, if the kind is one."""
+        """The tag as a plain `str`, after a check of tag and kind."""
         if kind not in ("watermark", "wall"):
             raise UserCodeError(
-                f"{self._name}: a timer's kind is 'watermark' or 'wall', not {kind!r:.80}"
+                f"{self._name}: a timer's kind must be 'watermark' or 'wall', not {kind!r:.80}"
             )
         if _is_storable(tag, MAX_TAG_BYTES):
-            return str.__str__(tag)  # of a StrEnum its text: the store knows plain ones only
+            return str.__str__(tag)  # the text of a StrEnum: the store takes plain strings only
         raise UserCodeError(
-            f"{self._name}: a timer's tag is a short text ({MAX_TAG_BYTES:,} bytes at the most) "
-            f"without NUL and lone surrogates: {tag!r:.80}"
+            f"{self._name}: a timer's tag must be a str of at most {MAX_TAG_BYTES:,} bytes "
+            f"without NUL and lone surrogates, not {tag!r:.80}"
         )
 
     def produce(self, stream: Stream[V], value: V, timestamp: datetime | None = None) -> None:
         """Send `value` to every reader of `stream`.
 
         Args:
-            timestamp: None means the timestamp of the record (or timer) being processed. An older
-                one is possible as far as `output_watermark` allows, which may move while user code
-                waits; from here on it does not pass the output.
+            timestamp: None means the timestamp of the record (or timer) being processed. It may be
+                older, but not older than `output_watermark`, which may advance while user code
+                waits; after this call it does not pass the output.
 
         Raises:
-            UserCodeError: the class does not declare the stream in ``writes``, the value is
-                not of its type, or the timestamp is older than what was promised (I7).
+            UserCodeError: the class does not declare the stream in ``writes``, the value is not of
+                the stream's type, or the timestamp is older than the published watermark (I7).
         """
         route = self._routes.get(stream.name)
         if route is None:
@@ -418,34 +428,34 @@ class Context(Generic[S, T]):
             micros = to_micros(timestamp)
             if not MIN_TIME <= micros <= MAX_TIME:
                 raise UserCodeError(
-                    f"{self._whose()}: an output of stream {stream.name!r} has the "
-                    f"timestamp {timestamp.isoformat()}, outside of time as it is kept here, from "
-                    f"{from_micros(MIN_TIME).date()} up to {from_micros(MAX_TIME).date()}"
+                    f"{self._place()}: an output of stream {stream.name!r} has the "
+                    f"timestamp {timestamp.isoformat()}, outside the range of event time, from "
+                    f"{from_micros(MIN_TIME).date()} to {from_micros(MAX_TIME).date()}"
                 )
             if micros < self._micros:
                 promised = max(self._promised, self._effects.promised)
                 if micros < promised:
                     raise UserCodeError(
-                        f"{self._whose()}: an output of stream {stream.name!r} has the "
+                        f"{self._place()}: an output of stream {stream.name!r} has the "
                         f"timestamp {timestamp.isoformat()}, older than both its input "
                         f"({from_micros(self._micros).isoformat()}) and the low watermark already "
-                        f"promised downstream ({from_micros(promised).isoformat()}); an on-time "
-                        "record's output would be late. Use the record's timestamp or later"
+                        f"promised downstream ({from_micros(promised).isoformat()}); the output of "
+                        "an on-time record would be late. Use the record's timestamp or a later one"
                     )
                 self._effects.hold(micros)
         promised = self._promised
         hold = micros if micros > promised else promised
         route.send(self._effects, self._cell, value, micros, hold)
 
-    def _whose(self) -> str:
-        """Whose output it is, for errors."""
+    def _place(self) -> str:
+        """The computation and key, for errors."""
         return f"{self._name}, key {self.key!r:.80}"
 
     def execute(self, sql: str, params: Sequence[Any] = ()) -> None:
         """Run a statement on your own tables in the transaction that commits this record.
 
-        It is deferred to the commit and gives no result. Parameters are written ``%s``.
-        Transaction control, SET and LOCK are refused: they would break the commit apart.
+        The statement is deferred to the commit and returns no result. Parameters are written
+        ``%s``. Transaction control, SET and LOCK are refused, since they would break the commit.
         """
         match = _STATEMENT.match(sql)
         verb = match.group(1).upper() if match else ""
@@ -461,7 +471,8 @@ class Context(Generic[S, T]):
         self._effects.size += len(sql) + 64
 
     def count(self, name: str, by: int = 1) -> None:
-        """Add to a counter of this computation that `millwheel status` shows; exact over crashes."""
+        """Add to a counter of this computation; `millwheel status` shows it. Exact despite
+        crashes."""
         if not isinstance(by, int) or not -MAX_COUNT <= by <= MAX_COUNT:
             raise UserCodeError(
                 f"{self._name}: the counter {name!r:.80} moves by a whole number of at most 2**53, "
@@ -469,8 +480,8 @@ class Context(Generic[S, T]):
             )
         if not _is_storable(name, MAX_COUNTER_NAME):
             raise UserCodeError(
-                f"{self._name}: a counter's name is a short text ({MAX_COUNTER_NAME} bytes at the "
-                f"most) without NUL and lone surrogates: {name!r:.80}"
+                f"{self._name}: a counter's name must be a str of at most {MAX_COUNTER_NAME} bytes "
+                f"without NUL and lone surrogates, not {name!r:.80}"
             )
         name = str.__str__(name)
         if name in ENGINE_COUNTERS:
@@ -482,19 +493,19 @@ class Context(Generic[S, T]):
 
 
 class TimerlessContext(Context[S, T]):
-    """Of a computation without `process_timer`: no timer could ever fire."""
+    """The context of a computation without `process_timer`: it refuses to set timers."""
 
     __slots__ = ()
 
     def set_timer(self, at: datetime, tag: str = "", kind: TimerKind = "watermark") -> NoReturn:
         raise UserCodeError(
-            f"{self._name} sets timers but defines no process_timer, so nothing would happen when one "
-            "fires; define `async def process_timer(self, timer, ctx)`"
+            f"{self._name} sets a timer but defines no process_timer to run when it fires; "
+            "define `async def process_timer(self, timer, ctx)`"
         )
 
 
 class WeakContext(Context[S, T]):
-    """Of a computation with weak productions: what they say must not depend on when it runs."""
+    """The context of a computation with weak productions, which must not depend on the time."""
 
     __slots__ = ()
 
@@ -517,21 +528,21 @@ class WeakContext(Context[S, T]):
         lineage = self._effects.lineage
         if lineage is not None and lineage.cause is not None:
             raise UserCodeError(
-                f"{self._name} asked for ctx.{what} while it processed a record, but its productions "
-                "are weak: they are made again after a crash, and must say the same then. Take "
-                'times from the record, add it with productions="strong", or, if what it produces '
-                "is the same at any time, say so in the class: order_insensitive = True"
+                f"{self._name} read ctx.{what} while it processed a record, but its productions "
+                "are weak: they are made again after a crash, and must be the same then. Take "
+                'times from the record, add it with productions="strong", or, if its output does not '
+                "depend on the time, declare that in the class: order_insensitive = True"
             )
 
 
 class WeakTimerlessContext(TimerlessContext[S, T], WeakContext[S, T]):
-    """Of a computation with weak productions and without `process_timer`."""
+    """The context of a computation with weak productions and without `process_timer`."""
 
     __slots__ = ()
 
 
 class SpreadContext(Context[S, T]):
-    """Of a computation that reads its streams spread: a key that means nothing keeps nothing."""
+    """The context of a computation that reads its streams spread: it has no timers or holds."""
 
     __slots__ = ()
 
@@ -549,25 +560,28 @@ class SpreadContext(Context[S, T]):
 
     def _refuse(self, what: str) -> NoReturn:
         raise UserCodeError(
-            f"{self._name} {what}, but it reads its streams by STREAM.spread(): its keys are the "
-            "engine's and mean nothing. Read them by a key, STREAM.by(...)"
+            f"{self._name} {what}, but it reads its streams by STREAM.spread(): the engine chooses "
+            "its keys, which mean nothing. Read them by a key, STREAM.by(...)"
         )
 
 
 class WeakSpreadContext(SpreadContext[S, T], WeakContext[S, T]):
-    """Of a computation with weak productions that reads its streams spread."""
+    """The context of a computation with weak productions that reads its streams spread."""
 
     __slots__ = ()
 
 
 class BundleContext(SpreadContext[S, T]):
-    """Of a numbered bundle: its records have many keys, so there is none."""
+    """The context of a numbered bundle, which has no key: its records have many."""
 
     __slots__ = ("_bundle_id", "_latest")
 
     def _begin(self, bundle_id: BundleId, records: Sequence[Record[Any]]) -> None:
-        """The next bundle: what is produced counts as its newest record, if nothing else is said,
-        and may be as old as its oldest."""
+        """Set the next bundle.
+
+        The default timestamp of a production is that of the newest record; it may be as old as the
+        oldest record.
+        """
         self._bundle_id = bundle_id
         times = [record.micros for record in records]
         self._micros = min(times)
@@ -596,23 +610,23 @@ class BundleContext(SpreadContext[S, T]):
     def produce(self, stream: Stream[V], value: V, timestamp: datetime | None = None) -> None:
         super().produce(stream, value, self._latest if timestamp is None else timestamp)
 
-    def _whose(self) -> str:
+    def _place(self) -> str:
         return f"{self._name}, {self._bundle_id}"
 
     def _refuse(self, what: str) -> NoReturn:
         raise UserCodeError(
             f"{self._name} {what} in process_bundle, but the records of a bundle have many keys. "
-            "Do it in a computation of its own, before this one"
+            "Do that in a separate computation before this one"
         )
 
 
 class Ended:
-    """Refuses every use of a `Context` whose call has ended."""
+    """Refuses every use of a `Context` after the end of its call."""
 
     __slots__ = ()
 
     def __getattribute__(self, name: str) -> Any:
-        if name.startswith("__"):  # how Python itself and debuggers look at an object
+        if name.startswith("__"):  # Python itself and debuggers read these
             return object.__getattribute__(self, name)
         raise _late_use(self, name)
 
@@ -621,23 +635,23 @@ class Ended:
 
 
 class EndedContext(Ended, Context[S, T]):
-    """A context whose call has ended."""
+    """A context after the end of its call."""
 
     __slots__ = ()
 
 
 class EndedBundleContext(Ended, BundleContext[S, T]):
-    """The context of a numbered bundle whose call has ended."""
+    """The context of a numbered bundle after the end of its call."""
 
     __slots__ = ()
 
 
 def _late_use(context: Ended, what: str) -> UserCodeError:
-    """The error for one late use, reported."""
+    """Report the error for one late use, and return it."""
     name = object.__getattribute__(context, "_name")
     error = UserCodeError(
-        f"{name} used ctx.{what} after the call that ctx was made for had ended, so it can have no "
-        "effect. Await inside process_record (or process_timer, process_bundle) every task that it "
+        f"{name} used ctx.{what} after the call that ctx belongs to had ended, so it has no "
+        "effect. Inside process_record (or process_timer, process_bundle), await every task that it "
         "starts and that uses ctx, for example with asyncio.TaskGroup"
     )
     object.__getattribute__(context, "_report_late_use")(error)
@@ -645,10 +659,10 @@ def _late_use(context: Ended, what: str) -> UserCodeError:
 
 
 def _is_storable(text: object, limit: int) -> bool:
-    """Whether it is a text of at most `limit` bytes that Postgres can hold."""
+    """Whether an object is a `str` of at most `limit` bytes that Postgres can store."""
     if not isinstance(text, str):
         return False
-    if text.isascii():  # as good as always, and then there is little to look at
+    if text.isascii():  # nearly always, and the cheapest check
         return len(text) <= limit and "\0" not in text
     try:
         return len(text.encode()) <= limit and "\0" not in text

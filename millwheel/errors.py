@@ -1,4 +1,4 @@
-"""Every error millwheel raises on purpose, and whose fault each one is.
+"""Every error that millwheel raises on purpose; the type tells which party is at fault.
 
 ::
 
@@ -7,36 +7,36 @@
     │   ├── GraphError        streams, computations and sinks do not fit together
     │   ├── SchemaBehind      the store's schema is older than this code
     │   ├── DeployRefused     the stored pipeline and this code do not agree
-    │   ├── PooledStore       Postgres is behind a connection pooler that drops sessions' settings
-    │   └── PlacementRefused  a key interval cannot be split or merged as it stands
-    ├── UserCodeError         user code, or a value it made, failed on one record
-    │   ├── NotTheSameAgain   weak code was run again on a record, and produced something else
-    │   └── MigrationFailed   a stored value could not be brought to the version of this code
-    ├── InputError            an input file is not what it was, or a row in it is bad
-    ├── OutputError           a sink's file cannot be written, or is not the sink's own
-    │   └── OutputFull        there is no room for it; tried again for a while
+    │   ├── PooledStore       Postgres is behind a connection pooler that drops session settings
+    │   └── PlacementRefused  a key interval cannot be split or merged in its present form
+    ├── UserCodeError         user code, or a value from it, failed on one record
+    │   ├── NotTheSameAgain   weak code ran twice on a record, with different productions
+    │   └── MigrationFailed   a stored value could not be migrated to the version of this code
+    ├── InputError            an input file has changed, or has a bad row
+    ├── OutputError           a sink's file cannot be written, or belongs to another sink
+    │   └── OutputFull        the disk or quota is full; retried for a while
     ├── StoreError
-    │   ├── StoreUnavailable  the store cannot be reached, or broke off; try again
-    │   │   ├── BucketGone    a commit notes records of so long ago that all have acknowledged them
-    │   │   └── StatementRace a user's statement met another transaction; try again
-    │   ├── StatementError    a user's statement or sink row was refused by Postgres
-    │   ├── CommitUnknown     the connection was lost while a commit was on the wire
+    │   ├── StoreUnavailable  the store cannot be reached, or the connection broke; try again
+    │   │   ├── BucketGone    a commit notes ids in a bucket that has been dropped
+    │   │   └── StatementRace a user's statement conflicted with another transaction; try again
+    │   ├── StatementError    Postgres refused a user's statement or a sink row
+    │   ├── CommitUnknown     the connection was lost during a commit
     │   ├── StoreWentBack     the store may have lost its newest commits: start over
     │   └── EmbeddedServerError  the embedded Postgres cannot be started or used
-    ├── PeerError             another process on the network does not say what fits here
-    ├── NotCarriedOut         what an operator asked of the workers was not done in time
-    ├── Fenced                another owner holds the interval; this one must let go
-    └── InvariantBroken       a promise of the engine does not hold: a bug, stop at once
+    ├── PeerError             another process sent an invalid or unexpected message
+    ├── NotCarriedOut         the workers did not carry out an operator's request in time
+    ├── Fenced                another owner holds the interval; this one must release it
+    └── InvariantBroken       a guarantee of the engine does not hold: a bug, stop at once
 
-A message says what happened, where (computation, key, record, file and line) and
-what to do next. ``exit_code`` is what the command line ends with.
+A message says what happened, where it happened (computation, key, record, file and line)
+and how to continue. ``exit_code`` is the exit code of the command line.
 """
 
 from __future__ import annotations
 
 
 class MillwheelError(Exception):
-    """The root: catch it to catch everything millwheel raises on purpose."""
+    """The base class of all errors that millwheel raises on purpose."""
 
     exit_code = 1
 
@@ -58,90 +58,104 @@ class SchemaBehind(UsageError):
 
 
 class DeployRefused(UsageError):
-    """The stored pipeline and this code do not agree, and guessing would lose data."""
+    """The stored pipeline and this code do not agree; a guess would lose data."""
 
     exit_code = 4
 
 
 class PooledStore(UsageError):
-    """Postgres is reached through a connection pooler that does not pass on the settings of a session;
-    at the start, or since somebody has put it in between."""
+    """The connection to Postgres goes through a pooler that does not preserve session settings.
+
+    Raised at the start, or later if a pooler is put in between while the pipeline runs.
+    """
 
 
 class PlacementRefused(UsageError):
-    """A key interval cannot be split or merged as it stands; nothing was changed."""
+    """A key interval cannot be split or merged in its present form; nothing was changed."""
 
 
 class InputError(MillwheelError):
-    """An input file cannot be read, is not what it was, or holds a bad row."""
+    """An input file cannot be read, has changed, or contains a bad row."""
 
     exit_code = 5
 
 
 class OutputError(MillwheelError):
-    """A sink's file cannot be opened or written, or is not the sink's own. Nothing is lost: what was
-    not written is not committed."""
+    """A sink's file cannot be opened or written, or belongs to another sink.
+
+    Nothing is lost: output that was not written is not committed.
+    """
 
     exit_code = 11
 
 
 class OutputFull(OutputError):
-    """The disk or the quota under a sink's file is full; tried again for a while."""
+    """The disk or quota of a sink's file is full; the write is retried for a while."""
 
     since = 0.0
-    """When that file was first found full, by the worker's monotonic clock."""
+    """Time of the first such failure for the file, on the worker's monotonic clock."""
 
 
 class UserCodeError(MillwheelError):
-    """User code, or a value it made, failed on one record."""
+    """User code, or a value from it, failed on one record."""
 
     exit_code = 6
 
 
 class NotTheSameAgain(UserCodeError):
-    """Weak code was run again on a record, and produced something else."""
+    """Weak code ran twice on a record, and its productions differ."""
 
 
 class MigrationFailed(UserCodeError):
     """A migration of a state or stream failed on a stored value.
 
-    That is no fault of a record: whatever ``on_error`` says, the worker stops, and what it was
-    working on stays un-ACKed.
+    No record is at fault, so that ``on_error`` does not apply: the worker stops, and the records
+    that it was processing stay un-ACKed.
     """
 
 
 class StoreError(MillwheelError):
-    """Something about the store."""
+    """The store failed or refused an operation."""
 
     exit_code = 7
 
 
 class StoreUnavailable(StoreError):
-    """The store cannot be reached or broke off; nothing is lost, try again."""
+    """The store cannot be reached, or the connection broke; nothing is lost, try again."""
 
 
 class BucketGone(StoreUnavailable):
-    """A bucket that a commit notes ids in was dropped: everybody has acknowledged those records, and
-    the ones at hand are copies. Nothing was written; whoever reads the buckets again drops them."""
+    """A commit notes ids in a bucket that has been dropped.
+
+    Every receiver has acknowledged the records of such a bucket, so that the records of this commit
+    are copies. Nothing was written. After the list of buckets is read again, the copies are
+    dropped.
+    """
 
 
 class StatementRace(StoreUnavailable):
-    """A user's statement met a lock, a deadlock or a serialization failure. It is tried again; one that
-    meets it for as long as patience with the store lasts counts against its record."""
+    """A user's statement met a lock, a deadlock or a serialization failure.
+
+    It is retried. If it still fails after the time that the engine waits for an unavailable store,
+    its record has failed.
+    """
 
 
 class StatementError(StoreError):
-    """Postgres refused a statement or row that came from user code or a sink."""
+    """Postgres refused a statement of user code or a row of a sink."""
 
 
 class CommitUnknown(StoreError):
-    """The connection was lost while a commit was on the wire: it may or may not be durable."""
+    """The connection was lost during a commit, which may or may not be durable."""
 
 
 class StoreWentBack(StoreError):
-    """The store is another incarnation than the one this worker knows, or a chain of commits is
-    shorter than it was: the newest commits may be lost. The worker forgets everything it holds in
-    memory and claims its intervals again (decision 40)."""
+    """The store may have lost its newest commits.
+
+    Its incarnation is not the one that this worker knows, or a chain of commits is shorter than
+    before. The worker discards everything in its memory and claims its intervals again (decision
+    40).
+    """
 
 
 class EmbeddedServerError(StoreError):
@@ -149,24 +163,27 @@ class EmbeddedServerError(StoreError):
 
 
 class PeerError(MillwheelError):
-    """What came over a connection is no frame, or does not fit here: the connection is closed."""
+    """A peer sent bytes that are not a valid frame, or a frame that is not allowed in this state.
+
+    The connection is closed.
+    """
 
     exit_code = 9
 
 
 class Fenced(MillwheelError):
-    """Another owner holds the key interval; this one must let go (paper section 6.2)."""
+    """Another owner holds the key interval; this one must release it (paper section 6.2)."""
 
     exit_code = 8
 
 
 class NotCarriedOut(MillwheelError):
-    """What an operator asked of the workers was not done in time; it may still be."""
+    """The workers did not carry out an operator's request in time; they may still do so."""
 
     exit_code = 10
 
 
 class InvariantBroken(MillwheelError):
-    """A promise of the engine does not hold. This is a bug of millwheel: stop, report."""
+    """A guarantee of the engine does not hold. This is a bug in millwheel: stop, and report it."""
 
     exit_code = 70

@@ -1,13 +1,14 @@
-"""What the code of a key extractor says, as a fingerprint that a deploy compares.
+"""Fingerprints of key extractors, which a deploy compares to find changed code.
 
-The deployed graph knows an extractor by its name, and two lambdas have the same one. The fingerprint is
-a hash of its syntax: that of the function itself, of functions and constants of its own module that it
-uses, and of what it closes over. Formatting, comments, annotations and the names of local variables make
-no difference, nor does the version of Python. Without the source, the names and constants of the compiled
-code are hashed; such a fingerprint is not comparable with one of the source, and says so by how it begins.
+The deployed graph has only the name of an extractor, and two lambdas share one name. The
+fingerprint is a hash of syntax: of the function itself, of the functions and constants of its own
+module that it uses, and of the values that it closes over. Formatting, comments, annotations, the
+names of local variables and the version of Python make no difference. Without the source, the names
+and constants of the compiled code are hashed. The prefix of a fingerprint tells which of the two it
+is; they cannot be compared with each other.
 
-It cannot tell everything: a property of the value's class, a library, a table that is read at run time.
-So nothing that must be correct depends on it (decision 42).
+A fingerprint does not see every change: a property of the value's class, a library, a table that is
+read at run time. Therefore correctness never depends on it (decision 42).
 """
 
 from __future__ import annotations
@@ -29,27 +30,27 @@ SOURCE = "source"
 COMPILED = "compiled"
 
 MOST_DEPTH = 8
-"""Functions that use functions, and so on, are followed so deep."""
+"""Maximum depth to which functions used by functions are followed."""
 
 _FIXED = (str, int, float, bool, bytes, type(None))
 _CONSTANTS = (*_FIXED, tuple, frozenset, re.Pattern)
-"""Types of the module's constants. A list or dict may be filled while it runs."""
+"""Types of a module's constants. Lists and dicts do not count: they may be filled at run time."""
 _LEFT_OUT = frozenset(
     {"annotation", "ctx", "decorator_list", "kind", "returns", "type_comment", "type_params"}
 )
-"""Parts of the syntax that make no key."""
+"""Parts of the syntax that have no influence on a key."""
 
 
 class Keys(msgspec.Struct, frozen=True, array_like=True):
-    """How one computation takes its keys from one stream."""
+    """The identity of the extractor that one computation uses for one stream."""
 
     version: int
-    """As `Stream.by` was given it."""
+    """The `version` argument of `Stream.by`."""
     fingerprint: str | None
-    """Of the extractor's code; None: unknown."""
+    """The fingerprint of the extractor's code; None: unknown."""
 
     def may_differ(self, other: Keys) -> bool:
-        """Whether both are known to give other keys, or may."""
+        """Whether both may give different keys for the same value."""
         if self.version != other.version:
             return True
         known = comparable(self.fingerprint, other.fingerprint)
@@ -57,15 +58,16 @@ class Keys(msgspec.Struct, frozen=True, array_like=True):
 
 
 AllKeys: TypeAlias = dict[str, dict[str, Keys]]
-"""By computation and stream."""
+"""Keys by computation and stream."""
 
 
 class _Unknown(Exception):
-    """There is no telling what it does."""
+    """The code of a callable cannot be inspected."""
 
 
 def fingerprint(extractor: Callable[..., Any]) -> str | None:
-    """A hash of what an extractor's code says, with how it was found; None: nobody can tell."""
+    """A hash of an extractor's code, prefixed with its origin; None if the code is not
+    accessible."""
     reading = _Reading()
     try:
         said = reading.of(extractor)
@@ -77,7 +79,7 @@ def fingerprint(extractor: Callable[..., Any]) -> str | None:
 
 
 def comparable(one: str | None, other: str | None) -> bool:
-    """Whether two fingerprints tell if the code is the same."""
+    """Whether two fingerprints have the same origin, so that a difference means different code."""
     return one is not None and other is not None and one.split(":")[0] == other.split(":")[0]
 
 
@@ -87,13 +89,13 @@ class _Reading:
     def __init__(self) -> None:
         self.from_source = True
         self._known: dict[int, int] = {}
-        """Functions that are described already, by identity, with their place."""
+        """Functions that are already described: their order, by identity."""
 
     def of(self, function: Any, depth: int = 0) -> Any:
-        """JSON that says what a callable does.
+        """A description of a callable's code, as JSON values.
 
         Raises:
-            _Unknown: it cannot be told.
+            _Unknown: the code cannot be inspected.
         """
         if id(function) in self._known:
             return ["again", self._known[id(function)]]
@@ -122,7 +124,7 @@ class _Reading:
         raise _Unknown
 
     def _of_value(self, value: Any, depth: int) -> Any:
-        """What a function closes over, or is given."""
+        """The description of a value that a function closes over, or of an argument."""
         if type(value) in _FIXED:
             return [type(value).__name__, repr(value)]
         if type(value) in (tuple, list):
@@ -137,9 +139,7 @@ class _Reading:
 
     def _of_function(self, function: FunctionType, depth: int) -> Any:
         code = function.__code__
-        if (
-            function.__module__.partition(".")[0] == "millwheel"
-        ):  # another release writes it otherwise
+        if function.__module__.partition(".")[0] == "millwheel":  # its code varies by release
             return ["engine", function.__qualname__, self._closed(function, depth)]
         node = _node_of(function)
         if node is None:
@@ -157,19 +157,19 @@ class _Reading:
         return ["function", said, defaults, self._closed(function, depth), used]
 
     def _closed(self, function: FunctionType, depth: int) -> Any:
-        """What a function closes over."""
+        """The descriptions of the variables that a function closes over."""
         closed = []
         names = function.__code__.co_freevars
         for name, cell in zip(names, function.__closure__ or (), strict=True):
             try:
                 closed.append([name, self._of_value(cell.cell_contents, depth)])
-            except ValueError:  # it is not filled yet
+            except ValueError:  # the cell is not filled yet
                 closed.append([name, "empty"])
         return closed
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """The global names and attributes that a function uses, with what is defined in it."""
+    """The global names and attributes that a function uses, inner functions included."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -188,7 +188,7 @@ _Node = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 def _node_of(function: FunctionType) -> _Node | None:
-    """The syntax of a function; None: there is no source, or no telling which of several it is."""
+    """The syntax of a function; None if its source is missing or ambiguous."""
     try:
         file = inspect.getsourcefile(function)
     except TypeError:
@@ -231,13 +231,13 @@ Place = tuple[int, int]
 
 
 def _span(node: ast.Lambda) -> tuple[Place, Place]:
-    """Where the body of a lambda begins and ends."""
+    """The first and the last place of a lambda's body."""
     body = node.body
     return (body.lineno, body.col_offset), (body.end_lineno or 0, body.end_col_offset or 0)
 
 
 def _holds(node: ast.Lambda, code: CodeType) -> bool:
-    """Whether all of some compiled code comes of a lambda's body."""
+    """Whether compiled code comes entirely from a lambda's body."""
     begin, end = _span(node)
     spans = [
         ((line, column), (end_line, end_column))
@@ -252,7 +252,7 @@ def _holds(node: ast.Lambda, code: CodeType) -> bool:
 
 
 def _innermost(found: list[ast.Lambda]) -> list[_Node]:
-    """Of lambdas within each other those that hold no other."""
+    """The lambdas that contain no other of these lambdas."""
     spans = [_span(node) for node in found]
     return [
         node
@@ -266,13 +266,13 @@ def _innermost(found: list[ast.Lambda]) -> list[_Node]:
 
 
 class _Syntax:
-    """Syntax as JSON; local names by the order in which they come."""
+    """Syntax as JSON, with local names replaced by their order."""
 
     def __init__(self) -> None:
         self._local: dict[str, str] = {}
 
     def of_function(self, node: _Node) -> Any:
-        """What the parameters and the body say."""
+        """The description of a function's parameters and body."""
         for argument in ast.walk(node.args):
             if isinstance(argument, ast.arg):
                 self._name(argument.arg)
@@ -307,7 +307,7 @@ class _Syntax:
             isinstance(part, ast.arg) and field == "arg"
         ):
             return self._local.get(value, value)
-        if isinstance(part, ast.JoinedStr):  # Python 3.12 has empty texts where others have none
+        if isinstance(part, ast.JoinedStr):  # only Python 3.12 has empty parts in f-strings
             value = [each for each in value if not _is_empty(each)]
         return self._of(value)
 

@@ -1,10 +1,9 @@
-"""The graph of a pipeline: known, checked and printable before anything starts.
+"""The graph of a pipeline, which is known, checked and printable before anything starts.
 
-Nodes are injectors, computations, and *relays*: small steps of the engine's own that pass
-a stream on under another key, where that is what correctness asks for (records with
-user-supplied ids meet at the hash of the id; rows of an upsert sink at the row's key;
-rows of a source that are broadcast become productions first; files and the terminal read
-a stream like any computation).
+Nodes are injectors, computations, and *relays*. A relay is a small step of the engine that passes a
+stream on under another key, where correctness needs it: records with user-supplied ids meet at the
+hash of the id; rows of an upsert sink meet at the row's key; rows of a source that are broadcast
+become productions first; files and the terminal read a stream like any computation.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import msgspec
 
 from millwheel.bundles import Bundles
 from millwheel.codec import Migration
-from millwheel.computation import Computation
+from millwheel.computation import Computation, snake_case
 from millwheel.context import Context
 from millwheel.errors import GraphError
 from millwheel.model import SLOTS, Key, Record, to_micros
@@ -30,13 +29,14 @@ from millwheel.streams import Broadcast, Input, Stream
 from millwheel.windows import Pane
 
 INJECTED = "__injected"
-"""Ends the name of the hidden stream between injectors and the relay that meets ids."""
+"""Suffix of the hidden stream between injectors and the relay that finds duplicate ids."""
 
 RELAYED = "__relayed"
-"""Ends the name of the hidden stream that carries the rows of a source to who cannot read it."""
+"""Suffix of the hidden stream that a relay fills with a source's rows, for readers by broadcast or
+at most once."""
 
 STATE_VIEWS = "state_of_"
-"""Begins the names of the views that show one computation's state."""
+"""Prefix of the views that show one computation's state."""
 
 OnError = Literal["fail", "dead_letter"]
 DeliveryMode = Literal["acknowledged", "at_most_once"]
@@ -47,7 +47,7 @@ Reading: TypeAlias = Input[Any] | Broadcast[Any]
 
 @dataclass(frozen=True)
 class Injection:
-    """How a source becomes a stream."""
+    """A source, and the options with which it is read into a stream."""
 
     source: Source
     timestamp: Callable[[Any], datetime]
@@ -57,13 +57,13 @@ class Injection:
     watermark: Callable[[Any], datetime | None] | None = None
     idle_after: timedelta | None = None
     max_pending: int | None = None
-    """Rows of a partition that may be un-ACKed; None: as many as there are credits for."""
+    """Maximum un-ACKed rows of a partition; None: the credits are the only limit."""
     latency_target: timedelta | None = None
-    """Within which rows are to be acknowledged; None: no cap moves."""
+    """Time within which rows should be acknowledged; None: the limit of rows is fixed."""
 
     @cached_property
     def growing(self) -> GrowingSource | None:
-        """The source, if its partitions appear while it runs."""
+        """The source, if it finds partitions while it runs."""
         return self.source if isinstance(self.source, GrowingSource) else None
 
 
@@ -79,40 +79,45 @@ class Node:
     injection: Injection | None = None
     layout: StateLayout[Any] | None = None
     shared: StateLayout[Any] | None = None
-    """Of the table that broadcast records make."""
+    """The layout of the table built from broadcast records."""
     cells: int = 0
-    """Parts of its slots with a table each; 0: it reads nothing by broadcast."""
+    """Number of parts of its slots with a table each; 0: it has no broadcast input."""
     bundles: Bundles | None = None
-    """Its records come in numbered bundles, gathered like this."""
+    """The limits of its numbered bundles; None: it reads record by record."""
     on_error: OnError = "fail"
     retries: int = 0
     productions: Productions = "strong"
     exactly_once: bool = True
-    """Whether copies of records are dropped, however late they come."""
+    """Whether copies of a record are dropped, even if they arrive late."""
     delivery: DeliveryMode = "acknowledged"
     straggler_seconds: float = 1.0
-    """How long an input waits for what came of it, if productions are weak."""
+    """With weak productions, the time that an input waits for their acknowledgement."""
     acknowledgement: Acknowledgement = "chain"
-    """How what came of an input is waited for, if productions are weak."""
+    """The way in which an input waits for its weak productions."""
     replay_seconds: float = 5.0
-    """How long a tree may not be heard of before its root is processed again."""
+    """Time without a sign of a tree's records after which its root is processed again."""
     percentile: float | None = None
-    """Its timers fire by this percentile low watermark; None: by the exact one."""
+    """The percentile low watermark at which its timers fire; None: the exact one."""
     percentiles: tuple[float, ...] = ()
-    """Those that it, or a step that hears of it, goes by."""
+    """The percentiles that this node or any step downstream of it uses."""
     named: bool = False
-    """Its input's key is the record's user-supplied id."""
+    """Whether its input's key is the record's user-supplied id."""
     sinks: dict[str, list[SinkUse]] = field(default_factory=dict)
-    """Per stream it writes, the sinks fed in its own commit."""
+    """By stream, the sinks that are written in its own commits."""
+
+    @property
+    def label(self) -> str:
+        """Its name for display: see `label_of`."""
+        return label_of(self.name, self.describe())
 
     @property
     def injected(self) -> str:
-        """The stream an injector is for, whatever hidden stream it writes on the way."""
+        """The user's stream that an injector feeds, directly or by a hidden stream."""
         return self.writes[0].name.removesuffix(INJECTED)
 
     @property
     def grain(self) -> int:
-        """Its intervals begin and end at multiples of so many slots."""
+        """Number of slots at multiples of which its intervals begin and end."""
         return SLOTS // self.cells if self.cells else 1
 
     @property
@@ -122,22 +127,24 @@ class Node:
 
     @property
     def shown_names(self) -> dict[str, str]:
-        """What the streams whose records it gets by a relay are called by who wrote the pipeline."""
+        """The user's names of its hidden input streams."""
         return {i.stream.name: i.name for i in self.inputs if i.name != i.stream.name}
 
     @property
     def state_steps(self) -> Mapping[int, Migration]:
-        """The migrations of its state, by the version that each leads away from."""
+        """The migrations of its state, by the version from which each one leads."""
         return {} if self.computation is None else self._steps(self.computation.migrations)
 
     @property
     def shared_steps(self) -> Mapping[int, Migration]:
-        """Those of its shared table."""
+        """The migrations of its shared table, by the version from which each one leads."""
         return {} if self.computation is None else self._steps(self.computation.shared_migrations)
 
     def _steps(self, given: Mapping[int, Migration]) -> Mapping[int, Migration]:
-        """`given`; where state and shared table have one version, a type that did not change with it
-        needs none (the deploy has checked which did)."""
+        """`given`, with steps that change nothing for versions that changed only the other type.
+
+        State and shared table have one version; the deploy has checked which type has changed.
+        """
         if self.shared is None:
             return given
         assert self.computation is not None
@@ -147,21 +154,21 @@ class Node:
 
     @property
     def is_weak(self) -> bool:
-        """Whether what it produces is sent before it is stored, if it is stored at all."""
+        """Whether its productions are sent before they are stored, if they are stored at all."""
         return self.productions == "weak"
 
     @property
     def is_tree(self) -> bool:
-        """Whether what it produces is kept nowhere: what is lost is made again from the root."""
+        """Whether its productions are not kept: losses are replayed from the root."""
         return self.acknowledgement == "tree"
 
     @property
     def is_spread(self) -> bool:
-        """Whether its keys are the engine's choice."""
+        """Whether the engine chooses its keys."""
         return any(isinstance(i, Input) and i.extractor is None for i in self.inputs)
 
     def describe(self) -> dict[str, Any]:
-        """What is stored of it, and compared when the pipeline is started again."""
+        """The stored description, which a later start compares with its own."""
         description: dict[str, Any] = {
             "kind": self.kind,
             "inputs": [[i.stream.name, i.extractor_name] for i in self.inputs],
@@ -183,15 +190,15 @@ class Node:
             description["bundles"] = True
         if self.percentile is not None:
             description["low_watermark_percentile"] = self.percentile
-        if self.is_weak:  # its productions are called otherwise: they would not be known again
+        if self.is_weak:  # its productions have other ids: stored ones would not be recognised
             description["productions"] = self.productions
-        if self.at_most_once:  # what is sent to it is stored nowhere
+        if self.at_most_once:  # records for it are not stored
             description["delivery"] = self.delivery
         return description
 
 
 class Relay(Computation[Any, None]):
-    """Passes every record on, unchanged."""
+    """Passes every record on unchanged."""
 
     def __init__(self, to: Stream[Any]) -> None:
         self.writes = (to,)
@@ -208,7 +215,7 @@ class LastPane(msgspec.Struct):
 
 
 class PaneRelay(Computation[Pane[Any], LastPane]):
-    """Passes panes on, but none after one with a higher number: a row never goes back."""
+    """Passes panes on, but drops a pane after one with a higher number: a row never goes back."""
 
     def __init__(self, to: Stream[Any]) -> None:
         self.writes = (to,)
@@ -223,7 +230,7 @@ class PaneRelay(Computation[Pane[Any], LastPane]):
 
 
 def row_key(table: Table[Any], row: Callable[[Any], Any] | None) -> Callable[[Any], Key]:
-    """The key of a table's own step: what identifies the row in the table."""
+    """The key of a table's own step: the values of the row's key columns."""
 
     def part(value: Any) -> str | int:
         if isinstance(value, datetime):
@@ -258,7 +265,7 @@ def _copy(stream: Stream[Any], name: str) -> Stream[Any]:
 
 
 class Graph:
-    """All nodes in an order in which every writer comes before its readers."""
+    """All nodes, in an order with every writer before its readers."""
 
     def __init__(self, name: str, nodes: Iterable[Node]) -> None:
         self.name = name
@@ -292,7 +299,7 @@ class Graph:
             if table.name.startswith(STATE_VIEWS):
                 raise GraphError(
                     f"a sink's table is called {table.name!r}, but names that begin with "
-                    f"{STATE_VIEWS} are for the views of the computations' state; rename it"
+                    f"{STATE_VIEWS} are reserved for views of computations' state; rename it"
                 )
             known = tables.setdefault(table.name, table)
             if known.columns != table.columns or known.key != table.key:
@@ -302,7 +309,7 @@ class Graph:
                 )
 
     def _spread_percentiles(self) -> None:
-        """Whoever sends to a step keeps the percentile low watermark that it goes by."""
+        """Give each percentile of a step to all steps upstream of it, which have to publish it."""
         wanted: dict[str, set[float]] = {node.name: set() for node in self.nodes}
         for node in reversed(self.nodes):
             if node.percentile is not None:
@@ -316,11 +323,11 @@ class Graph:
         return [n for n in self.nodes if any(s.name == stream for s in n.writes)]
 
     def readers(self, stream: str) -> list[tuple[Node, Reading]]:
-        """The nodes that read a stream, with how."""
+        """The nodes that read a stream, each with its reading."""
         return [(n, i) for n in self.nodes for i in n.inputs if i.stream.name == stream]
 
     def upstream(self, node: Node) -> list[Node]:
-        """The nodes whose streams `node` reads."""
+        """The nodes that write the streams read by `node`."""
         names = {i.stream.name for i in node.inputs}
         return [n for n in self.nodes if any(s.name in names for s in n.writes)]
 
@@ -369,7 +376,7 @@ class Graph:
         return order
 
     def describe(self) -> dict[str, Any]:
-        """The whole graph as stored at deploy."""
+        """The whole graph as a deploy stores it."""
         return {
             "nodes": {node.name: node.describe() for node in self.nodes},
             "streams": sorted(self.streams),
@@ -379,7 +386,8 @@ class Graph:
         """The graph for a terminal."""
         lines = [f"pipeline {self.name}"]
         for node in self.nodes:
-            lines.append(f"  {node.kind} {node.name}")
+            known = node.name if node.label == node.name else f"{node.name} ({node.label})"
+            lines.append(f"  {node.kind} {known}")
             if node.injection:
                 lines.append(f"    from  {json_text(node.injection.source.describe())}")
             lines += [f"    reads {i.stream.name} {_manner(node, i)}" for i in node.inputs]
@@ -390,7 +398,7 @@ class Graph:
                 lines.append(f"    {node.productions} productions, {once}{how}")
             if node.bundles is not None:
                 lines.append(
-                    f"    in numbered bundles of {node.bundles.records:,}, or what there is after "
+                    f"    in numbered bundles of {node.bundles.records:,}, or fewer after "
                     f"{node.bundles.seconds:g} s"
                 )
             for stream in node.writes:
@@ -407,7 +415,8 @@ class Graph:
         lines = ["flowchart LR"]
         shapes = {"injector": "[/{}/]", "computation": "[{}]", "relay": "({})"}
         for node in self.nodes:
-            lines.append(f"  {node.name}{shapes[node.kind].format(node.name)}")
+            shown = node.label if node.label == node.name else f'"{node.label}"'
+            lines.append(f"  {node.name}{shapes[node.kind].format(shown)}")
             for stream, uses in node.sinks.items():
                 lines += [
                     f"  {node.name} -->|{stream}| {sink_name(use)}[({sink_name(use)})]"
@@ -423,14 +432,15 @@ class Graph:
 
 
 def _manner(node: Node, input_: Reading) -> str:
-    """How a node reads a stream, as the terminal shows it."""
+    """The way in which a node reads a stream, for the terminal."""
     if isinstance(input_, Broadcast):
         return f"{input_.manner} to {node.cells} cells"
     return input_.manner
 
 
 def _label(input_: Reading) -> str:
-    """What stands on an arrow of the flowchart: how it is read, where that is not by a key."""
+    """The label of an arrow in the flowchart: the stream, with its reading if that is not by
+    key."""
     by_key = isinstance(input_, Input) and input_.extractor is not None
     return input_.stream.name if by_key else f"{input_.stream.name}, {input_.manner}"
 
@@ -442,19 +452,19 @@ def _table_text(table: Table[Any]) -> str:
 
 
 def json_text(value: Any) -> str:
-    """Compact JSON for people."""
+    """Compact JSON for display."""
     return msgspec.json.encode(value).decode()
 
 
 def _sink_text(use: SinkUse) -> str:
-    """What a sink is, as the terminal shows it."""
+    """A description of a sink, for the terminal."""
     if isinstance(use.sink, JsonLinesFiles):
         return f"a part file in {use.sink.directory}"
     return f"table {use.sink.name}" if isinstance(use.sink, Table) else sink_name(use)
 
 
 def sink_name(use: SinkUse) -> str:
-    """How a sink is called in graphs and names."""
+    """The name of a sink in graphs and step names."""
     match use.sink:
         case Table(name=name):
             return str(name)
@@ -467,7 +477,7 @@ def sink_name(use: SinkUse) -> str:
 
 
 def identify_node(stream: Stream[Any], identify: Callable[[Any], Key]) -> tuple[Stream[Any], Node]:
-    """The hidden stream injectors write, and the relay that meets its records by their id."""
+    """The hidden stream that injectors write, and the relay that reads it by the records' ids."""
     hidden = _copy(stream, stream.name + INJECTED)
     node = Node(
         name=f"{stream.name}_by_id",
@@ -481,11 +491,11 @@ def identify_node(stream: Stream[Any], identify: Callable[[Any], Key]) -> tuple[
 
 
 def relay_node(stream: Stream[Any], taken: Collection[str]) -> tuple[Stream[Any], Node]:
-    """The hidden stream and the relay by which rows of a source are broadcast, or sent once only.
+    """The hidden stream and the relay through which rows of a source are broadcast or sent once.
 
-    A row is one number of the source's log, acknowledged by one interval of each reader. One that
-    goes to many intervals of a reader has to become many productions first; and a row that is not
-    acknowledged is read and sent again.
+    A row is one number of the source's log, and one interval of each reader acknowledges it. A row
+    for many intervals of a reader therefore has to become many productions first. A row that is
+    sent at most once needs a relay because an unacknowledged row is read and sent again.
     """
     hidden = _copy(stream, stream.name + RELAYED)
     node = Node(
@@ -498,8 +508,54 @@ def relay_node(stream: Stream[Any], taken: Collection[str]) -> tuple[Stream[Any]
     return hidden, node
 
 
+def label_of(name: str, description: Mapping[str, Any]) -> str:
+    """A node's name for display, from its name and its description (`Node.describe`).
+
+    A name that was generated reads as the field's: ``flat_map → words`` for ``make_words``,
+    ``sink: spikes`` for ``spikes_to_spikes``. Any other name is its own label. Commands, views and the
+    store use the name.
+    """
+    if description.get("kind") == "relay":
+        return _relay_label(name, description)
+    stream = name.removeprefix("make_")
+    if stream != name and stream in description.get("writes", ()) and "class" in description:
+        return f"{snake_case(description['class'])} → {stream}"
+    return name
+
+
+def _relay_label(name: str, description: Mapping[str, Any]) -> str:
+    stream = str(description["inputs"][0][0])
+    if stream.endswith(INJECTED):
+        return f"ids: {stream.removesuffix(INJECTED)}"
+    sinks = [sink for uses in description.get("sinks", {}).values() for sink in uses]
+    if not sinks:
+        generated, label = f"{stream}_relay", f"relay: {stream}"
+    else:
+        sink = _described_sink_name(sinks[0])
+        generated = f"{stream}_to_{sink}"
+        label = f"sink: {sink}" if sink == stream else f"sink: {stream} → {sink}"
+    number = name.removeprefix(generated).removeprefix("_")  # see `free_name`
+    return f"{label} ({number})" if number else label
+
+
+def _described_sink_name(description: Mapping[str, Any]) -> str:
+    """`sink_name`, from a sink's description."""
+    return str(
+        description.get("table")
+        or next(
+            name
+            for name, part in (
+                ("files", "json_lines"),
+                ("console", "console"),
+                ("discard", "discard"),
+            )
+            if part in description
+        )
+    )
+
+
 def free_name(name: str, taken: Collection[str]) -> str:
-    """`name`, numbered if a node is called so already."""
+    """`name`, with a number if another node has it already."""
     number = 2
     free = name
     while free in taken:
@@ -509,7 +565,7 @@ def free_name(name: str, taken: Collection[str]) -> str:
 
 
 def sink_node(stream: Stream[Any], use: SinkUse, taken: set[str]) -> Node:
-    """The relay that feeds a sink which cannot ride in the producer's commit."""
+    """The relay that writes a sink which cannot be written in the producer's commit."""
     name = free_name(f"{stream.name}_to_{sink_name(use)}", taken)
     hidden = _copy(stream, f"{stream.name}__{name}")
     extractor: Callable[[Any], Key] = _constant_key

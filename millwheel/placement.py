@@ -1,39 +1,39 @@
-"""Who should own what: the decisions of the balancer, as plain data.
+"""The balancer's decisions about the ownership of intervals, as plain data.
 
-`plan` looks at the workers that are alive and at all intervals, and says what should change. It
-waits for nothing, asks nobody and knows no clock: whoever holds the balancer's lock reads the
-figures, calls it, and writes the wishes (docs/decisions/0022-interval-ownership.md).
+`plan` receives the live workers and all intervals, and returns the changes to make. It is a pure
+function without await or clock: the worker with the balancer's lock reads the figures, calls
+`plan`, and writes the wishes (docs/decisions/0022-interval-ownership.md).
 
-An interval's **home** is the worker that is to own it: the one it is wanted by, if that lives,
-else its owner, if that lives. An interval without a home is an *orphan*.
+An interval's **home** is the worker that should own it: the worker for which it is wanted, if that
+one is alive; otherwise its owner, if alive. An interval without a home is an *orphan*.
 
-Workers that cannot reach each other cannot share a pipeline: records for who is out of touch would
-wait for ever. `in_touch` says who goes on; to all others `plan` gives nothing, and takes from them
-what they have.
+Workers that cannot reach each other cannot share a pipeline: records for an unreachable worker
+would wait for ever. `in_touch` selects the workers that continue. `plan` gives no intervals to the
+others, and takes theirs away.
 
-A worker may have what no newer code than its own has owned (decision 28); what nobody alive may
-have stays where it is, or an orphan.
+A worker may own an interval only if no newer code than its own has owned it (decision 28). An
+interval that no live worker may own stays with its owner, or remains an orphan.
 
-1. Orphans get a home at once, all of them: where fewest intervals of the same computation are at
-   home, then where there is least load. A decision that does so does nothing else: nobody who is
-   well is disturbed because another died.
+1. All orphans get a home at once: on the worker with the fewest intervals of the same computation,
+   then on the one with the least load. Such a decision changes nothing more, so that the death of
+   one worker does not disturb the others.
 2. While a computation has fewer intervals than there are workers, its hottest ones are split.
-3. By load: the hottest worker gives the interval that fits best to the coolest one.
-4. By number: of each computation, and of all, no worker has two more than another, as far as load
-   allows. So a worker that joined gets its share.
+3. By load: the hottest worker gives its best-fitting interval to the coolest worker.
+4. By number: no worker has two intervals more than another, of each computation and in total, as
+   far as the load allows. Thus a worker that joins gets its share.
 5. An interval hotter than a worker's fair share is split.
 6. Cold neighbours of one home are merged while a computation has more intervals than it needs.
 
-**Why it comes to rest.** Let e(w) be a worker's load above `placement_quiet_load`. Step 3 lowers
-the sum of e², by a gain that is not small. Step 4 never raises it, and lowers the sum of squares
-of the numbers of intervals per computation and worker, or leaves that one and lowers the sum of
-squares per worker. So no assignment comes twice while the load stays as it is. A part of a split
-that is still hot is narrower than what was split, what is merged is too cold to be split, and
-nothing is merged below twice the number of workers, at which nothing is split for being few.
-Against figures that tremble there are thresholds, and intervals that were moved, split or merged
-of late (`recent`) are left alone. But steps 2 and 4 ask for no figures: what was just split may be split
-again, or go to a worker that has two less of the computation, so that those who join need not wait
-for their share.
+**Why this converges.** Let e(w) be a worker's load above `placement_quiet_load`. Step 3 lowers the
+sum of e² by more than a small amount. Step 4 never raises that sum, and either lowers the sum of
+squares of the numbers of intervals per computation and worker, or keeps that one and lowers the sum
+of squares per worker. So no assignment occurs twice while the load stays the same. A hot part of a
+split is narrower than the interval before. Merged intervals are too cold to be split. Nothing is
+merged below twice the number of workers, and at that number step 2 splits nothing. Thresholds
+absorb noise in the figures, and intervals that were recently moved, split or merged (`recent`) stay
+as they are. Steps 2 and 4 do not depend on figures: a part of a recent split may be split again, or
+may go to a worker with two intervals less of the computation, so that workers that join need not
+wait for their share.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ import msgspec
 from millwheel.settings import Settings
 
 SATURATED = 0.95
-"""CPU seconds per second of a worker that has nothing left to give: Python's code runs on one
-core. It gets nothing more for the sake of load."""
+"""CPU seconds per second at which a worker is fully loaded, since Python code runs on one core. It
+gets no more intervals by load."""
 
 COLD = 0.25
-"""Neighbours are merged if both together are below this part of what an interval is split for."""
+"""Neighbours are merged if their joint load is below this part of the load that causes a split."""
 
 SPLIT_RELIEF = 0.9
-"""The larger part of a split has at most this part of the load, or it is one hot key: no split
-helps."""
+"""Maximum part of the load that the larger part of a split may have; with more there is one hot
+key, and a split does not help."""
 
 
 @dataclass(frozen=True)
@@ -66,17 +66,17 @@ class WorkerLoad:
 
     id: str
     cpu: float = 0.0
-    """CPU seconds per second, as it said of itself: with what belongs to no interval."""
+    """CPU seconds per second of the whole process, as the worker reports them."""
     started: int = 0
-    """When it registered, microseconds; among equals the younger one gets more."""
+    """Time of its registration, in microseconds; among equal workers the younger one gets more."""
     generation: int = 1
-    """Of its code."""
+    """The generation of its code."""
     unreached: tuple[str, ...] = ()
-    """Workers that it has tried to reach in vain for as long as a lease."""
+    """Workers that it could not reach for the duration of a lease."""
 
 
 class ReportedIntervalLoad(msgspec.Struct, frozen=True):
-    """What an owner says that an interval costs him; fields as those of `IntervalLoad`."""
+    """The load of an interval as its owner reports it; the fields are those of `IntervalLoad`."""
 
     cpu: float = 0.0
     records: float = 0.0
@@ -86,7 +86,7 @@ class ReportedIntervalLoad(msgspec.Struct, frozen=True):
 
 
 class ReportedLoad(msgspec.Struct, frozen=True):
-    """What a worker says of its load, with its heartbeat."""
+    """The load that a worker reports with its heartbeat."""
 
     cpu: float = 0.0
     intervals: dict[int, ReportedIntervalLoad] = {}
@@ -94,21 +94,24 @@ class ReportedLoad(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, load: Mapping[str, Any]) -> ReportedLoad:
-        """What is there of it. A worker that has not measured anything yet says nothing, and what
-        another version says may not be understood: then it counts as idle."""
+        """Decode a reported load.
+
+        A worker without measurements yet, or with a report of another version that cannot be
+        decoded, counts as idle.
+        """
         try:
             return msgspec.convert(load, cls, strict=False)
         except msgspec.ValidationError:
             return cls()
 
     def of(self, interval_id: int) -> ReportedIntervalLoad:
-        """What it says of one interval."""
+        """The reported load of one interval."""
         return self.intervals.get(interval_id, ReportedIntervalLoad())
 
 
 @dataclass(frozen=True)
 class IntervalLoad:
-    """An interval, who has it, and what it costs him."""
+    """An interval, its owner, and its load."""
 
     id: int
     computation: str
@@ -117,32 +120,34 @@ class IntervalLoad:
     slot_to: int
     """One past the last slot, or partition of an injector."""
     grain: int = 1
-    """It can be cut at multiples of so many slots alone: its keys share what must stay together."""
+    """Number of slots at multiples of which it may be split; the keys in between share a table."""
     sequencer: int = 0
-    """Handed through to whoever writes the wish: a compare-and-set on it."""
+    """The sequencer for the compare-and-set with which the wish is written."""
     generation: int = 1
-    """Of the newest code that owned it: workers of older code cannot claim it."""
+    """The newest generation of code that owned it; workers of older code cannot claim it."""
     owner: str | None = None
     wanted_by: str | None = None
+    """The worker that should own it, if a wish is stored."""
     pinned: bool = False
-    """An operator wishes it to be where it is wanted: while that worker lives, nothing is done."""
+    """Whether an operator placed it on `wanted_by`; it stays there while that worker is alive."""
     to_be: Literal["split", "merged"] | None = None
-    """What its owner is about to do with it; merged: with its upper neighbour."""
+    """The pending change by its owner; a merge joins it with its upper neighbour."""
     cpu: float = 0.0
     """CPU seconds per second."""
     records: float = 0.0
     """Records per second."""
     queue: int = 0
-    """Records that wait."""
+    """Number of queued records."""
     state_bytes: int = 0
-    """State in the owner's memory, which the next one has to read."""
+    """Size of the state in the owner's memory, which the next owner has to read."""
     histogram: tuple[tuple[int, float], ...] = ()
-    """Load by slot: (first slot, load from there up to the next one's). Any unit; may be empty."""
+    """Load by slot: (first slot, load up to the next entry's first slot). Any unit; may be
+    empty."""
 
 
 @dataclass(frozen=True)
 class Assign:
-    """An interval that nobody alive owns, or is to own, gets a home."""
+    """Give a home to an interval without a live owner or wish."""
 
     interval: int
     worker: str
@@ -151,7 +156,7 @@ class Assign:
 
 @dataclass(frozen=True)
 class Move:
-    """An interval that is at home with one worker shall be another's."""
+    """Move an interval from its home to another worker."""
 
     interval: int
     worker: str
@@ -160,7 +165,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Split:
-    """An interval becomes two; `at` is the first slot of the upper one. Both stay at home."""
+    """Split an interval in two; `at` is the first slot of the upper one. Both keep the home."""
 
     interval: int
     at: int
@@ -169,7 +174,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Merge:
-    """Two neighbours that are at home with one worker become one interval."""
+    """Merge two neighbours with the same home into one interval."""
 
     lower: int
     upper: int
@@ -180,11 +185,11 @@ Decision: TypeAlias = Assign | Move | Split | Merge
 
 
 def in_touch(workers: Iterable[WorkerLoad]) -> list[WorkerLoad]:
-    """Those that can share a pipeline: each of them reaches each other.
+    """The workers that can share a pipeline: each of them reaches every other one.
 
-    Who is apart from fewest comes first, then who was there first: one that nobody reaches goes,
-    and of two that do not reach each other the younger one, whose secret, certificate or address
-    is the likelier to be wrong.
+    Workers are chosen in order of the number of workers that they are cut off from, then of age. So
+    a worker that no other one reaches is left out. Of two workers that do not reach each other, the
+    younger one is left out: its secret, certificate or address is more likely to be wrong.
     """
     found = {worker.id: worker for worker in workers}
     apart: dict[str, set[str]] = {id_: set() for id_ in found}
@@ -206,18 +211,18 @@ def plan(
     recent: Collection[int] = frozenset(),
     cut: Collection[int] = frozenset(),
 ) -> list[Decision]:
-    """What should change now.
+    """Decide the changes to make now.
 
-    Moves, splits and merges, with those that are still under way, are
-    `settings.placement_moves` at the most; assignments are as many as there are orphans. Does
-    not depend on the order of the arguments; no interval is named twice.
+    There are at most `settings.placement_moves` moves, splits and merges, including those still in
+    progress, and an assignment for each orphan. The result does not depend on the order of the
+    arguments; no interval occurs in it twice.
 
     Args:
-        workers: those whose leases run, in touch with the others or not.
-        intervals: all of the pipeline.
+        workers: all workers with a valid lease, whether they reach the others or not.
+        intervals: all intervals of the pipeline.
         recent: ids of intervals that were moved, split (both parts) or merged less than
             `settings.placement_cooldown_seconds` ago.
-        cut: those of them that are parts of a split, and about which nothing was decided since.
+        cut: the recent intervals that are parts of a split and have no later decision.
     """
     workers = list(workers)
     alive = in_touch(workers)
@@ -241,7 +246,7 @@ def _place(interval: IntervalLoad) -> tuple[str, int, int]:
 
 
 class _Planner:
-    """The state of one decision: where everything is at home, with what was decided so far."""
+    """The state of one call of `plan`: the homes of all intervals, with the decisions so far."""
 
     def __init__(
         self,
@@ -255,7 +260,7 @@ class _Planner:
         self.decisions: list[Decision] = []
         self._workers = {worker.id: worker for worker in workers}
         self._left_out = left_out
-        """Workers that live and are out of touch."""
+        """Workers that are alive, but cannot reach the others."""
         self._intervals = intervals
         self._settings = settings
         self._home: dict[int, str] = {}
@@ -263,9 +268,10 @@ class _Planner:
         self._total: Counter[str] = Counter()
         self._number: Counter[tuple[str, str]] = Counter()
         self._fixed: set[int] = set(recent)
-        """Intervals that nothing more is decided about, orphans aside."""
+        """Intervals that are not to be changed further, except orphans."""
         self._cut: set[int] = set(cut)
-        """Those of them that may be split or moved for the number of their computation alone."""
+        """Fixed intervals that may still be split or moved to even out their computation's
+        number."""
         self._budget = settings.placement_moves
         for interval in intervals:
             home = self._home_of(interval)
@@ -282,23 +288,23 @@ class _Planner:
                 self._fixed.add(interval.id)
                 self._cut.discard(interval.id)
         self._fair = sum(interval.cpu for interval in intervals) / len(workers)
-        """Load of a worker, if all had the same."""
+        """The load per worker if all had the same."""
         self._hot = max(settings.placement_quiet_load, self._fair) * (
             1 + settings.placement_imbalance
         )
-        """What is hotter than this has more than its share."""
+        """The load above which a worker or interval is too hot."""
 
     def _home_of(self, interval: IntervalLoad) -> str | None:
         if self._may_have(interval.wanted_by, interval):
             return interval.wanted_by
-        # Its owner lets go of it if somebody else is wanted, even if that one is dead by now.
+        # An owner releases the interval if another worker is wanted, even if that one has died.
         return interval.owner if interval.wanted_by is None and self._owned(interval) else None
 
     def _owned(self, interval: IntervalLoad) -> bool:
         return self._may_have(interval.owner, interval)
 
     def _may_have(self, worker: str | None, interval: IntervalLoad) -> bool:
-        """Whether a worker is alive, and its code not older than what the interval needs."""
+        """Whether a worker is alive and its code is new enough for the interval."""
         known = self._workers.get(worker or "")
         return known is not None and known.generation >= interval.generation
 
@@ -349,11 +355,12 @@ class _Planner:
             self.decisions.append(Assign(interval.id, worker, self._why_orphan(interval)))
 
     def _assignee(self, interval: IntervalLoad) -> str | None:
-        """Who has fewest of its computation; then who has least to do; then who has fewest.
+        """The worker with the fewest intervals of the computation, then least load, then fewest of
+        all.
 
-        None: all who are alive run older code than it needs.
+        None: all live workers run older code than the interval needs.
         """
-        if self._owned(interval):  # wanted by a worker that died before it got it
+        if self._owned(interval):  # the wanted worker died before it got the interval
             assert interval.owner is not None
             return interval.owner
 
@@ -373,7 +380,7 @@ class _Planner:
 
     def _why_orphan(self, interval: IntervalLoad) -> str:
         if self._owned(interval):
-            return f"worker {interval.wanted_by}, who was to have it, {self._gone(interval.wanted_by)}: it stays"
+            return f"worker {interval.wanted_by}, its next owner, {self._gone(interval.wanted_by)}: it stays"
         if interval.owner in self._workers:
             return (
                 f"its owner {interval.owner} runs older code than generation {interval.generation}"
@@ -381,16 +388,16 @@ class _Planner:
         if interval.owner is not None:
             return f"its owner {interval.owner} {self._gone(interval.owner)}"
         if interval.wanted_by is not None:
-            return f"nobody owns it, and {interval.wanted_by}, who was to have it, {self._gone(interval.wanted_by)}"
-        return "nobody owns it"
+            return f"it has no owner, and {interval.wanted_by}, its next owner, {self._gone(interval.wanted_by)}"
+        return "it has no owner"
 
     def _gone(self, worker: str | None) -> str:
-        return "is out of touch" if worker in self._left_out else "is gone"
+        return "is unreachable" if worker in self._left_out else "is gone"
 
     # -- moves ----------------------------------------------------------------------------------
 
     def move_by_load(self) -> None:
-        """While a worker is too hot, and one of its intervals makes a real difference elsewhere."""
+        """Move intervals while a worker is too hot and a move relieves it enough."""
         while self._budget > 0 and self._move_one_by_load():
             pass
 
@@ -408,15 +415,16 @@ class _Planner:
             if found is None:
                 continue
             reason = (
-                f"{hot} has {before:.2f} of CPU and {cool} has {self._load[cool]:.2f}; it takes "
-                f"{found.cpu:.2f} along"
+                f"{hot} uses {before:.2f} of a CPU and {cool} uses {self._load[cool]:.2f}; the move "
+                f"takes {found.cpu:.2f} along"
             )
             self._move(found, cool, reason)
             return True
         return False
 
     def _best_fit(self, hot: str, cool: str) -> IntervalLoad | None:
-        """What leaves the hotter one of both as cool as possible, if that is a gain."""
+        """The interval that leaves the hotter of both workers coolest, if the gain is large
+        enough."""
 
         def result(interval: IntervalLoad) -> float:
             return max(self._load[hot] - interval.cpu, self._load[cool] + interval.cpu)
@@ -432,7 +440,8 @@ class _Planner:
         return best if gain >= self._settings.placement_minimum_gain else None
 
     def move_by_number(self) -> None:
-        """Until no worker has two more than another, of a computation and of all."""
+        """Move intervals until no worker has two more than another, per computation and in
+        total."""
         while self._budget > 0 and (self._move_one_of_a_computation() or self._move_one_of_all()):
             pass
 
@@ -458,7 +467,7 @@ class _Planner:
 
     def _move_one_of_all(self) -> bool:
         for giver, taker in self._unequal({w: self._total[w] for w in self._workers}):
-            # Those that the giver has more of: so no computation becomes less equal by it.
+            # Only of computations of which the giver has more, so that none becomes less even.
             spare = [
                 interval
                 for interval in self._movable(giver)
@@ -476,7 +485,7 @@ class _Planner:
         return False
 
     def _unequal(self, numbers: dict[str, int]) -> list[tuple[str, str]]:
-        """(giver, taker), the most unequal first, as long as a move makes them less unequal."""
+        """Pairs (giver, taker) that a move makes less unequal, the most unequal first."""
         pairs = [
             (giver, taker)
             for taker in numbers
@@ -499,7 +508,7 @@ class _Planner:
     def _lightest(
         self, candidates: list[IntervalLoad], giver: str, taker: str
     ) -> IntervalLoad | None:
-        """What brings the two loads nearest to each other, without making the taker the hotter."""
+        """The interval that best evens out both loads without making the taker the hotter one."""
         room = max(self._settings.placement_quiet_load, self._load[giver]) - self._load[taker]
         fitting = [
             interval
@@ -520,7 +529,7 @@ class _Planner:
     # -- splits and merges ----------------------------------------------------------------------
 
     def split_few(self) -> None:
-        """Computations that cannot be everywhere."""
+        """Split intervals of computations with fewer intervals than there are workers."""
         numbers = self._numbers()
         for interval in self._by_heat():
             number = numbers[interval.computation]
@@ -529,7 +538,7 @@ class _Planner:
                 self._split(interval, numbers, reason)
 
     def split_hot(self) -> None:
-        """What is too hot for any worker."""
+        """Split intervals that are too hot for any worker."""
         numbers = self._numbers()
         for interval in self._by_heat():
             if (
@@ -537,16 +546,16 @@ class _Planner:
                 and interval.cpu > self._hot
                 and interval.id not in self._fixed
             ):
-                reason = f"it takes {interval.cpu:.2f} of CPU, a fair share is {self._fair:.2f}"
+                reason = f"it uses {interval.cpu:.2f} of a CPU; a fair share is {self._fair:.2f}"
                 self._split(interval, numbers, reason)
 
     def _by_heat(self) -> list[IntervalLoad]:
-        """Those that may be split, the hottest first, then the widest."""
+        """The intervals that may be split, the hottest first, then the widest."""
         found = [interval for interval in self._intervals if interval.kind != "injector"]
         return sorted(found, key=lambda i: (-i.cpu, i.slot_from - i.slot_to, i.id))
 
     def _split(self, interval: IntervalLoad, numbers: Counter[str], reason: str) -> None:
-        """Split it, if there is a place to do so, and if there may be one more."""
+        """Split an interval, if it can be split and its computation may have one more."""
         most = self._settings.placement_intervals_most
         if self._budget <= 0 or numbers[interval.computation] >= most:
             return
@@ -558,14 +567,15 @@ class _Planner:
         self.decisions.append(Split(interval.id, at, reason))
 
     def _numbers(self) -> Counter[str]:
-        """Intervals per computation, once what is under way is done."""
+        """Number of intervals per computation after all pending changes."""
         numbers: Counter[str] = Counter()
         for interval in self._intervals:
             numbers[interval.computation] += {"split": 2, "merged": 0, None: 1}[interval.to_be]
         return numbers
 
     def merge(self) -> None:
-        """Cold neighbours, the coldest first, of computations with more intervals than needed."""
+        """Merge cold neighbours, the coldest first, of computations with more intervals than
+        needed."""
         numbers = self._numbers()
         needed = max(self._settings.placement_intervals_least, 2 * len(self._workers))
         pairs = [
@@ -584,8 +594,8 @@ class _Planner:
             if self._home[lower.id] != self._home[upper.id]:
                 continue
             reason = (
-                f"both have little to do, and {numbers[lower.computation]} intervals are more "
-                f"than the {needed} that are needed"
+                f"both have little load, and {numbers[lower.computation]} intervals are more "
+                f"than the {needed} needed"
             )
             numbers[lower.computation] -= 1
             self._spend(lower, upper)
@@ -593,9 +603,9 @@ class _Planner:
 
 
 def split_at(interval: IntervalLoad) -> int | None:
-    """The first slot of the upper part: where both have half of the load, or half of the slots.
+    """The first slot of the upper part, so that both parts have half the load, or half the slots.
 
-    Always a multiple of the interval's grain. None: it is one grain of slots, or one of them has
+    It is a multiple of the interval's grain. None: the interval is one grain wide, or one grain has
     nearly all of its load.
     """
     if interval.slot_to - interval.slot_from < 2 * interval.grain:
@@ -623,7 +633,7 @@ def split_at(interval: IntervalLoad) -> int | None:
 
 
 def _by_grain(interval: IntervalLoad, loads: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """The same load by grains: that of a bar is taken to be even over its slots."""
+    """The same load by grains, with the load of each entry distributed evenly over its slots."""
     found = dict.fromkeys(range(interval.slot_from, interval.slot_to, interval.grain), 0.0)
     for (begin, load), (end, _) in pairwise([*loads, (interval.slot_to, 0.0)]):
         for grain in found:
@@ -634,7 +644,7 @@ def _by_grain(interval: IntervalLoad, loads: list[tuple[int, float]]) -> list[tu
 
 
 def _inside(interval: IntervalLoad, loads: list[tuple[int, float]], total: float) -> int | None:
-    """The middle of the bar that has nearly everything; None if that is a single slot."""
+    """The middle of the entry with nearly all load; None if it is too narrow to be split."""
     ends = [*(slot for slot, _ in loads[1:]), interval.slot_to]
     hottest = max(range(len(loads)), key=lambda number: loads[number][1])
     begin, end = loads[hottest][0], ends[hottest]

@@ -1,9 +1,9 @@
-"""Where results go: tables of the same Postgres, files, the terminal.
+"""Sinks: tables of the same Postgres, files, the terminal.
 
-A row of a `Table` is written in the very transaction that commits the record it comes
-from, so it is there once. Lines of `JsonLinesFiles` are cut back to the committed length
-after a crash, so they are there once too. `Console` prints before the commit: a line may
-come twice after a crash.
+A row of a `Table` is written in the transaction that commits its record, so it is written exactly
+once. Files of `JsonLinesFiles` are cut back to the committed length after a crash, so their lines
+are written exactly once too. `Console` prints before the commit: after a crash, a line may be
+printed twice.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ RESERVED_TABLES = frozenset(
 BUCKET = re.compile(
     r"(?:commit_record|production|seen_record|state_change|straggler|timer_change)_\d+"
 )
-"""The tables that are made and dropped while a pipeline runs."""
+"""Names of the tables that are created and dropped while a pipeline runs."""
 
 
 @dataclass(frozen=True)
@@ -95,24 +95,27 @@ class Column:
 
 
 class Table(Generic[R]):
-    """Rows of a table in the pipeline's schema, made from values of `row_type`.
+    """A table in the pipeline's schema with rows made from values of `row_type`.
 
-    The table is created from the type, or an existing one with fitting columns is used.
+    The table is created from the type, or an existing table with matching columns is used.
 
-    A column of type ``double precision`` (a field of type float) holds NaN and infinities, if a `row`
-    function makes them. Values of streams, and columns of type ``jsonb``, cannot: JSON has neither,
-    and such a value fails its record.
+    A column of type ``double precision`` (a field of type float) can hold NaN and infinities that a
+    `row` function returns. Values of streams and columns of type ``jsonb`` cannot: JSON has
+    neither, and such a value fails its record.
 
     Args:
-        name: the table's name; it lives in the pipeline's schema.
-        row_type: a msgspec.Struct or dataclass; one column per field.
+        name: the table's name in the pipeline's schema.
+        row_type: a msgspec.Struct or dataclass, with one column per field.
         key: columns that identify a row: a later value for the same key replaces the
             earlier one. Without `key` every value is a new row.
-        producer_key: the columns of `key` that hold the producing computation's own key.
-            Then no other key can write the row, and it is written in the producer's own
-            commit. Without it an upsert runs as a step of its own, keyed by `key`.
-        numbered: two more columns, `sender` and `sequence`: ordered by them, the rows of
-            one producing key stand in the order in which they were produced.
+        producer_key: the columns of `key` that hold the producing computation's own key. No
+            other key can then write the row, so it is written in the producer's own commit.
+            Without it, an upsert is a step of its own, keyed by `key`.
+        numbered: adds two columns, `sender` and `sequence`; ordered by them, the rows of one
+            producing key are in the order in which they were produced.
+
+    Raises:
+        GraphError: the name is reserved, a key names no column, or `row_type` has no fields.
     """
 
     def __init__(
@@ -164,7 +167,7 @@ class Table(Generic[R]):
 
     @property
     def in_producers_commit(self) -> bool:
-        """Whether rows ride in the commit of the computation that produces them."""
+        """Whether rows are written in the commit of the computation that produces them."""
         return not self.key or bool(self.producer_key)
 
     def values(self, row: R) -> tuple[Any, ...]:
@@ -185,7 +188,7 @@ class Table(Generic[R]):
         )
 
     def describe(self) -> dict[str, Any]:
-        """What is stored of it in the graph."""
+        """The description stored in the graph."""
         return {
             "table": self.name,
             "columns": [[c.name, c.type, c.nullable] for c in self.columns],
@@ -222,17 +225,18 @@ def _columns(table: str, row_type: Any) -> tuple[Column, ...]:
 
 @dataclass(frozen=True)
 class JsonLinesFiles:
-    """JSON Lines, one part file per key interval in `directory`; exactly once across crashes.
+    """JSON Lines, one part file per key interval in `directory`; exactly once despite crashes.
 
-    A part file is called after its interval's id. When intervals are split or merged, those that
-    are made get files of their own, and what is written stays where it is: read all of them.
+    A part file is named after its interval's id. When intervals are split or merged, the new
+    intervals get their own files, and existing files stay: read all of them.
 
     Args:
-        by: the key that spreads values over part files, which a step of their own writes: a
-            constant for one file, in the order in which values arrive. Without it each interval of
-            the computation that produces the values has a file, written in its own commit. Where
-            that cannot be (rows of a source, weak productions, ``exactly_once=False``, numbered
-            bundles, a second set of files) one file is written, as by a constant.
+        directory: the directory of the part files.
+        by: returns the key that distributes values over part files, which a separate step then
+            writes; a constant gives one file, in the order in which values arrive. Without it, each
+            interval of the producing computation has a file, written in its own commit. If that is
+            not possible (rows of a source, weak productions, ``exactly_once=False``, numbered
+            bundles, a second set of files), one file is written, as with a constant.
     """
 
     directory: Path | str
@@ -244,30 +248,30 @@ class JsonLinesFiles:
         return Path(self.directory)
 
     def describe(self) -> dict[str, Any]:
-        """What is stored of it in the graph."""
+        """The description stored in the graph."""
         return {"json_lines": str(self.directory)}
 
 
 @dataclass(frozen=True)
 class Console:
-    """Prints each value as a line of JSON; after a crash a line may come twice."""
+    """Prints each value as a line of JSON; after a crash, a line may be printed twice."""
 
     prefix: str = ""
 
     def describe(self) -> dict[str, Any]:
-        """What is stored of it in the graph."""
+        """The description stored in the graph."""
         return {"console": self.prefix}
 
 
 @dataclass(frozen=True)
 class Discard:
-    """Acknowledges what it is sent and forgets it; for measurements.
+    """Acknowledges records and drops them; for measurements.
 
-    The records are productions like any other: stored before they are sent.
+    The records are ordinary productions: they are stored before they are sent.
     """
 
     def describe(self) -> dict[str, Any]:
-        """What is stored of it in the graph."""
+        """The description stored in the graph."""
         return {"discard": True}
 
 
@@ -276,9 +280,9 @@ Sink = Table[Any] | JsonLinesFiles | Console | Discard
 
 @dataclass(frozen=True)
 class SinkUse:
-    """A sink as one stream feeds it."""
+    """The use of a sink by one stream."""
 
     sink: Sink
     row: Callable[[Any], Any] | None = field(default=None)
     apart: bool = False
-    """It is written by a step of its own, although it could ride in the producer's commit."""
+    """Whether a separate step writes it, even if the producer's commit could."""

@@ -1,9 +1,10 @@
-"""State as user code sees it: one object per key, and collections whose parts load alone.
+"""State as user code sees it: one object per key, and collections with entries that load
+separately.
 
-A state object is stored as one row. A field of type `MapState` or `ListState` is stored
-apart, a row per entry, so that a buffer of a hundred thousand entries costs what a record
-touches, not what is stored. Outside a pipeline (``Model()`` in a unit test) they keep
-their entries in memory.
+A state object is stored as one row. A field of type `MapState` or `ListState` is stored separately,
+with a row per entry, so that the cost of a buffer of a hundred thousand entries depends on the entries
+that a record uses, not on the number stored. Outside a pipeline (``Model()`` in a unit test),
+collections keep their entries in memory.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ UNKNOWN: Any = type("Unknown", (), {"__repr__": lambda self: "UNKNOWN"})()
 
 
 MAX_FIELD_BYTES = 63
-"""The name of a MapState or ListState: it begins the names of its entries."""
+"""Maximum length of the name of a MapState or ListState, which begins the names of its entries."""
 
 
 class Cells(Protocol):
-    """The entries of one key: what collections read from and write to."""
+    """The entries of one key, which collections read and write."""
 
     def lookup(self, entry: str, codec: Codec[Any]) -> Any:
-        """The value in memory; `ABSENT` if there is none; `UNKNOWN` if it must be fetched."""
+        """The value in memory, `ABSENT` if there is none, or `UNKNOWN` if it must be fetched."""
         ...
 
     async def fetch(self, entry: str, codec: Codec[Any]) -> Any:
@@ -65,8 +66,10 @@ class Cells(Protocol):
     def span(
         self, prefix: str, first: str, until: str, codec: Codec[Any]
     ) -> AsyncIterator[tuple[str, Any]]:
-        """The entries of the collection `prefix` in [first, until), in order, as they are asked
-        for. No entry has the name of a bound."""
+        """The entries of the collection `prefix` in [first, until), in order, loaded on demand.
+
+        No entry has the name of a bound.
+        """
         ...
 
     def known(self, prefix: str) -> list[str] | None:
@@ -75,7 +78,7 @@ class Cells(Protocol):
 
 
 class LocalCells:
-    """Cells in memory, for a state object that belongs to no pipeline."""
+    """Cells in memory, for a state object outside a pipeline."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
@@ -101,7 +104,7 @@ class LocalCells:
         self, prefix: str, first: str, until: str, codec: Codec[Any]
     ) -> AsyncIterator[tuple[str, Any]]:
         for entry in sorted(name for name in self.values if first < name < until):
-            if entry in self.values:  # else it was removed meanwhile
+            if entry in self.values:  # it may have been removed since
                 yield entry, self.values[entry]
 
     def known(self, prefix: str) -> list[str] | None:
@@ -112,7 +115,7 @@ _ANY: Codec[Any] = Codec(Any, what="state entry")
 
 
 class Collection:
-    """What MapState and ListState share: being bound to a key's cells."""
+    """The base of MapState and ListState, which binds them to a key's cells."""
 
     __slots__ = ("_cells", "_codec", "_key_type", "_prefix")
 
@@ -123,18 +126,18 @@ class Collection:
         self._key_type: Any = Any
 
     def bind(self, cells: Cells, prefix: str, codec: Codec[Any], key_type: Any) -> None:
-        """Attach to the cells of one key; the engine's part."""
+        """Attach to the cells of one key; called by the engine."""
         self._cells = cells
         self._prefix = prefix
         self._codec = codec
         self._key_type = key_type
 
     def is_part_of(self, cells: Cells, prefix: str) -> bool:
-        """Whether it is bound to these cells already."""
+        """Whether the collection is already bound to these cells."""
         return self._cells is cells and self._prefix == prefix
 
     def take_over(self, cells: Cells, prefix: str, codec: Codec[Any], key_type: Any) -> None:
-        """Bind, and move what was put in before into the cells, which are empty by now."""
+        """Bind the collection, and move its entries from memory into the cells, which are empty."""
         assert isinstance(self._cells, LocalCells)
         local = self._cells.values
         self.bind(cells, prefix, codec, key_type)
@@ -143,19 +146,20 @@ class Collection:
             cells.store(prefix + entry, self._codec_of(entry), value)
 
     def is_loose(self) -> bool:
-        """Whether it belongs to no key yet."""
+        """Whether the collection does not belong to a key yet."""
         return isinstance(self._cells, LocalCells)
 
     @staticmethod
     def entries_of(cells: Cells, prefix: str) -> list[str] | None:
-        """The entries of the collection under `prefix`, if that can be told from memory."""
+        """The entries of the collection under `prefix`, or None if memory does not have them
+        all."""
         return cells.known(prefix)
 
     def _codec_of(self, entry: str) -> Codec[Any]:
         return self._codec
 
     def _check_key(self, text: str) -> None:
-        """Refuse a key, given as JSON, of another type than was declared."""
+        """Refuse a key, given as JSON, that is not of the declared type."""
 
     async def _read(self, entry: str) -> Any:
         value = self._cells.lookup(entry, self._codec)
@@ -165,12 +169,11 @@ class Collection:
 
 
 class MapState(Collection, Generic[K, V]):
-    """A map from keys to values, each entry a row of its own.
+    """A map from keys to values, with a row for each entry.
 
     Reading may have to wait for the store, so it is awaited; writing never waits. A value
-    that is changed in place after `get` is stored like one that is `put`. A new map that is
-    assigned to the field takes the place of the stored one, if that is all in memory; else
-    `clear` it before.
+    that is changed in place after `get` is stored as if it had been `put`. A new map assigned to
+    the field replaces the stored map if all of that is in memory; otherwise call `clear` first.
     """
 
     __slots__ = ()
@@ -198,15 +201,15 @@ class MapState(Collection, Generic[K, V]):
             msgspec.json.decode(text, type=self._key_type)
         except msgspec.MsgspecError as error:
             raise UserCodeError(
-                f"{self._codec.what}: {text:.200} is no key of this map: {error}"
+                f"{self._codec.what}: {text:.200} is not a key of this map: {error}"
             ) from error
 
     def remove(self, key: K) -> None:
-        """Forget `key`, if it is there."""
+        """Remove `key`, if it is in the map."""
         self._cells.erase(self._entry(key), self._codec)
 
     async def clear(self) -> None:
-        """Forget all entries; reads the whole map."""
+        """Remove all entries; reads the whole map."""
         async for entry, _ in self._cells.scan(self._prefix, self._codec):
             self._cells.erase(entry, self._codec)
 
@@ -219,28 +222,28 @@ class MapState(Collection, Generic[K, V]):
     async def range(
         self: MapState[str, V], first: str, until: str, *, limit: int | None = None
     ) -> AsyncIterator[tuple[str, V]]:
-        """The entries from `first` on and before `until`, in order; reads no others to speak of.
+        """The entries from `first` (inclusive) to `until` (exclusive), in order; loads few others.
 
-        For keys that are texts: whole numbers have no order as JSON, so write an instant as
-        ``isoformat(timespec="microseconds")`` and a number with leading zeros. The order is
-        that of the keys' JSON: that of the texts, as long as they hold no space, ``!``, ``"``,
-        backslash or control character.
+        Keys must be strings, because integers are not in order as JSON: write an instant as
+        ``isoformat(timespec="microseconds")``, and a number with leading zeros. The order is that
+        of the keys' JSON. It equals the order of the strings if they contain no space, ``!``,
+        ``"``, backslash or control character.
 
         Entries may be changed and removed while they are read.
 
         Args:
-            limit: how many entries to read at the most. Use it instead of leaving the loop.
+            limit: maximum number of entries to read. Use it instead of leaving the loop.
 
         Raises:
-            UserCodeError: a bound is no text.
+            UserCodeError: a bound is not a string.
         """
         if not (isinstance(first, str) and isinstance(until, str)):
             raise UserCodeError(
-                f"{self._codec.what}: range() is for keys that are texts, not from {first!r:.80} "
-                f"to {until!r:.80}: JSON has no order for others"
+                f"{self._codec.what}: range() needs keys that are strings, not from {first!r:.80} "
+                f"to {until!r:.80}: JSON has no order for other keys"
             )
         start = len(self._prefix)
-        # Without the closing quote, so that a bound comes before every text it begins.
+        # Without the closing quote, a bound sorts before every string that begins with it.
         span = self._cells.span(
             self._prefix, self._entry(first)[:-1], self._entry(until)[:-1], self._codec
         )
@@ -257,7 +260,7 @@ _BOUNDS: Codec[tuple[int, int]] = Codec(tuple[int, int], what="bounds of a ListS
 
 
 class ListState(Collection, Generic[V]):
-    """A queue of values, each a row of its own: append at the end, take from the front."""
+    """A queue of values with a row for each: append at the end, take from the front."""
 
     __slots__ = ()
 
@@ -283,7 +286,7 @@ class ListState(Collection, Generic[V]):
         self._keep(first, end + 1)
 
     async def pop_first(self) -> V | None:
-        """Take the oldest value, or None when the list is empty."""
+        """Remove and return the oldest value, or None if the list is empty."""
         first, end = await self._bounds()
         if first == end:
             return None
@@ -293,7 +296,7 @@ class ListState(Collection, Generic[V]):
         return cast(V, value)
 
     async def clear(self) -> None:
-        """Forget all values."""
+        """Remove all values."""
         first, end = await self._bounds()
         for index in range(first, end):
             self._cells.erase(self._entry(index), self._codec)
@@ -301,7 +304,7 @@ class ListState(Collection, Generic[V]):
 
     @staticmethod
     def entries_of(cells: Cells, prefix: str) -> list[str] | None:
-        """The list's own bounds tell which entries there are, in memory or not."""
+        """The entries of the list, in memory or not, as its stored bounds determine them."""
         bounds = cells.lookup(prefix + "#", _BOUNDS)
         if bounds is UNKNOWN:
             return None
@@ -313,7 +316,7 @@ class ListState(Collection, Generic[V]):
         return _BOUNDS if entry == "#" else self._codec
 
     async def length(self) -> int:
-        """How many values there are."""
+        """The number of values."""
         first, end = await self._bounds()
         return end - first
 
@@ -325,7 +328,8 @@ class ListState(Collection, Generic[V]):
 
 
 class StateLayout(Generic[S]):
-    """How a state type is stored: its plain part as one entry, each collection apart."""
+    """The stored form of a state type: one entry for its plain part, and each collection
+    separately."""
 
     def __init__(self, state_type: Any, *, owner: str, limit: int) -> None:
         self.state_type = None if state_type in (None, type(None)) else state_type
@@ -335,14 +339,14 @@ class StateLayout(Generic[S]):
         self.empty: bytes = b"null"
         if get_origin(self.state_type) in (Union, types.UnionType):
             raise GraphError(
-                f"the state of {owner} is of type {self.state_type}, and which of these the empty state "
-                "is nothing says. Name one class whose fields all have defaults: its instance without "
-                "arguments is the state of a key that nothing is stored of"
+                f"the state of {owner} is of type {self.state_type}, so its empty state is ambiguous. "
+                "Name one class with a default for every field: its instance without arguments is "
+                "the state of a key without stored state"
             )
         if self.stateless:
             self.fingerprint: dict[str, Any] = {}
             self.encode: Callable[[Any], bytes] = lambda _: self.empty
-            """The plain part of a state object as JSON."""
+            """Encodes the plain part of a state object as JSON."""
             return
         self._find_collections(limit)
         plain_type: Any = self.state_type
@@ -353,7 +357,7 @@ class StateLayout(Generic[S]):
         if self.collections:
             self._plain_values = _fields_of(plain_type.__struct_fields__)
             self.bound: Callable[[Any], Any] = attrgetter(*self.collections)
-            """The collections of a state object, to tell whether they are still the same ones."""
+            """The collections of a state object, to detect whether one was replaced."""
             self.encode = self._encode_plain
         self.fingerprint = {
             "plain": self.codec.fingerprint,
@@ -367,14 +371,14 @@ class StateLayout(Generic[S]):
         except TypeError as error:
             raise GraphError(
                 f"the state of {owner} has no empty value: {self._name()}() fails with: {error}. "
-                "Give every field a default"
+                "Give each field a default"
             ) from error
 
     def _name(self) -> str:
         return _name_of(self.state_type)
 
     def new(self) -> Any:
-        """A state object with no history."""
+        """An empty state object."""
         make = cast("Callable[[], Any]", get_origin(self.state_type) or self.state_type)
         return make()
 
@@ -391,7 +395,7 @@ class StateLayout(Generic[S]):
                 if len(name.encode()) > MAX_FIELD_BYTES:
                     raise GraphError(
                         f"the state of {self.owner}: {name!r} is too long a name for a "
-                        f"{kind.__name__}; {MAX_FIELD_BYTES} bytes are the most"
+                        f"{kind.__name__}; the limit is {MAX_FIELD_BYTES} bytes"
                     )
                 arguments = [_substitute(a, variables) for a in get_args(hint)] or [Any, Any]
                 key_type = arguments[0] if kind is MapState else int
@@ -401,10 +405,10 @@ class StateLayout(Generic[S]):
                 self.collections[name] = (kind, key_type, codec)
 
     def check(self, state: Any) -> None:
-        """Whether an object can be the state.
+        """Check that an object can be the state.
 
         Raises:
-            UserCodeError: there is no state, or it is of another type.
+            UserCodeError: the computation has no state, or its state is of another type.
         """
         kind = get_origin(self.state_type) or self.state_type
         if kind is None or (_has_fields(kind) and not isinstance(state, kind)):
@@ -416,8 +420,8 @@ class StateLayout(Generic[S]):
         return self.codec.encode(self.codec.value_type(*self._plain_values(state)))
 
     def decode(self, encoded: bytes | None, cells: Cells | None = None) -> Any:
-        """A state object from its stored plain part (None: no history), its collections bound to
-        `cells`."""
+        """A state object from its stored plain part (None: an empty one), with its collections
+        bound to `cells`."""
         if self.stateless:
             return None
         if not self.collections:
@@ -439,7 +443,7 @@ def _name_of(state_type: Any) -> str:
 
 @lru_cache(maxsize=TYPES_KNOWN)
 def _plain_type(state_type: Any, collections: frozenset[str]) -> Any:
-    """A struct of the fields of a state type that are no collections."""
+    """A struct of the fields of a state type that are not collections."""
     origin = get_origin(state_type) or state_type
     hints = get_type_hints(origin, include_extras=True)
     plain = [(name, hint) for name, hint in hints.items() if name not in collections]
@@ -453,14 +457,14 @@ def _has_fields(kind: Any) -> bool:
 
 
 def _fields_of(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    """Gets the values of these fields; `attrgetter` does so for two and more."""
+    """A function that returns the values of these fields as a tuple, even for a single field."""
     if len(names) > 1:
         return attrgetter(*names)
     return lambda state: tuple(getattr(state, name) for name in names)
 
 
 def _substitute(hint: Any, variables: dict[Any, Any]) -> Any:
-    """`hint` with type variables replaced by what the state type was given for them."""
+    """`hint` with its type variables replaced by the arguments of the state type."""
     if isinstance(hint, TypeVar):
         return variables.get(hint, Any)
     arguments = get_args(hint)

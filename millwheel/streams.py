@@ -1,14 +1,15 @@
-"""Streams: typed, globally named channels; the reader chooses how it reads one.
+"""Streams: typed, globally named channels; the reader chooses how it reads a stream.
 
 ``STREAM.by(key)``
-    Records of one key go to one place, one after the other. State and timers are per key.
+    Records of one key are processed in one place, one after the other. State and timers are per
+    key.
 
 ``STREAM.spread()``
-    The work does not depend on a key (parse, enrich, call a service): the engine chooses where a
-    record goes, near to where it was made and evenly. No state, no timers, no order.
+    The work does not depend on a key (parse, enrich, call a service). The engine distributes the
+    records evenly, close to their producers. No state, no timers, no order.
 
 ``STREAM.broadcast()``
-    Every key's records see what came by it: rules, small tables (`Computation.process_broadcast`).
+    The records build a table that every key sees: rules, rates (`Computation.process_broadcast`).
 """
 
 from __future__ import annotations
@@ -33,7 +34,11 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,47}\Z")
 
 
 def check_name(name: str, what: str) -> str:
-    """`name`, if it can name a stream, computation, pipeline or table everywhere it is used."""
+    """Return `name` if it is valid for a stream, computation, pipeline or table.
+
+    Raises:
+        GraphError: the name is not valid.
+    """
     if not isinstance(name, str) or not _NAME.match(name):
         raise GraphError(
             f"{name!r} cannot name a {what}: use lower-case letters, digits and underscores, "
@@ -43,16 +48,16 @@ def check_name(name: str, what: str) -> str:
 
 
 class Stream(Generic[V]):
-    """A named channel of records whose values have one type.
+    """A named channel of records with values of one type.
 
     Args:
         name: unique in a pipeline; lower case, digits, underscores.
         value_type: a msgspec.Struct, a dataclass, or a plain JSON type. A float may be neither NaN
-            nor infinite, since JSON has no such numbers: write ``float | None`` for "not known".
-        version: raised by one with every change of the type.
-        migrations: for each older version, a function from its decoded JSON (of a struct a ``dict``)
-            to the next one's; to go back, for each newer one, to the one before. One that fails
-            stops the worker with `MigrationFailed`.
+            nor infinite, since JSON has no such numbers: use ``float | None`` for "not known".
+        version: increase it by one with every change of the type.
+        migrations: for each older version, a function that converts its decoded JSON (for a struct
+            a ``dict``) to the next version; to go back, for each newer version, a function to the
+            one before. A migration that fails stops the worker with `MigrationFailed`.
     """
 
     def __init__(
@@ -70,31 +75,33 @@ class Stream(Generic[V]):
         self.codec: Codec[V] = Codec(value_type, what=f"stream {name!r}")
 
     def by(self, extractor: Callable[[V], Key], *, version: int = 1) -> Input[V]:
-        """This stream, read with the key that `extractor` takes from each value.
+        """Read this stream by the key that `extractor` returns for each value.
 
         Args:
-            version: raised by one when the code of the extractor is changed and the reader keeps
-                state by its keys. State of keys that it gives no more stays where it is.
+            version: increase it by one when the code of the extractor changes and the reader keeps
+                state by its keys. The state of keys that no longer occur stays in the store.
         """
         return Input(self, extractor, version=version)
 
     def spread(self) -> Input[V]:
-        """This stream, for work that depends on no key: the engine chooses where a record goes.
+        """Read this stream for work that depends on no key: the engine distributes the records.
 
-        A record that a computation produced goes to an interval of the reader on the same worker,
-        if there is one, so that it need not travel; rows of a source go evenly to all. Records
-        are processed in parallel and in any order. `Context.key` is a number that means nothing,
-        so the reader has no state and no timers; what it makes is read on by key.
+        A record produced by a computation goes to an interval of the reader on the same worker, if
+        there is one, to save the network; rows of a source go evenly to all intervals. Records are
+        processed in parallel and in any order. `Context.key` is a meaningless number, so the reader
+        has no state and no timers; the streams that it produces can be read by key.
         """
         return Input(self, None)
 
     def broadcast(self) -> Broadcast[V]:
-        """This stream, for a table that all keys of the reader share: rules, rates, a small list.
+        """Read this stream into a table that all keys of the reader share: rules, rates, a small
+        list.
 
-        Each of its records goes to `Computation.process_broadcast`, which changes the table;
-        records of the other inputs see it as `Context.shared`. It is stored once for each of
-        ``Settings.broadcast_cells`` ranges of keys, and a record is sent to each of them. A source
-        that falls silent holds the low watermark here as anywhere: see ``idle_after`` of `inject`.
+        `Computation.process_broadcast` receives each record and changes the table; records of the
+        other inputs see the table as `Context.shared`. The table is stored once for each of
+        ``Settings.broadcast_cells`` ranges of keys, and each record is sent to every range. As in
+        any input, a source that falls silent holds the low watermark: see ``idle_after`` of
+        `inject`.
         """
         return Broadcast(self)
 
@@ -108,42 +115,42 @@ class Input(Generic[V_co]):
 
     stream: Stream[Any]
     extractor: Callable[[Any], Key] | None
-    """None: the engine chooses."""
+    """Returns the key of a value; None: the engine chooses the key."""
     relayed: Stream[Any] | None = None
-    """Of rows of a source the stream itself; `stream` is the hidden one that carries them."""
+    """The user's stream, if a relay reads its rows and `stream` is the hidden stream behind it."""
     version: int = 1
-    """Of the extractor."""
+    """The version of the extractor."""
 
     @property
     def name(self) -> str:
-        """What the stream is called by who wrote the pipeline."""
+        """The name of the stream in the user's pipeline."""
         return (self.relayed or self.stream).name
 
     @property
     def keys(self) -> Keys | None:
-        """How keys are taken, as a deploy compares it; None: the engine chooses."""
+        """The identity of the extractor, which a deploy compares; None: the engine chooses keys."""
         if self.extractor is None:
             return None
         return Keys(self.version, fingerprint(self.extractor))
 
     @property
     def extractor_name(self) -> str:
-        """How the extractor is called in the stored graph; brackets are in no function's name."""
+        """The extractor's name in the stored graph; no function's name contains brackets."""
         if self.extractor is None:
             return "spread()"
         return getattr(self.extractor, "__qualname__", type(self.extractor).__name__)
 
     @property
     def manner(self) -> str:
-        """How the stream is read, for people."""
+        """The way in which the stream is read, for display."""
         return "spread" if self.extractor is None else f"by {self.extractor_name}"
 
     @property
     def key_type(self) -> str | None:
-        """What kind of key it gives, like ``str`` or ``(str, int)``; None if that is not known.
+        """The type of the key, such as ``str`` or ``(str, int)``; None if it is not known.
 
-        Told by the extractor's annotation. One without (a lambda) is tried on an empty value
-        of the stream's type.
+        It comes from the extractor's return annotation. An extractor without one (a lambda) is
+        called with an empty value of the stream's type.
         """
         if self.extractor is None:
             return None
@@ -152,29 +159,29 @@ class Input(Generic[V_co]):
             return declared
         try:
             return _shown_key_type(self.extractor(_empty_value(self.stream.value_type)))
-        except Exception:  # whatever it is, user code meets a value it was not made for
+        except Exception:  # user code may fail in any way on a value that it never gets otherwise
             return None
 
 
 @dataclass(frozen=True)
 class Broadcast(Generic[V_co]):
-    """A stream whose every record all keys of a consumer get to see."""
+    """A stream that one consumer reads by broadcast: all keys see each record."""
 
     stream: Stream[Any]
     relayed: Stream[Any] | None = None
-    """Of rows of a source the stream itself; `stream` is the hidden one that carries them."""
+    """The user's stream, if a relay reads its rows and `stream` is the hidden stream behind it."""
 
     extractor_name = "broadcast()"
     manner = "broadcast"
 
     @property
     def name(self) -> str:
-        """What the stream is called by who wrote the pipeline."""
+        """The name of the stream in the user's pipeline."""
         return (self.relayed or self.stream).name
 
 
 class _Unknown:
-    """Stands in an empty value for what has no obvious empty value: it is no key."""
+    """Replaces a part of an empty value that has no obvious empty value; it is not a key."""
 
 
 def _declared_key_type(extractor: Callable[[Any], Key]) -> str | None:
@@ -182,7 +189,7 @@ def _declared_key_type(extractor: Callable[[Any], Key]) -> str | None:
         return extractor.__name__
     try:
         hint = get_type_hints(extractor).get("return")
-    except Exception:  # a name that cannot be looked up, or no function at all
+    except Exception:  # a name cannot be resolved, or it is not a function
         return None
     if hint in (str, int):
         return str(hint.__name__)
@@ -201,7 +208,7 @@ def _shown_key_type(key: Any) -> str | None:
 
 
 def _empty_value(value_type: Any) -> Any:
-    """A value with nothing in it, as good as can be."""
+    """The emptiest value of a type that can be made."""
     kind = get_origin(value_type) or value_type
     if kind is datetime:
         return EPOCH

@@ -1,18 +1,19 @@
-"""Windows as pure data: which stretch of time a record belongs to, and what comes out of it.
+"""Windows as pure data: the span of time that a record belongs to, and the panes of its results.
 
 ===============  ===============================================  ==========================
-`Tumbling`       side by side, of one size                        an hour, a local day
-`Months`         side by side, calendar months                    a month, a quarter
+`Tumbling`       adjacent, of one size                            an hour, a local day
+`Months`         adjacent, calendar months                        a month, a quarter
 `Sliding`        of one size, a new one each `slide`              the last day, each hour
-`Session`        as long as records come without a `gap`          one visit
+`Session`        a run of records without a pause of `gap`        one visit
 `Count`          every n records of a key                         batches of 100
 `Global`         all of time                                      a running total
 ===============  ===============================================  ==========================
 
-Bounds are instants, ``[start, end)``, in microseconds since the epoch. With a time zone the
-bounds stand on the *local clock*: a local day has 23 or 25 hours when daylight saving
-changes, and the hour that comes twice belongs to one window (see `Tumbling`). Zones come from `zoneinfo`, that is, from the system; a slim system without
-``/usr/share/zoneinfo`` needs ``pip install tzdata``.
+Bounds are instants, ``[start, end)``, in microseconds since the epoch. With a time zone, bounds
+follow the *local clock*: a local day has 23 or 25 hours when daylight saving changes, and the
+hour that occurs twice belongs to one window (see `Tumbling`). Zones come from `zoneinfo`, which
+reads them from the system; a slim system without ``/usr/share/zoneinfo`` needs
+``pip install tzdata``.
 """
 
 from __future__ import annotations
@@ -39,26 +40,27 @@ from millwheel.model import (
 R = TypeVar("R")
 
 Zone = str | ZoneInfo
-"""A name of the IANA database ("Europe/Berlin"), or what `zoneinfo` made of one."""
+"""A name of the IANA database ("Europe/Berlin"), or a `ZoneInfo`."""
 
 LAST_YEAR = 9999
 LAST_INSTANT = MAX_TIME - 1
-"""Of a record or timer: at the end of time, when the input has ended, every window is over."""
+"""The last instant of a record or timer; at the end of time, after the input, every window
+closes."""
 LONGEST_SECONDS = 10**10
-"""Some three hundred years: what is longer would leave the calendar."""
+"""Maximum duration, about three hundred years; a longer one could leave the calendar."""
 
 
 class Pane(msgspec.Struct, Generic[R], frozen=True, gc=False):
     """One result of one window of one key: ``[start, end)``, UTC.
 
     Attributes:
-        number: 0 for the first pane of the window, then one more for each that follows. Count
-            windows, which have no bounds of their own, are numbered through their key.
-        late: an amendment, made by a record that came after the window had closed.
-        final: no further pane of this window will come.
-        early: sent before the window closed; what it holds is not complete.
-        retracted: the window is no more: a record joined its session to another, or moved its
-            start. Its panes no longer count; the pane of the joined session replaces them.
+        number: 0 for the first pane of the window, increasing by one with each further pane. Count
+            windows, which have no bounds of their own, are numbered per key.
+        late: the pane amends the result with a record that arrived after the window had closed.
+        final: no further pane of this window will follow.
+        early: the pane was sent before the window closed, and is not complete.
+        retracted: the window no longer exists: a record joined its session to another, or moved its
+            start. Ignore its panes; the pane of the joined session replaces them.
     """
 
     key: str | int | tuple[str | int, ...]
@@ -87,12 +89,15 @@ class Span:
 
 @dataclass(frozen=True)
 class Early:
-    """When panes are sent before their window closes: after so many records, or so much time.
+    """Sends panes before their window closes: after a number of records, or a time.
 
     Attributes:
-        records: a pane for each so many new records of a window.
-        seconds: a pane so long (wall time) after the first record that no pane has shown yet.
-            Nothing new, no pane. With `records` too, whichever comes first.
+        records: number of new records of a window after which a pane is sent.
+        seconds: wall time after the first record without a pane, after which a pane is sent.
+            Without new records there is no pane. With `records` as well, the first of both decides.
+
+    Raises:
+        GraphError: both are None, or one is not above zero.
     """
 
     records: int | None = None
@@ -100,50 +105,54 @@ class Early:
 
     def __post_init__(self) -> None:
         if self.records is None and self.seconds is None:
-            raise GraphError("Early needs records=... or seconds=...; else it sends nothing")
+            raise GraphError(
+                "Early needs records=... or seconds=...; with neither it sends nothing"
+            )
         if self.records is not None and (not isinstance(self.records, int) or self.records < 1):
-            raise GraphError(f"Early(records=...) is a whole number above zero, not {self.records}")
+            raise GraphError(
+                f"Early(records=...) must be a whole number above zero, not {self.records}"
+            )
         if self.seconds is not None and not (
             isinstance(self.seconds, (int, float)) and 0 < self.seconds <= LONGEST_SECONDS
         ):
             raise GraphError(
-                f"Early(seconds=...) is a number of seconds above zero, not {self.seconds}"
+                f"Early(seconds=...) must be a number of seconds above zero, not {self.seconds}"
             )
 
 
 class Assigner(Protocol):
-    """What `Windowed` asks of windows that stand where they stand, whatever records come.
+    """Fixed windows for `Windowed`: their bounds do not depend on the records.
 
-    Write your own with these two; their bounds must follow from their arguments alone.
+    Write your own with these two methods; their results must depend on their arguments alone.
     """
 
     def spans(self, micros: int) -> Sequence[Span]:
-        """The windows that hold the instant `micros`, earliest first."""
+        """The windows that contain the instant `micros`, earliest first."""
         ...
 
     def at(self, start: int) -> Span:
-        """The window that starts at `start`, an instant that `spans` gave as one."""
+        """The window that starts at `start`, the start of a window that `spans` has returned."""
         ...
 
 
 class Tumbling:
-    """Windows of one size, side by side.
+    """Adjacent windows of one size.
 
     Args:
-        size: or give `days`, `hours`, `minutes`, `seconds`.
-        offset: moves the bounds, which else stand at whole sizes since the epoch. A day with
-            ``offset=timedelta(hours=6)`` goes from six to six.
-        origin: instead of `offset`, an instant (aware) at which a window starts.
-        zone: count the bounds on this zone's clock. A day is then a local day; a window of
-            hours is as long as the clock says: from 01:00 to 02:00 takes two hours when the
-            clock goes back, and there is none when it jumps over it. So windows nest: local
-            hours into local days. Windows of less than an hour do not repeat either: of half-hour
-            windows over an hour that comes twice the first takes 30 minutes and the last 90. For
-            windows that all have one length leave the zone out.
+        size: the size of each window; or use `days`, `hours`, `minutes`, `seconds`.
+        offset: shifts the bounds, which by default are at multiples of the size since the epoch. A
+            day with ``offset=timedelta(hours=6)`` is from six to six.
+        origin: instead of `offset`, an aware instant at which a window starts.
+        zone: the zone with the clock that the bounds follow. A day is then a local day. The length
+            of a window of hours follows the clock: 01:00 to 02:00 takes two hours when the clock
+            goes back, and does not exist when the clock jumps over it. Therefore local hours nest
+            into local days. Windows of less than an hour do not repeat either: of half-hour windows
+            in an hour that occurs twice, the first takes 30 minutes and the last 90. Leave the zone
+            out if all windows must have the same length.
 
     Raises:
-        GraphError: no size above zero, an `offset` as long as the size, a naive `origin`, a zone
-            that is not known.
+        GraphError: no size above zero, an `offset` as long as the size, a naive `origin`, an
+            unknown zone.
     """
 
     def __init__(
@@ -162,7 +171,7 @@ class Tumbling:
             whole = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
         except (TypeError, ValueError, OverflowError) as error:
             raise GraphError(
-                f"Tumbling cannot have this size: {error}; give it for example as minutes=1"
+                f"Tumbling cannot have this size: {error}; give one such as minutes=1"
             ) from error
         if size is not None:
             whole += _duration("Tumbling: size", size)
@@ -182,7 +191,7 @@ class Tumbling:
                 moved = self._clock.reading(moved)
         self.offset = moved % self.size
         self.is_local = self._clock is not None
-        """Whether windows differ in length, as a local clock's do."""
+        """Whether the windows follow a local clock and may differ in length."""
         self._recent = Span(0, 0)
 
     def of(self, micros: int) -> Span:
@@ -192,11 +201,11 @@ class Tumbling:
             start = micros - (micros - self.offset) % self.size
             return Span(start, start + self.size)
         if self._recent.start <= micros < self._recent.end:
-            return self._recent  # else a zone costs some µs a record
+            return self._recent  # without this, a zone costs some µs per record
         reading = clock.reading(micros)
         bound = reading - (reading - self.offset) % self.size
         end = clock.first(bound + self.size)
-        while end <= micros:  # the clock was put back over a bound that it had reached before
+        while end <= micros:  # the clock went back over a bound that it had already reached
             bound += self.size
             end = clock.first(bound + self.size)
         self._recent = Span(clock.first(bound), end)
@@ -216,14 +225,14 @@ class Tumbling:
 
 
 class Months:
-    """Calendar months side by side, or several together: ``Months(3)`` are quarters.
+    """Adjacent windows of one or several calendar months: ``Months(3)`` are quarters.
 
     Args:
-        number: how many months a window has, counted from January of year 1.
-        zone: whose calendar; UTC unless told.
+        number: number of months in a window, counted from January of year 1.
+        zone: the zone of the calendar; UTC by default.
 
     Raises:
-        GraphError: `number` is not a whole number above zero; a zone that is not known.
+        GraphError: `number` is not a whole number above zero, or the zone is unknown.
     """
 
     def __init__(self, number: int = 1, *, zone: Zone = "UTC") -> None:
@@ -241,16 +250,17 @@ class Months:
         months = local.year * 12 + local.month - 13
         months -= months % self._number
         end = self._bound(months + self._number)
-        while end <= micros:  # put back over midnight of the first
+        while end <= micros:  # the clock went back over midnight of the first day
             months += self._number
             end = self._bound(months + self._number)
         self._recent = Span(self._bound(months), end)
         return self._recent
 
     def _bound(self, months: int) -> int:
-        """When the local calendar comes to the month `months` after January of year 1."""
+        """The instant at which the local calendar reaches the month `months` after January of year
+        1."""
         beyond = months - 12 * LAST_YEAR
-        if beyond >= 0:  # after the calendar's end, where no record is
+        if beyond >= 0:  # after the end of the calendar, where no record can be
             return MAX_TIME + 1 + beyond
         local = datetime(months // 12 + 1, months % 12 + 1, 1, tzinfo=UTC)
         return self._clock.first(to_micros(local))
@@ -268,17 +278,17 @@ class Months:
 
 
 class Sliding:
-    """Windows of one size, one starting each `slide`; a record belongs to size / slide of them.
+    """Windows of one size, with a new one each `slide`; a record belongs to size / slide of them.
 
     Args:
-        size: how long each window is, a whole multiple of `slide`.
-        slide: from the start of one window to the start of the next.
-        offset, origin, zone: where windows start, as with `Tumbling`. With a zone,
+        size: the length of each window, a multiple of `slide`.
+        slide: the time from the start of one window to the start of the next.
+        offset, origin, zone: the starts of windows, as with `Tumbling`. With a zone,
             ``Sliding(timedelta(days=7), timedelta(days=1), zone=...)`` is seven local days.
 
     Raises:
         GraphError: a size or slide of zero or less, a slide that does not divide the size, an
-            `offset` as long as the size, a naive `origin`, a zone that is not known.
+            `offset` as long as the size, a naive `origin`, an unknown zone.
     """
 
     def __init__(
@@ -306,12 +316,12 @@ class Sliding:
             )
         moved = _offset("Sliding", offset, size) % slide
         self.slices = Tumbling(slide, offset=moved, origin=origin, zone=zone)
-        """The stretches that windows are made of: as many as `number` in a row."""
+        """The slices that windows consist of, `number` consecutive ones each."""
         self.number = size // slide
         self._recent: Span | None = None
 
     def ending(self, last: Span) -> Span:
-        """The window whose last slice is `last`."""
+        """The window with `last` as its last slice."""
         return Span(self._step(last, 1 - self.number).start, last.end)
 
     def at(self, start: int) -> Span:
@@ -322,7 +332,7 @@ class Sliding:
         return self._recent
 
     def _step(self, piece: Span, by: int) -> Span:
-        """The slice that comes `by` slices after `piece`."""
+        """The slice `by` slices after `piece`."""
         if not self.slices.is_local:
             move = by * self.slices.size
             return Span(piece.start + move, piece.end + move)
@@ -346,8 +356,8 @@ class Sliding:
 class Session:
     """A window for each run of records of a key without a pause of `gap`.
 
-    A record at t opens ``[t, t + gap)``; windows that overlap become one, whichever order
-    their records come in. Two records exactly `gap` apart are two sessions.
+    A record at t opens ``[t, t + gap)``. Windows that overlap become one, in whatever order their
+    records arrive. Two records exactly `gap` apart are two sessions.
 
     Raises:
         GraphError: a gap of zero or less.
@@ -357,16 +367,17 @@ class Session:
         self.gap = _duration("Session: gap", gap) // ONE_MICROSECOND
         if self.gap <= 0:
             raise GraphError(
-                f"Session needs a gap above zero, not {shown(gap)}: with none no two records would "
-                "belong together; for example Session(timedelta(minutes=30))"
+                f"Session needs a gap above zero, not {shown(gap)}: without one, each record would "
+                "be its own session; for example Session(timedelta(minutes=30))"
             )
 
     def of(self, micros: int) -> Span:
-        """The session that a record makes by itself."""
+        """The session of a single record."""
         return Span(micros, micros + self.gap)
 
     def merge(self, spans: Sequence[Span]) -> list[Span]:
-        """Spans that overlap made one, earliest first: what a batch over all of them says."""
+        """The sessions of all these spans together, with overlapping ones joined, earliest
+        first."""
         merged: list[Span] = []
         for span in sorted(spans, key=lambda span: span.start):
             if merged and span.start < merged[-1].end:
@@ -380,10 +391,10 @@ class Session:
 
 
 class Count:
-    """A window for each `number` records of a key, as they come; time has no part in it.
+    """A window for each `number` records of a key, in the order in which they arrive.
 
-    Its pane spans from the least timestamp in it to the greatest and one microsecond. What is
-    left at the end of the input, fewer than `number`, sends no pane of its own.
+    Its pane spans from the least timestamp of its records to the greatest plus one microsecond.
+    Fewer than `number` records left at the end of the input make no pane.
 
     Raises:
         GraphError: `number` is not a whole number above zero.
@@ -399,7 +410,7 @@ class Count:
 
 
 class Global:
-    """One window for all of time; it closes when the input ends. It needs an `Early`."""
+    """One window for all of time, which closes when the input ends. It needs an `Early`."""
 
     _span = Span(MIN_TIME, MAX_TIME)
 
@@ -416,10 +427,11 @@ class Global:
 
 
 class LocalClock:
-    """What the clock on a zone's walls shows, and when it first shows it.
+    """Converts between instants and the readings of a zone's wall clock.
 
-    A *reading* is what the clock shows as if it were UTC: microseconds from 1970-01-01T00:00 on
-    that clock. Readings jump forth and back with daylight saving; instants do not.
+    A *reading* is the time shown by the clock, as if it were UTC: microseconds since
+    1970-01-01T00:00 on that clock. Readings jump forward and back with daylight saving; instants do
+    not.
     """
 
     def __init__(self, zone: Zone) -> None:
@@ -438,8 +450,8 @@ class LocalClock:
         self._least, self._greatest = self.reading(MIN_TIME), self.reading(MAX_TIME)
 
     def reading(self, micros: int) -> int:
-        """What the clock shows at the instant `micros`; outside of the calendar it goes on as it
-        does at its ends."""
+        """The reading at the instant `micros`; outside the calendar, the offset of its end
+        applies."""
         inside = clamp_time(micros)
         local = from_micros(inside).astimezone(self.zone)
         return to_micros(local.replace(tzinfo=UTC)) + micros - inside
@@ -451,11 +463,11 @@ class LocalClock:
         if reading >= self._greatest:
             return MAX_TIME + reading - self._greatest
         local = (EPOCH + timedelta(microseconds=reading)).replace(tzinfo=self.zone)
-        found = to_micros(local)  # fold=0: the first of two
+        found = to_micros(local)  # fold=0: the first of two instants with this reading
         if self.reading(found) == reading:
             return found
-        # Jumped over: the change lies between the two instants that the offsets before and
-        # after it would give, and the clock shows less before it and more after it.
+        # The clock jumps over this reading. The jump is between the instants that the offsets before
+        # and after it would give; the clock shows less than the reading before it and more after it.
         low, high = to_micros(local.replace(fold=1)), found
         while high - low > 1:
             middle = (low + high) // 2
@@ -467,12 +479,12 @@ class LocalClock:
 
 
 def instant(micros: int) -> datetime:
-    """The aware UTC ``datetime`` of a window's bound; the ends of time for what is beyond them."""
+    """The aware UTC ``datetime`` of a window's bound, limited to the range of event time."""
     return from_micros(clamp_time(micros))
 
 
 micros_of = to_micros
-"""Microseconds since the epoch of an aware ``datetime``: what spans are counted in.
+"""Microseconds since the epoch of an aware ``datetime``, the unit of spans.
 
 Raises ValueError if it is naive.
 """
@@ -482,7 +494,7 @@ def length(what: str, duration: timedelta) -> int:
     """A duration in microseconds.
 
     Raises:
-        GraphError: it is not above zero.
+        GraphError: it is not a timedelta above zero.
     """
     if not isinstance(duration, timedelta) or duration < ONE_MICROSECOND:
         raise GraphError(
@@ -503,14 +515,14 @@ def _duration(what: str, duration: timedelta) -> timedelta:
 def _offset(what: str, offset: timedelta, size: timedelta) -> timedelta:
     if abs(_duration(f"{what}: offset", offset)) >= size:
         raise GraphError(
-            f"{what}: an offset of {shown(offset)} is not below the size of {size}, after which "
-            f"windows repeat: an offset of {offset % size} would mean the same. Is the size too small?"
+            f"{what}: an offset of {shown(offset)} is not below the size of {size}. Windows repeat "
+            f"after that: an offset of {offset % size} would mean the same. Is the size too small?"
         )
     return offset
 
 
 def shown(duration: object) -> str:
-    """A duration for people, who would not know -1 second by "-1 day, 23:59:59"."""
+    """A duration for display: ``-0:00:01``, not ``-1 day, 23:59:59``, for minus one second."""
     if not isinstance(duration, timedelta):
         return repr(duration)
     return str(duration) if duration >= timedelta(0) else f"-{-duration}"

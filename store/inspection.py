@@ -23,6 +23,7 @@ from psycopg.rows import namedtuple_row
 from psycopg.types.string import TextLoader
 
 from millwheel.errors import MillwheelError, StoreUnavailable, UsageError
+from millwheel.graph import label_of
 from millwheel.model import MAX_TIME, MIN_TIME, from_micros
 from millwheel.store.lane import translate
 from millwheel.store.migrate import HEAD
@@ -115,6 +116,8 @@ class ComputationStatus(msgspec.Struct):
     last_commit: str = BEGIN_OF_TIME
     holder: Holder | None = None
     counters: dict[str, int] = msgspec.field(default_factory=dict)
+    label: str = ""
+    """The name for display: see `millwheel.graph.label_of`."""
 
 
 class IntervalStatus(msgspec.Struct, frozen=True):
@@ -278,13 +281,16 @@ class Inspection:
             return status
         ((now,),) = self._rows("database_time")
         status.at = time_text(now)
-        status.deployed = bool(self._rows("deployed", pipeline))
+        labels = self.labels(pipeline)
+        status.deployed = bool(labels)
         status.workers = [_worker(row) for row in self._rows("status_workers", pipeline)]
         intervals = self._rows("status_intervals", pipeline)
         found = {
             name: _computation(name, kind, list(rows), now)
             for (name, kind), rows in groupby(intervals, key=attrgetter("name", "kind"))
         }
+        for name, one in found.items():
+            one.label = labels.get(name, name)
         status.intervals = [_interval(row) for row in intervals]
         status.sources = [_source(row) for row in intervals if row.source is not None]
         for name, backlog in self._rows("status_backlog", pipeline):
@@ -300,6 +306,14 @@ class Inspection:
             one.low_watermark == END_OF_TIME and not one.backlog for one in status.computations
         )
         return status
+
+    def labels(self, pipeline: str) -> dict[str, str]:
+        """The names for display of all nodes of the deployed graph; empty: nothing is deployed."""
+        deployed = self._rows("deployed", pipeline)
+        if not deployed:
+            return {}
+        nodes: dict[str, dict[str, Any]] = msgspec.json.decode(deployed[-1].code)["graph"]["nodes"]
+        return {name: label_of(name, node) for name, node in nodes.items()}
 
     def totals(self, pipeline: str) -> Totals:
         """What a pipeline has counted, and how far it is in time."""

@@ -1,7 +1,7 @@
-"""The oldest work of an interval: a multiset of times that knows its least.
+"""The oldest work of an interval: a multiset of times that knows its minimum.
 
-Everything that keeps a low watermark back counts here with its *hold*: un-ACKed
-productions and source rows, timers, results that wait for their commit (I5; paper 4.5
+Everything that keeps a low watermark back is counted here by its *hold*, a time: un-ACKed
+productions and source rows, timers, and results waiting for their commit (I5; paper 4.5
 "oldest work").
 """
 
@@ -23,7 +23,7 @@ class Holds:
         self._above: list[Above] = []
 
     def add(self, hold: int) -> None:
-        """Hold the watermark at `hold`, until it is removed."""
+        """Hold the watermark at `hold` until the hold is removed."""
         counts = self._counts
         held = counts.get(hold)
         if held is None:
@@ -35,24 +35,24 @@ class Holds:
             counts[hold] = held + 1
 
     def remove(self, hold: int) -> None:
-        """Take one hold of this time away; it must be there."""
+        """Remove one hold of this time, which must be present."""
         left = self._counts[hold] - 1
         if left:
             self._counts[hold] = left
         else:
-            # A stale entry stays in the heap until it comes up; one that is added again
-            # meanwhile finds itself twice there, which does no harm.
+            # The heap keeps a stale entry until it reaches the top. If the same time is added
+            # again before that, the heap holds it twice, which does no harm.
             del self._counts[hold]
 
     def least(self) -> int:
-        """The least hold, or the end of time when nothing is held."""
+        """The least hold, or the end of time if there is none."""
         heap = self._heap
         while heap and heap[0] not in self._counts:
             heapq.heappop(heap)
         return heap[0] if heap else MAX_TIME
 
     def above(self) -> Above:
-        """A look at the same holds that leaves out those below a bound that only rises."""
+        """A view of these holds that ignores all below a bound; the bound only rises."""
         above = Above(self._counts)
         self._above.append(above)
         return above
@@ -62,7 +62,7 @@ class Holds:
 
 
 class Above:
-    """The holds of a `Holds` from a rising bound on. Made by `Holds.above`."""
+    """The holds of a `Holds` at or above a rising bound. Made by `Holds.above`."""
 
     __slots__ = ("_counts", "_heap")
 
@@ -72,11 +72,11 @@ class Above:
         heapq.heapify(self._heap)
 
     def push(self, hold: int) -> None:
-        """There is a hold at a new time."""
+        """Note that the multiset has a hold at a new time."""
         heapq.heappush(self._heap, hold)
 
     def least(self, bound: int) -> int:
-        """The least hold that is not below `bound`, which must not be less than last time."""
+        """The least hold at or above `bound`, which must not be lower than in the last call."""
         heap, counts = self._heap, self._counts
         while heap and (heap[0] < bound or heap[0] not in counts):
             heapq.heappop(heap)

@@ -1,11 +1,12 @@
-"""Pending timers of one interval and kind, in the order in which they are due.
+"""Pending timers of one interval and kind, ordered by due time.
 
-Only the soonest are here. The rest is *far*: it stands in the store alone, and is read page by
-page as time gets there, so that a million timers neither sit in memory nor delay a claim. One
-place in the order of time divides the two; the far ones together hold the low watermark there.
+Memory holds only the earliest timers. The others are *far*: they are in the store alone, and are
+read page by page as time approaches them, so that a million timers neither fill memory nor delay a
+claim. One place in the order of time divides near from far timers; the far timers together hold the
+low watermark at that place.
 
-A page shows what is durable. What was decided since, and may not be durable yet, is remembered
-by name and outweighs the page.
+A page shows the durable timers. Changes that may not be durable yet are remembered by timer name
+and override the page.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ TimerName = tuple[bytes, str]
 """Key and tag."""
 
 Place = tuple[int, int, bytes, str]
-"""Where a timer stands in the order of time: due, slot, key, tag."""
+"""A timer's place in the order of time: due, slot, key, tag."""
 
 UNDECIDED = 1 << 62
-"""In place of a commit's number: the commit that takes a fired timer away is not known yet."""
+"""Stands for the number of the commit that will remove a fired timer while it is not known."""
 
 
 @dataclass(slots=True, frozen=True)
 class Pending:
-    """A timer that is set. `due` and `hold` in microseconds."""
+    """A timer that is set. `due` and `hold` are in microseconds."""
 
     due: int
     hold: int
@@ -38,13 +39,12 @@ class Pending:
 
 
 class TimerQueue:
-    """Timers by name, and by time: set, replace, cancel, take what is due (paper 4.6).
+    """Timers by name and by time: set, replace, cancel, take the due ones (paper 4.6).
 
     Args:
-        limit: timers in memory; up to twice as many while they are being set.
-        holds: where each timer here counts; None for a kind that holds nothing.
-        release: where the holds of timers go that are taken away: the next commit that is put
-            together lets go of them.
+        limit: number of timers in memory; up to twice as many while timers are being set.
+        holds: counts the hold of each timer in memory; None for a kind of timer without holds.
+        release: receives the holds of removed timers; the next commit releases them.
     """
 
     def __init__(self, limit: int, holds: Holds | None, release: list[int]) -> None:
@@ -54,14 +54,14 @@ class TimerQueue:
         self._pending: dict[TimerName, Pending] = {}
         self._heap: list[Place] = []
         self._last: Place | None = None
-        """The last place that is here; None: nothing is far."""
+        """The last place in memory; None if there are no far timers."""
         self._recent: dict[TimerName, tuple[int, Pending | None]] = {}
-        """What the store may not show yet: the commit that carries it, and the timer or None."""
+        """Changes that the store may not show yet: commit number, and the timer or None."""
         self._forget_at = limit
         self.durable = 0
         """The last commit known to be durable."""
         self._shown: int | None = None
-        """While a page is read, the last commit that it is sure to show."""
+        """While a page is being read, the last commit that it certainly shows."""
 
     def put(self, name: TimerName, due: int, hold: int, key: Key, slot: int, n: int) -> None:
         """Set or replace a timer, in commit `n`."""
@@ -74,12 +74,12 @@ class TimerQueue:
                 self._send_away()
 
     def cancel(self, name: TimerName, n: int) -> None:
-        """Forget a timer, in commit `n`; it may have fired in it."""
+        """Forget a timer, in commit `n`; the timer may have fired in that commit."""
         self._drop(name)
         self._remember(name, n, None)
 
     def take(self, name: TimerName, due: int) -> Pending | None:
-        """Remove and give a timer, if it is here and due then; its hold counts on."""
+        """Remove and return a timer if it is in memory and due at `due`; its hold stays."""
         timer = self._pending.get(name)
         if timer is None or timer.due != due:
             return None
@@ -88,7 +88,7 @@ class TimerQueue:
         return timer
 
     def next_due(self) -> int | None:
-        """When the next timer is due, or a far one may be."""
+        """The time at which the next timer is due, or a far timer may be."""
         heap, pending = self._heap, self._pending
         while heap:
             due, _, key_text, tag = heap[0]
@@ -99,9 +99,9 @@ class TimerQueue:
         return None if self._last is None else self._last[0]
 
     def take_due(self, before: int, limit: int) -> list[tuple[TimerName, Pending]]:
-        """Remove and give up to `limit` timers due before the instant `before`, earliest first.
+        """Remove and return up to `limit` timers due before the instant `before`, earliest first.
 
-        Their holds count on; who takes them lets go of these.
+        Their holds stay; the caller releases them.
         """
         taken: list[tuple[TimerName, Pending]] = []
         while self._pending and len(taken) < limit:
@@ -114,15 +114,18 @@ class TimerQueue:
             self._recent[name] = (UNDECIDED, None)
         return taken
 
-    # -- what is far ----------------------------------------------------------------
+    # -- far timers -----------------------------------------------------------------
 
     def lacks(self, before: int) -> bool:
-        """Whether far timers may be due before `before`, or hold the watermark back below it,
-        and none that is here comes first."""
+        """Whether memory is empty while far timers may be due, or hold the watermark, before
+        `before`."""
         return not self._pending and self._last is not None and self._last[0] < before
 
     def begin_page(self) -> Place | None:
-        """After which place to read on in the store; what is durable by now it will show."""
+        """The place after which to read the next page from the store.
+
+        The page will show everything that is durable now.
+        """
         self._shown = None
         self._forget_durable()
         self._shown = self.durable
@@ -131,11 +134,15 @@ class TimerQueue:
     def add_page(
         self, after: Place | None, rows: Iterable[tuple[TimerName, Pending]], *, more: bool
     ) -> None:
-        """Take in what the store had next `after` a place; `more`: it has yet more."""
+        """Add the page of timers that the store had `after` a place.
+
+        Args:
+            more: the store has further timers behind this page.
+        """
         last, before = self._last, self._far_hold()
         self._shown = None
         if last != after:
-            return  # so many were set meanwhile that the rest was sent away: it is read anew
+            return  # timers set during the read moved the border: the page must be read again
         found = list(rows)
         self._last = None
         if more:
@@ -153,7 +160,7 @@ class TimerQueue:
         self._change_far_hold(before)
 
     def _send_away(self) -> None:
-        """Leave what is due last to the store; memory is for the soonest."""
+        """Drop the latest timers from memory, which the store has; memory keeps the earliest."""
         before = self._far_hold()
         places = sorted((t.due, t.slot, *name) for name, t in self._pending.items())
         self._last = places[self._limit - 1]
@@ -168,7 +175,7 @@ class TimerQueue:
         return None if self._last is None else self._last[0]
 
     def _change_far_hold(self, before: int | None) -> None:
-        """The far ones hold the watermark where they begin."""
+        """Hold the watermark at the first far timer instead of at `before`."""
         if self._holds is None:
             return
         now = self._far_hold()
@@ -205,5 +212,5 @@ class TimerQueue:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every timer is here."""
+        """Whether every timer is in memory."""
         return self._last is None

@@ -1,18 +1,18 @@
-"""Input low watermarks of all computations, from what their senders have stored.
+"""Input low watermarks of all computations, from the watermarks that their senders have stored.
 
 ``IW(A) = min(stored LW of every interval that sends to A)``: a record queued or running
-at A is un-ACKed at its sender, whose stored watermark it holds, so it need not be counted
-again here. A value is told only after it is stored, and never goes back (I5).
+at A is un-ACKed at its sender and holds the sender's stored watermark, so that it need not be
+counted again here. A value is published only after it is stored, and never moves back (I5).
 
-What senders have stored is kept by slot, not by interval (paper 7.2): a report covers the
-slots of its interval, and counts unless something newer, by its sequencer, is known of them.
-Slots that are not reported any more keep their last value. So a worker that has not heard yet
-of a split does not run ahead of the part that is new to it.
+Stored watermarks are kept by slot, not by interval (paper 7.2). A report covers the slots of its
+interval, and applies to each slot unless a newer report (by sequencer) is known for it. Slots that
+are no longer reported keep their last value. A worker that does not know of a split yet therefore
+does not run ahead of the new interval.
 
-A source whose partitions appear while it runs has a slot for the discovery of partitions, slot 0,
-and free slots for partitions to come. A free slot counts for nothing: the discovery promises no more
-than the least of all partitions that were found, so that it holds for those that a worker has
-not heard of (I17).
+A source that finds partitions while it runs has a slot for the discovery of partitions, slot 0,
+and free slots for later partitions. A free slot holds nothing: the discovery publishes no more than
+the least watermark of all partitions found so far, and so holds for the partitions that a worker
+does not know yet (I17).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from millwheel.model import MAX_TIME, MIN_TIME
 
 
 class Report(NamedTuple):
-    """What the owner of an interval has stored as its low watermark."""
+    """The low watermark that the owner of an interval has stored."""
 
     computation: int
     slot_from: int
@@ -32,14 +32,14 @@ class Report(NamedTuple):
     sequencer: int
     watermark: int
     idle: bool = False
-    """A partition of a source that has been silent for so long that nobody waits for it."""
+    """The partition of a source has been silent for so long that its readers do not wait for it."""
 
 
 class Stretch(NamedTuple):
-    """Slots of which the last word is the same."""
+    """Adjacent slots with the same last report."""
 
     end: int
-    """One past the last; it begins where the one before ends."""
+    """One past the last slot; the first slot is the end of the stretch before."""
     sequencer: int
     watermark: int
     idle: bool = False
@@ -49,7 +49,7 @@ class SlotWatermarks:
     """The stored low watermarks of one computation over its slots ``[0, slots)``.
 
     Args:
-        free: further slots, which count from their first report on.
+        free: further slots, which count only once they have been reported.
     """
 
     __slots__ = ("_starts", "_stretches", "least")
@@ -65,7 +65,10 @@ class SlotWatermarks:
     def report(
         self, slot_from: int, slot_to: int, sequencer: int, watermark: int, idle: bool = False
     ) -> None:
-        """Take the word of an interval's owner; of the same owner, a lower one is an old one."""
+        """Apply the report of an interval's owner.
+
+        A lower watermark with the same sequencer is an older report and is ignored.
+        """
         starts, stretches = self._starts, self._stretches
         place = bisect_right(starts, slot_from) - 1
         known = stretches[place]
@@ -79,7 +82,7 @@ class SlotWatermarks:
         self.least = min(stretch.watermark for stretch in self._stretches)
 
     def _cut(self, slot: int) -> None:
-        """Let a stretch begin at `slot`."""
+        """Split a stretch so that one begins at `slot`."""
         place = bisect_right(self._starts, slot) - 1
         known = self._stretches[place]
         if self._starts[place] < slot < known.end:
@@ -88,20 +91,20 @@ class SlotWatermarks:
             self._stretches.insert(place + 1, known)
 
     def least_from(self, slot: int) -> int | None:
-        """The least of the reported slots from `slot` on; None: none was reported."""
+        """The least watermark of the reported slots from `slot` on; None if there are none."""
         found = zip(self._starts, self._stretches, strict=True)
         return min(
             (s.watermark for start, s in found if start >= slot and s.sequencer >= 0), default=None
         )
 
     def least_awake(self) -> int | None:
-        """The least of the slots that are not idle; None: all are."""
+        """The least watermark of the slots that are not idle; None if all are idle."""
         return min((s.watermark for s in self._stretches if not s.idle), default=None)
 
     def _overlay(
         self, slot_from: int, slot_to: int, sequencer: int, watermark: int, idle: bool
     ) -> None:
-        """Replace what is older in a range that begins and ends between stretches."""
+        """Replace older reports in a range that begins and ends at borders of stretches."""
         starts: list[int] = []
         stretches: list[Stretch] = []
         for start, known in zip(self._starts, self._stretches, strict=True):
@@ -117,7 +120,7 @@ class SlotWatermarks:
 
 
 class Watermarks:
-    """The low watermarks that senders have stored, and the minima their readers go by."""
+    """The low watermarks that senders have stored, and each reader's minimum of them."""
 
     def __init__(self) -> None:
         self._of: dict[int, SlotWatermarks] = {}
@@ -126,22 +129,23 @@ class Watermarks:
         self._input: dict[int, int] = {}
 
     def add_sender(self, computation: int, slots: int, free: int = 0) -> None:
-        """A computation of `slots` slots (an injector: partitions); nothing is known of it yet.
+        """Add a computation that has not reported yet.
 
         Args:
+            slots: its number of slots; of an injector, its number of partitions.
             free: further slots, for partitions that may appear.
         """
         self._of[computation] = SlotWatermarks(slots, free)
 
     def add_reader(self, computation: int, senders: list[int]) -> None:
-        """`computation` reads what the computations `senders` write."""
+        """Add `computation` as a reader of the computations `senders`."""
         self._senders[computation] = senders
         self._input[computation] = MIN_TIME if senders else MAX_TIME
         for sender in senders:
             self._readers.setdefault(sender, []).append(computation)
 
     def report(self, report: Report) -> list[int]:
-        """Take a report; gives the computations whose input watermark moved."""
+        """Apply a report, and return the computations with a new input low watermark."""
         of = self._of[report.computation]
         before = of.least
         of.report(*report[1:])
@@ -164,14 +168,16 @@ class Watermarks:
         return all(of.least == MAX_TIME for of in self._of.values())
 
     def least_from(self, computation: int, slot: int) -> int | None:
-        """The least that is stored of a computation's slots from `slot` on; None: nothing is."""
+        """The least stored watermark of the slots from `slot` on; None if there is none."""
         return self._of[computation].least_from(slot)
 
     def least_awake(self, computation: int) -> int | None:
-        """The least that is stored of the partitions of a source that are not idle, whichever
-        workers own them; None: all are idle."""
+        """The least stored watermark of a source's partitions that are not idle, on all workers.
+
+        None if all are idle.
+        """
         return self._of[computation].least_awake()
 
     def least(self, computation: int) -> int:
-        """The least that is stored of a computation."""
+        """The least stored watermark of a computation."""
         return self._of[computation].least

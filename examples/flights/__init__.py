@@ -5,13 +5,12 @@ report by Spark with ``python -m examples.flights``.
 
 ==================  ==========================================================================
 ``airport_hour``    departures of each hour and airport, amended as late flights leave
-``pane_log``        every pane in the order in which the detector met it
-``delay_alert``     hours far off an airport's habit (after Zeitgeist, MillWheel paper 2)
+``pane_log``        every pane in the order in which the detector processed it
+``delay_alert``     hours far above an airport's usual delay (after Zeitgeist, MillWheel paper 2)
 ==================  ==========================================================================
 
-The same flights with other kinds of time, each a pipeline of its own: sessions in
-`examples.flights.trips`, sliding windows in `examples.flights.last_hours`, a temporal join in
-`examples.flights.weather`.
+Other pipelines over the same flights: sessions in `examples.flights.trips`, sliding windows in
+`examples.flights.last_hours`, a temporal join in `examples.flights.weather`.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from millwheel.windows import Pane, Tumbling
 
 LATENESS = timedelta(minutes=120)
 LATEST = timedelta(days=1)
-"""How long a closed window takes late flights, where that has an end. No flight of the year
-left more than 1,301 minutes late, so that none comes after it."""
+"""Time for which a closed window accepts late flights, where that is limited. No flight of the year
+left more than 1,301 minutes late, so none is later than this."""
 SETTINGS = Settings(bundle_records=50, chunk_records=50)
-"""Small bundles: the watermark moves with each commit, and 50 departures are about an hour of
-the year. With the default of 2,000 a window would wait for a day to pass at full speed, and
-hardly a flight would find it closed."""
+"""Small commits: the watermark advances with each commit, and 50 departures are about an hour of
+the year. With the default of 2,000, at full speed, a window would stay open for about a day, and
+hardly any flight would find it closed."""
 
 
 class AirportHour(msgspec.Struct, frozen=True):
@@ -69,7 +68,7 @@ ALERTS = Stream("alerts", DelayAlert)
 
 
 class DetectDelays(Computation[Pane[HourTotals], DelayModel]):
-    """Logs each pane and tells when an hour is far off its airport's habit."""
+    """Logs each pane, and reports hours far above their airport's usual delay."""
 
     writes = (PANES, ALERTS)
 
@@ -85,17 +84,17 @@ class DetectDelays(Computation[Pane[HourTotals], DelayModel]):
 
 
 def airport_hour(pane: Pane[HourTotals]) -> AirportHour:
-    """The row that a pane replaces."""
+    """The row of a pane, which replaces the row of the pane before."""
     return AirportHour(str(pane.key), pane.start, **msgspec.structs.asdict(pane.value))
 
 
 def origin_of(flight: Flight) -> str:
-    """Departures are counted per airport."""
+    """The key of departures: the airport."""
     return flight.origin
 
 
 def airport_of(pane: Pane[HourTotals]) -> str:
-    """The detector keeps one model per airport."""
+    """The key of the detector, which keeps one model per airport."""
     return str(pane.key)
 
 

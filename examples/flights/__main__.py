@@ -1,6 +1,6 @@
 """``python -m examples.flights``: the whole job, from the table of departures to the report.
 
-It runs the commands that it prints, one after the other, and ends with the SQL to try next.
+It prints and runs one command after the other, and ends with SQL statements to try next.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ QUESTIONS = (
 
 
 def main() -> int:
-    """Run the pipeline and the report; the exit code of the first that fails, or 0."""
+    """Run the pipeline and the report; returns the exit code of the first that fails, or 0."""
     path = replay.prepare()
-    print(f"The year's departures, in the order they were seen: {path}")
+    print(f"The year's departures, in the order in which they were seen: {path}")
     for command in (
         ["run", "examples.flights:pipeline", "--store", STORE],
         ["spark", "examples.flights.report:report", "--store", STORE, "--pipeline", "flights",
@@ -36,7 +36,7 @@ def main() -> int:
         if code:
             return code
     print(
-        f"\nThe store is {STORE}/, the report's files are in {OUTPUT}/. Ask the store, for example:"
+        f"\nThe store is {STORE}/, and the report's files are in {OUTPUT}/. Query the store, for example:"
     )
     for question in QUESTIONS:
         print(f'  .venv/bin/millwheel sql "{question}"')

@@ -1,23 +1,23 @@
 """Sliding windows: the departures of the last three hours at each airport, every 15 minutes.
 
-``millwheel run examples.flights.last_hours:pipeline`` keeps the table ``last_three_hours``:
+``millwheel run examples.flights.last_hours:pipeline`` maintains the table ``last_three_hours``:
 
 ==================  ==========================================================================
 ``origin``          the airport
-``until``           each quarter of an hour (UTC); the row is about the three hours before it
-``flights``         departures planned in ``[until - 3 h, until)``, cancelled ones too
-``cancelled``       those that never left
-``delay_minutes``   sum of the delays of those that left; early departures count negative
-``delayed_15``      those that left 15 minutes late or more
+``until``           each quarter of an hour (UTC); the row covers the three hours before it
+``flights``         departures planned in ``[until - 3 h, until)``, including cancelled ones
+``cancelled``       flights that never left
+``delay_minutes``   sum of the delays of flights that left; early departures count negative
+``delayed_15``      flights that left 15 minutes late or more
 ==================  ==========================================================================
 
-There is no row where nothing was planned for three hours. Every flight counts, in twelve rows,
-and writes to one: the engine keeps an accumulator per quarter of an hour and merges twelve of
-them when a window closes (`add_totals` is the fold's ``merge``).
+Three hours without planned departures have no row. Every flight counts in twelve rows, but writes
+to one accumulator: the engine keeps one per quarter of an hour, and merges twelve of them when a
+window closes (`add_totals` is the fold's ``merge``).
 
 **Late flights.** A flight that left more than two hours late finds some of its windows closed;
-their rows are written over. Windows take flights for a day after they have closed, which none
-of this year missed; a later one would be counted as ``late_dropped``.
+their rows are overwritten. Windows accept flights for a day after they have closed, and no flight
+of this year was later; such a flight would be counted as ``late_dropped``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ STRETCHES = Stream("stretches", Pane[HourTotals])
 
 
 def last_three_hours(pane: Pane[HourTotals]) -> LastThreeHours:
-    """The row that a pane replaces."""
+    """The row of a pane, which replaces the row of the pane before."""
     return LastThreeHours(str(pane.key), pane.end, **msgspec.structs.asdict(pane.value))
 
 

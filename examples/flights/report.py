@@ -1,17 +1,17 @@
-"""Does rain delay flights? The pipeline's hourly table, joined with the weather, by PySpark.
+"""Does rain delay flights? PySpark joins the pipeline's hourly table with the weather.
 
 ``millwheel spark examples.flights.report:report`` reads ``airport_hour``, which the pipeline
-keeps in Postgres, and makes in the job's output directory:
+maintains in Postgres, and writes to the job's output directory:
 
 =====================  ======================================================================
 ``airport_month/``     Parquet, partitioned by origin: a row per airport and month
 ``airport_month.png``  mean delay per month, in dry and in rainy hours
 =====================  ======================================================================
 
-and prints the rows. All times are UTC, months too: the last five hours of New York's 2013 are
-January 2014 here. Hours for which there is no weather count in every column but the two about
-the weather, and the report says how many they are. A rerun replaces both results, each at one
-stroke: somebody who reads them meanwhile gets the old one or the new one.
+and prints the rows. All times are UTC, including months: the last five hours of New York's 2013 are
+in January 2014 here. Hours without a weather record count in every column except the two about the
+weather, and the report prints their number. A rerun replaces each of the two results atomically: a
+concurrent reader gets either the old or the new one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def report(job: Job) -> None:
     months = by_month(job.table("airport_hour"), weather(job))
     parquet = job.output / "airport_month"
     publish(parquet, lambda new: months.coalesce(1).write.partitionBy("origin").parquet(str(new)))
-    # Read back what was written: the table and the chart show the files' contents.
+    # Read the files back, so that the table and the chart show their contents.
     rows = job.spark.read.parquet(str(parquet)).orderBy("origin", "month").collect()
     chart = job.output / "airport_month.png"
     publish(chart, lambda new: draw(rows, new))
@@ -59,8 +59,8 @@ def report(job: Job) -> None:
 def weather(job: Job) -> DataFrame:
     """Per airport and hour, whether it rained: rainy is true, false, or null if not recorded.
 
-    One row an hour, also where the file has several, as versions of it do where the clocks go
-    back: it rained in that hour if one of them says so.
+    There is one row per hour, even if the file has several, as some versions of it do for the hour
+    in which clocks go back: it rained in that hour if one of the rows says so.
     """
     read = job.spark.read.csv(str(weather_csv()), header=True, nullValue="NA")
     return (
@@ -83,7 +83,7 @@ def by_month(hours: DataFrame, rain: DataFrame) -> DataFrame:
         return F.coalesce(F.sum(chosen if where is None else F.when(where, chosen)), F.lit(0))
 
     def mean_delay(where: Column | None = None) -> Column:
-        # Without a departure there is no mean, rather than an error.
+        # Without a departure the mean is null, not an error.
         return F.try_divide(total("delay_minutes", where), total(departed, where))
 
     rainy, dry, unknown = F.col("rainy"), ~F.col("rainy"), F.col("rainy").isNull()
@@ -109,10 +109,10 @@ def by_month(hours: DataFrame, rain: DataFrame) -> DataFrame:
 
 
 def publish(place: Path, write: Callable[[Path], object]) -> None:
-    """Write a file or a directory beside `place`, then put it there in one step.
+    """Write a file or a directory beside `place`, then move it there atomically.
 
-    A directory cannot replace another one in one step, but a link to it can: `place` is then a
-    link to the newest of them, and the one before is removed.
+    A directory cannot replace another one atomically, but a link to it can: `place` is then a link
+    to the newest directory, and the previous one is removed.
     """
     new = place.with_name(f"{place.stem}-{uuid4().hex[:8]}{place.suffix}")
     write(new)
@@ -128,11 +128,11 @@ def publish(place: Path, write: Callable[[Path], object]) -> None:
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """A panel per airport: the mean delay of each month, in rainy hours over dry ones."""
+    """Draw a panel per airport with the mean delay of each month, in rainy and in dry hours."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    # A month is drawn if something is known of both its dry and its rainy hours.
+    # A month is drawn if it has a mean delay for both dry and rainy hours.
     drawn = [row for row in rows if None not in (row.mean_delay_dry, row.mean_delay_rainy)]
     worse = sum(row.mean_delay_rainy > row.mean_delay_dry for row in drawn)
     unknown, hours = sum(row.hours_unknown for row in rows), sum(row.hours for row in rows)
@@ -205,12 +205,12 @@ def _draw_airport(panel: Axes, origin: str, rows: Sequence[Row]) -> None:
 
 
 def _month(month: date, *, first: bool) -> str:
-    """Its initial, and the year where one begins."""
+    """The initial of a month, with the year where one begins."""
     return f"{month:%b}"[0] + (f"\n{month:%Y}" if first or month.month == 1 else "")
 
 
 def show(rows: Sequence[Row], parquet: Path, chart: Path) -> None:
-    """Print the rows and where the files are."""
+    """Print the rows and the paths of the files."""
     table = Table(title="Departures by airport and month (UTC); delays in minutes")
     table.add_column("airport")
     table.add_column("month")
@@ -234,7 +234,7 @@ def show(rows: Sequence[Row], parquet: Path, chart: Path) -> None:
     flights, unknown = sum(row.flights for row in rows), sum(row.hours_unknown for row in rows)
     console.print(
         f"{flights:,} flights in {sum(row.hours for row in rows):,} airport hours; {unknown} of "
-        "these have no weather: they count in the mean delay, and neither as dry nor as rainy."
+        "these have no weather record: they count in the mean delay, but not as dry or rainy."
     )
     for path in (parquet, chart):
         console.print(f"[bold]{path}[/bold]", highlight=False, soft_wrap=True)

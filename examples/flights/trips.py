@@ -1,25 +1,25 @@
 """Sessions: the trips of each aircraft out of New York, with their legs and their delay.
 
-A tail number's departures make one trip as long as they are planned at most six hours apart.
-``millwheel run examples.flights.trips:pipeline`` keeps the table ``trips``:
+Departures of one tail number belong to one trip if they are planned at most six hours apart.
+``millwheel run examples.flights.trips:pipeline`` maintains the table ``trips``:
 
 ==================  ==========================================================================
 ``tailnum``         the aircraft
 ``first``, ``last``  planned departures (UTC) of the first and the last leg
-``legs``            departures
+``legs``            number of departures
 ``delay_minutes``   sum of their delays; early departures count negative
-``retracted``       true: this was taken for a trip and is none; leave it out
+``retracted``       true: this is no longer a trip of its own; leave it out
 ==================  ==========================================================================
 
-**What is a leg.** A flight that left. Cancelled ones are none, and what has no tail number
-belongs to nobody's trip; both are counted (``millwheel status``: ``cancelled``,
-``no_tail_number``), so that legs and counters add up to all flights.
+**Legs.** A leg is a flight that left. Cancelled flights and flights without a tail number are not
+legs; both are counted (``millwheel status``: ``cancelled``, ``no_tail_number``), so that legs and
+counters add up to all flights.
 
-**Late flights.** A trip is told once the watermark is sure of it, two hours behind the newest
-departure. A flight that is later than that amends it: its trip is written over, one row per
-aircraft and first leg. It may also come before the first leg or between two trips and make
-one of them; then the row of a trip that starts elsewhere now is written again with
-``retracted``. So what the table says at any time is::
+**Late flights.** A trip is written when the watermark, two hours behind the newest departure, has
+passed it. A flight later than that amends its trip: the row is overwritten (one row per aircraft
+and first leg). A late flight may also be before the first leg, or join two trips; then the row of a
+trip that now starts elsewhere is written again with ``retracted``. The valid trips at any time
+are::
 
     SELECT * FROM trips WHERE NOT retracted
 """
@@ -40,7 +40,7 @@ from millwheel.windows import Pane, Session
 PAUSE = timedelta(hours=6)
 """The longest time from one leg to the next."""
 GAP = PAUSE + timedelta(microseconds=1)
-"""`Session` parts records that are its gap apart; 573 pairs of legs are six hours sharp apart,
+"""`Session` separates records exactly its gap apart; 573 pairs of legs are exactly six hours apart,
 and belong together here."""
 
 
@@ -52,7 +52,7 @@ class Leg(msgspec.Struct, frozen=True):
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """What is known of one trip."""
+    """The totals of one trip."""
 
     legs: int = 0
     delay_minutes: int = 0
@@ -74,7 +74,7 @@ TRIPS = Stream("trips", Pane[Totals])
 
 
 class FindLegs(Computation[Flight, None]):
-    """Passes on what is part of a trip, and counts the rest."""
+    """Passes on the legs of trips, and counts the other flights."""
 
     writes = (LEGS,)
 
@@ -98,7 +98,7 @@ totals: Fold[Leg, Totals, Totals] = Fold(
 
 
 def trip(pane: Pane[Totals]) -> Trip:
-    """The row that a pane replaces."""
+    """The row of a pane, which replaces the row of the pane before."""
     return Trip(
         str(pane.key),
         pane.start,

@@ -1,22 +1,22 @@
-"""A temporal join: each flight with the weather at its airport as of its departure.
+"""A temporal join: each flight with the weather at its airport at its departure.
 
-``millwheel run examples.flights.weather:pipeline`` makes the table ``departure_weather``, a
+``millwheel run examples.flights.weather:pipeline`` writes the table ``departure_weather`` with a
 row for every flight:
 
 ==================  ==========================================================================
 ``flight_row``      the flight's row in the package's table, from 0
 ``origin``          the airport
-``departed_at``     when it left; a cancelled flight: when it was to leave (UTC)
+``departed_at``     the departure; for a cancelled flight the planned departure (UTC)
 ``dep_delay``       minutes; null: cancelled
 ``observed_at``     the newest observation at or before ``departed_at``; null: there is none
-``temp``, …         what was observed; null: not recorded
+``temp``, …         the observed values; null: not recorded
 ==================  ==========================================================================
 
-**Time.** The event time of a flight is here its departure and not, as in the other pipelines
-of flights, what was planned: so the stream is in order, no flight is late, and none waits
-longer than until the next one leaves. An observation holds from its full hour on until the
-next one, however long that takes: the package has none after 30 December 23:00 UTC, and some
-hours are missing. ``observed_at`` tells how old it is.
+**Time.** The event time of a flight is its departure here, not its planned departure as in the
+other pipelines of flights. So the stream is in order, no flight is late, and each waits only until
+the next one leaves. An observation applies from its full hour until the next one, however long that
+takes: the package has none after 30 December 23:00 UTC, and some hours are missing. ``observed_at``
+shows its age.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def without_weather(flight: Flight) -> DepartureWeather:
 
 
 def with_weather(flight: Flight, seen: Observation) -> DepartureWeather:
-    """The row of a flight and what was observed before it left."""
+    """The row of a flight with the last observation before it left."""
     return msgspec.structs.replace(
         without_weather(flight),
         observed_at=seen.observed_at,

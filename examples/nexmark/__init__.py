@@ -1,39 +1,40 @@
-"""Nexmark: questions about an online auction, the usual yardstick of stream engines.
+"""Nexmark: queries about an online auction, the usual benchmark of stream engines.
 
 People register, open auctions and bid. ``millwheel run examples.nexmark:q5`` runs one query, in a
 pipeline ``nexmark_q5``, and writes its answer to the table ``q5``:
 
 =========  =====================================================================================
-``q0``     every bid as it is
+``q0``     every bid, unchanged
 ``q1``     every bid in another currency
 ``q2``     the prices bid on some auctions
 ``q3``     auctions of one category with their sellers, if these live in one of three states
-``q4``     what auctions of a category are sold for, in sliding windows (``q4_sql``: so far)
+``q4``     the mean selling price of each category, in sliding windows (``q4_sql``: so far)
 ``q5``     the auctions with the most bids, in sliding windows (``q5_sql``: every 2 s)
 ``q6``     the mean of each seller's last ten winning prices
 ``q7``     the highest bids of each window
-``q8``     who registered and opened an auction in the same window
+``q8``     people who registered and opened an auction in the same window
 ``q9``     the winning bid of each auction
 ``q11``    bids of each bidder and session
 ``q12``    bids of each bidder in windows of processing time
 =========  =====================================================================================
 
-What comes later than the watermark waits (``NEXMARK_LATENESS``) is left out of the answers that
-depend on time; it is in the tables ``late_people``, ``late_auctions`` and ``late_bids``, and counted.
+Events later than the watermark allows (``NEXMARK_LATENESS``) are left out of the answers that
+depend on time; they are counted, and are in the tables ``late_people``, ``late_auctions`` and
+``late_bids``.
 
-The events are made by a generator, the same ones in every run, or read from files:
+The events come from a generator, the same ones in every run, or from files:
 
 ======================  ========================================================================
-``NEXMARK_EVENTS``      how many events there are, of all kinds together (100,000)
-``NEXMARK_GENERATORS``  generators side by side, each with its share of the events (1)
+``NEXMARK_EVENTS``      number of events, of all kinds together (100,000)
+``NEXMARK_GENERATORS``  parallel generators, each with its share of the events (1)
 ``NEXMARK_RATE``        events in a second of event time, of all generators together (10,000)
 ``NEXMARK_BASE_TIME``   time of the first event: ISO, or ms since 1970 (2015-07-15T00:00:00Z)
-``NEXMARK_GROUP``       events shuffled among themselves: out of order, never late (1: in order)
-``NEXMARK_LATE``        probability of coming up to 3 s late (0)
-``NEXMARK_LATENESS``    seconds that the watermark stays behind (as far as is needed: 3 if there
-                        are late events, else 0; less, and some events are late)
-``NEXMARK_DIR``         read ``person.jsonl``, ``auction.jsonl`` and ``bid.jsonl`` there instead;
-                        `examples.nexmark.sources` says how they look
+``NEXMARK_GROUP``       size of the groups of shuffled events, which are never late (1: in order)
+``NEXMARK_LATE``        probability that an event arrives up to 3 s late (0)
+``NEXMARK_LATENESS``    seconds by which the watermark stays behind (the default is enough for all
+                        events: 3 if there are late events, 0 otherwise)
+``NEXMARK_DIR``         directory from which ``person.jsonl``, ``auction.jsonl`` and ``bid.jsonl``
+                        are read instead; `examples.nexmark.sources` describes the format
 ======================  ========================================================================
 
 ``python -m examples.nexmark --write DIR`` writes the events to such files.

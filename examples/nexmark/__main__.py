@@ -1,6 +1,7 @@
-"""``python -m examples.nexmark --write DIR``: the events as JSON Lines, a file for each kind.
+"""``python -m examples.nexmark --write DIR`` writes the events as JSON Lines, a file for each kind.
 
-The options are those of the package; so ``NEXMARK_DIR=DIR`` then gives the queries the same events.
+The options are those of the package. With ``NEXMARK_DIR=DIR`` the queries then read the same
+events.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from millwheel.errors import UsageError
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the files; 2 if an option cannot be what it is."""
+    """Write the files; returns 2 if an option is not valid."""
     parser = argparse.ArgumentParser(prog="python -m examples.nexmark", description=__doc__)
     parser.add_argument("--write", metavar="DIR", type=Path, required=True)
     directory: Path = parser.parse_args(arguments).write

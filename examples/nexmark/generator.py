@@ -1,12 +1,12 @@
 """The events of one generator, as pure functions of their number.
 
-An event's content depends on its id alone (and, for its time, on its number): the draws of
-each come from a `JavaRandom` of its own, seeded with the id. So neither the order in which
-events are made nor how many generators make them can change the data of a single one.
+An event's content depends on its id alone (its time depends on its number): each event draws from
+its own `JavaRandom`, seeded with the id. So neither the order in which events are made nor the
+number of generators changes the data of an event.
 
 =====================  =====================================================================
-id                     counts all events of all generators: tells kind, content, related ids
-number                 counts the events of one generator from 0: tells the time
+id                     counts all events of all generators: determines kind and content
+number                 counts the events of one generator from 0: determines the time
 =====================  =====================================================================
 
 Of 50 ids in a row, the first is a person, three are auctions, the rest are bids. The order of
@@ -36,19 +36,19 @@ CATEGORIES = 5
 ACTIVE_PEOPLE = 1000
 AUCTIONS_IN_FLIGHT = 100
 LEAD = 10
-"""Ids that may be ahead of those that exist."""
+"""Number of ids that a reference may be ahead of the existing ones."""
 HOT_EVERY = 100
-"""Of so many people or auctions one is hot at a time."""
+"""Number of people or auctions of which one is hot at a time."""
 HOT_SELLERS = 4
 HOT_AUCTIONS = 2
 HOT_BIDDERS = 4
-"""One draw in so many is *not* for the hot one."""
+"""One draw in this number is *not* for the hot one."""
 PERSON_BYTES, AUCTION_BYTES, BID_BYTES = 200, 500, 100
-"""The size that `extra` pads to, on average."""
+"""The average size to which `extra` pads an event."""
 NUMBER_BYTES = 8
-"""What a number or a time counts for in it."""
+"""The size of a number or a time in that calculation."""
 LATE_SEED = 0x6C617465
-"""Sets the draws about being late apart from those of the event."""
+"""Separates the draws for lateness from those for the event."""
 
 STATES = ("AZ", "CA", "ID", "OR", "WA", "WY")
 CITIES = (
@@ -67,7 +67,7 @@ _THREE = [chr(97 + n // 676) + chr(97 + n // 26 % 26) + chr(97 + n % 26) for n i
 
 
 class Generator:
-    """One of the generators that `options` ask for, by its index from 0."""
+    """One of the generators of `options`, by its index from 0."""
 
     def __init__(self, options: Options, index: int = 0) -> None:
         assert 0 <= index < options.generators, index
@@ -76,7 +76,7 @@ class Generator:
         """The id of its event number 0."""
         is_last = index == options.generators - 1
         self.count = options.events - self.first_id if is_last else share
-        """How many events it makes; the last generator takes what cannot be shared evenly."""
+        """Number of its events; the last generator also makes the remainder of the division."""
         self._late = options.late
         self._base = to_milliseconds(options.base_time)
         self._delay = options.delay_microseconds
@@ -88,18 +88,18 @@ class Generator:
             ) from error
 
     def milliseconds(self, number: int) -> int:
-        """The time of event `number`, in ms since 1970; never less than the one before's."""
+        """The time of event `number`, in ms since 1970; never less than that of the one before."""
         return self._base + number * self._delay // 1000
 
     def kind(self, number: int) -> Kind:
-        """What event `number` is."""
+        """The kind of event `number`."""
         offset = (self.first_id + number) % CYCLE
         if offset == 0:
             return Person
         return Auction if offset <= AUCTIONS_PER_CYCLE else Bid
 
     def event(self, number: int) -> Event:
-        """Event `number`: always the same one."""
+        """Event `number`, always the same."""
         id_ = self.first_id + number
         random = JavaRandom(id_)
         offset = id_ % CYCLE
@@ -110,7 +110,7 @@ class Generator:
         return self._bid(id_, number, random)
 
     def delay(self, number: int) -> int:
-        """How many milliseconds late event `number` comes: mostly 0."""
+        """The delay of event `number` in milliseconds, mostly 0."""
         if not self._late:
             return 0
         random = JavaRandom((self.first_id + number) ^ LATE_SEED)
@@ -178,7 +178,7 @@ class Generator:
             oldest = max(newest_auction - AUCTIONS_IN_FLIGHT, 0)
             auction = oldest + rand(newest_auction - oldest + 1 + LEAD)
         if rand(HOT_BIDDERS) > 0:
-            # the one beside the hot seller: nobody bids on all that he sells
+            # the person after the hot seller, so that the hot bidder is another person
             bidder = newest_person // HOT_EVERY * HOT_EVERY + 1
         else:
             bidder = _any_person(newest_person, random)
@@ -192,7 +192,7 @@ class Generator:
 
 
 _EVENTS_OF_AN_AUCTION = AUCTIONS_IN_FLIGHT * CYCLE // AUCTIONS_PER_CYCLE
-"""Events until so many auctions as are in flight have been opened: an auction's usual length."""
+"""An auction's usual length: the number of events in which `AUCTIONS_IN_FLIGHT` are opened."""
 
 
 def last_person(id_: int) -> int:
@@ -208,20 +208,20 @@ def last_auction(id_: int) -> int:
 
 
 def _any_person(newest: int, random: JavaRandom) -> int:
-    """One of the newest people, or of those who come next."""
+    """One of the newest people, or of the next ones to register."""
     people = newest + 1
     active = min(people, ACTIVE_PEOPLE)
     return people - active + random.next_int(active + LEAD)
 
 
 def _price(random: JavaRandom) -> int:
-    """1 to 1,000,000 in whole currency, each order of magnitude as likely; in cents."""
+    """A price in cents, of 1 to 1,000,000 in whole currency, log-uniform."""
     exponent = random.next_double() * 6.0
     return math.floor(math.pow(10.0, exponent) * 100.0 + 0.5)
 
 
 def _string(random: JavaRandom, longest: int) -> str:
-    """3 to `longest` - 1 letters, some of them blanks; blanks at the ends are cut off."""
+    """3 to `longest` - 1 letters and some blanks; blanks at the ends are removed."""
     rand = random.next_int
     length = 3 + rand(longest - 3)
     letters = [" " if rand(13) == 0 else chr(97 + rand(26)) for _ in range(length)]
@@ -229,7 +229,7 @@ def _string(random: JavaRandom, longest: int) -> str:
 
 
 def _padding(random: JavaRandom, size: int) -> str:
-    """`size` letters more or less: by up to 20 %."""
+    """About `size` letters, up to 20 % more or fewer."""
     if size <= 0:
         return ""
     spread = size // 5

@@ -1,8 +1,8 @@
-"""Random numbers as Java's ``java.util.Random`` draws them, from its published algorithm.
+"""The random numbers of Java's ``java.util.Random``, by its published algorithm.
 
-A linear congruential generator of 48 bits: ``x' = (x * 0x5DEECE66D + 0xB) mod 2**48``; a draw of
-k bits is the upper k of x'. Its sequence is fixed by Java's documentation, so a seed
-means the same numbers in every language and for ever.
+It is a linear congruential generator of 48 bits: ``x' = (x * 0x5DEECE66D + 0xB) mod 2**48``; a draw
+of k bits is the upper k bits of x'. Java's documentation fixes the sequence, so that a seed gives
+the same numbers in every language and for ever.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ MASK = (1 << 48) - 1
 
 
 class JavaRandom:
-    """Starts anew from `seed`, as ``new java.util.Random(seed)`` does."""
+    """A generator that starts from `seed`, as ``new java.util.Random(seed)`` does."""
 
     __slots__ = ("_state",)
 
@@ -21,12 +21,12 @@ class JavaRandom:
         self._state = (seed ^ MULTIPLIER) & MASK
 
     def next_bits(self, count: int) -> int:
-        """`count` bits, 1 to 32, as a number from 0."""
+        """A draw of `count` bits, 1 to 32, as a non-negative number."""
         self._state = state = (self._state * MULTIPLIER + INCREMENT) & MASK
         return state >> (48 - count)
 
     def next_31_bits(self, times: int) -> list[int]:
-        """So many draws of 31 bits, for the price of a few."""
+        """`times` draws of 31 bits, faster than by single calls."""
         state, draws = self._state, []
         for _ in range(times):
             state = (state * MULTIPLIER + INCREMENT) & MASK
@@ -42,8 +42,8 @@ class JavaRandom:
     def next_int(self, bound: int) -> int:
         """``nextInt(bound)``: a number from 0 to `bound` - 1; `bound` is 1 to 2**31 - 1.
 
-        For a power of two the upper bits; else the remainder, and the few draws at the upper
-        end that would make small remainders likelier are thrown away.
+        For a power of two it is the upper bits of the draw. Otherwise it is the remainder; the few
+        draws at the upper end that would make small remainders more likely are discarded.
         """
         assert 0 < bound < 1 << 31, bound
         self._state = state = (self._state * MULTIPLIER + INCREMENT) & MASK

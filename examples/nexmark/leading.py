@@ -1,4 +1,4 @@
-"""A fold of one's own: what leads a window, and all that ties with it."""
+"""A custom fold: the values with the greatest score of a window, including ties."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ V = TypeVar("V")
 
 
 def leading(by: Callable[[V], int], kind: type[V]) -> Fold[V, list[V], list[V]]:
-    """The values with the greatest score; `top` would choose among those that tie.
+    """The values with the greatest score, including ties; `top` would choose among ties.
 
     Args:
-        by: a value's score.
+        by: returns a value's score.
         kind: the values' type.
     """
 

@@ -1,4 +1,4 @@
-"""What an online auction is made of: people, auctions and bids. Prices are in cents."""
+"""The events of an online auction: people, auctions and bids. Prices are in cents."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ONE_MILLISECOND = timedelta(milliseconds=1)
 
 
 class Person(msgspec.Struct, frozen=True, gc=False):
-    """Somebody who registered, and may open auctions and bid."""
+    """A person who registered, and may open auctions and bid."""
 
     id: int
     name: str
@@ -32,22 +32,22 @@ class Auction(msgspec.Struct, frozen=True, gc=False):
     description: str
     initial_bid: int
     reserve: int
-    """The least price at which it is sold."""
+    """The least price at which the auction is sold."""
     date_time: datetime
     expires: datetime
     seller: int
-    """The id of a person, who may register later."""
+    """The id of a person; the person may register later."""
     category: int
     extra: str = ""
 
 
 class Bid(msgspec.Struct, frozen=True, gc=False):
-    """A price that somebody offers. Bids have no id: two may be alike in every field."""
+    """A price offered by a person. Bids have no id: two bids may be equal in every field."""
 
     auction: int
-    """The id of an auction, which may be opened later, or be closed already."""
+    """The id of an auction, which may be opened later, or may already be closed."""
     bidder: int
-    """The id of a person, who may register later."""
+    """The id of a person; the person may register later."""
     price: int
     date_time: datetime
     extra: str = ""
@@ -57,7 +57,7 @@ Event: TypeAlias = "Person | Auction | Bid"
 
 
 def time_of(event: Event) -> datetime:
-    """When it happened."""
+    """The time of an event."""
     return event.date_time
 
 

@@ -1,4 +1,4 @@
-"""What can be chosen about the events: from the environment, since a pipeline is imported."""
+"""The options of the events. They come from the environment, since a pipeline is imported."""
 
 from __future__ import annotations
 
@@ -15,40 +15,42 @@ from millwheel.errors import UsageError
 
 BASE_TIME = datetime(2015, 7, 15, tzinfo=UTC)
 STRIDE = 953
-"""A prime. Events of a group are emitted in steps of it, which meets each of them once unless
-the group's size is a multiple of it."""
+"""The step, a prime, with which the events of a group are emitted. It reaches each of them once,
+unless the group's size is a multiple of it."""
 LONGEST_DELAY = timedelta(seconds=3)
-"""By how much a late event is late at the most."""
+"""Maximum lateness of a late event."""
 IN_ORDER_BLOCK = 50
-"""Events between two watermarks where all are in order."""
+"""Number of events between two watermarks if all are in order."""
 MAX_GROUP = 1_000_000
-"""Events of a group are held in memory."""
+"""Maximum size of a group; its events are held in memory."""
 MAX_RATE = 2_000_000
-"""Events a second; beyond it the microseconds between two events would be rounded to none."""
+"""Maximum events per second; above it, the time between two events would be rounded to 0 µs."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """Which events there are, and in what order they come.
+    """The options of the events and of their order.
 
     Raises:
         UsageError: a value is out of its range.
     """
 
     events: int = 100_000
-    """How many there are, of all generators and kinds together."""
+    """Number of events, of all generators and kinds together."""
     generators: int = 1
-    """Generators side by side; each makes its share of the events, all from `base_time` on."""
+    """Number of parallel generators; each makes its share of the events, all from `base_time`
+    on."""
     rate: int = 10_000
-    """Events in a second of event time, of all generators together."""
+    """Number of events in a second of event time, of all generators together."""
     base_time: datetime = BASE_TIME
+    """The time of the first event."""
     group: int = 1
-    """Events that are shuffled among themselves; 1: in order."""
+    """Number of events that are shuffled together; 1: in order."""
     late: float = 0.0
-    """The probability with which an event comes up to 3 s late."""
+    """The probability that an event arrives up to 3 s late."""
     lateness: timedelta | None = None
-    """How far the watermark stays behind; None: as far as the late ones need it."""
+    """Time by which the watermark stays behind; None: as far as late events need it."""
     directory: Path | None = None
-    """Where person.jsonl, auction.jsonl and bid.jsonl are read, instead of making events."""
+    """The directory with person.jsonl, auction.jsonl and bid.jsonl to read; None: make events."""
 
     def __post_init__(self) -> None:
         _require(self.events >= 0, "NEXMARK_EVENTS", self.events, "0 or more")
@@ -60,7 +62,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             "NEXMARK_GROUP",
             self.group,
             f"no multiple of {STRIDE}: its events are taken in steps of {STRIDE}, "
-            "which would meet some again and others never",
+            "which would take some twice and others never",
         )
         _require(0 <= self.late <= 1, "NEXMARK_LATE", self.late, "a probability, 0 to 1")
         _require(
@@ -79,7 +81,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             self.delay_microseconds <= 60_000_000,
             "NEXMARK_GENERATORS",
             self.generators,
-            "at most 60 times NEXMARK_RATE: a generator makes an event a minute at the least",
+            "at most 60 times NEXMARK_RATE: a generator makes at least one event a minute",
         )
 
     @property
@@ -89,15 +91,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def block(self) -> int:
-        """Events between two watermarks: those that are shuffled together."""
+        """Number of events between two watermarks, which are shuffled together."""
         return self.group if self.group > 1 else IN_ORDER_BLOCK
 
     @property
     def allowed_lateness(self) -> timedelta:
-        """How far behind the newest an event may be and still be on time.
+        """How far behind the newest event another may be and still be on time.
 
-        By itself 0, or 3 s if late events are asked for. Files have no watermarks of their own:
-        there it also covers how far `write` let events of one block stray.
+        The default is 0, or 3 s if there are late events. Files have no watermarks of their own:
+        for them the default also covers the disorder of events within one block of `write`.
         """
         if self.lateness is not None:
             return self.lateness
@@ -108,10 +110,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Options:
-        """As the variables ``NEXMARK_...`` say; the package's docstring lists them.
+        """The options from the variables ``NEXMARK_...``, which the package's docstring lists.
 
         Raises:
-            UsageError: a variable cannot be read, is out of its range, or is none of ours.
+            UsageError: a variable cannot be parsed, is out of its range, or is unknown.
         """
         given = {
             name: text.strip()
@@ -121,7 +123,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         unknown = given.keys() - _READ.keys()
         if unknown:
             raise UsageError(
-                f"there is no option {', '.join(sorted(unknown))}; there are {', '.join(_READ)}"
+                f"there is no option {', '.join(sorted(unknown))}; the options are {', '.join(_READ)}"
             )
         values: dict[str, Any] = {}
         for name, text in given.items():

@@ -1,4 +1,4 @@
-"""Q0, pass through: every bid as it is. What remains is the cost of the engine itself."""
+"""Q0, pass through: every bid, unchanged. It measures the cost of the engine itself."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ PASSED = Stream("passed", Bid)
 
 
 def same(bid: Bid) -> Iterable[Bid]:
-    """The bid."""
+    """The unchanged bid."""
     yield bid
 
 
 def by_auction(bid: Bid) -> int:
-    """Spreads the work; nothing is kept for a key."""
+    """The auction of a bid, as the key."""
     return bid.auction
 
 

@@ -1,6 +1,6 @@
 """Q1, currency conversion: every bid with its price in another currency.
 
-The rate is a decimal number, and so is the product: exact, with its three places.
+The rate and the product are decimal numbers, exact with three decimal places.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CONVERTED = Stream("converted", ConvertedBid)
 
 
 def convert(bid: Bid) -> Iterable[ConvertedBid]:
-    """The bid at the other currency's price."""
+    """The bid with its price in the other currency."""
     yield ConvertedBid(bid.auction, bid.bidder, bid.price * RATE, bid.date_time, bid.extra)
 
 

@@ -1,7 +1,7 @@
-"""Q11, user sessions: how many bids each bidder made before a break of 10 s.
+"""Q11, user sessions: the number of bids of each bidder before a break of 10 s.
 
-A session ends 10 s after its last bid; a bid just then begins the next one. Bids may come in any
-order: one between two sessions that it is near enough to makes them one.
+A session ends 10 s after its last bid; a bid at exactly that time begins the next session. Bids may
+arrive in any order: a bid between two sessions that is near enough to both joins them.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ SESSIONS = Stream("sessions", Pane[int])
 
 
 def by_bidder(bid: Bid) -> int:
-    """Sessions are a bidder's own."""
+    """The bidder, as the key."""
     return bid.bidder
 
 
 def row_of(pane: Pane[int]) -> BidderSession:
-    """A session that is over."""
+    """The row of a finished session."""
     assert isinstance(pane.key, int)
     return BidderSession(pane.key, pane.start, pane.end, pane.value)
 

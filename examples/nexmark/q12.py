@@ -1,9 +1,9 @@
-"""Q12, processing time windows: how many bids of each bidder came in 10 s of *wall* time.
+"""Q12, processing time windows: the number of bids of each bidder in 10 s of *wall* time.
 
-The only query whose answer depends on when it is run: a bid counts in the window in which it is
-processed, whatever its own time, and a window is told when the clock has passed it, or at the end
-of bounded input: a run does not wait for the clock then. `Windowed` goes by event time, so this is a
-computation of its own.
+This is the only query with a result that depends on the time of the run. A bid counts in the window
+in which it is processed, whatever its own time. The result of a window is produced when the clock
+has passed it, or at the end of bounded input, so that a run does not wait for the clock. `Windowed`
+uses event time, so this query has its own computation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from millwheel.windows import Tumbling, instant, micros_of
 WINDOWS = Tumbling(seconds=10)
 
 END_OF_INPUT = datetime(9999, 12, 30, tzinfo=UTC)
-"""The watermark is there only when no bid can follow."""
+"""A time that the watermark reaches only when no bid can follow."""
 
 
 class BidderCount(msgspec.Struct, frozen=True):
@@ -35,7 +35,7 @@ class BidderCount(msgspec.Struct, frozen=True):
 
 
 class Arrivals(msgspec.Struct):
-    """Bids by the start of their window (µs); two are open at most, unless timers lag."""
+    """Number of bids by the start of their window (µs); at most two are open, unless timers lag."""
 
     bids: MapState[int, int] = msgspec.field(default_factory=MapState)
 
@@ -44,7 +44,7 @@ BIDDER_COUNTS = Stream("bidder_counts", BidderCount)
 
 
 class CountArrivals(Computation[Bid, Arrivals]):
-    """Counts by the clock, and tells when the clock says so."""
+    """Counts bids by wall time, and produces a count when its window is over."""
 
     writes = (BIDDER_COUNTS,)
 
@@ -62,9 +62,9 @@ class CountArrivals(Computation[Bid, Arrivals]):
         else:
             starts = [start async for start, _ in ctx.state.bids.items()]
         for start in starts:
-            await self._tell(start, ctx)
+            await self._send(start, ctx)
 
-    async def _tell(self, start: int, ctx: Context[Arrivals]) -> None:
+    async def _send(self, start: int, ctx: Context[Arrivals]) -> None:
         assert isinstance(ctx.key, int)
         bids = await ctx.state.bids.get(start)
         if bids is not None:

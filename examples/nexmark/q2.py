@@ -14,7 +14,7 @@ from millwheel import Pipeline, Stream, Table
 from millwheel.computations import FlatMap
 
 EVERY = 123
-"""Auctions whose id it divides are selected."""
+"""Auctions with an id that is a multiple of it are selected."""
 
 
 class SelectedBid(msgspec.Struct, frozen=True):

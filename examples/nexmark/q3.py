@@ -1,11 +1,11 @@
-"""Q3, local items: who in Oregon, Idaho or California sells something of category 10?
+"""Q3, local items: people in Oregon, Idaho or California with an auction in category 10.
 
-An incremental join on the person's id. A person is kept for ever. An auction may come
-before its seller does: it waits, and is given up 600 s of event time after the seller's last
-auction. No pair further apart than that need be found, whichever comes first.
+It is an incremental join on the person's id. A person is kept for ever. An auction that arrives
+before its seller waits, and is given up 600 s of event time after the seller's last auction. A pair
+further apart than that need not be found, in either order.
 
-A computation of its own: no join of the library keeps one side for ever and lets the other wait. There
-is no lateness: what comes late is joined like anything else.
+The query has its own computation, because no join of the library keeps one side for ever while the
+other side waits. There is no lateness: late records are joined like all others.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ class LocalItem(msgspec.Struct, frozen=True):
 
 
 class Seller(msgspec.Struct):
-    """What is known of a seller."""
+    """A seller, and auctions that wait for the seller."""
 
     person: Person | None = None
     newest: datetime | None = None
-    """The newest of the auctions that wait."""
+    """The time of the newest waiting auction."""
     waiting: MapState[int, datetime] = msgspec.field(default_factory=MapState)
-    """Auctions that came before the person, by id."""
+    """Auctions that arrived before the person, by id."""
 
 
 LOCAL_ITEMS = Stream("local_items", LocalItem)
 
 
 class JoinSellers(Computation[Person | Auction, Seller]):
-    """Tells each auction once its seller is known."""
+    """Produces each auction when its seller is known."""
 
     writes = (LOCAL_ITEMS,)
 
@@ -63,20 +63,20 @@ class JoinSellers(Computation[Person | Auction, Seller]):
         state.person = person
         waiting = [(opened, id_) async for id_, opened in state.waiting.items()]
         for _, id_ in sorted(waiting):
-            self._tell(person, id_, ctx)
+            self._send(person, id_, ctx)
         await self._give_up(state)
         ctx.cancel_timer()
 
     def _take_auction(self, auction: Auction, ctx: Context[Seller]) -> None:
         state = ctx.state
         if state.person is not None:
-            self._tell(state.person, auction.id, ctx)
+            self._send(state.person, auction.id, ctx)
             return
         state.waiting.put(auction.id, auction.date_time)
         state.newest = max(state.newest or auction.date_time, auction.date_time)
         ctx.set_timer(state.newest + PATIENCE)
 
-    def _tell(self, person: Person, auction: int, ctx: Context[Seller]) -> None:
+    def _send(self, person: Person, auction: int, ctx: Context[Seller]) -> None:
         if person.state in STATES:
             ctx.produce(LOCAL_ITEMS, LocalItem(person.name, person.city, person.state, auction))
 
@@ -90,12 +90,12 @@ class JoinSellers(Computation[Person | Auction, Seller]):
 
 
 def by_id(person: Person) -> int:
-    """People are joined by their id."""
+    """The id of a person, as the key."""
     return person.id
 
 
 def by_seller(auction: Auction) -> int:
-    """Auctions are joined by who sells."""
+    """The seller of an auction, as the key."""
     return auction.seller
 
 

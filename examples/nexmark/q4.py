@@ -1,10 +1,10 @@
-"""Q4, average price per category: what auctions of a category are sold for.
+"""Q4, average price per category: the mean selling price of a category's auctions.
 
-Winning bids as in Q9, then per category the mean of the prices of the auctions that closed in
-a window of 10 s; a window begins every 5 s.
+It finds winning bids as in Q9, then, per category, the mean price of the auctions that closed in a
+window of 10 s; a window begins every 5 s.
 
-The table ``q4_sql`` holds what the published SQL asks for instead: per category the mean over all
-auctions so far of the highest price bid while they were open, whatever their reserve.
+The table ``q4_sql`` contains the result of the published SQL instead: per category, the mean over
+all auctions so far of the highest price bid while they were open, whatever their reserve.
 """
 
 from __future__ import annotations
@@ -51,28 +51,28 @@ MEANS_SO_FAR = Stream("means_so_far", Pane[float])
 
 
 def winning_price(winner: Winner) -> int:
-    """What an auction is sold for."""
+    """The price at which an auction is sold."""
     return winner.price
 
 
 def highest_price(highest: HighestPrice) -> int:
-    """What was bid at the most."""
+    """The highest price bid on an auction."""
     return highest.price
 
 
 def by_category(sale: Winner | HighestPrice) -> int:
-    """One mean for a category."""
+    """The category of a sale, as the key."""
     return sale.category
 
 
 def row_of(pane: Pane[float]) -> MeanPrice:
-    """The mean of a window."""
+    """The row of a window's mean."""
     assert isinstance(pane.key, int)
     return MeanPrice(pane.key, pane.start, pane.end, pane.value)
 
 
 def row_so_far(pane: Pane[float]) -> CategoryPrice:
-    """The mean of all so far: it takes the place of the one before."""
+    """The row of the mean so far, which replaces the previous one."""
     assert isinstance(pane.key, int)
     return CategoryPrice(pane.key, pane.value)
 

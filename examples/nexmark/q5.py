@@ -1,11 +1,12 @@
 """Q5, hot items: the auctions with the most bids, in windows of 10 s that begin every 5 s.
 
-Where several have as many, all of them are told. Half of all bids go to one auction: they are
-counted before auctions are compared, so that the one key that compares them all gets one pane for
-each auction and window. All panes of a window carry its last microsecond: those that stand in
-one stretch of 5 s are those of one window.
+If several auctions have the most bids, all of them are in the result. Half of all bids go to one
+auction. Bids are counted before auctions are compared, so that the single key that compares all
+auctions gets one pane per auction and window. The timestamp of each pane is its window's last
+microsecond, so that all panes within one span of 5 s belong to one window.
 
-The published SQL begins a window every 2 s: the pipeline ``q5_sql``, into a table of that name.
+In the published SQL a window begins every 2 s: the pipeline ``q5_sql`` does so, with a table of
+that name.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ SQL_SLIDE = timedelta(seconds=2)
 
 
 class HotItem(msgspec.Struct, frozen=True):
-    """A row of `q5`: an auction that no other had more bids than."""
+    """A row of `q5`: an auction with the most bids of its window."""
 
     auction: int
     window_start: datetime
@@ -46,19 +47,19 @@ most_bids = leading(lambda counted: counted.value, Pane[int])
 
 
 def together(pane: Pane[Any]) -> str:
-    """One key: all auctions are compared."""
+    """A single key, by which all auctions are compared."""
     return "all"
 
 
 def rows_of(hottest: Pane[list[Pane[int]]]) -> Iterable[HotItem]:
-    """Each of a window's hottest auctions."""
+    """The rows of a window's hottest auctions."""
     for counted in hottest.value:
         assert isinstance(counted.key, int)
         yield HotItem(counted.key, counted.start, counted.end, counted.value)
 
 
 def build(options: Options, slide: timedelta = SLIDE, table: str = "q5") -> Pipeline:
-    """Hot auctions into the table ``q5``, or another."""
+    """Hot auctions into the table ``q5``, or another one."""
     pipeline = Pipeline(f"nexmark_{table}")
     inject(pipeline, options, BIDS)
     counts = Windowed(Sliding(SIZE, slide), count, to=COUNTS, late=LATE_BIDS)
@@ -76,5 +77,5 @@ def pipeline() -> Pipeline:
 
 
 def sql_pipeline() -> Pipeline:
-    """Q5 as the published SQL has it, with options from the environment."""
+    """Q5 with the windows of the published SQL, with options from the environment."""
     return build(Options.from_environment(), SQL_SLIDE, "q5_sql")

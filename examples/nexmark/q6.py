@@ -1,13 +1,13 @@
 """Q6, average selling price by seller: the mean of a seller's last ten winning prices.
 
-One row for each auction that was sold; the price of that auction is the last of the ten. Auctions
-count in the order in which they close, and by their id where they close at once.
+There is one row for each sold auction, with its price as the last of the ten. Auctions are ordered
+by the time at which they close, then by id.
 
-(A published SQL says ``ROWS BETWEEN 10 PRECEDING AND CURRENT ROW``, which is eleven rows. Here it
-is ten, as the query's own text says.)
+(A published SQL uses ``ROWS BETWEEN 10 PRECEDING AND CURRENT ROW``, which is eleven rows. Here it
+is ten, as in the text of the query.)
 
-A computation of its own: windows of `Count` do not overlap, and `InOrder` leaves auctions that close at
-once in the order in which they came.
+The query has its own computation, because windows of `Count` do not overlap, and `InOrder` leaves
+auctions that close at the same time in the order of their arrival.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LAST = 10
 
 
 class SellerPrice(msgspec.Struct, frozen=True):
-    """A row of `q6`: the seller's mean price once this auction was closed."""
+    """A row of `q6`: the seller's mean price after the close of this auction."""
 
     seller: int
     auction: int
@@ -33,22 +33,22 @@ class SellerPrice(msgspec.Struct, frozen=True):
 
 
 class Sales(msgspec.Struct):
-    """What a seller has sold."""
+    """The sales of a seller."""
 
     last: list[int] = msgspec.field(default_factory=list)
     """Up to ten prices, the newest at the end."""
     waiting: list[Winner] = msgspec.field(default_factory=list)
-    """Auctions that one which closed before may still come after."""
+    """Auctions that may still be preceded by an earlier one."""
 
 
 SELLER_PRICES = Stream("seller_prices", SellerPrice)
 
 
 class MeanOfLast(Computation[Winner, Sales]):
-    """Puts a seller's auctions in order, and tells the mean after each.
+    """Orders a seller's auctions, and produces the mean after each one.
 
-    The winners of two auctions may come in any order. A timer at their timestamp fires when no
-    winner of that time or before can follow.
+    The winners of two auctions may arrive in any order. A timer at a winner's timestamp fires when
+    no winner of that time or before can follow.
     """
 
     writes = (SELLER_PRICES,)
@@ -70,7 +70,7 @@ class MeanOfLast(Computation[Winner, Sales]):
 
 
 def by_seller(winner: Winner) -> int:
-    """One row of prices for a seller."""
+    """The seller of an auction, as the key."""
     return winner.seller
 
 

@@ -1,8 +1,8 @@
 """Q7, highest bid: the bids with the highest price of each window of 10 s.
 
-Windows are closed at the start and open at the end, so a bid on the border is in one of them.
-Where several bids have the highest price, all of them are told. The highest of each auction are
-found first, so that comparing them all is little work for one key.
+Windows include their start and exclude their end, so that a bid on the border is in one window. If
+several bids have the highest price, all of them are in the result. The highest bids of each auction
+are found first, so that the single key that compares them has little work.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ of_all = leading(lambda best: best.value[0].price, Pane[list[Bid]])
 
 
 def rows_of(highest: Pane[list[Pane[list[Bid]]]]) -> Iterable[HighestBid]:
-    """Each of a window's highest bids."""
+    """The rows of a window's highest bids."""
     for best in highest.value:
         for bid in best.value:
             yield HighestBid(

@@ -1,7 +1,8 @@
-"""Q8, monitor new users: who registered and opened an auction in the same window of 10 s.
+"""Q8, monitor new users: people who registered and opened an auction in the same window of 10 s.
 
-One row for each such person, told as soon as both have happened. The join tells one for each auction;
-those of one person and window carry the same timestamp, and of them the first passes.
+There is one row for each such person, written as soon as both have happened. The join produces one
+record for each auction; those of one person and window have the same timestamp, and only the first
+one passes `Deduplicate`.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ NEW_SELLERS = Stream("new_sellers", NewSeller)
 
 
 def opening(person: Person, auction: Auction) -> NewSeller:
-    """A person who opened an auction, in the window of both."""
+    """The row of a person who opened an auction, with the window of both."""
     window = WINDOWS.of(micros_of(person.date_time))
     return NewSeller(person.id, person.name, instant(window.start), instant(window.end))
 
 
 def by_person(seller: NewSeller) -> int:
-    """Told once for a person and window."""
+    """The person, as the key of deduplication."""
     return seller.id
 
 

@@ -1,21 +1,20 @@
-"""Q9, winning bids: what each auction is sold for, and to whom.
+"""Q9, winning bids: the price and the buyer of each auction.
 
-The winner is the highest bid that reaches the reserve and comes before the auction expires; of
-equal prices the earliest, and of those at one time the one of the bidder with the lowest id.
-It is decided at ``expires``, which is the winner's timestamp. An auction that nobody bids enough
-for tells nothing.
+The winner is the highest bid that reaches the reserve and is before the auction expires; of equal
+prices the earliest, and of bids at the same time the one of the bidder with the lowest id. It is
+decided at ``expires``, which is the winner's timestamp. An auction without a sufficient bid has no
+result.
 
 The generator lets people bid on auctions that are not opened yet. Such a bid counts; it waits for
-its auction for 600 s of event time. A closed auction is remembered for a minute, so
-that the bids it still gets need not wait. Half of all bids go to one auction at a time:
-besides that one's best bid nothing is kept of them. A bid that would have counted, had it not come
-after the close, goes to `late_bids`.
+its auction for 600 s of event time. A closed auction is remembered for a minute, so that its
+further bids need not wait. Half of all bids go to one auction at a time: only the best of them is
+kept. A bid that would have counted, but arrived after the close, goes to `late_bids`.
 
-A computation of its own: no window of the library ends when a record says so, here the auction's
-``expires``.
+The query has its own computation, because no window of the library ends at a time from a record,
+here the auction's ``expires``.
 
-Q4 and Q6 begin with the same computation. It tells what Q4's SQL form asks for as well: the
-highest price bid from the auction's opening up to and including its expiry, reached or not.
+Q4 and Q6 begin with the same computation. For Q4's SQL form, it also produces the highest price bid
+from the auction's opening up to and including its expiry, whether it reaches the reserve or not.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from examples.nexmark.sources import AUCTIONS, BIDS, LATE_BIDS, inject, keep_lat
 from millwheel import Computation, Context, ListState, Pipeline, Record, Stream, Table, Timer
 
 PATIENCE = timedelta(seconds=600)
-"""How long a bid waits for its auction to be opened."""
+"""Time for which a bid waits for its auction to be opened."""
 MEMORY = timedelta(seconds=60)
-"""How long a closed auction is known to be closed."""
+"""Time for which a closed auction is remembered."""
 
 CLOSE, FORGET = "close", "forget"
 
@@ -60,7 +59,7 @@ class HighestPrice(msgspec.Struct, frozen=True):
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """What matters of a bid."""
+    """The relevant fields of a bid."""
 
     price: int
     date_time: datetime
@@ -75,7 +74,7 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """What matters of an auction."""
+    """The relevant fields of an auction."""
 
     opens: datetime
     expires: datetime
@@ -85,19 +84,19 @@ class Terms(msgspec.Struct, frozen=True):
 
 
 class Lot(msgspec.Struct):
-    """An auction so far."""
+    """The state of an auction."""
 
     terms: Terms | None = None
     best: Offer | None = None
     highest: int | None = None
     closed: datetime | None = None
-    """When it expired, once that is decided."""
+    """The time at which it expired, after the winner is decided."""
     waiting: ListState[Offer] = msgspec.field(default_factory=ListState)
-    """Bids that came before the auction."""
+    """Bids that arrived before the auction."""
     waits_until: datetime | None = None
 
     def take(self, terms: Terms, offer: Offer) -> None:
-        """Judge one bid."""
+        """Update the best and the highest bid with one bid."""
         if offer.price >= terms.reserve and offer.date_time < terms.expires:
             self.best = offer if offer.beats(self.best) else self.best
         if terms.opens <= offer.date_time <= terms.expires:
@@ -110,7 +109,8 @@ HIGHEST = Stream("highest", HighestPrice)
 
 
 class CloseAuctions(Computation[Auction | Bid, Lot]):
-    """Tells who won each auction when it expires, and the highest price bid while it was open."""
+    """Produces each auction's winner when it expires, and the highest price bid while it was
+    open."""
 
     writes = (WINNERS, HIGHEST, LATE_BIDS)
 
@@ -179,12 +179,12 @@ class CloseAuctions(Computation[Auction | Bid, Lot]):
 
 
 def by_id(auction: Auction) -> int:
-    """An auction's own id."""
+    """The id of an auction, as the key."""
     return auction.id
 
 
 def close_auctions(name: str, options: Options) -> Pipeline:
-    """A pipeline that knows who won: the beginning of Q4, Q6 and Q9."""
+    """A pipeline with the winners of auctions, the common beginning of Q4, Q6 and Q9."""
     pipeline = Pipeline(name)
     inject(pipeline, options, AUCTIONS, BIDS)
     pipeline.add(CloseAuctions(), AUCTIONS.by(by_id), BIDS.by(by_auction))

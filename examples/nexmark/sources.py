@@ -1,23 +1,23 @@
-"""Where the events come from: made by the generators, or read from JSON Lines.
+"""The sources of events: generators, or JSON Lines files.
 
-Each kind of event is a stream of its own, with a source of its own: a query reads what it
-needs, and what somebody else measured is read in the same form.
+Each kind of event is a separate stream with its own source: a query reads only the kinds that it
+needs, and events from other programs are read in the same form.
 
-**Made.** A source has one partition per generator. An event is made when it is read, so none is
-stored; its place in the order is as fixed as its content, so a crash changes neither. Events come
-in *blocks*: the group that is shuffled, or 50 in order. A block is
+**Generated.** A source has one partition per generator. An event is made when it is read, so that
+events are not stored. Its place in the order is as fixed as its content, so that a crash changes
+neither. Events come in *blocks*: the shuffled group, or 50 events in order. A block consists of
 
-1. a watermark: the time of its oldest event, less the allowed lateness. Times never go back
-   with numbers, so nothing that is on time can be older, and the promise is exact;
+1. a watermark: the time of its oldest event, minus the allowed lateness. Times never go back with
+   numbers, so that no event on time can be older, and the watermark is exact;
 2. its events, in the order given by ``STRIDE``;
-3. events of this and earlier blocks that are delayed until now.
+3. the delayed events of this and earlier blocks with a delay that ends in this block.
 
-A late event comes in the block during which its delay ends, so it is behind that block's own
-time by the delay at the most: with an allowed lateness of 3 s it is on time after all.
+A late event is in the block in which its delay ends, and therefore behind the block's own time by
+at most the delay: with an allowed lateness of 3 s it is on time.
 
 **Read.** ``person.jsonl``, ``auction.jsonl`` and ``bid.jsonl`` in a directory, one object per line
 with the fields of `examples.nexmark.model`. Times are whole milliseconds since 1970, or ISO text
-with a time zone; ``extra`` may be missing, other fields are left alone.
+with a time zone. ``extra`` may be missing; other fields are ignored.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ LATE_BIDS = Stream("late_bids", Bid)
 
 FILES: dict[Kind, str] = {Person: "person.jsonl", Auction: "auction.jsonl", Bid: "bid.jsonl"}
 NOTHING_SEEN = datetime(1, 1, 2, tzinfo=UTC)
-"""What made events say of the watermark: the watermarks among them say it all."""
+"""The `seen` time of generated events, which has no effect: the stream contains watermarks."""
 
 _DELAY_MILLISECONDS = round(LONGEST_DELAY.total_seconds() * 1000)
 
 
 def inject(pipeline: Pipeline, options: Options, *streams: Stream[Any]) -> None:
-    """Let `pipeline` read these of the three streams, as `options` say."""
+    """Inject the given streams into `pipeline`, from the source that `options` choose."""
     for stream in streams:
         if options.directory is not None:
             pipeline.inject(
@@ -81,7 +81,7 @@ def inject(pipeline: Pipeline, options: Options, *streams: Stream[Any]) -> None:
 
 
 def keep_late(pipeline: Pipeline, *streams: Stream[Any]) -> None:
-    """Let what came too late for an answer be seen, in tables called like the streams."""
+    """Write late records to tables with the names of the streams."""
     for stream in streams:
         pipeline.sink(stream, Table(stream.name, stream.value_type))
 
@@ -90,19 +90,19 @@ def _nothing_seen(event: Event) -> datetime:
     return NOTHING_SEEN
 
 
-# ------------------------------------------------------------------------------- made
+# -------------------------------------------------------------------------- generated
 
 
 def emitted(generator: Generator, options: Options, first: int = 0) -> Iterator[list[int]]:
     """Event numbers in the order in which they are emitted, block by block from block `first`.
 
-    A delayed event stands in the block during which its delay ends. Where events are left over
-    whose delay ends after the last block, one more block holds them.
+    A delayed event is in the block in which its delay ends. Delays that end after the last block
+    make one more block.
     """
     size, count = options.block, generator.count
     steps = [k * STRIDE % size for k in range(size)] if options.group > 1 else range(size)
     delayed: list[tuple[int, int]] = []
-    """(when its delay ends, number)"""
+    """The delayed events, as (end of the delay, number)."""
     before = first * size
     if options.late:
         start = generator.milliseconds(before)
@@ -117,7 +117,7 @@ def emitted(generator: Generator, options: Options, first: int = 0) -> Iterator[
         block = []
         for step in steps:
             number = base + step
-            if number < count:  # of the last group there may be a part only
+            if number < count:  # the last group may be incomplete
                 if delay := generator.delay(number):
                     delayed.append((generator.milliseconds(number) + delay, number))
                 else:
@@ -133,25 +133,25 @@ def emitted(generator: Generator, options: Options, first: int = 0) -> Iterator[
 
 @dataclass(frozen=True)
 class MadeEvents:
-    """All events of one kind, made by the generators that `options` ask for."""
+    """All events of one kind, made by the generators of `options`."""
 
     kind: Kind
     options: Options
 
     @property
     def bounded(self) -> bool:
-        """The number of events is known."""
+        """Always true: the number of events is known."""
         return True
 
     def partitions(self) -> list[Partition]:
-        """One for each generator."""
+        """One partition for each generator."""
         return [
             GeneratorPartition(self.kind, self.options, index)
             for index in range(self.options.generators)
         ]
 
     def describe(self) -> dict[str, Any]:
-        """What is stored of it in the graph: all that decides about events and their order."""
+        """The description stored in the graph: every option that affects events or their order."""
         options = self.options
         return {
             "nexmark": self.kind.__name__.lower(),
@@ -167,7 +167,7 @@ class MadeEvents:
 
 @dataclass(frozen=True)
 class GeneratorPartition:
-    """The events of one kind that one generator makes."""
+    """The events of one kind from one generator."""
 
     kind: Kind
     options: Options
@@ -180,17 +180,18 @@ class GeneratorPartition:
         return f"nexmark {self.kind.__name__.lower()}, generator {self.index} of {generators}"
 
     async def open(self, value_type: Any, position: dict[str, Any] | None) -> GeneratorReader:
-        """Start at a stored position, or at the first event.
+        """Open the partition at a stored position, or at the first event.
 
-        The position is one of the same events: other options are another source, and a pipeline
-        whose sources have changed is refused when it is deployed.
+        The position always belongs to the same events: other options make another source, and the
+        deploy of a pipeline with a changed source is refused.
         """
         place = _Position() if position is None else msgspec.convert(position, _Position)
         return GeneratorReader(self.kind, self.options, self.index, place)
 
 
 class _Position(msgspec.Struct, frozen=True):
-    """What is stored: row `row` is next, in or after `block`, which begins with row `first`."""
+    """The stored position: row `row` is next, in or after `block`, which begins with row
+    `first`."""
 
     row: int = 0
     block: int = 0
@@ -198,14 +199,14 @@ class _Position(msgspec.Struct, frozen=True):
 
 
 class _Mark(NamedTuple):
-    """A place where reading can start: the block, and the row that it begins with."""
+    """A place where reading can start: a block, and its first row."""
 
     block: int
     first: int
 
 
 class GeneratorReader:
-    """Makes the rows of one partition; see the picture at the top."""
+    """Makes the rows of one partition; the module's docstring describes their order."""
 
     def __init__(self, kind: Kind, options: Options, index: int, place: _Position) -> None:
         self._kind = kind
@@ -214,11 +215,11 @@ class GeneratorReader:
         self._lateness = round(options.allowed_lateness.total_seconds() * 1e6)
         start = _Mark(place.block, place.first)
         self._marks = deque([start])
-        """From the last one at or before the first row not acknowledged."""
+        """The marks from the last one at or before the first unacknowledged row."""
         self._blocks = max(1, -(-self._generator.count // options.block))
         self._made = self._make(start)
         self._waiting: list[Row] = []
-        """Made and not read yet."""
+        """Rows that are made and not read yet."""
         self._ended = False
         to_skip = place.row - place.first
         while to_skip and (rows := next(self._made, None)) is not None:
@@ -258,7 +259,7 @@ class GeneratorReader:
         """Return at once: events are made when they are read."""
 
     def position(self, acknowledged: int) -> dict[str, Any]:
-        """The first row not acknowledged, and where its block begins."""
+        """The first unacknowledged row, and the beginning of its block."""
         marks = self._marks
         while len(marks) > 1 and marks[1].first <= acknowledged:
             marks.popleft()
@@ -266,37 +267,37 @@ class GeneratorReader:
         return msgspec.structs.asdict(place)
 
     def progress(self) -> float:
-        """The share of the blocks begun."""
+        """The share of blocks that have begun."""
         return min(1.0, self._marks[-1].block / self._blocks)
 
     def lag(self) -> Lag:
-        """Not known: how many events are of the kind shows when they are made."""
+        """Not known: the number of events of this kind is known only after they are made."""
         return Lag()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is nothing to close."""
 
 
 # ------------------------------------------------------------------------------- read
 
 
 class EventLines:
-    """JSON Lines of one kind of event; `millwheel.JsonLines`, but for how times are written."""
+    """JSON Lines of one kind of event: `millwheel.JsonLines` with another format of times."""
 
     def __init__(self, path: Path) -> None:
         self._lines = JsonLines(path)
 
     @property
     def bounded(self) -> bool:
-        """A file has an end."""
+        """Whether the file has an end."""
         return self._lines.bounded
 
     def partitions(self) -> list[Partition]:
-        """The file."""
+        """The file, as one partition."""
         return [EventFile(partition) for partition in self._lines.partitions()]
 
     def describe(self) -> dict[str, Any]:
-        """What is stored of it in the graph."""
+        """The description stored in the graph."""
         return {"nexmark": self._lines.describe()}
 
 
@@ -308,11 +309,11 @@ class EventFile:
 
     @property
     def identity(self) -> str:
-        """The file's own."""
+        """The identity of the file."""
         return self.file.identity
 
     async def open(self, value_type: Any, position: dict[str, Any] | None) -> EventReader:
-        """Start at a stored position, or at the beginning.
+        """Open the file at a stored position, or at the beginning.
 
         Raises:
             InputError: the file is missing, or acknowledged rows of it have changed.
@@ -321,7 +322,7 @@ class EventFile:
 
 
 def _line_type(kind: Kind) -> Any:
-    """The kind with its times as they may be written."""
+    """The kind, with its times in all accepted formats."""
     fields: list[Any] = []
     for field in msgspec.structs.fields(kind):
         type_ = datetime | int if field.type is datetime else field.type
@@ -331,7 +332,7 @@ def _line_type(kind: Kind) -> Any:
 
 
 class EventReader:
-    """Makes events of a file's lines."""
+    """Converts a file's lines to events."""
 
     def __init__(self, lines: Reader, kind: Kind) -> None:
         self._lines = lines
@@ -362,7 +363,7 @@ class EventReader:
                 except OverflowError as error:
                     row.text = repr(row.value)[:2000]
                     row.error = InputError(
-                        f"line {row.line}: a time is out of range; it is to be milliseconds "
+                        f"line {row.line}: a time is out of range; it must be in milliseconds "
                         f"since 1970: {error}"
                     )
         return rows
@@ -376,13 +377,13 @@ class EventReader:
 
 
 def write(directory: Path, options: Options) -> dict[Kind, int]:
-    """Write all events as `EventLines` reads them, in the order in which they are emitted.
+    """Write all events in the format of `EventLines`, in the order in which they are emitted.
 
-    The generators' blocks stand one after the other in turn: all of them start at the same time.
-    The three files are renamed to what they are called when they are whole.
+    The blocks of the generators, which all start at the same time, alternate. The three files get
+    their names when they are complete.
 
     Returns:
-        How many lines each file has.
+        The number of lines of each file.
     """
     directory.mkdir(parents=True, exist_ok=True)
     encode = msgspec.json.Encoder().encode

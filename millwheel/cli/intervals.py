@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 import typer
@@ -26,13 +26,14 @@ def list_intervals(store: str | None, pipeline: str | None, events: int, *, as_j
         name = inspection.choose(pipeline)
         found = inspection.intervals(name)
         happened = inspection.placement_events(name, events) if events else []
+        labels = inspection.labels(name)
     if as_json:
         print_json({"pipeline": name, "intervals": found, "events": happened})
         return
     print_table(
         ["id", "computation", "slots", "sequencer", "owner", "moving to", "requested", "cpu",
          "records/s", "queued"],
-        [_row(interval) for interval in found],
+        [_row(interval, labels) for interval in found],
     )  # fmt: skip
     if events:
         typer.echo()
@@ -40,7 +41,7 @@ def list_intervals(store: str | None, pipeline: str | None, events: int, *, as_j
             ["at", "interval", "computation", "slots", "event", "from", "to", "reason"],
             [
                 [
-                    event.at, str(event.interval), event.computation,
+                    event.at, str(event.interval), labels.get(event.computation, event.computation),
                     _slots(event.slot_from, event.slot_to), event.what.replace("_", " to "),
                     _name(event.from_worker), _name(event.to_worker), event.reason,
                 ]
@@ -49,7 +50,7 @@ def list_intervals(store: str | None, pipeline: str | None, events: int, *, as_j
         )  # fmt: skip
 
 
-def _row(found: OwnedInterval) -> list[str]:
+def _row(found: OwnedInterval, labels: Mapping[str, str]) -> list[str]:
     load = ReportedLoad.read({"intervals": {found.id: found.load}}).of(found.id)
     known = found.load is not None
     requested = ["pinned"] if found.pinned else []
@@ -60,7 +61,7 @@ def _row(found: OwnedInterval) -> list[str]:
     gone = found.owner is not None and not found.owner_alive
     return [
         str(found.id),
-        found.computation,
+        labels.get(found.computation, found.computation),
         _slots(found.slot_from, found.slot_to),
         str(found.sequencer),
         _name(found.owner) + (" (gone)" if gone else ""),

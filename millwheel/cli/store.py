@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -93,7 +94,8 @@ def _print_status(status: PipelineStatus, address: StoreAddress) -> None:
         typer.echo("  complete: all input is processed, and event time is at its end")
     elif not status.workers:
         typer.echo("  no worker is running it")
-    for line in (*moving(status.intervals), *unowned(status)):
+    labels = labels_of(status)
+    for line in (*moving(status.intervals, labels), *unowned(status)):
         typer.echo(f"  {line}")
     paused = {computation.name for computation in status.computations if computation.paused}
     for source in status.sources:
@@ -107,7 +109,7 @@ def _print_status(status: PipelineStatus, address: StoreAddress) -> None:
     print_table(
         ["computation", "processed", "backlog", "duplicates", "bloom maybes", "late",
          "dead letters", "input watermark", "low watermark", "held by"],
-        [_row(computation) for computation in status.computations],
+        [_row(computation, labels) for computation in status.computations],
     )  # fmt: skip
 
 
@@ -131,14 +133,15 @@ def unowned(status: PipelineStatus) -> list[str]:
     """
     if status.complete:
         return []
+    labels = labels_of(status)
     injectors = {one.name for one in status.computations if one.kind == "injector"}
     alive = {worker.id for worker in status.workers if worker.state == "running"}
     total = Counter(interval.computation for interval in status.intervals)
     free = Counter(i.computation for i in status.intervals if i.owner not in alive)
     return [
-        f"{name}: {number} of {total[name]} partitions unowned; no rows are read"
+        f"{labels[name]}: {number} of {total[name]} partitions unowned; no rows are read"
         if name in injectors
-        else f"{name}: {number} of {total[name]} key intervals unowned; records queue upstream"
+        else f"{labels[name]}: {number} of {total[name]} key intervals unowned; records queue upstream"
         for name, number in free.items()
     ]
 
@@ -162,11 +165,17 @@ def _worker(worker: Worker) -> list[str]:
     ]
 
 
-def moving(intervals: list[IntervalStatus]) -> list[str]:
+def labels_of(status: PipelineStatus) -> dict[str, str]:
+    """The label of each computation, by its name."""
+    return {one.name: one.label or one.name for one in status.computations}
+
+
+def moving(intervals: list[IntervalStatus], labels: Mapping[str, str]) -> list[str]:
     """Format the intervals that move to another worker, one line each, up to `MOVING_SHOWN`."""
     found = [interval for interval in intervals if interval.wanted_by is not None]
     lines = [
-        f"{interval.computation}[{interval.slot_from}:{interval.slot_to}] moving to "
+        f"{labels.get(interval.computation, interval.computation)}"
+        f"[{interval.slot_from}:{interval.slot_to}] moving to "
         f"{(interval.wanted_by or '')[:8]}"
         + (", unowned now" if interval.owner is None else f" from {interval.owner[:8]}")
         for interval in found[:MOVING_SHOWN]
@@ -176,11 +185,12 @@ def moving(intervals: list[IntervalStatus]) -> list[str]:
 
 
 def name_of(status: ComputationStatus) -> str:
-    """A computation's name, marked if it is paused."""
-    return f"{status.name} (paused)" if status.paused else status.name
+    """A computation's label, marked if it is paused."""
+    label = status.label or status.name
+    return f"{label} (paused)" if status.paused else label
 
 
-def _row(status: ComputationStatus) -> list[str]:
+def _row(status: ComputationStatus, labels: Mapping[str, str]) -> list[str]:
     holder = status.holder
     ended = status.low_watermark == END_OF_TIME
     figures = (
@@ -196,7 +206,7 @@ def _row(status: ComputationStatus) -> list[str]:
         f"{status.dead_letters:,}",
         moment(status.input_watermark),
         moment(status.low_watermark),
-        "" if holder is None or ended else held_by(holder),
+        "" if holder is None or ended else held_by(holder, labels),
     ]
 
 
@@ -210,12 +220,13 @@ def late(status: ComputationStatus) -> str:
     return ", ".join(outcomes) or "0"
 
 
-def held_by(holder: Holder) -> str:
+def held_by(holder: Holder, labels: Mapping[str, str]) -> str:
     """Format a watermark's holder: its kind, the computations between, and its age."""
     age = holder.age_seconds
     text = f"{holder.kind}: {holder.what}"
     if len(holder.path) > 1:
-        text = f"{' < '.join(holder.path[1:])}: {holder.root}"
+        path = [labels.get(name, name) for name in holder.path[1:]]
+        text = f"{' < '.join(path)}: {holder.root}"
     return text + (f", {age:,.0f} s old" if age is not None else "")
 
 

@@ -20,7 +20,7 @@ from rich.live import Live
 from rich.text import Text
 
 from millwheel.cli.output import print_json_line, table
-from millwheel.cli.store import byte_text, held_by, moment, moving, name_of
+from millwheel.cli.store import byte_text, held_by, labels_of, moment, moving, name_of
 from millwheel.errors import StoreUnavailable
 from millwheel.store.address import StoreAddress
 from millwheel.store.inspection import (
@@ -152,7 +152,7 @@ def _pipeline(status: PipelineStatus) -> list[str]:
              "memory"],
             [_worker(worker) for worker in status.workers],
         )  # fmt: skip
-    shown += [f"  {line}" for line in moving(status.intervals)]
+    shown += [f"  {line}" for line in moving(status.intervals, labels_of(status))]
     shown += table(
         ["computation", "records/s", "processed", "backlog", "low watermark", "lag", "owned by",
          "held by"],
@@ -190,7 +190,7 @@ def _computation(one: ComputationStatus, status: PipelineStatus) -> list[str]:
         moment(one.low_watermark[:19] if one.lag_seconds is not None else one.low_watermark),
         "" if one.lag_seconds is None else lag(one.lag_seconds),
         owners([i for i in status.intervals if i.computation == one.name], status.workers),
-        "" if one.holder is None or ended else held_by(one.holder),
+        "" if one.holder is None or ended else held_by(one.holder, labels_of(status)),
     ]
 
 

@@ -965,7 +965,7 @@ async def test_slices_are_merged_in_order_of_time_however_many_there_are(
 
 async def test_a_fold_that_cannot_merge_says_what_it_costs() -> None:
     windows = Sliding(60 * SECOND, 10 * SECOND)
-    with pytest.warns(UserWarning, match="all the 6 windows.*give it merge="):
+    with pytest.warns(UserWarning, match="all 6 windows.*give it merge="):
         pipeline = pipeline_of(windows, alone)
     async with Harness(pipeline) as harness:
         await play(harness, [Item("a", 1, 0)])
@@ -1025,16 +1025,22 @@ async def test_each_kind_holds_through_every_mode_of_the_kit(
             "'lists'.*sessions need a fold that can merge",
         ),
         (lambda: pipeline_of(Global()), "a global window.*early=Early"),
-        (lambda: pipeline_of(Count(3), late="amend"), "count windows.*none is late"),
-        (lambda: pipeline_of(Count(3), late=LATE), "count windows.*none is late"),
+        (lambda: pipeline_of(Count(3), late="amend"), "count windows.*no record is late"),
+        (lambda: pipeline_of(Count(3), late=LATE), "count windows.*no record is late"),
         (lambda: pipeline_of(Tumbling(SECOND), late="amen"), "'lists'.*not 'amen'"),
         (lambda: pipeline_of(Tumbling(SECOND), late=None), "'lists'.*not None"),
-        (lambda: pipeline_of(SECOND), "'lists': windows are Tumbling.*not datetime.timedelta"),
-        (lambda: pipeline_of(Session), "'lists': windows are Tumbling.*not <class"),
-        (lambda: pipeline_of(Tumbling), "'lists': windows are Tumbling.*not <class"),
-        (lambda: pipeline_of(Tumbling(SECOND), len), "'lists': the fold is a Fold.*not <built-in"),
-        (lambda: pipeline_of(Tumbling(SECOND), total), "'lists': the fold is a Fold.*total"),
-        (lambda: pipeline_of(Tumbling(SECOND), early=5), "'lists': early is Early.*not 5"),
+        (
+            lambda: pipeline_of(SECOND),
+            "'lists': windows must be such as Tumbling.*not datetime.timedelta",
+        ),
+        (lambda: pipeline_of(Session), "'lists': windows must be such as Tumbling.*not <class"),
+        (lambda: pipeline_of(Tumbling), "'lists': windows must be such as Tumbling.*not <class"),
+        (
+            lambda: pipeline_of(Tumbling(SECOND), len),
+            "'lists': the fold must be a Fold.*not <built-in",
+        ),
+        (lambda: pipeline_of(Tumbling(SECOND), total), "'lists': the fold must be a Fold.*total"),
+        (lambda: pipeline_of(Tumbling(SECOND), early=5), "'lists': early must be an Early.*not 5"),
         (
             lambda: pipeline_of(Tumbling(SECOND), late="amend", allowed_lateness=5),
             "'lists': allowed_lateness must be a timedelta.*not 5",

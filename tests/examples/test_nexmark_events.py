@@ -510,7 +510,7 @@ def test_options_come_from_the_environment() -> None:
         ("BASE_TIME", "2020-01-01", "give its time zone"),
         ("BASE_TIME", "9999-12-31T23:59:59Z", "after the year 9999"),
         ("GENERATORS", "1000000", "at most 60 times NEXMARK_RATE"),
-        ("EVENT", "5", "there is no option NEXMARK_EVENT; there are NEXMARK_EVENTS, "),
+        ("EVENT", "5", "there is no option NEXMARK_EVENT; the options are NEXMARK_EVENTS, "),
     ],
 )
 def test_wrong_options_are_refused(name: str, text: str, message: str) -> None:

@@ -772,7 +772,7 @@ async def test_a_migration_that_fails_stops_the_worker_and_not_the_link(
     assert f"stream {name!r}" in told
     assert "the migration from version 2 to 1 failed on {'v': 2}: ValueError: no such form" in told
     assert "ValueError: no such form" in told
-    assert "Correct it and start again. Nothing was given up on" in told
+    assert "Correct it and start again. Nothing is lost" in told
     assert stream.last == seq - 1, "nothing of it was taken"
 
 

@@ -1288,12 +1288,12 @@ REFUSED: list[tuple[Computation[Any, Any], dict[str, Any], str]] = [
     (WithState(), {}, "keeps state by key"),
     (WithTimer(), {}, "has timers by key"),
     (WithBoth(), {}, "both process_record and process_bundle"),
-    (WithBroadcast(), {}, "a table made by broadcast"),
-    (WithoutBundles(), {}, "says nothing of its bundles"),
+    (WithBroadcast(), {}, "a table built from a broadcast"),
+    (WithoutBundles(), {}, "no limits for its bundles"),
     (WithoutMethod(), {}, "defines no process_bundle"),
-    (WithNumber(), {}, "bundles is a Bundles"),
+    (WithNumber(), {}, "bundles must be a Bundles"),
     (Plain(), {"exactly_once": False}, "takes exactly_once=True"),
-    (Plain(), {"productions": "weak"}, "its productions are 'strong'"),
+    (Plain(), {"productions": "weak"}, "they must be 'strong'"),
 ]
 
 
@@ -1334,7 +1334,7 @@ def test_limits_out_of_range_are_refused(limits: dict[str, Any]) -> None:
 
 def test_the_graph_shows_bundles_and_a_deploy_keeps_them() -> None:
     graph = outward(Outside(), bundles=Bundles(1_500, 0.2)).graph()
-    assert "in numbered bundles of 1,500, or what there is after 0.2 s" in graph.text()
+    assert "in numbered bundles of 1,500, or fewer after 0.2 s" in graph.text()
     assert graph.describe()["nodes"]["to_outside"]["bundles"] is True
     assert "bundles" not in graph.describe()["nodes"]["tally"]
 

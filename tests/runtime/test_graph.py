@@ -27,6 +27,7 @@ from millwheel import (
 )
 from millwheel.computations import FlatMap, Windowed, count
 from millwheel.errors import DeployRefused, GraphError, UsageError, UserCodeError
+from millwheel.graph import label_of
 from millwheel.runtime.engine import Engine
 from millwheel.store.postgres import bucket_table
 from millwheel.store.schema import metadata
@@ -195,7 +196,7 @@ def one_table_two_types() -> None:
         (no_inputs, "no inputs"),
         (one_stream_twice, "reads one stream twice"),
         (weak, "'tally' keeps state"),
-        (bad_on_error, "on_error is 'fail' or 'dead_letter'"),
+        (bad_on_error, "on_error must be 'fail' or 'dead_letter'"),
         (bad_retries, "retries 0 or more"),
         (bad_lateness, "lateness may not be negative"),
         (two_ids, "different functions"),
@@ -252,6 +253,43 @@ def test_a_graph_is_printable() -> None:
     assert "reads items by key_of" in text
     assert "table out gets tally, in the same commit" in text
     assert pipeline.graph().mermaid().startswith("flowchart LR")
+
+
+def test_generated_names_have_a_label_for_display() -> None:
+    """The names themselves are stored, and in the names of views: they stay."""
+    pipeline = injected()
+    pipeline.add(FlatMap(lambda item: [item.key], WORDS), ITEMS.by(key_of))
+    pipeline.add(FlatMap(lambda word: [word], MORE), WORDS.by(str), name="make_it_big")
+    pipeline.sink(ITEMS, Table("items", Item, key=("key",)))
+    pipeline.sink(WORDS, Console())
+    pipeline.sink(WORDS, Console("again"))
+    pipeline.sink(MORE, JsonLinesFiles("/nowhere", by=str))
+    graph = pipeline.graph()
+    assert {node.name: node.label for node in graph.nodes} == {
+        "items_injector": "items_injector",
+        "make_words": "flat_map → words",
+        "make_it_big": "make_it_big",
+        "items_to_items": "sink: items",
+        "words_to_console": "sink: words → console",
+        "words_to_console_2": "sink: words → console (2)",
+        "more_to_files": "sink: more → files",
+    }
+    assert "computation make_words (flat_map → words)" in graph.text()
+    assert 'make_words["flat_map → words"]' in graph.mermaid()
+    described = graph.describe()["nodes"]
+    assert all(node.label == label_of(node.name, described[node.name]) for node in graph.nodes)
+
+
+def test_relays_have_a_label_for_display() -> None:
+    pipeline = Pipeline("relays")
+    pipeline.inject(ITEMS, script(ITEMS, []), timestamp=time_of, id=key_of)
+    pipeline.add(Tally(), ITEMS.by(key_of), delivery="at_most_once")
+    labels = [node.label for node in pipeline.graph().nodes if node.kind == "relay"]
+    assert labels == ["ids: items"]
+    plain = injected()
+    plain.add(Tally(), ITEMS.by(key_of), delivery="at_most_once")
+    labels = [node.label for node in plain.graph().nodes if node.kind == "relay"]
+    assert labels == ["relay: items"]
 
 
 def test_reserved_letters_do_not_let_two_nodes_clash() -> None:

@@ -31,7 +31,7 @@ from tests.support.worlds import (
     time_of,
 )
 
-LATE = "after the call that ctx was made for had ended"
+LATE = "after the call that ctx belongs to had ended"
 STRAY = "has started a task that uses ctx and that nobody has awaited"
 
 USES: dict[str, Callable[[Any], object]] = {

@@ -78,17 +78,19 @@ def test_a_class_in_place_of_an_instance() -> None:
 
 def test_something_else_in_place_of_what_is_wanted() -> None:
     assert "extends Computation" in refused(lambda p: p.add(key_of, ITEMS.by(key_of)))
-    assert "no source" in refused(lambda p: p.inject(OUT, "lines.jsonl", timestamp=time_of))
-    assert "no sink" in refused(lambda p: p.sink(ITEMS, "lines.jsonl"))
-    assert "no stream" in refused(lambda p: p.sink(Item, Discard()))
-    assert "no stream" in refused(lambda p: p.inject("items", JsonLines("a"), timestamp=time_of))
+    assert "is not a source" in refused(lambda p: p.inject(OUT, "lines.jsonl", timestamp=time_of))
+    assert "is not a sink" in refused(lambda p: p.sink(ITEMS, "lines.jsonl"))
+    assert "is not a stream" in refused(lambda p: p.sink(Item, Discard()))
+    assert "is not a stream" in refused(
+        lambda p: p.inject("items", JsonLines("a"), timestamp=time_of)
+    )
 
 
 def test_writes_without_its_comma() -> None:
     class Bare(Good):
         writes = OUT  # type: ignore[assignment]
 
-    assert "Bare.writes is a tuple of streams, as in writes = (OUT,)" in refused(
+    assert "Bare.writes must be a tuple of streams, as in writes = (OUT,)" in refused(
         lambda p: p.add(Bare(), ITEMS.by(key_of))
     )
 
@@ -174,7 +176,7 @@ async def test_a_timer_that_nothing_takes_is_refused_when_it_is_set(
     pipeline = made(*items(1))
     pipeline.add(Sets(), ITEMS.by(key_of), productions=productions)
     world = World(pipeline)
-    with pytest.raises(UserCodeError, match="sets sets timers but defines no process_timer"):
+    with pytest.raises(UserCodeError, match="sets sets a timer but defines no process_timer"):
         await world.run()
     await world.close()
 

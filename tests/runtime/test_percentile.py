@@ -215,7 +215,7 @@ async def test_a_restart_goes_on_from_what_is_stored() -> None:
 
 @pytest.mark.parametrize("percentile", [0, 100, -1, 101, float("nan")])
 def test_what_is_no_percentile_is_refused(percentile: float) -> None:
-    with pytest.raises(GraphError, match="low_watermark_percentile is between 0 and 100"):
+    with pytest.raises(GraphError, match="low_watermark_percentile must be between 0 and 100"):
         pipeline(Script(ITEMS.name), percentile=percentile)
 
 

@@ -64,7 +64,7 @@ async def test_entries_can_be_removed_while_they_are_read() -> None:
 
 async def test_whole_numbers_have_no_range() -> None:
     found: MapState[Any, int] = MapState()
-    with pytest.raises(UserCodeError, match=r"range\(\) is for keys that are texts"):
+    with pytest.raises(UserCodeError, match=r"range\(\) needs keys that are strings"):
         _ = [entry async for entry in found.range(1, 2)]  # type: ignore[arg-type]
 
 

@@ -1420,9 +1420,9 @@ def of_table(table: Any) -> Computation[Any, Any, Any, Any]:
         (Double(), [ITEMS.by(key_of), RULES.broadcast()], "defines no process_broadcast"),
         (Judge(), [ITEMS.by(key_of)], "reads nothing by broadcast"),
         (Judge(), [ITEMS.by(key_of), RULES.by(name_of)], "reads nothing by broadcast"),
-        (Judge(), [RULES.broadcast()], "nobody sees"),
+        (Judge(), [RULES.broadcast()], "no record uses"),
         (Judge(), [ITEMS.by(key_of), ITEMS.broadcast()], "reads one stream twice"),
-        (of_table(None), [ITEMS.by(key_of), RULES.broadcast()], "name its type"),
+        (of_table(None), [ITEMS.by(key_of), RULES.broadcast()], "its table has no type"),
         (of_table(Mapped), [ITEMS.by(key_of), RULES.broadcast()], "MapState or ListState names"),
         (of_table(Listed), [ITEMS.by(key_of), RULES.broadcast()], "MapState or ListState names"),
         (of_table(Frozen), [ITEMS.by(key_of), RULES.broadcast()], "cannot be changed in place"),
@@ -1439,7 +1439,7 @@ def test_a_broadcast_that_does_not_fit_is_told_at_once(
 
 @pytest.mark.parametrize("cells", [0, 3, 24, 2048, -16])
 def test_cells_are_a_power_of_two(cells: int) -> None:
-    with pytest.raises(GraphError, match="broadcast_cells is a power of two"):
+    with pytest.raises(GraphError, match="broadcast_cells must be a power of two"):
         judging(limits=replace(QUICK, broadcast_cells=cells))
 
 

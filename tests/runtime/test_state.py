@@ -471,7 +471,7 @@ async def test_the_texts_of_a_bad_rows_letter_can_be_stored(fails: bool) -> None
     [
         (("bad \ud800",), "surrogates"),
         (("a\0",), "NUL"),
-        (("a" * 201,), "short text"),
+        (("a" * 201,), "at most 200 bytes"),
         (("a", 10**400), "whole number"),
         (("a", NAN), "whole number"),
         *(((name,), "engine's own") for name in sorted(ENGINE_COUNTERS)),
@@ -1017,7 +1017,7 @@ def test_a_state_without_an_empty_value_is_refused() -> None:
     class Needy(msgspec.Struct):
         count: int
 
-    with pytest.raises(GraphError, match="Give every field a default"):
+    with pytest.raises(GraphError, match="Give each field a default"):
         StateLayout(Needy, owner="x", limit=100)
 
 

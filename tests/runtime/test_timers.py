@@ -611,9 +611,9 @@ async def test_wall_timers_outlive_the_engine() -> None:
         ((5, "x"), "aware datetime"),
         ((at(5), "x", "event"), "kind"),
         ((at(5), "a\0b"), "NUL"),
-        ((at(5), "x" * 2000), "short text"),
+        ((at(5), "x" * 2000), "at most 1,024 bytes"),
         ((at(5), "\ud800"), "tag"),
-        ((at(5), "é" * 600), "short text"),
+        ((at(5), "é" * 600), "at most 1,024 bytes"),
     ],
 )
 async def test_bad_timers_are_the_records_fault(arguments: tuple[object, ...], told: str) -> None:
@@ -650,7 +650,7 @@ async def test_a_computation_without_process_timer_says_so() -> None:
     pipeline.add(Forgetful(), ITEMS.by(lambda item: item.key), on_error="dead_letter")
     world = World(pipeline)
     await world.run()
-    assert "sets timers but defines no process_timer" in world.letters()[0][1]
+    assert "sets a timer but defines no process_timer" in world.letters()[0][1]
 
 
 # -- the pure parts ------------------------------------------------------------------------------------------

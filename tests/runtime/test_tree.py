@@ -976,8 +976,8 @@ class Timed(Relay):
     [
         ("'chain' or 'tree', not 'bush'", Halve(), {"acknowledgement": "bush"}),
         (r"'halve' is added with acknowledgement=\"tree\" and productions=\"strong\"", Halve(), {"acknowledgement": "tree"}),
-        ("replay_after is a timedelta above zero", Halve(), {**TREE, "replay_after": timedelta(0)}),
-        ("replay_after is a timedelta above zero", Halve(), {**TREE, "replay_after": 5}),
+        ("replay_after must be a timedelta above zero", Halve(), {**TREE, "replay_after": timedelta(0)}),
+        ("replay_after must be a timedelta above zero", Halve(), {**TREE, "replay_after": 5}),
         ("'timed' has timers.*only pass things on", Timed(HALVES), TREE),
         ("'ordered' keeps state.*only pass things on", type("Ordered", (Tally,), {"order_insensitive": True})(), TREE),
     ],
@@ -995,7 +995,7 @@ def test_tables_in_its_own_commits_are_refused() -> None:
     made.inject(ITEMS, script(ITEMS, []), timestamp=time_of)
     made.add(Halve(), ITEMS.by(key_of), **TREE)
     made.sink(HALVES, Table("rows", Item))
-    with pytest.raises(GraphError, match=r"'rows' would ride in its own commits.*step of its own"):
+    with pytest.raises(GraphError, match=r"makes no commits of its own.*'rows'.*step of its own"):
         made.graph()
 
 

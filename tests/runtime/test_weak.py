@@ -1014,9 +1014,9 @@ def test_weak_productions_that_depend_on_state_are_refused() -> None:
 
 def test_bad_options_are_refused() -> None:
     refused("'strong' or 'weak'", Halve(), productions="strongly")
-    refused("exactly_once is True or False", Halve(), exactly_once=1)
+    refused("exactly_once must be True or False", Halve(), exactly_once=1)
     refused("'acknowledged' or 'at_most_once'", Halve(), delivery="never")
-    refused("straggler_after is a timedelta", Halve(), productions="weak", straggler_after=1)
+    refused("straggler_after must be a timedelta", Halve(), productions="weak", straggler_after=1)
 
 
 def test_rows_that_would_come_twice_for_good_are_refused() -> None:

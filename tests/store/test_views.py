@@ -798,7 +798,7 @@ def test_a_sink_may_not_be_called_like_a_view_of_state() -> None:
     items = Stream("items", Counted)
     pipeline.inject(items, Script("items"), timestamp=lambda _: EPOCH)
     pipeline.sink(items, Table("state_of_count", Counted))
-    with pytest.raises(GraphError, match="begin with state_of_ are for the views"):
+    with pytest.raises(GraphError, match="begin with state_of_ are reserved for views"):
         pipeline.graph()
 
 

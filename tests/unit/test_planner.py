@@ -381,9 +381,9 @@ def test_what_is_with_somebody_out_of_touch_is_given_to_others() -> None:
     told = [d for d in plan([a, b, c], found, SETTINGS) if isinstance(d, Assign)]
     assert {decision.worker for decision in told} == {"a", "c"}
     assert {decision.reason for decision in told} == {
-        "its owner b is out of touch",
-        "worker b, who was to have it, is out of touch: it stays",
-        "nobody owns it, and b, who was to have it, is out of touch",
+        "its owner b is unreachable",
+        "worker b, its next owner, is unreachable: it stays",
+        "it has no owner, and b, its next owner, is unreachable",
     }
 
 
@@ -409,7 +409,7 @@ def test_all_orphans_are_assigned_at_once_spread_by_computation() -> None:
     assert given["ann", "join"] == given["bob", "join"] == 2
     assert given["ann", "lines"] + given["bob", "lines"] == 1
     told = {decision.reason for decision in decisions}
-    assert told == {"nobody owns it", "its owner rip is gone"}
+    assert told == {"it has no owner", "its owner rip is gone"}
 
 
 def test_partitions_of_many_injectors_are_spread_too() -> None:
@@ -442,7 +442,7 @@ def test_orphans_are_spread_by_computation_before_load() -> None:
         *intervals(["bob"], cpu=0.5, computation="join", first=11),
     ]
     (decision,) = plan(workers("ann", "bob"), state, SETTINGS)
-    assert decision == Assign(2, "bob", "nobody owns it")
+    assert decision == Assign(2, "bob", "it has no owner")
 
 
 def test_who_joins_gets_a_part_of_what_was_split_for_it_at_once() -> None:
@@ -493,7 +493,7 @@ def test_what_waits_for_its_claim_is_no_orphan() -> None:
 def test_a_wish_of_a_dead_worker_is_taken_back() -> None:
     state = [replace(intervals(["ann"])[0], wanted_by="rip"), *intervals(["bob"], first=2)]
     (decision,) = plan(workers("ann", "bob"), state[:1], SETTINGS)
-    assert decision == Assign(1, "ann", "worker rip, who was to have it, is gone: it stays")
+    assert decision == Assign(1, "ann", "worker rip, its next owner, is gone: it stays")
 
 
 def test_a_worker_that_joins_gets_its_share_a_few_at_a_time() -> None:
@@ -524,7 +524,7 @@ def test_the_best_fitting_interval_goes_from_the_hottest_to_the_coolest() -> Non
     (decision,) = plan(workers("ann", "bob", "cid"), state, few)
     assert isinstance(decision, Move)
     assert (decision.interval, decision.worker) == (2, "cid")
-    assert "ann has 1.00 of CPU and cid has 0.40" in decision.reason
+    assert "ann uses 1.00 of a CPU and cid uses 0.40" in decision.reason
 
 
 def test_of_two_that_fit_the_one_with_less_state_goes() -> None:
@@ -603,7 +603,7 @@ def test_a_hot_interval_is_split_where_its_load_has_its_median() -> None:
     (decision,) = plan(workers("ann", "bob"), state, SETTINGS)
     assert isinstance(decision, Split)
     assert (decision.interval, decision.at) == (1, 20)
-    assert "takes 0.90 of CPU" in decision.reason
+    assert "uses 0.90 of a CPU" in decision.reason
 
 
 def test_a_hot_interval_with_one_worker_is_not_split() -> None:
@@ -669,7 +669,7 @@ def test_cold_neighbours_of_one_worker_are_merged_when_there_are_too_many() -> N
     few = replace(SETTINGS, placement_moves=1)
     (decision,) = plan(workers("ann", "bob"), intervals(owners), few)
     assert decision == Merge(
-        1, 2, "both have little to do, and 10 intervals are more than the 8 that are needed"
+        1, 2, "both have little load, and 10 intervals are more than the 8 needed"
     )
     assert plan(workers("ann", "bob"), intervals(owners[1:-1]), few) == []
     # Not those of which one is warm, was split of late, or is another's.
@@ -716,7 +716,7 @@ def test_what_is_nobodys_hinders_nothing_else() -> None:
     assert plan([old], waiting, SETTINGS) == []
     other = intervals([None], computation="sum", first=20)
     (decision,) = plan([old], [*waiting, *other], SETTINGS)
-    assert decision == Assign(20, "ann", "nobody owns it")
+    assert decision == Assign(20, "ann", "it has no owner")
 
 
 def test_what_old_code_must_not_have_any_more_moves_as_soon_as_somebody_may_have_it() -> None:

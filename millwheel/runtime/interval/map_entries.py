@@ -34,7 +34,7 @@ READ_AHEAD = 256
 """Entries fetched at a time for a range: what is read by time goes on where it ended."""
 
 MAX_SPANS = 64
-"""TreeAcks of one collection that are known to be in memory; the oldest are forgotten."""
+"""Ranges of one collection known to be in memory; the oldest are forgotten."""
 
 AFTER = "\x01"
 """Sorts a name behind itself: names are JSON, which writes control characters as escapes."""

@@ -1,4 +1,4 @@
-"""TreeAcks of tree computations: passes on, reports, and replays what is lost (decision 32).
+"""Acknowledgement by trees: passes records on, reports, and replays what is lost (decision 32).
 
 A delivery in a stretch has ``log = -token`` and ``seq = edge``. It is in nobody's log: who sends it
 forgets it. A tree computation that has run one says so at once, with the edges of what it passed

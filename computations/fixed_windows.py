@@ -1,6 +1,7 @@
-"""Windows that stand where they stand: tumbling, calendar, global, and of a user's own.
+"""Fixed windows, which do not depend on the records: tumbling, calendar, global, and a user's own.
 
-An entry per window, named by its start. A record writes the entries of its windows.
+The state has an entry per window, named by the window's start. A record writes the entries of its
+windows.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 
-class Standing(Generic[V, A, R]):
-    """Timers: ``START`` closes a window, ``expire START`` forgets it, ``early START``."""
+class FixedWindows(Generic[V, A, R]):
+    """Timers: ``START`` closes a window, ``expire START`` removes it, ``early START`` sends a
+    pane."""
 
     def __init__(self, windows: Assigner, panes: Panes[V, A, R]) -> None:
         self._windows = windows
@@ -27,7 +29,7 @@ class Standing(Generic[V, A, R]):
 
     @property
     def state_type(self) -> Any:
-        """The windows of a key: start in microseconds -> state."""
+        """The state: the windows of a key, start in microseconds -> state."""
         window = WindowState[self._panes.fold.accumulator]  # type: ignore[name-defined]
         return msgspec.defstruct(
             "Windows",

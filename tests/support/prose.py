@@ -1,0 +1,127 @@
+"""Counts the words of docstrings that make sentences hard to read.
+
+    python -m tests.support.prose millwheel            # one line a file, the worst first
+    python -m tests.support.prose millwheel --show     # every hit, with its line; comments and strings too
+
+A docstring is the first string of a module, a class or a function, or a bare string below an
+attribute. Symbolic links are followed, so that `millwheel` includes the store, the timers and the
+computations.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import os
+import re
+import sys
+import tokenize
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+WORD = re.compile(r"[A-Za-z][A-Za-z'’]*")
+
+FAMILIES = {
+    "who": {"who", "whoever", "whose", "whom", "nobody", "somebody", "everybody", "anybody"},
+    "what": {"what"},
+    "else": {"else"},
+}
+"""The words of each family, in lower case."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A docstring, a comment or another string of a file."""
+
+    line: int
+    kind: str
+    words: list[str]
+
+
+@dataclass(slots=True)
+class Count:
+    """How many words there are, and how many of them belong to each family."""
+
+    words: int = 0
+    hits: Counter[str] = field(default_factory=Counter)
+
+    def add(self, text: Text) -> None:
+        """Count the words of a text."""
+        self.words += len(text.words)
+        for family, members in FAMILIES.items():
+            self.hits[family] += sum(word.lower() in members for word in text.words)
+
+    def rate(self, family: str) -> float:
+        """Words of a family per 1,000 words."""
+        return 1000 * self.hits[family] / self.words if self.words else 0.0
+
+    def __str__(self) -> str:
+        rates = "  ".join(f"{family} {self.rate(family):6.2f}" for family in FAMILIES)
+        return f"{self.words:7,} words  {rates}"
+
+
+def python_files(folder: Path) -> Iterator[Path]:
+    """The Python files of a folder and of those in it, links included; or the one that is given."""
+    if folder.is_file():
+        yield folder
+        return
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "__pycache__")))
+        yield from (Path(parent, name) for name in sorted(names) if name.endswith(".py"))
+
+
+def docstrings(source: str) -> Iterator[Text]:
+    """The docstrings of a file: every bare string statement."""
+    for node in ast.walk(ast.parse(source)):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
+            yield Text(node.lineno, "docstring", WORD.findall(node.value.value))
+
+
+def count(files: Iterable[Path]) -> Count:
+    """Count the docstrings of all these files together."""
+    result = Count()
+    for file in files:
+        for text in docstrings(file.read_text("utf-8")):
+            result.add(text)
+    return result
+
+
+def _hits(source: str) -> Iterator[tuple[int, str, str]]:
+    """Line number, family and text of each line with a hit, in comments and all strings."""
+    strings = {tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type in strings | {tokenize.COMMENT}:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for number, line in enumerate(source.splitlines(), start=1):
+        if number in lines:
+            words = {word.lower() for word in WORD.findall(line)}
+            for family, members in FAMILIES.items():
+                if words & members:
+                    yield number, family, line.strip()
+
+
+def main(arguments: list[str]) -> None:
+    """Print the counts of a folder, or with ``--show`` the lines that were counted."""
+    show = "--show" in arguments
+    folders = [Path(argument) for argument in arguments if argument != "--show"]
+    files = [file for folder in folders or [Path("millwheel")] for file in python_files(folder)]
+    if show:
+        for file in files:
+            for number, family, line in _hits(file.read_text("utf-8")):
+                print(f"{file}:{number}: {family}: {line}")
+        return
+    counts = {file: count([file]) for file in files}
+    for file, of_file in sorted(counts.items(), key=lambda each: -sum(each[1].hits.values())):
+        print(f"{of_file}  {file}")
+    print(f"{count(files)}  total")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
