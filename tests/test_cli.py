@@ -34,7 +34,8 @@ from psycopg import sql
 from millwheel import JsonLines, Pipeline, Stream
 from millwheel.cli.display import tell_of_the_end
 from millwheel.sinks import Discard
-from millwheel.store import binaries, embedded
+from millwheel.store import embedded
+from millwheel.store.embedded import binaries
 from tests import warm
 from tests.warm import Process
 

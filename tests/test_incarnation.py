@@ -22,6 +22,7 @@ from structlog.testing import capture_logs
 
 from millwheel.errors import StoreUnavailable, StoreWentBack
 from millwheel.store import embedded, postgres
+from millwheel.store.embedded import lifecycle
 from millwheel.store.incarnation import Session, begin_session
 from millwheel.store.inspection import inspect, select
 from millwheel.store.lane import PostgresLane
@@ -384,7 +385,7 @@ async def test_a_server_that_is_set_to_less_later_changes_no_session(
 ) -> None:
     """A reload reaches open sessions, unless they have set the value themselves."""
     with monkeypatch.context() as patch:
-        patch.delitem(embedded._FIXED_SETTINGS, "synchronous_commit")
+        patch.delitem(lifecycle._FIXED_SETTINGS, "synchronous_commit")
         restart(server)
     server.query("ALTER SYSTEM RESET synchronous_commit")
     store = await opened(server.url)

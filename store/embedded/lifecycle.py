@@ -49,10 +49,10 @@ from urllib.parse import quote
 import psycopg
 
 from millwheel.errors import EmbeddedServerError, StoreUnavailable
-from millwheel.store import server_files
-from millwheel.store.account import Account
-from millwheel.store.binaries import Binaries, find_binaries
-from millwheel.store.server_files import POLL_SECONDS, Postmaster, Site
+from millwheel.store.embedded import server_files
+from millwheel.store.embedded.account import Account
+from millwheel.store.embedded.binaries import Binaries, find_binaries
+from millwheel.store.embedded.server_files import POLL_SECONDS, Postmaster, Site
 
 SUPERUSER = "millwheel"
 DATABASE = "millwheel"

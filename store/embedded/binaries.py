@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from millwheel.errors import EmbeddedServerError
-from millwheel.store.account import Account, claim_directory
+from millwheel.store.embedded.account import Account, claim_directory
 
 MINIMUM_MAJOR = 15
 PROGRAMS = ("postgres", "initdb", "pg_ctl")

@@ -47,7 +47,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from millwheel.errors import EmbeddedServerError, StoreUnavailable
-from millwheel.store.account import Account, claim_directory, server_account
+from millwheel.store.embedded.account import Account, claim_directory, server_account
 
 RECORD = "server.json"
 LOCK = "server.lock"
