@@ -14,7 +14,8 @@ from psycopg.conninfo import make_conninfo
 from millwheel.errors import StoreUnavailable, UsageError
 from millwheel.model import SLOTS
 from millwheel.store.generations import Code, refuse_with_members, without
-from millwheel.store.inspection import CONNECT_SECONDS, choose, is_dead, translated
+from millwheel.store.inspection import CONNECT_SECONDS, choose, translated
+from millwheel.store.processes import is_dead
 from millwheel.store.statements import READ_COMMITTED, Statements
 
 LOCK_SECONDS = 10
@@ -128,11 +129,9 @@ def drop_pipeline(url: str, pipeline: str) -> None:
     """
     with _transaction(url) as connection:
         # The lock of deploy and migrate: neither begins while this goes on.
-        connection.execute(
-            "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"millwheel {pipeline}"]
-        )
-        _find(connection, pipeline)
         statements = Statements(pipeline)
+        connection.execute(statements.get("lock_pipeline"), {"pipeline": pipeline})
+        _find(connection, pipeline)
         for host, pid, lease_left in _alive(connection, statements):
             raise UsageError(
                 f"pipeline {pipeline!r} is being run by process {pid} on {host!r} "
@@ -189,9 +188,7 @@ def _take_away(url: str, pipeline: str, names: list[str]) -> list[int]:
     statements = Statements(pipeline)
     with _transaction(url) as connection:
         # The lock of deploy and migrate: neither begins while this goes on.
-        connection.execute(
-            "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"millwheel {pipeline}"]
-        )
+        connection.execute(statements.get("lock_pipeline"), {"pipeline": pipeline})
         _find(connection, pipeline)
         found = connection.execute(statements.get("removed_ids"), {"names": names}).fetchall()
         left = sorted({*names} - {name for _, name in found})
@@ -226,9 +223,7 @@ def _begin_without(
         raise UsageError(f"pipeline {pipeline!r} was never run: there is nothing to remove")
     number, code = history[-1]
     left = without(pipeline, msgspec.json.decode(code, type=Code), names)
-    connection.execute(
-        "SELECT set_config('lock_timeout', %s, true)", [f"{OWNER_LOCK_MILLISECONDS}ms"]
-    )
+    connection.execute(statements.get("set_lock_timeout"), {"lock": f"{OWNER_LOCK_MILLISECONDS}ms"})
     connection.execute(
         statements.get("begin_generation"),
         {"number": number + 1, "code": msgspec.json.encode(left).decode()},

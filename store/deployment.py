@@ -24,7 +24,7 @@ from millwheel.store.generations import SHARED, Admission, Code, Generation, Kin
 from millwheel.store.port import Deployment, IntervalRow, NodeDeploy, StreamDeploy
 from millwheel.store.rekeying import Standing, rekeyed
 from millwheel.store.state_views import keep_state_views
-from millwheel.store.statements import Statements
+from millwheel.store.statements import Statements, composed
 
 
 @dataclass(frozen=True)
@@ -99,9 +99,7 @@ async def deploy(
     Raises:
         DeployRefused: the message shows each difference.
     """
-    await connection.execute(
-        "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"millwheel {statements.schema}"]
-    )
+    await connection.execute(statements.get("lock_pipeline"), {"pipeline": statements.schema})
     cursor = await connection.execute(statements.get("deployed"))
     history = [
         Generation(number, msgspec.json.decode(code, type=Code))
@@ -123,12 +121,7 @@ async def deploy(
     )
     made: list[int] = []
     if not history:
-        await connection.execute(
-            sql.SQL("INSERT INTO {} (name, gc_watermark) VALUES (%s, 0)").format(
-                statements.table("pipeline")
-            ),
-            [statements.schema],
-        )
+        await connection.execute(statements.get("add_pipeline"), {"name": statements.schema})
     if admission.begins:
         made = await _begin(
             connection, statements, sequence, admission.generation, code, nodes, streams
@@ -230,48 +223,43 @@ async def _add(
     streams: list[StreamDeploy],
 ) -> list[int]:
     """Make rows for nodes and streams; gives the ids of the new intervals."""
-    table = statements.table
 
-    async def insert(text: str, params: list[Any], **tables: sql.Identifier) -> Any:
-        cursor = await connection.execute(
-            sql.SQL(text).format(**tables),
-            params,
-        )
-        row = await cursor.fetchone() if cursor.description else None
-        return row[0] if row else None
+    async def add(name: str, params: dict[str, Any]) -> int:
+        cursor = await connection.execute(statements.get(name), params)
+        row = await cursor.fetchone()
+        assert row is not None
+        return int(row[0])
 
     made: list[int] = []
     for stream in streams:
-        await insert(
-            "INSERT INTO {t} (name, version, type) VALUES (%s, %s, %s)",
-            [stream.name, stream.version, Jsonb(stream.type)],
-            t=table("stream"),
+        await connection.execute(
+            statements.get("add_stream"),
+            {"name": stream.name, "version": stream.version, "type": Jsonb(stream.type)},
         )
     for node in nodes:
-        computation = await insert(
-            "INSERT INTO {t} (name, kind, version, state, upstream, paused) "
-            "VALUES (%s, %s, %s, %s, %s, false) RETURNING id",
-            [node.name, node.kind, node.version, Jsonb(node.state), Jsonb(node.upstream)],
-            t=table("computation"),
+        computation = await add(
+            "add_computation",
+            {
+                "name": node.name,
+                "kind": node.kind,
+                "version": node.version,
+                "state": Jsonb(node.state),
+                "upstream": Jsonb(node.upstream),
+            },
         )
         for number, (low, high) in enumerate(node.slots):
-            interval = await insert(
-                "INSERT INTO {t} (computation, slot_from, slot_to, sequencer, generation) "
-                "VALUES (%s, %s, %s, nextval(%s::regclass), %s) RETURNING id",
-                [computation, low, high, sequence, generation],
-                t=table("key_interval"),
+            interval = await add(
+                "add_interval",
+                {
+                    "computation": computation,
+                    "slot_from": low,
+                    "slot_to": high,
+                    "sequence": sequence,
+                    "generation": generation,
+                    "source": node.sources[number] if node.sources else None,
+                },
             )
             made.append(interval)
-            await insert(
-                "INSERT INTO {t} (interval_id, through) VALUES (%s, 0)", [interval], t=table("fold")
-            )
-            if node.sources:
-                await insert(
-                    "INSERT INTO {t} (id, interval_id, source, retired) "
-                    "VALUES (nextval(%s::regclass), %s, %s, false)",
-                    [sequence, interval, node.sources[number]],
-                    t=table("log"),
-                )
     return made
 
 
@@ -284,14 +272,7 @@ async def write_first_commits(
 ) -> None:
     """The commit every chain begins with: n = 0, nothing promised."""
     await connection.execute(
-        sql.SQL(
-            "INSERT INTO {commits} (interval_id, n, sequencer, stamp, input_watermark, "
-            "low_watermark, floor, acked, position, counters) "
-            "SELECT id, 0, sequencer, %(stamp)s, %(low)s, %(low)s, %(stamp)s, '{{}}', NULL, '{{}}' "
-            "FROM {intervals} WHERE id = ANY(%(ids)s)"
-        ).format(
-            commits=statements.table(commit_table), intervals=statements.table("key_interval")
-        ),
+        statements.get("begin_chains", commits=commit_table),
         {"stamp": stamp, "low": MIN_TIME, "ids": intervals},
     )
 
@@ -325,11 +306,7 @@ async def _create_table(
 ) -> None:
     """Make a sink's table from its row type, or check that the existing one fits."""
     cursor = await connection.execute(
-        "SELECT a.attname, format_type(a.atttypid, NULL) FROM pg_catalog.pg_attribute AS a "
-        "JOIN pg_catalog.pg_class AS c ON c.oid = a.attrelid "
-        "JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace "
-        "WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped",
-        [statements.schema, table.name],
+        statements.get("table_columns"), {"schema": statements.schema, "table": table.name}
     )
     existing = dict(await cursor.fetchall())
     if existing:
@@ -362,8 +339,10 @@ async def _create_table(
             sql.SQL("PRIMARY KEY ({})").format(sql.SQL(", ").join(map(sql.Identifier, table.key)))
         )
     await connection.execute(
-        sql.SQL("CREATE TABLE {} ({})").format(
-            statements.table(table.name), sql.SQL(", ").join(columns)
+        composed(
+            "create_table",
+            table=statements.table(table.name),
+            columns=sql.SQL(", ").join(columns),
         )
     )
 
@@ -384,10 +363,6 @@ async def _has_key(
     connection: AsyncConnection[Any], statements: Statements, table: Table[Any]
 ) -> bool:
     cursor = await connection.execute(
-        "SELECT array_agg(a.attname::text ORDER BY a.attname) FROM pg_catalog.pg_index AS i "
-        "JOIN pg_catalog.pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey) "
-        "WHERE i.indrelid = %s::regclass AND i.indisunique AND i.indpred IS NULL "
-        "GROUP BY i.indexrelid",
-        [statements.table(table.name).as_string(None)],
+        statements.get("unique_keys"), {"table": statements.table(table.name).as_string(None)}
     )
     return any(row[0] == sorted(table.key) for row in await cursor.fetchall())

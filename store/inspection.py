@@ -24,10 +24,10 @@ from psycopg.types.string import TextLoader
 
 from millwheel.errors import MillwheelError, StoreUnavailable, UsageError
 from millwheel.model import MAX_TIME, MIN_TIME, from_micros
-from millwheel.store.lane import translate
 from millwheel.store.migrate import HEAD
-from millwheel.store.postgres import host_identity, process_started
-from millwheel.store.statements import BUCKETED, Statements
+from millwheel.store.processes import is_dead
+from millwheel.store.statements import BUCKETED, Statements, composed, text_of
+from millwheel.store.translation import translate
 
 CONNECT_SECONDS = 5
 LOOK_SECONDS = 60
@@ -310,8 +310,8 @@ class Inspection:
         return Totals(counters, min((row.low_watermark for row in rows), default=MIN_TIME))
 
     def _version(self, pipeline: str) -> str | None:
-        statement = sql.SQL("SELECT version_num FROM {}").format(
-            sql.Identifier(pipeline, "alembic_version")
+        statement = composed(
+            "schema_version", alembic_version=sql.Identifier(pipeline, "alembic_version")
         )
         row = self._connection.execute(statement).fetchone()
         return None if row is None else str(row[0])
@@ -396,12 +396,12 @@ def _begin_look(connection: psycopg.Connection[Any]) -> None:
         found = connection.execute(
             statements.get("bucket_parents"), {"pipelines": names, "tables": list(BUCKETED)}
         ).fetchall()
-        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        connection.execute(text_of("begin_snapshot"))
         if not found:
             return
         tables = sql.SQL(", ").join(sql.Identifier(*name) for name in found)
         try:
-            connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(tables))
+            connection.execute(composed("lock_for_reading", tables=tables))
         except (errors.UndefinedTable, errors.InvalidSchemaName):
             if attempt == LOCK_ATTEMPTS - 1:
                 raise
@@ -441,9 +441,7 @@ def _reading(
         raise StoreUnavailable(f"the store cannot be reached: {str(error).strip()}") from error
     with contextlib.closing(connection):
         with translated():
-            # Not as an option: an address that asks for a primary (target_session_attrs=read-write)
-            # takes no session that begins as read-only.
-            connection.execute("SET default_transaction_read_only = on")
+            connection.execute(text_of("set_read_only"))
         yield connection
 
 
@@ -477,8 +475,7 @@ def select(
     path = () if several or not known else (choose(known, pipeline),)
     with _reading(url, seconds, (*path, "public")) as connection:
         _register_loaders(connection, as_json=as_json)
-        # Its snapshot is taken when it is run, with all that it reads locked: no bucket goes between.
-        connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY")
+        connection.execute(text_of("begin_select"))
         try:
             columns = _columns(connection, text)
             with connection.cursor() as cursor:
@@ -603,11 +600,6 @@ def _worker(row: Any) -> Worker:
     if is_dead(host, pid, pid_started):
         state = "dead"
     return Worker(id_, host.split()[0], pid, started_at, heartbeat_at, lease_seconds, state, *rest)
-
-
-def is_dead(host: str, pid: int, pid_started: str) -> bool:
-    """Whether a process ran on this machine and is known to be gone."""
-    return host == host_identity() and process_started(pid) != pid_started
 
 
 def _computation(name: str, kind: str, intervals: list[Any], now: int) -> ComputationStatus:

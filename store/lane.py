@@ -8,7 +8,6 @@ server answers ``COMMIT``: committing a failed transaction answers ``ROLLBACK`` 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from decimal import Decimal
 from itertools import groupby
@@ -22,58 +21,25 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq import TransactionStatus
 
 from millwheel.errors import (
-    BucketGone,
     CommitUnknown,
     Fenced,
     InvariantBroken,
     MillwheelError,
     StatementError,
-    StatementRace,
-    StoreError,
     StoreUnavailable,
     StoreWentBack,
 )
 from millwheel.sinks import Column, Table
 from millwheel.store import arrays, rows
+from millwheel.store.buckets import bucket_table, refuse_dropped
 from millwheel.store.incarnation import Session
 from millwheel.store.port import ANOTHER_CHAIN, Commit
 from millwheel.store.session import OwnSession, closed_on_failure
-from millwheel.store.statements import FENCE, READ_COMMITTED, Part, Statements
+from millwheel.store.statements import FENCE, READ_COMMITTED, Part, Statements, composed
+from millwheel.store.translation import UNDEFINED_TABLE, translate
 
 Parts = list[tuple[Part, dict[str, Any]]]
 """Statements of a commit that go as one, with their parameters."""
-
-RETRY_CLASSES = frozenset({"08", "25", "40", "53", "55", "57", "58"})
-"""SQLSTATE classes that, raised by a statement of the engine's, do not speak of its data."""
-
-RACES = frozenset({"40001", "40P01", "55P03"})
-"""A user's statement met another transaction. It may win the next time."""
-
-OF_THE_SERVER = re.compile("08|53|25006|57P0[123]")
-"""Beginnings of SQLSTATEs that speak of the connection or the server, whatever statement meets them."""
-
-LOST = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)
-"""What psycopg raises when the connection or the server is at fault; anything else without
-an SQLSTATE is a value that it could not send (a NUL in a text, a number out of range)."""
-
-
-def translate(error: psycopg.Error, *, user: str = "", alive: bool = True) -> MillwheelError:
-    """The engine's error for one of Postgres.
-
-    Args:
-        user: the user's statement or rows that were running. Then every SQLSTATE counts against a
-            record but those of the server and of a race: users and extensions have their own.
-        alive: the connection is still there.
-    """
-    state = error.sqlstate or ""
-    text = str(error).strip()
-    if user and state in RACES:
-        return StatementRace(f"the store broke off {user}: {text}")
-    if user and alive and not OF_THE_SERVER.match(state) and (state or not isinstance(error, LOST)):
-        return StatementError(f"Postgres refused {user}: {text}")
-    if not alive or (isinstance(error, LOST) and (not state or state[:2] in RETRY_CLASSES)):
-        return StoreUnavailable(f"the store broke off{f' {user}' if user else ''}: {text}")
-    return StoreError(f"the store answered {state}: {text}")
 
 
 class PostgresLane:
@@ -149,13 +115,13 @@ class PostgresLane:
                     f"the connection was lost while a commit was on the wire: {str(error).strip()}"
                 ) from error
             await self._roll_back(connection)
-            if error.sqlstate == "42P01" and await self._is_fenced(connection, commit):
-                raise Fenced(
-                    "the commit was refused: others have had the interval for so long that the "
-                    "bucket of the commit before this one is gone"
-                ) from error
-            if error.sqlstate == "42P01" and await self._is_dropped(connection, error, commit):
-                raise BucketGone("the bucket of records to be noted was dropped") from error
+            if error.sqlstate == UNDEFINED_TABLE:
+                if await self._is_fenced(connection, commit):
+                    raise Fenced(
+                        "the commit was refused: other workers have owned the interval for so long "
+                        "that the bucket of the previous commit was dropped"
+                    ) from error
+                await refuse_dropped(connection, self._statements, commit)
             meant = _engine_error(error)
             if isinstance(meant, Fenced) and not await self._is_fenced(connection, commit):
                 raise StoreWentBack(ANOTHER_CHAIN) from error
@@ -171,21 +137,6 @@ class PostgresLane:
         except psycopg.Error as error:
             raise translate(error) from error
         return any(current.get(link.interval_id) != link.sequencer for link in commit.intervals)
-
-    async def _is_dropped(
-        self, connection: AsyncConnection[Any], error: psycopg.Error, commit: Commit
-    ) -> bool:
-        """Whether what was missed is a table of seen ids that was there once."""
-        found = re.search(r"seen_record_(\d+)", str(error))
-        bucket = 0 if found is None else int(found.group(1))
-        if bucket not in commit.seen or bucket == commit.bucket:
-            return False
-        try:
-            cursor = await connection.execute(self._statements.get("newest_bucket"))
-            row = await cursor.fetchone()
-        except psycopg.Error as failure:
-            raise translate(failure) from failure
-        return row is not None and bucket < row[0]
 
     async def _write(self, connection: AsyncConnection[Any], commit: Commit) -> None:
         if not (commit.rows or commit.statements):
@@ -227,34 +178,34 @@ class PostgresLane:
         in_order = sorted(commit.intervals, key=attrgetter("interval_id"))
         for previous, group in groupby(in_order, key=attrgetter("previous_bucket")):
             tables = (
-                ("current", f"commit_record_{bucket}"),
-                ("previous", f"commit_record_{previous}"),
+                ("current", bucket_table("commit_record", bucket)),
+                ("previous", bucket_table("commit_record", previous)),
             )
             parts.append(((FENCE, tables), _as_json(rows.link_rows(group, stamp))))
         if commit.timers:
             found = rows.timer_rows(commit.timers, stamp)
-            add("insert_timers", f"timer_change_{bucket}", _as_json(found))
+            add("insert_timers", bucket_table("timer_change", bucket), _as_json(found))
         if commit.stragglers:
             found = rows.straggler_rows(commit.stragglers, streams, stamp)
-            add("insert_stragglers", f"straggler_{bucket}", _as_json(found))
+            add("insert_stragglers", bucket_table("straggler", bucket), _as_json(found))
         if commit.dead_letters:
             found = rows.letter_rows(commit.dead_letters)
             add("insert_dead_letters", "dead_letter", _as_json(found))
         many = _is_large(commit)
         for of_seen, seen in commit.seen.items():
-            table = f"seen_record_{of_seen}"
+            table = bucket_table("seen_record", of_seen)
             if many:
                 add("insert_many_seen", table, rows.seen_arrays(seen))
             else:
                 add("insert_seen", table, _as_json(rows.seen_rows(seen)))
         if commit.states:
-            table = f"state_change_{bucket}"
+            table = bucket_table("state_change", bucket)
             if many:
                 add("insert_many_states", table, rows.state_arrays(commit.states))
             else:
                 add("insert_states", table, _as_json(rows.state_rows(commit.states)))
         if commit.productions:
-            table, productions = f"production_{bucket}", commit.productions
+            table, productions = bucket_table("production", bucket), commit.productions
             if many:
                 add("insert_many_productions", table, rows.production_arrays(productions, streams))
             else:
@@ -353,7 +304,7 @@ def _engine_error(error: psycopg.Error) -> MillwheelError:
         return InvariantBroken(f"a record that was committed before came through again: {error}")
     if table.startswith(("production", "straggler")) and error.sqlstate == "23505":
         return InvariantBroken(f"a production was written before: {error}")
-    if error.sqlstate == "42P01":
+    if error.sqlstate == UNDEFINED_TABLE:
         return InvariantBroken(f"a bucket that is still needed is gone: {str(error).strip()}")
     return translate(error)
 
@@ -403,26 +354,17 @@ def write_rows(statements: Statements, table: Table[Any]) -> str:
             if column.type == "jsonb"
             else sql.SQL("x.{}").format(name)
         )
-    statement = sql.SQL(
-        "INSERT INTO {table} ({names}) SELECT {selected} FROM unnest({arrays}) AS x ({names})"
-    ).format(
-        table=statements.table(table.name),
-        names=sql.SQL(", ").join(names),
-        selected=sql.SQL(", ").join(selected),
-        arrays=sql.SQL(", ").join(arrays),
-    )
-    if table.key:
-        rest = [
-            name for name, c in zip(names, table.columns, strict=True) if c.name not in table.key
-        ]
-        action = (
-            sql.SQL("DO UPDATE SET {}").format(
-                sql.SQL(", ").join(sql.SQL("{0} = excluded.{0}").format(name) for name in rest)
-            )
-            if rest
-            else sql.SQL("DO NOTHING")
-        )
-        statement += sql.SQL(" ON CONFLICT ({}) {}").format(
-            sql.SQL(", ").join(map(sql.Identifier, table.key)), action
-        )
-    return statement.as_string(None)
+    parts: dict[str, sql.Composable] = {
+        "table": statements.table(table.name),
+        "names": sql.SQL(", ").join(names),
+        "selected": sql.SQL(", ").join(selected),
+        "arrays": sql.SQL(", ").join(arrays),
+    }
+    if not table.key:
+        return composed("insert_rows", **parts)
+    parts["key"] = sql.SQL(", ").join(map(sql.Identifier, table.key))
+    rest = [name for name, c in zip(names, table.columns, strict=True) if c.name not in table.key]
+    if not rest:
+        return composed("insert_new_rows", **parts)
+    changes = [sql.SQL("{0} = excluded.{0}").format(name) for name in rest]
+    return composed("upsert_rows", **parts, changes=sql.SQL(", ").join(changes))

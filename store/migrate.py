@@ -13,7 +13,7 @@ from psycopg import sql
 
 from millwheel.errors import SchemaBehind, StoreError, StoreUnavailable
 from millwheel.store.address import StoreAddress
-from millwheel.store.statements import READ_COMMITTED
+from millwheel.store.statements import READ_COMMITTED, composed, text_of
 
 HEAD = "0001"
 """The newest revision in ``migrations/versions``; a test holds the two together."""
@@ -25,18 +25,16 @@ def schema_version(url: str, schema: str) -> str | None:
     Raises:
         StoreUnavailable: nobody answers there.
     """
+    table = sql.Identifier(schema, "alembic_version")
     try:
         with psycopg.connect(url, autocommit=True, connect_timeout=5) as connection:
             row = connection.execute(
-                "SELECT to_regclass(%s) IS NOT NULL",
-                [sql.Identifier(schema, "alembic_version").as_string(connection)],
+                text_of("find_table"), {"table": table.as_string(None)}
             ).fetchone()
             if row is None or not row[0]:
                 return None
             version = connection.execute(
-                sql.SQL("SELECT version_num FROM {}").format(
-                    sql.Identifier(schema, "alembic_version")
-                )
+                composed("schema_version", alembic_version=table)
             ).fetchone()
             return None if version is None else str(version[0])
     except psycopg.Error as error:
@@ -69,9 +67,7 @@ def migrate(url: str, schema: str) -> None:
     config.set_main_option("path_separator", "os")
     try:
         with engine.begin() as connection:
-            connection.exec_driver_sql(
-                "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"millwheel {schema}",)
-            )
+            connection.exec_driver_sql(text_of("lock_pipeline"), {"pipeline": schema})
             config.attributes["connection"] = connection
             config.attributes["schema"] = schema
             command.upgrade(config, "head")

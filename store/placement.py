@@ -26,7 +26,7 @@ import psycopg
 from psycopg import AsyncConnection
 
 from millwheel.errors import Fenced, PlacementRefused, StoreUnavailable
-from millwheel.store.lane import translate
+from millwheel.store.buckets import newest_commit_table
 from millwheel.store.lineage import Line, merged, partition, upper_part
 from millwheel.store.port import (
     FoundPartition,
@@ -41,6 +41,7 @@ from millwheel.store.port import (
     Wish,
 )
 from millwheel.store.statements import Statements
+from millwheel.store.translation import translate
 
 LOCK_TIMEOUT = "500ms"
 """A live owner's commit lets go of its interval sooner."""
@@ -314,11 +315,9 @@ class PostgresPlacement:
         if row is None:
             raise Fenced("somebody has claimed the interval since; nothing was made")
         interval_id, sequencer = row
-        cursor = await connection.execute(self._statements.get("newest_time_bucket"))
-        found = await cursor.fetchone()
-        assert found is not None, "there is always a bucket to write to"
+        newest = await newest_commit_table(connection, self._statements)
         await connection.execute(
-            self._statements.get("begin_chain", commits=f"commit_record_{found[0]}"),
+            self._statements.get("begin_chain", commits=newest),
             {"interval_id": interval_id, "sequencer": sequencer, **line.first_commit()},
         )
         return int(interval_id)
@@ -343,9 +342,8 @@ class PostgresPlacement:
             try:
                 async with self._connect() as connection, connection.transaction():
                     await connection.execute(
-                        "SELECT set_config('lock_timeout', %s, true), "
-                        "set_config('idle_in_transaction_session_timeout', %s, true)",
-                        [LOCK_TIMEOUT, IDLE_TIMEOUT],
+                        self._statements.get("set_timeouts"),
+                        {"lock": LOCK_TIMEOUT, "idle": IDLE_TIMEOUT},
                     )
                     return await work(connection)
             except psycopg.errors.LockNotAvailable:

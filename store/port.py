@@ -249,7 +249,7 @@ class OtherWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat:
+class HeartbeatReply:
     """The store's answer to a heartbeat."""
 
     now: int
@@ -537,7 +537,7 @@ class Store(Protocol):
 
     async def heartbeat(
         self, worker: str, lease_seconds: float, load: dict[str, Any], stamp: int = 0
-    ) -> Heartbeat:
+    ) -> HeartbeatReply:
         """Renew the lease, and cut down those that end too late since the store's clock went back.
 
         Args:

@@ -19,6 +19,7 @@ from psycopg.conninfo import make_conninfo
 from millwheel.errors import MillwheelError, StoreUnavailable, UsageError
 from millwheel.store import embedded, session
 from millwheel.store.address import StoreAddress
+from millwheel.store.statements import text_of
 
 CONNECT_SECONDS = 5
 
@@ -74,7 +75,7 @@ class Presence:
             return
         if self._connection is not None:
             try:
-                self._connection.execute("SELECT 1")
+                self._connection.execute(text_of("ping"))
             except psycopg.Error:
                 self._connection.close()
                 self._connection = None

@@ -21,9 +21,9 @@ from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict
 
 from millwheel.errors import PooledStore
+from millwheel.store.statements import text_of
 
 MARK = "-c millwheel.session=own"
-QUERY = "SELECT current_setting('millwheel.session', true) = 'own'"
 
 REFUSALS = ("startup parameter", "command-line options")
 """In the errors of poolers that refuse settings: PgBouncer's and its relatives', RDS Proxy's."""
@@ -57,7 +57,7 @@ def connect(conninfo: str) -> psycopg.Connection[Any]:
             raise
         raise pooled from error
     try:
-        _check(connection.execute(QUERY).fetchone())
+        _check(connection.execute(text_of("own_session")).fetchone())
     except BaseException:
         connection.close()
         raise
@@ -104,7 +104,7 @@ class OwnSession(AsyncConnection[Any]):
         try:
             connection = await super().connect(conninfo, **kwargs)
             async with closed_on_failure(connection):
-                cursor = await connection.execute(QUERY)
+                cursor = await connection.execute(text_of("own_session"))
                 _check(await cursor.fetchone())
         except PooledStore as error:
             pooled = error

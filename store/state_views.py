@@ -29,7 +29,7 @@ from millwheel.errors import DeployRefused
 from millwheel.graph import STATE_VIEWS
 from millwheel.store.port import NodeDeploy
 from millwheel.store.state_shape import CollectionShape, StateShape
-from millwheel.store.statements import Statements, text_of
+from millwheel.store.statements import Statements, composed
 
 OURS = "State of computation "
 """Begins the comment of each of these views; one without it is somebody else's."""
@@ -173,9 +173,7 @@ async def keep_state_views(
                 await _drop(connection, statements, there, "must be made anew: its columns change")
         if not made:
             functions = {name: statements.table(name) for name in FUNCTIONS}
-            await connection.execute(
-                sql.SQL(text_of("views/state_functions")).format(**functions), prepare=False
-            )
+            await connection.execute(composed("views/state_functions", **functions), prepare=False)
             made = True
         await _make(connection, statements, view)
 
@@ -194,7 +192,7 @@ async def _drop(
 ) -> None:
     try:
         await connection.execute(
-            sql.SQL("DROP VIEW {}").format(statements.table(relation.name)), prepare=False
+            composed("drop_state_view", view=statements.table(relation.name)), prepare=False
         )
     except psycopg.errors.DependentObjectsStillExist as error:
         raise DeployRefused(
@@ -210,7 +208,8 @@ async def _make(connection: AsyncConnection[Any], statements: Statements, view: 
         for column in view.columns
     ]
     await connection.execute(
-        sql.SQL(text_of("views/state_view")).format(
+        composed(
+            "views/state_view",
             view=name,
             columns=sql.SQL(", ").join(columns),
             states=statements.table("states"),
@@ -219,14 +218,17 @@ async def _make(connection: AsyncConnection[Any], statements: Statements, view: 
         ),
         prepare=False,
     )
-    comments = [sql.SQL("COMMENT ON VIEW {} IS {}").format(name, sql.Literal(view.comment))]
+    comments = [composed("comment_on_view", view=name, comment=sql.Literal(view.comment))]
     comments += [
-        sql.SQL("COMMENT ON COLUMN {}.{} IS {}").format(
-            name, sql.Identifier(column.name), sql.Literal(column.comment)
+        composed(
+            "comment_on_column",
+            view=name,
+            column=sql.Identifier(column.name),
+            comment=sql.Literal(column.comment),
         )
         for column in view.columns
     ]
-    await connection.execute(sql.SQL(";").join(comments), prepare=False)
+    await connection.execute(";".join(comments), prepare=False)
 
 
 class _Views:

@@ -21,7 +21,7 @@ from psycopg.conninfo import make_conninfo
 from structlog.testing import capture_logs
 
 from millwheel.errors import StoreUnavailable, StoreWentBack
-from millwheel.store import embedded, postgres
+from millwheel.store import connections, embedded
 from millwheel.store.embedded import lifecycle
 from millwheel.store.incarnation import Session, begin_session
 from millwheel.store.inspection import inspect, select
@@ -188,9 +188,9 @@ async def test_a_pooled_connection_to_another_server_is_closed_unused(server: Se
     """The former primary may live on, with a connection of the pool."""
     store = await opened(server.url)
     await store.now()
-    former = list(store._incarnation_of)
+    former = list(store.connections._incarnation_of)
     for connection in former:
-        store._incarnation_of[connection] = "of the former primary"
+        store.connections._incarnation_of[connection] = "of the former primary"
     with pytest.raises(StoreUnavailable, match="earlier incarnation"):
         await store.now()
     await patiently(store, store.now)
@@ -372,7 +372,7 @@ async def test_commits_wait_for_the_disk_whatever_the_role_is_set_to(
         assert isinstance(lane, PostgresLane)
         assert lane._connection is not None
         assert await kept(lane._connection) == found
-        for pool in (store._pool, store._lifeline):
+        for pool in (store.connections.pool, store.connections.lifeline):
             async with pool.connection() as connection:
                 assert await kept(connection) == found
         await lane.close()
@@ -457,7 +457,7 @@ async def test_a_connection_that_cannot_begin_is_closed(
 
     store = PostgresStore(schema.url, schema.name)
     await store.open()
-    monkeypatch.setattr(postgres, "begin_session", fail)
+    monkeypatch.setattr(connections, "begin_session", fail)
     try:
         await asyncio.gather(*(store.now() for _ in range(6)))  # more than there are connections
         assert len(dropped) == 2

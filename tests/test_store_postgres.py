@@ -38,11 +38,14 @@ from millwheel.errors import (
 from millwheel.model import SLOTS
 from millwheel.sinks import Table
 from millwheel.store import inspection
-from millwheel.store.lane import PostgresLane, translate
+from millwheel.store.connections import RECONNECT_SECONDS
+from millwheel.store.lane import PostgresLane
 from millwheel.store.port import Bucket, Commit, OtherWorker
-from millwheel.store.postgres import RECONNECT_SECONDS, PostgresStore, process_identity
+from millwheel.store.postgres import PostgresStore
+from millwheel.store.processes import process_identity
 from millwheel.store.rows import ARRAY_ROWS
 from millwheel.store.statements import Statements
+from millwheel.store.translation import translate
 from tests.store_contract import (
     BUCKET_HIGH,
     COUNTS,
@@ -277,10 +280,10 @@ async def test_a_lane_that_dies_as_it_rolls_back_has_its_server_process_ended(
         if len(ended) == 1:
             raise StoreUnavailable("not now")
 
-    monkeypatch.setattr(postgres.store, "end_backends", note)
+    monkeypatch.setattr(postgres.store.connections, "end_backends", note)
     with pytest.raises(StoreUnavailable):
         await lane.close()
-    assert list(lane.backend or ()) in msgspec.json.decode(postgres.store._backends())
+    assert list(lane.backend or ()) in msgspec.json.decode(postgres.store.connections.backends())
     await lane.close()
     assert ended == [lane.backend, lane.backend]
 
@@ -489,8 +492,8 @@ async def test_a_heartbeat_does_not_wait_for_a_connection_of_the_pool(
     store = postgres.store
     me = (await Owner.take(store)).worker
     async with contextlib.AsyncExitStack() as stack:
-        for _ in range(store._pool.max_size):
-            await stack.enter_async_context(store._connection())
+        for _ in range(store.connections.pool.max_size):
+            await stack.enter_async_context(store.connections.connection())
         async with asyncio.timeout(5):
             assert (await store.heartbeat(me, 15.0, {})).now > 0
 
@@ -591,7 +594,7 @@ async def sessions(store: PostgresStore, number: int) -> set[int]:
     """So many connections of the pool at a time; gives their server processes."""
     async with AsyncExitStack() as stack:
         return {
-            (await stack.enter_async_context(store._connection())).info.backend_pid
+            (await stack.enter_async_context(store.connections.connection())).info.backend_pid
             for _ in range(number)
         }
 
@@ -622,7 +625,7 @@ async def test_a_claim_of_ones_own_does_not_wait_for_a_line_that_was_cut(schema:
         with pytest.raises(StoreUnavailable):
             await site.store.fold(row_.id, owner.links[row_.id].sequencer, 0, 1)
         wire.hang = None
-        async with site.store._connection() as used, asyncio.timeout(8):
+        async with site.store.connections.connection() as used, asyncio.timeout(8):
             (claim,) = await site.store.claim(owner.worker, [row_.id], again=True)
             await used.execute("SELECT 1")  # no other is ended
         assert claim.folded == 0
@@ -1209,7 +1212,7 @@ async def _watch(site: PostgresSite) -> Watched:
     for statement in DOOM:
         await site.query(statement, doom="doom", ends="ends", fold="fold")
     watched = Watched(site.schema.name)
-    site.store.statements = watched
+    site.store.connections.statements = watched
     return watched
 
 
@@ -1475,7 +1478,7 @@ async def test_the_views_read_the_tail_by_its_index(postgres: PostgresSite) -> N
 
 async def test_every_connection_keeps_its_search_path_narrow(postgres: PostgresSite) -> None:
     owner = await Owner.take(postgres.store)
-    async with postgres.store._connection() as connection:
+    async with postgres.store.connections.connection() as connection:
         cursor = await connection.execute("SHOW search_path")
         assert await cursor.fetchone() == ('""',) or (await cursor.fetchone()) is None
     cursor = await connection_of(lane_of(owner)).execute("SHOW search_path")

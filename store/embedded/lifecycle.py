@@ -47,12 +47,14 @@ from typing import Literal
 from urllib.parse import quote
 
 import psycopg
+from psycopg import sql
 
 from millwheel.errors import EmbeddedServerError, StoreUnavailable
 from millwheel.store.embedded import server_files
 from millwheel.store.embedded.account import Account
 from millwheel.store.embedded.binaries import Binaries, find_binaries
 from millwheel.store.embedded.server_files import POLL_SECONDS, Postmaster, Site
+from millwheel.store.statements import composed, text_of
 
 SUPERUSER = "millwheel"
 DATABASE = "millwheel"
@@ -292,7 +294,7 @@ def _try_to_reach(postmaster: Postmaster) -> str:
     """Connect, and make sure that it is this store's server. Returns the problem, or ''."""
     try:
         with _connect(postmaster) as connection:
-            row = connection.execute("SHOW data_directory").fetchone()
+            row = connection.execute(text_of("data_directory")).fetchone()
     except psycopg.OperationalError as error:
         # It is up, then. Who wants to work with it will hear the same, at a better place.
         return "" if "too many clients" in str(error) else str(error).strip()
@@ -429,10 +431,10 @@ def _launch(site: Site, account: Account, binaries: Binaries) -> None:
 
 def _ensure_database(postmaster: Postmaster) -> None:
     with contextlib.closing(_connect(postmaster)) as connection:
-        known = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE])
-        if known.fetchone() is None:
+        known = connection.execute(text_of("find_database"), {"name": DATABASE}).fetchone()
+        if known is None or not known[0]:
             with contextlib.suppress(psycopg.errors.DuplicateDatabase):
-                connection.execute(f"CREATE DATABASE {DATABASE}")
+                connection.execute(composed("create_database", database=sql.Identifier(DATABASE)))
 
 
 def _leave_earlier(site: Site) -> None:
@@ -456,10 +458,7 @@ def _used(postmaster: Postmaster) -> bool:
     try:
         with contextlib.closing(_connect(postmaster)) as connection:
             while True:
-                row = connection.execute(
-                    "SELECT count(*) > 0 FROM pg_stat_activity"
-                    " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
-                ).fetchone()
+                row = connection.execute(text_of("other_clients")).fetchone()
                 if row is None or not row[0]:
                     return False
                 if time.monotonic() > deadline:

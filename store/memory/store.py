@@ -37,7 +37,7 @@ from millwheel.store.port import (
     DeadLetter,
     Deployment,
     FoundPartition,
-    Heartbeat,
+    HeartbeatReply,
     NodeDeploy,
     OldState,
     OtherWorker,
@@ -197,10 +197,10 @@ class MemoryStore:
 
     async def heartbeat(
         self, worker: str, lease_seconds: float, load: dict[str, Any], stamp: int = 0
-    ) -> Heartbeat:
+    ) -> HeartbeatReply:
         await self._called("heartbeat")
         self._workers.heartbeat(worker, lease_seconds, load, stamp)
-        return Heartbeat(self._clock.now())
+        return HeartbeatReply(self._clock.now())
 
     async def stop_worker(self, worker: str) -> None:
         await self._called("stop_worker")
