@@ -14,8 +14,8 @@ from psycopg.conninfo import make_conninfo
 from millwheel.errors import StoreUnavailable, UsageError
 from millwheel.model import SLOTS
 from millwheel.store.generations import Code, refuse_with_members, without
-from millwheel.store.inspection import CONNECT_SECONDS, choose, translated
 from millwheel.store.processes import is_dead
+from millwheel.store.snapshot import CONNECT_SECONDS, choose, list_pipelines, translated
 from millwheel.store.statements import READ_COMMITTED, Statements
 
 LOCK_SECONDS = 10
@@ -255,5 +255,4 @@ def _hold_intervals(
 
 
 def _find(connection: psycopg.Connection[Any], pipeline: str) -> None:
-    rows = connection.execute(Statements(pipeline).get("list_pipelines")).fetchall()
-    choose([name for (name,) in rows], pipeline)
+    choose(list_pipelines(connection), pipeline)

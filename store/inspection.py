@@ -16,25 +16,15 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 import psycopg
-from psycopg import errors, sql
-from psycopg.adapt import Buffer, Loader
-from psycopg.conninfo import make_conninfo
+from psycopg import sql
 from psycopg.rows import namedtuple_row
-from psycopg.types.string import TextLoader
 
-from millwheel.errors import MillwheelError, StoreUnavailable, UsageError
+from millwheel.errors import UsageError
 from millwheel.model import MAX_TIME, MIN_TIME, from_micros
 from millwheel.store.migrate import HEAD
 from millwheel.store.processes import is_dead
-from millwheel.store.statements import BUCKETED, Statements, composed, text_of
-from millwheel.store.translation import translate
-
-CONNECT_SECONDS = 5
-LOOK_SECONDS = 60
-"""How long one of our own statements may take."""
-
-LOCK_ATTEMPTS = 5
-"""A pipeline may be dropped between listing its tables and locking them."""
+from millwheel.store.snapshot import begin_snapshot, choose, list_pipelines, reading, translated
+from millwheel.store.statements import Statements, composed
 
 VIEWED = ("latest_commits", "pending_productions", "dead_letters", "placement_events")
 
@@ -45,7 +35,7 @@ LATE = "late_"
 BEGIN_OF_TIME = "-infinity"
 
 
-class Worker(msgspec.Struct, frozen=True):
+class WorkerStatus(msgspec.Struct, frozen=True):
     """A worker that has not ended in order."""
 
     id: str
@@ -176,7 +166,7 @@ class PipelineStatus(msgspec.Struct):
     deployed: bool = False
     complete: bool = False
     """All input was read and processed, and event time is at its end: nothing is left to do."""
-    workers: list[Worker] = msgspec.field(default_factory=list)
+    workers: list[WorkerStatus] = msgspec.field(default_factory=list)
     computations: list[ComputationStatus] = msgspec.field(default_factory=list)
     intervals: list[IntervalStatus] = msgspec.field(default_factory=list)
     sources: list[SourceStatus] = msgspec.field(default_factory=list)
@@ -260,7 +250,7 @@ class Inspection:
 
     def pipelines(self) -> list[str]:
         """The names of the pipelines in the store."""
-        return [name for (name,) in self._rows("list_pipelines")]
+        return list_pipelines(self._connection)
 
     def choose(self, wanted: str | None) -> str:
         """The pipeline that is asked for, or the only one.
@@ -294,7 +284,9 @@ class Inspection:
             if name in found:
                 found[name].dead_letters_kept = kept
         for name, kind, what, key, at, *rest in self._rows("status_holders", pipeline):
-            found[name].holder = Holder(kind, what, _json(key), _iso(at) or BEGIN_OF_TIME, *rest)
+            found[name].holder = Holder(
+                kind, what, _json(key), iso_text(at) or BEGIN_OF_TIME, *rest
+            )
         status.computations = list(found.values())
         status.complete = bool(found) and all(
             one.low_watermark == END_OF_TIME and not one.backlog for one in status.computations
@@ -343,7 +335,7 @@ class Inspection:
         """What was decided and done last about who owns what, the newest first."""
         self._require_current(pipeline)
         rows = self._rows("newest_placement_events", pipeline, limit=limit)
-        return [PlacementEvent(id_, _iso(at) or "", *rest) for id_, at, *rest in rows]
+        return [PlacementEvent(id_, iso_text(at) or "", *rest) for id_, at, *rest in rows]
 
     def _require_current(self, pipeline: str) -> None:
         version = self._version(pipeline)
@@ -354,27 +346,6 @@ class Inspection:
             )
 
 
-def choose(pipelines: list[str], wanted: str | None) -> str:
-    """The pipeline that is asked for, or the only one.
-
-    Raises:
-        UsageError: it is not there, or there are several, or none.
-    """
-    if wanted is not None:
-        if wanted not in pipelines:
-            raise UsageError(
-                f"the store has no pipeline {wanted!r}; it has: {', '.join(pipelines) or 'none'}"
-            )
-        return wanted
-    if not pipelines:
-        raise UsageError("the store has no pipeline yet")
-    if len(pipelines) > 1:
-        raise UsageError(
-            f"the store has several pipelines: {', '.join(pipelines)}; name one with --pipeline"
-        )
-    return pipelines[0]
-
-
 @contextlib.contextmanager
 def inspect(url: str) -> Iterator[Inspection]:
     """Look into a store, all at one moment.
@@ -382,192 +353,9 @@ def inspect(url: str) -> Iterator[Inspection]:
     Raises:
         StoreError: it cannot be reached, or what it holds cannot be read.
     """
-    with _reading(url, LOOK_SECONDS) as connection, translated():
-        _begin_look(connection)
+    with reading(url) as connection, translated():
+        begin_snapshot(connection)
         yield Inspection(connection)
-
-
-def _begin_look(connection: psycopg.Connection[Any]) -> None:
-    """Begin the one moment of a look. The buckets are locked before it: one that is dropped later is
-    gone for older snapshots as well, with what counted then."""
-    statements = Statements("")
-    for attempt in range(LOCK_ATTEMPTS):
-        names = [name for (name,) in connection.execute(statements.get("list_pipelines"))]
-        found = connection.execute(
-            statements.get("bucket_parents"), {"pipelines": names, "tables": list(BUCKETED)}
-        ).fetchall()
-        connection.execute(text_of("begin_snapshot"))
-        if not found:
-            return
-        tables = sql.SQL(", ").join(sql.Identifier(*name) for name in found)
-        try:
-            connection.execute(composed("lock_for_reading", tables=tables))
-        except (errors.UndefinedTable, errors.InvalidSchemaName):
-            if attempt == LOCK_ATTEMPTS - 1:
-                raise
-            connection.execute("ROLLBACK")
-        else:
-            return
-
-
-@contextlib.contextmanager
-def translated() -> Iterator[None]:
-    """Postgres' errors as the engine's own."""
-    try:
-        yield
-    except psycopg.Error as error:
-        raise translate(error) from error
-
-
-@contextlib.contextmanager
-def _reading(
-    url: str, seconds: float, search_path: tuple[str, ...] = ()
-) -> Iterator[psycopg.Connection[Any]]:
-    """A connection that changes nothing."""
-    path = sql.SQL(",").join(map(sql.Identifier, search_path)).as_string(None)
-    try:
-        connection = psycopg.connect(
-            make_conninfo(
-                url,
-                application_name="millwheel look",
-                connect_timeout=CONNECT_SECONDS,
-                client_encoding="utf8",
-                options=f"-c search_path={path} -c timezone=UTC -c datestyle=ISO "
-                f"-c statement_timeout={int(seconds * 1000)} -c jit=off",
-            ),
-            autocommit=True,
-        )
-    except psycopg.Error as error:
-        raise StoreUnavailable(f"the store cannot be reached: {str(error).strip()}") from error
-    with contextlib.closing(connection):
-        with translated():
-            connection.execute(text_of("set_read_only"))
-        yield connection
-
-
-# -- a user's SELECT -------------------------------------------------------------------------
-
-
-class Answer:
-    """What a SELECT gives: the names of its columns, and its rows as they arrive."""
-
-    def __init__(self, columns: list[str], rows: Iterator[tuple[Any, ...]]) -> None:
-        self.columns = columns
-        self.rows = rows
-
-
-@contextlib.contextmanager
-def select(
-    url: str, text: str, *, pipeline: str | None, seconds: float, as_json: bool
-) -> Iterator[Answer]:
-    """Run one statement of a user's that gives rows; it can change nothing.
-
-    Args:
-        pipeline: whose names need no schema; None: the only one's, if there is only one.
-        as_json: give values that `msgspec.json.encode` takes, instead of text or None.
-
-    Raises:
-        UsageError: Postgres refuses the statement, or it took longer than `seconds`.
-    """
-    with inspect(url) as inspection:
-        known = inspection.pipelines()
-    several = pipeline is None and len(known) > 1
-    path = () if several or not known else (choose(known, pipeline),)
-    with _reading(url, seconds, (*path, "public")) as connection:
-        _register_loaders(connection, as_json=as_json)
-        connection.execute(text_of("begin_select"))
-        try:
-            columns = _columns(connection, text)
-            with connection.cursor() as cursor:
-                yield Answer(columns, _streamed(cursor, text))
-        except errors.QueryCanceled as error:
-            raise UsageError(
-                f"the statement was stopped after {seconds:g} s; give it longer with --timeout"
-            ) from error
-        except psycopg.Error as error:
-            raise _refusal(error, known if several else []) from error
-
-
-def _streamed(cursor: psycopg.Cursor[Any], text: str) -> Iterator[tuple[Any, ...]]:
-    yield from cursor.stream(text)
-
-
-def _columns(connection: psycopg.Connection[Any], text: str) -> list[str]:
-    """The columns of exactly one statement that gives rows; nothing is run yet.
-
-    What is prepared is one statement by protocol, so that none can end the transaction and
-    be followed by another one.
-    """
-    prepared = connection.pgconn.prepare(b"", text.encode())
-    if prepared.status != psycopg.pq.ExecStatus.COMMAND_OK:
-        raise errors.error_from_result(prepared, "utf-8")
-    described = connection.pgconn.describe_prepared(b"")
-    if described.nfields == 0:
-        raise UsageError(
-            "this statement gives no rows; `millwheel sql` is for reading: SELECT, WITH, TABLE, "
-            "VALUES, SHOW, EXPLAIN"
-        )
-    return [(described.fname(i) or b"").decode() for i in range(described.nfields)]
-
-
-def _refusal(error: psycopg.Error, pipelines: list[str]) -> MillwheelError:
-    state = error.sqlstate or ""
-    if not state or state[:2] in ("08", "53", "57", "58"):
-        return translate(error)
-    hint = ""
-    if pipelines and state in ("42P01", "42883"):
-        hint = (
-            f"\nThe store has several pipelines: {', '.join(pipelines)}. Choose one with "
-            f"--pipeline, or write the names with it, as in {pipelines[0]}.states"
-        )
-    return UsageError(f"Postgres refused the statement: {str(error).strip()}{hint}")
-
-
-class _IsoLoader(Loader):
-    """Times as ISO 8601 text; no Python type holds infinity or the year 10000."""
-
-    def load(self, data: Buffer) -> str:
-        return _iso(bytes(data).decode()) or ""
-
-
-class _NumberLoader(Loader):
-    """Numeric, digit by digit; what is no number in JSON becomes text."""
-
-    def load(self, data: Buffer) -> Any:
-        text = bytes(data)
-        return msgspec.Raw(text) if re.fullmatch(rb"-?\d+(\.\d+)?", text) else text.decode()
-
-
-class _RawLoader(Loader):
-    """JSON, as it is."""
-
-    def load(self, data: Buffer) -> Any:
-        return msgspec.Raw(bytes(data))
-
-
-_JSON_LOADERS: dict[str, type[Loader]] = {
-    "timestamptz": _IsoLoader,
-    "timestamp": _IsoLoader,
-    "date": _IsoLoader,
-    "time": TextLoader,
-    "timetz": TextLoader,
-    "interval": TextLoader,
-    "bytea": TextLoader,
-    "numeric": _NumberLoader,
-    "json": _RawLoader,
-    "jsonb": _RawLoader,
-}
-
-
-def _register_loaders(connection: psycopg.Connection[Any], *, as_json: bool) -> None:
-    if as_json:
-        for name, loader in _JSON_LOADERS.items():
-            connection.adapters.register_loader(name, loader)
-        return
-    for info in psycopg.adapters.types:
-        connection.adapters.register_loader(info.oid, TextLoader)
-        if info.array_oid:
-            connection.adapters.register_loader(info.array_oid, TextLoader)
 
 
 # -- rows to what is told --------------------------------------------------------------------
@@ -582,7 +370,7 @@ def time_text(micros: int) -> str:
     return from_micros(micros).isoformat()
 
 
-def _iso(text: str | None) -> str | None:
+def iso_text(text: str | None) -> str | None:
     """Postgres' text of a time in UTC as ISO 8601."""
     if text is None or " " not in text or text.endswith("BC"):
         return text
@@ -594,12 +382,14 @@ def _json(text: str | None) -> Any:
     return None if text is None else msgspec.json.decode(text)
 
 
-def _worker(row: Any) -> Worker:
+def _worker(row: Any) -> WorkerStatus:
     id_, host, pid, pid_started, started_at, heartbeat_at, lease_seconds, *rest = row
     state: Literal["running", "silent", "dead"] = "running" if lease_seconds > 0 else "silent"
     if is_dead(host, pid, pid_started):
         state = "dead"
-    return Worker(id_, host.split()[0], pid, started_at, heartbeat_at, lease_seconds, state, *rest)
+    return WorkerStatus(
+        id_, host.split()[0], pid, started_at, heartbeat_at, lease_seconds, state, *rest
+    )
 
 
 def _computation(name: str, kind: str, intervals: list[Any], now: int) -> ComputationStatus:
@@ -666,6 +456,6 @@ def _dead_letter(row: Any) -> DeadLetterEntry:
         *rest,
     ) = row
     return DeadLetterEntry(
-        id_, computation, stream, _json(key), value, _iso(timestamp), place, error, attempts,
-        _iso(at) or "", record_id, *rest,
+        id_, computation, stream, _json(key), value, iso_text(timestamp), place, error, attempts,
+        iso_text(at) or "", record_id, *rest,
     )  # fmt: skip

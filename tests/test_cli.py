@@ -985,6 +985,11 @@ def test_sql_prints_rows_in_three_forms(own_shell: Shell, own_store: Path) -> No
     assert ask("SELECT E'a\\x1b[31mb\\nc' AS x", "table").splitlines()[2] == r" a\x1b[31mb\nc"
 
     assert ask("SELECT 1 AS one WHERE false", "csv") == "one\n"
+    both = ["SELECT 1 AS one", "SELECT 2 AS two"]
+    assert own_shell("sql", *both, "-f", "csv") == "one\n1\n\ntwo\n2\n"
+    assert own_shell("sql", *both, "-f", "json") == '[\n{"one":1}\n]\n[\n{"two":2}\n]\n'
+    told = own_shell("sql", both[0], "SELEC", code=2)
+    assert "one" not in told, "all are parsed before the first is run"
     text = "SELECT * FROM states WHERE entry = '' AND value ? 'LETTERS' LIMIT 3"
     states = json.loads(ask(text, "json"))
     assert states[0]["value"]["LETTERS"] > 0

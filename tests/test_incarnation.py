@@ -24,10 +24,11 @@ from millwheel.errors import StoreUnavailable, StoreWentBack
 from millwheel.store import connections, embedded
 from millwheel.store.embedded import lifecycle
 from millwheel.store.incarnation import Session, begin_session
-from millwheel.store.inspection import inspect, select
+from millwheel.store.inspection import inspect
 from millwheel.store.lane import PostgresLane
 from millwheel.store.migrate import migrate
 from millwheel.store.postgres import PostgresStore
+from millwheel.store.selection import select
 from millwheel.store.statements import Statements
 from tests.campaign.reader import wait_for
 from tests.campaign.sites import Lagging, Refused, Stepping, until
@@ -291,8 +292,8 @@ async def test_a_look_goes_where_workers_go_and_to_a_standby(pair: Lagging) -> N
     for url in (pair.url, standby):
         with inspect(url) as inspection:
             assert inspection.pipelines() == [NAME]
-        with select(url, "SELECT 1", pipeline=NAME, seconds=5, as_json=True) as answer:
-            assert list(answer.rows) == [(1,)]
+        with select(url, ["SELECT 1"], pipeline=NAME, seconds=5, as_json=True) as answers:
+            assert list(next(answers).rows) == [(1,)]
 
 
 # -- a server whose clock is set ----------------------------------------------------------------

@@ -37,7 +37,7 @@ from millwheel.errors import (
 )
 from millwheel.model import SLOTS
 from millwheel.sinks import Table
-from millwheel.store import inspection
+from millwheel.store import inspection, selection, snapshot
 from millwheel.store.connections import RECONNECT_SECONDS
 from millwheel.store.lane import PostgresLane
 from millwheel.store.port import Bucket, Commit, OtherWorker
@@ -947,6 +947,43 @@ async def test_a_session_that_locks_the_views_first_sees_all_of_its_moment(
     assert [len(rows) for rows in found] == ([5, 5] if locks else [0, 0])
 
 
+@pytest.mark.parametrize("way", ["millwheel sql", "from Python"])
+async def test_a_snapshot_of_several_statements_keeps_its_rows(
+    postgres: PostgresSite, way: str
+) -> None:
+    """The reader locks nothing himself."""
+    owner = await Owner.take(postgres.store)
+    await owner.write(owner.fill(owner.commit(), 5, first=50))
+    loop, schema = asyncio.get_running_loop(), postgres.schema
+    counts = ["SELECT count(*) FROM states", "SELECT count(*) FROM pending_productions"]
+
+    async def drop() -> bool:
+        return await postgres.store.drop_bucket(await _droppable(postgres, owner))
+
+    def try_to_drop() -> None:
+        assert not asyncio.run_coroutine_threadsafe(drop(), loop).result(60)
+
+    def look() -> list[Any]:
+        found: list[Any] = []
+        if way == "from Python":
+            with snapshot.snapshot(schema.url, schema.name) as connection:
+                try_to_drop()
+                for text in counts:
+                    found += connection.execute(text).fetchall()
+        else:
+            asked = ["SELECT 0", *counts]
+            with selection.select(
+                schema.url, asked, pipeline=schema.name, seconds=60, as_json=True
+            ) as answers:
+                assert list(next(answers).rows) == [(0,)]
+                try_to_drop()
+                for answer in answers:
+                    found += answer.rows
+        return found
+
+    assert await asyncio.to_thread(look) == [(5,), (5,)]
+
+
 async def test_an_old_snapshot_is_noticed(postgres: PostgresSite) -> None:
     await deploy(postgres.store)
     async with session(postgres.schema) as reader:
@@ -1568,7 +1605,7 @@ async def test_a_select_sees_all_even_if_a_bucket_is_dropped_as_it_begins(
 ) -> None:
     owner = await Owner.take(postgres.store)
     loop = asyncio.get_running_loop()
-    columns = inspection._columns
+    columns = selection._columns
 
     async def drop() -> bool:
         return await postgres.store.drop_bucket(await _droppable(postgres, owner))
@@ -1581,8 +1618,8 @@ async def test_a_select_sees_all_even_if_a_bucket_is_dropped_as_it_begins(
     def count() -> list[tuple[Any, ...]]:
         text = "SELECT count(*) FROM latest_commits"
         url, name = postgres.schema.url, postgres.schema.name
-        with inspection.select(url, text, pipeline=name, seconds=60, as_json=True) as answer:
-            return list(answer.rows)
+        with selection.select(url, [text], pipeline=name, seconds=60, as_json=True) as answers:
+            return list(next(answers).rows)
 
-    monkeypatch.setattr(inspection, "_columns", then_drop)
+    monkeypatch.setattr(selection, "_columns", then_drop)
     assert await asyncio.to_thread(count) == [(3,)]

@@ -354,21 +354,28 @@ def resume(
 @app.command()
 @command
 def sql(
-    statement: Annotated[str, typer.Argument(help="A SELECT, say.", show_default=False)],
+    statements: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="STATEMENT...",
+            help="A SELECT, for example. Several statements read one snapshot.",
+            show_default=False,
+        ),
+    ],
     store: Store = None,
     pipeline: OnePipeline = None,
     form: Annotated[
         Literal["table", "csv", "json"], typer.Option("--format", "-f", help="How to print rows.")
     ] = "table",
     timeout: Annotated[
-        float, typer.Option(min=0.001, max=86400, help="Seconds the statement may take.")
+        float, typer.Option(min=0.001, max=86400, help="Seconds each statement may take.")
     ] = 60.0,
     debug: Debug = False,
 ) -> None:
     """Run SQL that only reads, on the store. Tables, and views like states and watermarks."""
     from millwheel.cli.store import sql
 
-    sql(statement, store, pipeline, form, timeout)
+    sql(statements, store, pipeline, form, timeout)
 
 
 @dead_letters.command("list")

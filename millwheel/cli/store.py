@@ -24,12 +24,12 @@ from millwheel.store.inspection import (
     IntervalStatus,
     PipelineStatus,
     SourceFlow,
-    Worker,
+    WorkerStatus,
     inspect,
-    select,
 )
 from millwheel.store.migrate import HEAD, migrate_command, require_version, schema_version
 from millwheel.store.presence import present
+from millwheel.store.selection import Answer, select
 from millwheel.streams import check_name
 
 Format = Literal["table", "csv", "json"]
@@ -138,7 +138,7 @@ def unowned(status: PipelineStatus) -> list[str]:
     ]
 
 
-def _worker(worker: Worker) -> list[str]:
+def _worker(worker: WorkerStatus) -> list[str]:
     """What there is to say of a worker."""
     lease = (
         f"lease for {worker.lease_seconds:.0f} s more"
@@ -218,22 +218,31 @@ def moment(text: str) -> str:
     return {END_OF_TIME: "end of time", BEGIN_OF_TIME: "not known yet"}.get(text, text)
 
 
-def sql(text: str, store: str | None, pipeline: str | None, form: Format, seconds: float) -> None:
-    """Print what a statement gives."""
+def sql(
+    statements: list[str], store: str | None, pipeline: str | None, form: Format, seconds: float
+) -> None:
+    """Print the rows of statements. Several read one snapshot, and their answers follow each other."""
     with (
         present(StoreAddress.parse(store)) as presence,
         select(
-            presence.url, text, pipeline=pipeline, seconds=seconds, as_json=form == "json"
-        ) as answer,
+            presence.url, statements, pipeline=pipeline, seconds=seconds, as_json=form == "json"
+        ) as answers,
     ):
-        if form == "csv":
-            print_csv(answer.columns, answer.rows)
-        elif form == "table":
-            count = print_table(answer.columns, answer.rows)
-            typer.echo(f"({count:,} row{'' if count == 1 else 's'})")
-        else:
-            _require_distinct(answer.columns)
-            print_rows_as_json(answer.columns, answer.rows)
+        for number, answer in enumerate(answers):
+            if number and form != "json":
+                typer.echo()
+            _print_answer(answer, form)
+
+
+def _print_answer(answer: Answer, form: Format) -> None:
+    if form == "csv":
+        print_csv(answer.columns, answer.rows)
+    elif form == "table":
+        count = print_table(answer.columns, answer.rows)
+        typer.echo(f"({count:,} row{'' if count == 1 else 's'})")
+    else:
+        _require_distinct(answer.columns)
+        print_rows_as_json(answer.columns, answer.rows)
 
 
 def _require_distinct(columns: list[str]) -> None:
