@@ -27,7 +27,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from millwheel.errors import PooledStore, StoreUnavailable
-from millwheel.store.incarnation import Incarnations, Session, Warnings, begin_session
+from millwheel.store.incarnation import Incarnations, ServerSession, Warnings, begin_session
 from millwheel.store.session import OwnSession, closed_on_failure
 from millwheel.store.statements import READ_COMMITTED, Statements
 from millwheel.store.translation import translate
@@ -254,12 +254,12 @@ class Connections:
         """Note the outcome of a pool's attempt to connect."""
         self._pooled = pooled
 
-    async def _begin(self, connection: AsyncConnection[Any]) -> Session:
+    async def _begin(self, connection: AsyncConnection[Any]) -> ServerSession:
         session = await begin_session(connection, self.statements)
         self._incarnations.meet(session.incarnation)
         return session
 
-    async def begin_lane(self, connection: AsyncConnection[Any]) -> Session:
+    async def begin_lane(self, connection: AsyncConnection[Any]) -> ServerSession:
         """Prepare a lane's connection. Only lanes warn of weak durability: no other connection commits what
         a crash could lose."""
         session = await self._begin(connection)

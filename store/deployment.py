@@ -20,9 +20,9 @@ from psycopg.types.json import Jsonb
 from millwheel.errors import DeployRefused
 from millwheel.model import MIN_TIME
 from millwheel.sinks import Table
-from millwheel.store.generations import SHARED, Admission, Code, Generation, Kind, admit
+from millwheel.store.generations import SHARED, Admission, Code, Generation, TypeVersion, admit
 from millwheel.store.port import Deployment, IntervalRow, NodeDeploy, StreamDeploy
-from millwheel.store.rekeying import Standing, rekeyed
+from millwheel.store.rekeying import Obstacles, rekeyed
 from millwheel.store.state_views import keep_state_views
 from millwheel.store.statements import Statements, composed
 
@@ -45,7 +45,7 @@ def admission_of(
     streams: list[StreamDeploy],
     removed: set[str],
     least_left: int | None,
-    standing: Standing,
+    obstacles: Obstacles,
 ) -> tuple[Admission, Code]:
     """Of which generation the code is that says this, and what it says.
 
@@ -54,8 +54,8 @@ def admission_of(
     """
     code = Code(
         graph,
-        {node.name: Kind(node.version, node.state) for node in nodes},
-        {stream.name: Kind(stream.version, stream.type) for stream in streams},
+        {node.name: TypeVersion(node.version, node.state) for node in nodes},
+        {stream.name: TypeVersion(stream.version, stream.type) for stream in streams},
         {node.name: node.keys for node in nodes if node.keys},
     )
     admission = admit(
@@ -67,12 +67,12 @@ def admission_of(
         stream_steps={stream.name: stream.migrates_from for stream in streams},
         removed=removed,
         least_left=least_left,
-        standing=standing,
+        obstacles=obstacles,
     )
     return admission, code
 
 
-def standing_of(nodes: list[NodeDeploy], bundled: Collection[str], workers: int) -> Standing:
+def obstacles_of(nodes: list[NodeDeploy], bundled: Collection[str], workers: int) -> Obstacles:
     """What stands in the way of other keys.
 
     Args:
@@ -80,7 +80,7 @@ def standing_of(nodes: list[NodeDeploy], bundled: Collection[str], workers: int)
         workers: workers that run beside this one.
     """
     stateful = {n.name for n in nodes if n.kind == "computation" and n.state.keys() - {SHARED}}
-    return Standing(stateful, bundled, workers)
+    return Obstacles(stateful, bundled, workers)
 
 
 async def deploy(
@@ -117,7 +117,7 @@ async def deploy(
         streams,
         removed,
         least[0] if shared and least is not None else None,
-        await _standing(connection, statements, nodes, shared=shared),
+        await _obstacles(connection, statements, nodes, shared=shared),
     )
     made: list[int] = []
     if not history:
@@ -138,13 +138,13 @@ async def deploy(
     return Deployed(deployment, not history, made)
 
 
-async def _standing(
+async def _obstacles(
     connection: AsyncConnection[Any],
     statements: Statements,
     nodes: list[NodeDeploy],
     *,
     shared: bool,
-) -> Standing:
+) -> Obstacles:
     """What stands in the way of other keys; a worker that is to be alone looks for others itself."""
     cursor = await connection.execute(statements.get("open_bundles"))
     bundled = {name for (name,) in await cursor.fetchall()}
@@ -152,7 +152,7 @@ async def _standing(
     if shared:
         cursor = await connection.execute(statements.get("count_workers"))
         workers = (await cursor.fetchone() or (0,))[0]
-    return standing_of(nodes, bundled, workers)
+    return obstacles_of(nodes, bundled, workers)
 
 
 async def _begin(

@@ -26,10 +26,10 @@ from msgspec import structs
 
 from millwheel.errors import DeployRefused, UsageError
 from millwheel.extractors import AllKeys
-from millwheel.store.rekeying import NOTHING, Standing, changed, check_keys, with_known
+from millwheel.store.rekeying import NO_OBSTACLES, Obstacles, changed, check_keys, with_known
 
 
-class Kind(msgspec.Struct, frozen=True, array_like=True):
+class TypeVersion(msgspec.Struct, frozen=True, array_like=True):
     """A type of state or of a stream's values: its version and its fingerprint."""
 
     version: int
@@ -40,9 +40,9 @@ class Code(msgspec.Struct, frozen=True):
     """What code says of a pipeline, as far as stored data depend on it."""
 
     graph: dict[str, Any]
-    states: dict[str, Kind]
+    states: dict[str, TypeVersion]
     """By node."""
-    streams: dict[str, Kind]
+    streams: dict[str, TypeVersion]
     keys: AllKeys = {}
     """How keys are taken, by node and stream; empty: deployed before that was stored."""
 
@@ -84,7 +84,7 @@ def admit(
     stream_steps: Steps,
     removed: Collection[str] = (),
     least_left: int | None = None,
-    standing: Standing = NOTHING,
+    obstacles: Obstacles = NO_OBSTACLES,
 ) -> Admission:
     """Find out of which generation the code is.
 
@@ -93,7 +93,7 @@ def admit(
         removed: nodes that were taken away.
         least_left: of all intervals, the least generation that may have one; None: code that is
             not of the newest generation must not run, since it would run alone.
-        standing: what is in the way of other keys.
+        obstacles: what is in the way of other keys.
 
     Raises:
         DeployRefused: it fits none; the message says what differs and what to do.
@@ -108,7 +108,7 @@ def admit(
         _refuse_other_graph(pipeline, newest.code.graph, code.graph)
         _check_states(history, code, state_steps, shared_steps)
         _check_streams(history, code, stream_steps)
-        check_keys(history, code, standing)
+        check_keys(history, code, obstacles)
     except DeployRefused as refusal:
         older = [g.number for g in history[:-1] if g.code == code]
         if not older:
@@ -197,15 +197,17 @@ def _check_states(
         _check_type(f"shared table of {name!r}", "shared_migrations", tables, table, steps)
 
 
-def _own(kind: Kind) -> Kind:
-    return Kind(kind.version, {part: of for part, of in kind.type.items() if part != SHARED})
+def _own(kind: TypeVersion) -> TypeVersion:
+    return TypeVersion(kind.version, {part: of for part, of in kind.type.items() if part != SHARED})
 
 
-def _shared(kind: Kind) -> Kind:
-    return Kind(kind.version, kind.type.get(SHARED))
+def _shared(kind: TypeVersion) -> TypeVersion:
+    return TypeVersion(kind.version, kind.type.get(SHARED))
 
 
-def _with_unchanged(found: Sequence[Kind], new: Kind, steps: Collection[int]) -> set[int]:
+def _with_unchanged(
+    found: Sequence[TypeVersion], new: TypeVersion, steps: Collection[int]
+) -> set[int]:
     """`steps`, and the versions from which none is needed: the version before and the one after
     them that were deployed have the same type."""
     types = {kind.version: kind.type for kind in (*found, new)}
@@ -225,7 +227,11 @@ def _check_streams(history: Sequence[Generation], code: Code, steps: Steps) -> N
 
 
 def _check_type(
-    what: str, attribute: str, found: Sequence[Kind], new: Kind, steps: Collection[int]
+    what: str,
+    attribute: str,
+    found: Sequence[TypeVersion],
+    new: TypeVersion,
+    steps: Collection[int],
 ) -> None:
     """Check one type against all that were deployed under its name, oldest first.
 

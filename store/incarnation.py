@@ -34,7 +34,7 @@ REFUSALS = (psycopg.errors.InsufficientPrivilege, psycopg.errors.CantChangeRunti
 log = structlog.get_logger("millwheel.store")
 
 
-class Session(NamedTuple):
+class ServerSession(NamedTuple):
     """The server side of a connection."""
 
     backend: tuple[int, str]
@@ -90,7 +90,7 @@ class Warnings:
     def __init__(self) -> None:
         self._given: set[str] = set()
 
-    def look_at(self, session: Session) -> None:
+    def look_at(self, session: ServerSession) -> None:
         """Warn if commits may be lost in a crash of the server or of its machine."""
         if session.synchronous_commit in TOO_WEAK:
             self._warn(
@@ -114,7 +114,7 @@ class Warnings:
             log.warning(event, **details)
 
 
-async def begin_session(connection: AsyncConnection[Any], statements: Statements) -> Session:
+async def begin_session(connection: AsyncConnection[Any], statements: Statements) -> ServerSession:
     """Set what the engine's commits need, and learn which server this is.
 
     Raises:
@@ -131,5 +131,5 @@ async def begin_session(connection: AsyncConnection[Any], statements: Statements
         assert row is not None, "a session sees itself"
         pid, started, incarnation, *durability = row
         if incarnation is not None:
-            return Session((pid, started), incarnation, *durability)
+            return ServerSession((pid, started), incarnation, *durability)
         await connection.execute(statements.get("begin_incarnation"))

@@ -32,7 +32,7 @@ from millwheel.errors import (
 from millwheel.sinks import Column, Table
 from millwheel.store import arrays, rows
 from millwheel.store.buckets import bucket_table, refuse_dropped
-from millwheel.store.incarnation import Session
+from millwheel.store.incarnation import ServerSession
 from millwheel.store.port import ANOTHER_CHAIN, Commit
 from millwheel.store.session import OwnSession, closed_on_failure
 from millwheel.store.statements import FENCE, READ_COMMITTED, Part, Statements, composed
@@ -51,7 +51,7 @@ class PostgresLane:
         schema: str,
         statements: Statements,
         streams: Mapping[str, tuple[int, int]],
-        begin: Callable[[AsyncConnection[Any]], Awaitable[Session]],
+        begin: Callable[[AsyncConnection[Any]], Awaitable[ServerSession]],
         ended: Callable[[PostgresLane], Awaitable[None]],
     ) -> None:
         search_path = (

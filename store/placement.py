@@ -27,7 +27,7 @@ from psycopg import AsyncConnection
 
 from millwheel.errors import Fenced, PlacementRefused, StoreUnavailable
 from millwheel.store.buckets import newest_commit_table
-from millwheel.store.lineage import Line, merged, partition, upper_part
+from millwheel.store.interval_history import IntervalHistory, merged, partition, upper_part
 from millwheel.store.port import (
     FoundPartition,
     Lapse,
@@ -273,8 +273,8 @@ class PostgresPlacement:
     ) -> None:
         params = {"discovery": discovery, "sequencer": sequencer, "source": identity}
         ids = {"interval_ids": [discovery]}
-        cursor = await connection.execute(self._statements.get("read_lineage"), ids)
-        (parent,) = map(_line, await cursor.fetchall())
+        cursor = await connection.execute(self._statements.get("read_interval_history"), ids)
+        (parent,) = map(_history, await cursor.fetchall())
         await self._begin(connection, "add_partition", params, partition(parent, 0, position))
 
     async def _partitions(
@@ -290,7 +290,7 @@ class PostgresPlacement:
 
     async def _take_apart(
         self, connection: AsyncConnection[Any], sequencers: dict[int, int]
-    ) -> list[Line]:
+    ) -> list[IntervalHistory]:
         """Fence everybody off, and only then read what there is (I4)."""
         ids = {"interval_ids": list(sequencers)}
         cursor = await connection.execute(
@@ -300,12 +300,16 @@ class PostgresPlacement:
         if cursor.rowcount != len(sequencers):
             cursor = await connection.execute(self._statements.get("why_not_free"), ids)
             refuse(sequencers, {id_: (at, owner) for id_, at, owner in await cursor.fetchall()})
-        cursor = await connection.execute(self._statements.get("read_lineage"), ids)
-        lines = {line.id: line for line in map(_line, await cursor.fetchall())}
-        return [lines[id_] for id_ in sequencers]
+        cursor = await connection.execute(self._statements.get("read_interval_history"), ids)
+        histories = {history.id: history for history in map(_history, await cursor.fetchall())}
+        return [histories[id_] for id_ in sequencers]
 
     async def _begin(
-        self, connection: AsyncConnection[Any], statement: str, params: dict[str, Any], line: Line
+        self,
+        connection: AsyncConnection[Any],
+        statement: str,
+        params: dict[str, Any],
+        history: IntervalHistory,
     ) -> int:
         """Make an interval and the commit that its chain begins with; gives its id."""
         cursor = await connection.execute(
@@ -318,7 +322,7 @@ class PostgresPlacement:
         newest = await newest_commit_table(connection, self._statements)
         await connection.execute(
             self._statements.get("begin_chain", commits=newest),
-            {"interval_id": interval_id, "sequencer": sequencer, **line.first_commit()},
+            {"interval_id": interval_id, "sequencer": sequencer, **history.first_commit()},
         )
         return int(interval_id)
 
@@ -382,13 +386,13 @@ class PostgresPlacement:
                 )
 
 
-def _line(row: Sequence[Any]) -> Line:
-    """A row of ``read_lineage.sql``."""
+def _history(row: Sequence[Any]) -> IntervalHistory:
+    """A row of ``read_interval_history.sql``."""
     (
         id_, computation, slot_from, slot_to, kind, n, folded, stamp, input_watermark,
         low_watermark, floor, percentiles, acked, position, counters, grain,
     ) = row  # fmt: skip
-    return Line(
+    return IntervalHistory(
         id=id_,
         computation=computation,
         slot_from=slot_from,

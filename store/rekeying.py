@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Standing:
+class Obstacles:
     """What of a pipeline stands in the way of other keys."""
 
     stateful: Collection[str] = frozenset()
@@ -31,7 +31,7 @@ class Standing:
     """Workers that run beside the one that is deployed."""
 
 
-NOTHING = Standing()
+NO_OBSTACLES = Obstacles()
 
 
 def changed(before: Code, after: Code) -> list[tuple[str, str]]:
@@ -43,7 +43,7 @@ def changed(before: Code, after: Code) -> list[tuple[str, str]]:
     ]
 
 
-def check_keys(history: Sequence[Generation], code: Code, standing: Standing) -> None:
+def check_keys(history: Sequence[Generation], code: Code, obstacles: Obstacles) -> None:
     """See to it that keys are not changed by mistake, nor beside workers of the former code.
 
     Raises:
@@ -65,7 +65,7 @@ def check_keys(history: Sequence[Generation], code: Code, standing: Standing) ->
             )
         if not old.may_differ(new):
             continue
-        if old.version == new.version and name in standing.stateful:
+        if old.version == new.version and name in obstacles.stateful:
             raise DeployRefused(
                 f"the code of {what} changed under the same name, and {name!r} keeps state by its keys: "
                 "state of keys that it gives no more would stay behind, and nothing would read it\n"
@@ -73,15 +73,15 @@ def check_keys(history: Sequence[Generation], code: Code, standing: Standing) ->
                 f".by(..., version={most + 1}). If the old state should go on under other keys, add the "
                 f"computation under another name as well; the view state_of_{name} shows what it has"
             )
-        if name in standing.bundled:
+        if name in obstacles.bundled:
             raise DeployRefused(
                 f"{what} changed, and a numbered bundle of {name!r} is begun: its records would come "
                 "again under other keys, and it would wait for them for ever. Start the former code, "
                 "let the injectors rest until it is delivered, and deploy then"
             )
-        if standing.workers:
+        if obstacles.workers:
             raise DeployRefused(
-                f"{what} changed, and workers of the former code run ({standing.workers}): records "
+                f"{what} changed, and workers of the former code run ({obstacles.workers}): records "
                 "that are on their way would count under both keys. Stop all workers, and start them "
                 "with the new code; one that crashed counts until its lease is over"
             )

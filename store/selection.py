@@ -25,7 +25,7 @@ OF_THE_SERVER = ("08", "53", "57", "58")
 """SQLSTATE classes that concern the connection or the server, not the statement."""
 
 
-class Answer:
+class Selection:
     """The result of a SELECT: the names of its columns, and its rows as they arrive."""
 
     def __init__(self, columns: list[str], rows: Iterator[tuple[Any, ...]]) -> None:
@@ -41,7 +41,7 @@ def select(
     pipeline: str | None,
     seconds: float,
     as_json: bool,
-) -> Iterator[Iterator[Answer]]:
+) -> Iterator[Iterator[Selection]]:
     """Run statements of a user that give rows; they can change nothing.
 
     Several statements read one snapshot (`millwheel.store.snapshot`). All are parsed before the first one
@@ -78,10 +78,10 @@ def select(
 
 def _answers(
     connection: psycopg.Connection[Any], columns: list[list[str]], statements: Sequence[str]
-) -> Iterator[Answer]:
+) -> Iterator[Selection]:
     for names, text in zip(columns, statements, strict=True):
         with connection.cursor() as cursor:
-            yield Answer(names, _streamed(cursor, text))
+            yield Selection(names, _streamed(cursor, text))
 
 
 def _streamed(cursor: psycopg.Cursor[Any], text: str) -> Iterator[tuple[Any, ...]]:

@@ -82,7 +82,7 @@ class StateView:
 
 
 @dataclass(frozen=True)
-class Relation:
+class NamedRelation:
     """Something in the schema with a name like ours."""
 
     name: str
@@ -148,7 +148,7 @@ async def keep_state_views(
         statements.get("state_relations"), {"schema": statements.schema, "prefix": STATE_VIEWS}
     )
     found = {
-        name: Relation(name, is_view, comment, msgspec.json.decode(columns, type=Columns))
+        name: NamedRelation(name, is_view, comment, msgspec.json.decode(columns, type=Columns))
         for name, is_view, comment, columns in await cursor.fetchall()
     }
     wanted = {view.name: view for view in _Views(statements).of(nodes)}
@@ -178,7 +178,7 @@ async def keep_state_views(
         await _make(connection, statements, view)
 
 
-def _in_order_of(there: Relation, view: StateView) -> StateView:
+def _in_order_of(there: NamedRelation, view: StateView) -> StateView:
     """`view` with the columns that are there first, as long as they are all still wanted."""
     by_name = {column.name: column for column in view.columns}
     kept = [by_name[name] for name, *_ in there.columns if name in by_name]
@@ -188,7 +188,7 @@ def _in_order_of(there: Relation, view: StateView) -> StateView:
 
 
 async def _drop(
-    connection: AsyncConnection[Any], statements: Statements, relation: Relation, why: str
+    connection: AsyncConnection[Any], statements: Statements, relation: NamedRelation, why: str
 ) -> None:
     try:
         await connection.execute(

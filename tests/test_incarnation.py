@@ -23,7 +23,7 @@ from structlog.testing import capture_logs
 from millwheel.errors import StoreUnavailable, StoreWentBack
 from millwheel.store import connections, embedded
 from millwheel.store.embedded import lifecycle
-from millwheel.store.incarnation import Session, begin_session
+from millwheel.store.incarnation import ServerSession, begin_session
 from millwheel.store.inspection import inspect
 from millwheel.store.lane import PostgresLane
 from millwheel.store.migrate import migrate
@@ -450,7 +450,7 @@ async def test_a_connection_that_cannot_begin_is_closed(
     """The pool, which has made it, only drops it."""
     dropped: list[AsyncConnection[Any]] = []
 
-    async def fail(connection: AsyncConnection[Any], statements: Statements) -> Session:
+    async def fail(connection: AsyncConnection[Any], statements: Statements) -> ServerSession:
         if len(dropped) < 2:
             dropped.append(connection)
             raise psycopg.OperationalError("it ended just now")

@@ -931,7 +931,7 @@ async def test_a_reader_that_locked_before_its_snapshot_keeps_its_rows(
 async def test_a_session_that_locks_the_views_first_sees_all_of_its_moment(
     postgres: PostgresSite, level: str, locks: bool
 ) -> None:
-    """As README says: the rows of a bucket that is dropped before it is read are else missing."""
+    """Without the lock, rows of a bucket that is dropped before it is read are missing."""
     owner = await Owner.take(postgres.store)
     schema = postgres.schema
     await owner.write(owner.fill(owner.commit(), 5, first=50))
@@ -1422,7 +1422,7 @@ PLANNED: list[tuple[str, dict[str, Any], dict[str, str]]] = [
     ("read_productions", {"log": 101, "first": MANY, "limit": 100}, {}),
     ("read_last_commits", {"interval_ids": [2, 3]}, {}),
     ("read_state_tail", {"interval_id": 2, "after": 2 * MANY - 50}, {}),
-    ("read_lineage", {"interval_ids": [2, 3]}, {}),
+    ("read_interval_history", {"interval_ids": [2, 3]}, {}),
     ("stored_floor", {}, {}),
     ("source_acknowledged", {"log": 3, "high": 100}, {}),
     ("named_acknowledged", {"high": 100}, {}),

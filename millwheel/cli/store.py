@@ -29,7 +29,7 @@ from millwheel.store.inspection import (
 )
 from millwheel.store.migrate import HEAD, migrate_command, require_version, schema_version
 from millwheel.store.presence import present
-from millwheel.store.selection import Answer, select
+from millwheel.store.selection import Selection, select
 from millwheel.streams import check_name
 
 Format = Literal["table", "csv", "json"]
@@ -234,7 +234,7 @@ def sql(
             _print_answer(answer, form)
 
 
-def _print_answer(answer: Answer, form: Format) -> None:
+def _print_answer(answer: Selection, form: Format) -> None:
     if form == "csv":
         print_csv(answer.columns, answer.rows)
     elif form == "table":

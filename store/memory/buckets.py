@@ -12,7 +12,7 @@ from millwheel.store.memory.tables import Tables
 from millwheel.store.port import CLOCK_STEP_MICROS, EARLY_CLOSE_MICROS, Bucket, BucketView
 
 
-class Buckets:
+class BucketRows:
     """The buckets of one pipeline."""
 
     def __init__(self, tables: Tables, clock: Clock) -> None:
@@ -132,7 +132,7 @@ class MemoryBuckets(MemorySubject):
 
     def __init__(self, name: str, clock: Clock) -> None:
         super().__init__(name, clock)
-        self._buckets = Buckets(self.tables, clock)
+        self._buckets = BucketRows(self.tables, clock)
 
     async def live_buckets(self) -> list[Bucket]:
         await self._called("live_buckets")

@@ -14,7 +14,7 @@ from millwheel.store.memory import administration, deployment, lane
 from millwheel.store.memory.buckets import MemoryBuckets
 from millwheel.store.memory.claims import MemoryClaims
 from millwheel.store.memory.lane import MemoryLane
-from millwheel.store.memory.leadership import Leadership
+from millwheel.store.memory.leadership import MemoryLeadership
 from millwheel.store.memory.records import MemoryRecords
 from millwheel.store.memory.states import MemoryStates
 from millwheel.store.memory.views import MemoryViews
@@ -40,7 +40,7 @@ class MemoryStore(MemoryClaims, MemoryRecords, MemoryStates, MemoryBuckets, Memo
     def another(self) -> MemoryStore:
         """The same store, as another process sees it: its leadership and code are its own."""
         twin = copy.copy(self)
-        twin._leadership = Leadership(self.tables, self._clock)
+        twin._leadership = MemoryLeadership(self.tables, self._clock)
         twin._versions = {}
         twin._incarnation = None
         return twin

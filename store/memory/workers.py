@@ -7,9 +7,9 @@ from typing import Any
 from millwheel.clock import Clock
 from millwheel.errors import Fenced
 from millwheel.store.memory.jsonb import plain
-from millwheel.store.memory.leadership import Leadership
+from millwheel.store.memory.leadership import MemoryLeadership
 from millwheel.store.memory.subject import MemorySubject
-from millwheel.store.memory.tables import Tables, Worker
+from millwheel.store.memory.tables import Tables, WorkerRow
 from millwheel.store.port import HeartbeatReply, OtherWorker, PlacedWorker
 
 FORGET_WORKERS_SECONDS = 86_400.0
@@ -43,7 +43,7 @@ class Workers:
         }
         number = self._tables.next_number() if known is None else known.number
         beat = self._clock.now() if known is None else max(known.heartbeat_at, self._clock.now())
-        workers[worker] = Worker(
+        workers[worker] = WorkerRow(
             number, now + lease_seconds, {}, lease_seconds, beat, address, generation
         )
         self.cut_leases()
@@ -114,7 +114,7 @@ class MemoryWorkers(MemorySubject):
         self.dead_workers: set[str] = set()
         """Workers whose process a test declares dead."""
         self._workers = Workers(self.tables, clock)
-        self._leadership = Leadership(self.tables, clock)
+        self._leadership = MemoryLeadership(self.tables, clock)
 
     async def register_worker(
         self,

@@ -22,7 +22,7 @@ from millwheel.errors import PlacementRefused
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class IntervalHistory:
     """An interval with what counts of its last commit."""
 
     id: int
@@ -62,7 +62,7 @@ class Line:
         }
 
 
-def upper_part(parent: Line, at: int) -> Line:
+def upper_part(parent: IntervalHistory, at: int) -> IntervalHistory:
     """The upper part of a split.
 
     Its floor is its stamp: it has no logs, and what it will send is stamped later than that.
@@ -93,7 +93,7 @@ def upper_part(parent: Line, at: int) -> Line:
     )
 
 
-def merged(lower: Line, upper: Line) -> Line:
+def merged(lower: IntervalHistory, upper: IntervalHistory) -> IntervalHistory:
     """What two neighbours become.
 
     A percentile that only one of them has promised is not promised by both: readers go by the
@@ -132,7 +132,9 @@ def merged(lower: Line, upper: Line) -> Line:
     )
 
 
-def partition(discovery: Line, slot: int, position: Mapping[str, Any] | None) -> Line:
+def partition(
+    discovery: IntervalHistory, slot: int, position: Mapping[str, Any] | None
+) -> IntervalHistory:
     """A partition that was found while its source is read: it promises what the discovery of
     partitions has promised for it (I17), and begins at `position`."""
     return replace(
@@ -148,32 +150,32 @@ def partition(discovery: Line, slot: int, position: Mapping[str, Any] | None) ->
     )
 
 
-def _refuse_unready(line: Line) -> None:
-    if line.is_source:
+def _refuse_unready(history: IntervalHistory) -> None:
+    if history.is_source:
         raise PlacementRefused(
-            f"interval {line.id} is a partition of an injector: it cannot be split or merged"
+            f"interval {history.id} is a partition of an injector: it cannot be split or merged"
         )
-    if line.folded != line.n:
+    if history.folded != history.n:
         raise PlacementRefused(
-            f"interval {line.id} has commits that are not folded ({line.folded} of {line.n}): "
+            f"interval {history.id} has commits that are not folded ({history.folded} of {history.n}): "
             "claim it, fold it and release it first"
         )
-    bundle = _bundle(line)
+    bundle = _bundle(history)
     if "open" in bundle:
         raise PlacementRefused(
-            f"bundle {bundle['number']} of interval {line.id} is closed and not delivered: claim the "
+            f"bundle {bundle['number']} of interval {history.id} is closed and not delivered: claim the "
             "interval, deliver the bundle and release it first"
         )
 
 
-def _bundle(line: Line) -> Mapping[str, Any]:
+def _bundle(history: IntervalHistory) -> Mapping[str, Any]:
     """The last numbered bundle of an interval: its ``number``, and, while it is not delivered,
     its ``open`` members. Empty: it has none."""
-    found: Mapping[str, Any] = (line.position or {}).get("bundle", {})
+    found: Mapping[str, Any] = (history.position or {}).get("bundle", {})
     return found
 
 
-def _numbering(*parents: Line) -> dict[str, Any] | None:
+def _numbering(*parents: IntervalHistory) -> dict[str, Any] | None:
     """The position of an interval that goes on above the numbers of its parents."""
     bundles = [_bundle(parent) for parent in parents if _bundle(parent)]
     if not bundles:
