@@ -1,10 +1,9 @@
-"""Deploying a graph into a schema: make it the first time, compare it every other time.
+"""Deployment of a graph into a schema: stored the first time, compared every other time.
 
-What must not change under stored data: the nodes, how they are wired, and the types of
-state and streams. A type may change when its version is raised and a migration from the
-stored version is given; then stored values are brought up to date when they are read.
-Nodes may be added: they start with what is sent from then on. Each such change begins a
-generation (`millwheel.store.generations`, decision 28), and workers of the one before go on.
+Nodes, their wiring, and the types of state and streams must not change under stored data. A type may change if
+its version is raised and the code has a migration from the stored version; then stored values are migrated when
+they are read. Nodes may be added: they begin with the records sent from then on. Each such change begins a
+generation (`millwheel.store.generations`, decision 28), and workers of the previous one continue.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from millwheel.store.statements import Statements, composed
 
 @dataclass(frozen=True)
 class Deployed:
-    """What deploy did."""
+    """The result of a deploy."""
 
     deployment: Deployment
     fresh: bool
     intervals: list[int]
-    """The intervals it made; each needs its first commit."""
+    """New intervals, each of which needs its first commit."""
 
 
 def admission_of(
@@ -47,10 +46,10 @@ def admission_of(
     least_left: int | None,
     obstacles: Obstacles,
 ) -> tuple[Admission, Code]:
-    """Of which generation the code is that says this, and what it says.
+    """The code that these nodes and streams describe, and its generation.
 
     Raises:
-        DeployRefused: it fits none.
+        DeployRefused: the code fits no generation.
     """
     code = Code(
         graph,
@@ -73,11 +72,11 @@ def admission_of(
 
 
 def obstacles_of(nodes: list[NodeDeploy], bundled: Collection[str], workers: int) -> Obstacles:
-    """What stands in the way of other keys.
+    """The obstacles to a change of key extractors.
 
     Args:
-        bundled: computations with a numbered bundle that is begun.
-        workers: workers that run beside this one.
+        bundled: computations with an open numbered bundle.
+        workers: number of other workers that run.
     """
     stateful = {n.name for n in nodes if n.kind == "computation" and n.state.keys() - {SHARED}}
     return Obstacles(stateful, bundled, workers)
@@ -94,10 +93,10 @@ async def deploy(
     *,
     shared: bool,
 ) -> Deployed:
-    """Within a transaction: make the graph's rows, or check that they are the same.
+    """Within a transaction: store the graph, or check that it is the stored one.
 
     Raises:
-        DeployRefused: the message shows each difference.
+        DeployRefused: it is another graph; the message shows each difference.
     """
     await connection.execute(statements.get("lock_pipeline"), {"pipeline": statements.schema})
     cursor = await connection.execute(statements.get("deployed"))
@@ -145,7 +144,8 @@ async def _obstacles(
     *,
     shared: bool,
 ) -> Obstacles:
-    """What stands in the way of other keys; a worker that is to be alone looks for others itself."""
+    """The stored obstacles to a change of key extractors. A worker that must be alone looks for other workers
+    itself."""
     cursor = await connection.execute(statements.get("open_bundles"))
     bundled = {name for (name,) in await cursor.fetchall()}
     workers = 0
@@ -164,7 +164,7 @@ async def _begin(
     nodes: list[NodeDeploy],
     streams: list[StreamDeploy],
 ) -> list[int]:
-    """Store what the first code of a generation says; gives the ids of the new intervals."""
+    """Store the first code of a generation; gives the ids of the new intervals."""
     await connection.execute(
         statements.get("begin_generation"),
         {"number": number, "code": msgspec.json.encode(code).decode()},
@@ -189,8 +189,8 @@ async def _begin(
 async def _outgrow(
     connection: AsyncConnection[Any], statements: Statements, admission: Admission
 ) -> None:
-    """Take the intervals of outgrown nodes from older code. Again until there are none: a split or
-    a merge that was waited for has made others."""
+    """Take the intervals of outgrown nodes from older code. Repeats until there are none: a split or merge
+    that the statement waited for has made new ones."""
     params = {"names": sorted(admission.outgrown), "generation": admission.generation}
     while True:
         cursor = await connection.execute(statements.get("outgrow_intervals"), params)
@@ -222,7 +222,7 @@ async def _add(
     nodes: list[NodeDeploy],
     streams: list[StreamDeploy],
 ) -> list[int]:
-    """Make rows for nodes and streams; gives the ids of the new intervals."""
+    """Store new nodes and streams; gives the ids of the new intervals."""
 
     async def add(name: str, params: dict[str, Any]) -> int:
         cursor = await connection.execute(statements.get(name), params)
@@ -270,7 +270,7 @@ async def write_first_commits(
     stamp: int,
     intervals: list[int],
 ) -> None:
-    """The commit every chain begins with: n = 0, nothing promised."""
+    """Write the first commit of each chain: n = 0, nothing promised."""
     await connection.execute(
         statements.get("begin_chains", commits=commit_table),
         {"stamp": stamp, "low": MIN_TIME, "ids": intervals},
@@ -283,7 +283,7 @@ async def _move(
     nodes: list[NodeDeploy],
     streams: list[StreamDeploy],
 ) -> None:
-    """Note what is now true of what was there: versions, types, and who sends to whom."""
+    """Update versions, types and upstream nodes of stored nodes and streams."""
     for node in nodes:
         await connection.execute(
             statements.get("move_computation"),
@@ -304,7 +304,7 @@ async def _move(
 async def _create_table(
     connection: AsyncConnection[Any], statements: Statements, table: Table[Any]
 ) -> None:
-    """Make a sink's table from its row type, or check that the existing one fits."""
+    """Create a sink's table from its row type, or check that the existing table fits."""
     cursor = await connection.execute(
         statements.get("table_columns"), {"schema": statements.schema, "table": table.name}
     )

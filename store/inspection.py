@@ -1,6 +1,6 @@
-"""Looking into a store: which pipelines it holds, how they are doing, what a SELECT gives.
+"""The state of a store for people: its pipelines, their workers, computations, intervals and dead letters.
 
-Everything here is read in one read-only transaction, so all figures are of one moment.
+One read-only transaction reads all of it, so all figures are of the same moment.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ VIEWED = ("latest_commits", "pending_productions", "dead_letters", "placement_ev
 
 END_OF_TIME = "infinity"
 LATE = "late_"
-"""Begins the names of the counters of late records; the rest says what became of them."""
+"""First part of the names of counters of late records; the rest names their outcome."""
 
 BEGIN_OF_TIME = "-infinity"
 
 
 class WorkerStatus(msgspec.Struct, frozen=True):
-    """A worker that has not ended in order."""
+    """A worker that has not shut down cleanly."""
 
     id: str
     host: str
@@ -44,36 +44,36 @@ class WorkerStatus(msgspec.Struct, frozen=True):
     started_at: datetime
     heartbeat_at: datetime
     lease_seconds: float
-    """What is left of its lease; 0 or less: it ran out."""
+    """Remaining seconds of its lease; 0 or less if it has expired."""
     state: Literal["running", "silent", "dead"]
-    """By its lease; dead: its process ran on this machine and is gone."""
+    """running or silent, by its lease; dead: its process ran on this machine and has ended."""
     intervals: int
-    """That it owns."""
+    """Number of intervals that it owns."""
     generation: int
-    """Of the pipeline, that its code belongs to."""
+    """Generation of its code."""
     address: str = ""
-    """Where other workers reach it; empty: it is alone."""
+    """Its address for other workers; empty if it runs alone."""
     cpu: float | None = None
-    """CPU seconds per second, by its last heartbeat; None: there was none yet."""
+    """CPU seconds per second, from its last heartbeat; None before the first one."""
     rss_bytes: int | None = None
-    """Its memory, likewise."""
+    """Memory in bytes, from its last heartbeat; None before the first one."""
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """What keeps a computation's low watermark from moving on."""
+    """The timer, state, record, input or source that holds back a computation's low watermark."""
 
     kind: str
     """timer, state, record, input or source."""
     what: str
     key: Any
     at: str
-    """The time it holds the watermark at."""
+    """The time at which it holds the watermark."""
     age_seconds: float | None = None
-    """Of the root: since a timer or hold was set, a record produced, a row read."""
+    """Age of the root: since its timer or hold was set, its record produced, or its row read."""
     path: list[str] = msgspec.field(default_factory=list)
-    """The computations from this one upstream to the one that holds them all."""
+    """Computations from this one upstream to the root's."""
     root: str = ""
-    """What holds the last of the path."""
+    """The holder of the last computation in `path`."""
 
 
 class ComputationStatus(msgspec.Struct):
@@ -82,26 +82,26 @@ class ComputationStatus(msgspec.Struct):
     name: str
     kind: str
     paused: bool = False
-    """An injector that an operator lets rest."""
+    """An operator has paused this injector."""
     intervals: int = 0
     processed: int = 0
     duplicates_dropped: int = 0
     bloom_maybes: int = 0
-    """Records that may have been seen, and that were looked up in the table."""
+    """Records that a Bloom filter may have seen, and that were looked up in the table."""
     late: int = 0
-    """The sum of all counters that begin with late_."""
+    """Sum of all counters that begin with late_."""
     dead_letters: int = 0
-    """Records and rows given up on since deploy."""
+    """Dead letters since deploy."""
     dead_letters_kept: int = 0
-    """Those that have not been discarded."""
+    """Dead letters that are not discarded."""
     backlog: int = 0
-    """Records sent to it and not known to be processed."""
+    """Records that were sent to it and are not acknowledged."""
     input_watermark: str = BEGIN_OF_TIME
     low_watermark: str = BEGIN_OF_TIME
     lag_seconds: float | None = None
-    """How far the low watermark is behind the database's clock; None: not known, or ended."""
+    """Distance of the low watermark behind the database's clock; None: not known, or event time has ended."""
     per_second: float | None = None
-    """Processed, since the look before; only while watched."""
+    """Records processed per second since the previous look; only in ``status --watch``."""
     last_commit: str = BEGIN_OF_TIME
     holder: Holder | None = None
     counters: dict[str, int] = msgspec.field(default_factory=dict)
@@ -114,16 +114,16 @@ class IntervalStatus(msgspec.Struct, frozen=True):
     computation: str
     slot_from: int
     slot_to: int
-    """One past the last."""
+    """One past the last slot."""
     owner: str | None
-    """Id of a worker, alive or not."""
+    """Id of its owner, a live worker or a dead one."""
     sequencer: int
     commits: int
     processed: int
     input_watermark: str
     low_watermark: str
     wanted_by: str | None = None
-    """Id of the worker that is to have it next; None: it stays."""
+    """Id of its wanted owner; None: it stays."""
 
 
 class SourceFlow(msgspec.Struct, frozen=True):
@@ -131,15 +131,15 @@ class SourceFlow(msgspec.Struct, frozen=True):
 
     pending: int
     cap: int
-    """How many there may be."""
+    """Largest number of pending rows."""
     latency: float | None
-    """Within which 95 of 100 of the last readings were acknowledged; None: there was none yet."""
+    """95th percentile of the time from read to acknowledgement, over the last reads; None before the first."""
     target: float | None
-    """The `latency_target`, by which the cap moves; None: it stays as it is."""
+    """The `latency_target` that moves the cap; None: the cap is fixed."""
     lag_rows: int | None = None
-    """Rows that are there and were not read yet; None: not known."""
+    """Number of rows that are not read yet; None: not known."""
     lag_bytes: int | None = None
-    """Bytes of these rows; None: not known."""
+    """Size of the rows that are not read yet; None: not known."""
 
 
 class SourceStatus(msgspec.Struct, frozen=True):
@@ -148,10 +148,10 @@ class SourceStatus(msgspec.Struct, frozen=True):
     computation: str
     source: str
     ended: bool
-    """What was there was read to its end."""
+    """Its rows were read to the end."""
     position: Any
     flow: SourceFlow | None = None
-    """By the last heartbeat of its owner; None: nobody has it, or there was none yet."""
+    """From the last heartbeat of its owner; None: it has no owner, or there was no heartbeat yet."""
 
 
 class PipelineStatus(msgspec.Struct):
@@ -160,12 +160,12 @@ class PipelineStatus(msgspec.Struct):
     name: str
     schema_version: str | None
     schema_current: bool
-    """Whether this code can work with it; if not, nothing more is told."""
+    """Whether this code can work with the schema; if not, all other fields are empty."""
     at: str = ""
-    """The moment of these figures, by the database's clock."""
+    """Time of these figures, by the database's clock."""
     deployed: bool = False
     complete: bool = False
-    """All input was read and processed, and event time is at its end: nothing is left to do."""
+    """All input was read and processed, and event time has ended."""
     workers: list[WorkerStatus] = msgspec.field(default_factory=list)
     computations: list[ComputationStatus] = msgspec.field(default_factory=list)
     intervals: list[IntervalStatus] = msgspec.field(default_factory=list)
@@ -173,15 +173,15 @@ class PipelineStatus(msgspec.Struct):
 
 
 class Totals(NamedTuple):
-    """A pipeline's counters since it was deployed, over all computations."""
+    """A pipeline's counters since its first deploy, summed over all computations."""
 
     counters: Counter[str]
     low_watermark: int
-    """The least of all, microseconds."""
+    """The lowest low watermark of all computations, microseconds."""
 
 
 class DeadLetterEntry(msgspec.Struct, frozen=True):
-    """A record, row or timer that was given up on."""
+    """A record, row or timer that the engine gave up on."""
 
     id: int
     computation: str
@@ -198,7 +198,7 @@ class DeadLetterEntry(msgspec.Struct, frozen=True):
 
 
 class OwnedInterval(msgspec.Struct, frozen=True):
-    """An interval with who owns it, who should, and what is to become of it."""
+    """An interval with its owner, its wanted owner, and wishes to cut it."""
 
     id: int
     computation: str
@@ -206,22 +206,22 @@ class OwnedInterval(msgspec.Struct, frozen=True):
     """injector, computation or relay."""
     slot_from: int
     slot_to: int
-    """One past the last."""
+    """One past the last slot."""
     sequencer: int
     owner: str | None
     owner_alive: bool
-    """It has an owner, whose lease lasts."""
+    """It has an owner with a valid lease."""
     wanted_by: str | None
     pinned: bool
-    """An operator said who should own it."""
+    """An operator chose its owner."""
     split_at: int | None
     merge_with: int | None
     load: dict[str, Any] | None
-    """What its owner said last that it costs; None: nothing."""
+    """Its cost, from the last heartbeat of its owner; None: not reported."""
 
 
 class PlacementEvent(msgspec.Struct, frozen=True):
-    """Something that was decided or done about who owns what."""
+    """A decision about the ownership of an interval, or its execution."""
 
     id: int
     at: str
@@ -253,15 +253,15 @@ class Inspection:
         return list_pipelines(self._connection)
 
     def choose(self, wanted: str | None) -> str:
-        """The pipeline that is asked for, or the only one.
+        """The wanted pipeline, or the only one.
 
         Raises:
-            UsageError: it is not there, or there are several, or none.
+            UsageError: the store does not have it; or none is named, and the store has several or none.
         """
         return choose(self.pipelines(), wanted)
 
     def status(self, pipeline: str) -> PipelineStatus:
-        """How a pipeline is doing."""
+        """The status of a pipeline."""
         version = self._version(pipeline)
         status = PipelineStatus(pipeline, version, version == HEAD)
         if not status.schema_current:
@@ -278,7 +278,7 @@ class Inspection:
         status.intervals = [_interval(row) for row in intervals]
         status.sources = [_source(row) for row in intervals if row.source is not None]
         for name, backlog in self._rows("status_backlog", pipeline):
-            if name in found:  # else it was removed: what was sent to it is given up
+            if name in found:  # otherwise it was removed, and records sent to it are dropped
                 found[name].backlog = backlog
         for name, kept in self._rows("status_dead_letters", pipeline):
             if name in found:
@@ -294,7 +294,7 @@ class Inspection:
         return status
 
     def totals(self, pipeline: str) -> Totals:
-        """What a pipeline has counted, and how far it is in time."""
+        """A pipeline's counters and its lowest low watermark."""
         rows = self._rows("status_intervals", pipeline)
         counters: Counter[str] = Counter()
         for row in rows:
@@ -318,7 +318,7 @@ class Inspection:
         """One dead letter, with its traceback.
 
         Raises:
-            UsageError: there is none with this number.
+            UsageError: there is no dead letter with this number.
         """
         self._require_current(pipeline)
         rows = self._rows("show_dead_letter", pipeline, id=number)
@@ -332,7 +332,7 @@ class Inspection:
         return [OwnedInterval(*row) for row in self._rows("show_intervals", pipeline)]
 
     def placement_events(self, pipeline: str, limit: int) -> list[PlacementEvent]:
-        """What was decided and done last about who owns what, the newest first."""
+        """The last decisions about ownership and their executions, newest first."""
         self._require_current(pipeline)
         rows = self._rows("newest_placement_events", pipeline, limit=limit)
         return [PlacementEvent(id_, iso_text(at) or "", *rest) for id_, at, *rest in rows]
@@ -348,21 +348,21 @@ class Inspection:
 
 @contextlib.contextmanager
 def inspect(url: str) -> Iterator[Inspection]:
-    """Look into a store, all at one moment.
+    """Read from a store, all at the same moment.
 
     Raises:
-        StoreError: it cannot be reached, or what it holds cannot be read.
+        StoreError: the store cannot be reached or read.
     """
     with reading(url) as connection, translated():
         begin_snapshot(connection)
         yield Inspection(connection)
 
 
-# -- rows to what is told --------------------------------------------------------------------
+# -- rows to structs -------------------------------------------------------------------------
 
 
 def time_text(micros: int) -> str:
-    """A time of the engine's in ISO 8601; its ends are infinity and -infinity."""
+    """A time of the engine in ISO 8601; the ends of time are infinity and -infinity."""
     if micros >= MAX_TIME:
         return END_OF_TIME
     if micros <= MIN_TIME:

@@ -1,9 +1,9 @@
 """The hot path to Postgres: one connection, one ordered chain of commits.
 
-A commit is one transaction: the fence with the commit records, the appends, then the
-user's statements and table rows, then COMMIT. What the engine writes is one statement; without
-anything of the user's it is a transaction by itself (decision 5). A COMMIT counts only if the
-server answers ``COMMIT``: committing a failed transaction answers ``ROLLBACK`` without an error.
+A commit is one transaction: the fence with the commit records, the appends, then the user's statements and
+table rows, then COMMIT. The engine writes all its rows by one statement, which is a transaction by itself if
+there are no statements or rows of the user (decision 5). A COMMIT counts only if the server answers ``COMMIT``:
+a COMMIT of a failed transaction answers ``ROLLBACK``, without an error.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from millwheel.store.statements import FENCE, READ_COMMITTED, Part, Statements, 
 from millwheel.store.translation import UNDEFINED_TABLE, translate
 
 Parts = list[tuple[Part, dict[str, Any]]]
-"""Statements of a commit that go as one, with their parameters."""
+"""Statements of a commit that are sent as one, with their parameters."""
 
 
 class PostgresLane:
@@ -69,19 +69,19 @@ class PostgresLane:
         self._connection: AsyncConnection[Any] | None = None
         self._sent_commit = False
         self.backend: tuple[int, str] | None = None
-        """Who serves it: pid and start of the server process."""
+        """Process id and start of its server process."""
 
     @property
     def broken(self) -> bool:
-        """The connection was lost; its server process may still be at work."""
+        """The connection was lost; its server process may still be working."""
         return self._connection is not None and self._connection.broken
 
     async def connect(self) -> None:
-        """Open the connection and note which server process is behind it.
+        """Open the connection and note its server process.
 
         Raises:
             StoreUnavailable: the server does not answer, or takes no writes.
-            StoreWentBack: it is another incarnation than the worker's.
+            StoreWentBack: the server is another incarnation than the worker's.
             PooledStore: a connection pooler answers in its place.
         """
         try:
@@ -94,7 +94,7 @@ class PostgresLane:
         self._connection = connection
 
     async def close(self) -> None:
-        await self._ended(self)  # if this fails, it is all to be done again
+        await self._ended(self)  # if this fails, the caller closes the lane again
         if self._connection is not None:
             await self._connection.close()
             self._connection = None
@@ -128,7 +128,7 @@ class PostgresLane:
             raise meant from error
 
     async def _is_fenced(self, connection: AsyncConnection[Any], commit: Commit) -> bool:
-        """Whether somebody else has claimed an interval, asked after a commit has failed."""
+        """Whether another worker has claimed an interval; asked after a commit has failed."""
         ids = [link.interval_id for link in commit.intervals]
         query = self._statements.get("sequencers")
         try:
@@ -150,8 +150,8 @@ class PostgresLane:
         await self._finish(connection, commit)
 
     async def _append(self, connection: AsyncConnection[Any], commit: Commit) -> None:
-        """The fence with the commit records, which fails unless owner and order are right, and
-        everything else that the engine appends: one statement."""
+        """Run the engine's part of a commit as one statement: the fence with the commit records, which fails
+        unless owner and order are right, and all other appends."""
         parts = self._parts(commit)
         await connection.execute(
             self._statements.together(tuple(part for part, _ in parts)),
@@ -164,10 +164,10 @@ class PostgresLane:
         )
 
     def _parts(self, commit: Commit) -> Parts:
-        """What is written, by table.
+        """The statements of a commit with their parameters, by table.
 
-        Intervals are in order of id, as everybody locks them: two orders would be a deadlock, which
-        the server notices after a second.
+        Intervals are sorted by id, as in every transaction that locks several: two orders would be a deadlock,
+        which the server notices only after a second.
         """
         parts: Parts = []
         bucket, stamp, streams = commit.bucket, commit.stamp, self._streams
@@ -214,7 +214,7 @@ class PostgresLane:
         return parts
 
     async def _finish(self, connection: AsyncConnection[Any], commit: Commit) -> None:
-        """The user's rows and statements, each with its own blame, then COMMIT."""
+        """Run the user's rows and statements, each of which is blamed for its own error; then COMMIT."""
         try:
             by_table = _coalesced(commit.rows)
         except TypeError as error:
@@ -247,8 +247,8 @@ class PostgresLane:
             StatementError: Postgres refused it.
         """
         try:
-            # Prepared: without parameters psycopg would else take the protocol that allows
-            # several statements in one text, and with them a COMMIT of the user's.
+            # Prepared, because psycopg sends a statement without parameters by the simple protocol
+            # otherwise, which allows several statements in one text, and with them a COMMIT of the user.
             await connection.execute(statement, params or None, prepare=True)
         except psycopg.Error as error:
             raise translate(
@@ -259,7 +259,7 @@ class PostgresLane:
             raise StatementError(f"{what} cannot be sent to Postgres: {error}") from error
 
     async def _roll_back(self, connection: AsyncConnection[Any]) -> None:
-        """Leave the connection ready for the next commit, if it still lives."""
+        """Make the connection ready for the next commit, if it is still open."""
         if connection.closed:
             return
         if connection.info.transaction_status != TransactionStatus.IDLE:
@@ -271,15 +271,15 @@ class PostgresLane:
 
 
 def _check_committed(tag: str | None) -> None:
-    """COMMIT of a failed transaction answers ROLLBACK and raises nothing: look at the tag."""
+    """Check the server's answer to COMMIT: for a failed transaction it is ROLLBACK, without an error."""
     if tag != "COMMIT":
         raise StoreUnavailable(f"the store answered {tag!r} to COMMIT: nothing was written")
 
 
 def _check_alone(connection: AsyncConnection[Any]) -> None:
-    """A statement is a transaction of its own only where none was left open before it."""
+    """Check that no transaction was open before the statement, which is a transaction by itself only then."""
     if connection.info.transaction_status != TransactionStatus.IDLE:
-        raise StoreUnavailable("the commit stands in a transaction that was left open")
+        raise StoreUnavailable("the commit is part of a transaction that was left open")
 
 
 def _as_json(found: list[rows.Row]) -> dict[str, Any]:
@@ -296,12 +296,12 @@ def _is_large(commit: Commit) -> bool:
 
 
 def _engine_error(error: psycopg.Error) -> MillwheelError:
-    """What an error of the engine's own statements means."""
+    """The engine's error for one that its own statements have met."""
     table = error.diag.table_name or ""
     if table.startswith("commit_record") and error.sqlstate in ("23502", "23505"):
         return Fenced("the commit was refused: another owner has claimed the interval")
     if table.startswith("seen_record") and error.sqlstate == "23505":
-        return InvariantBroken(f"a record that was committed before came through again: {error}")
+        return InvariantBroken(f"a record that was committed before was processed again: {error}")
     if table.startswith(("production", "straggler")) and error.sqlstate == "23505":
         return InvariantBroken(f"a production was written before: {error}")
     if error.sqlstate == UNDEFINED_TABLE:
@@ -312,8 +312,8 @@ def _engine_error(error: psycopg.Error) -> MillwheelError:
 def _coalesced(
     found: list[tuple[Table[Any], tuple[Any, ...]]],
 ) -> list[tuple[Table[Any], list[list[Any]]]]:
-    """Columns per table: upserts cut down to the last write of each row and sorted by key,
-    so that one statement never meets a row twice and two lanes never deadlock."""
+    """Rows by table, as columns. Upserts keep the last write of each row only and are sorted by key, so that
+    one statement never meets a row twice and two lanes never deadlock."""
     by_table: dict[str, tuple[Table[Any], list[tuple[Any, ...]]]] = {}
     for table, values in found:
         by_table.setdefault(table.name, (table, []))[1].append(values)
@@ -329,8 +329,8 @@ def _coalesced(
 
 
 def _alike(column: Column, values: tuple[Any, ...]) -> list[Any]:
-    """One column's values. psycopg sends lists of one Python type: an int among floats or
-    decimals becomes one of them."""
+    """The values of one column. psycopg sends lists of one Python type, so an int among floats or decimals is
+    converted."""
     kind = {"double precision": float, "numeric": Decimal}.get(column.type)
     if kind is None:
         return list(values)
@@ -338,12 +338,12 @@ def _alike(column: Column, values: tuple[Any, ...]) -> list[Any]:
 
 
 def _named(statement: str, table: Table[Any] | None) -> str:
-    """One of the user's statements as errors call it: with the line that asked for it."""
+    """The name of a user's statement, or of rows for a table, in error messages."""
     return f"rows for table {table.name!r}" if table is not None else f"the statement {statement!r}"
 
 
 def write_rows(statements: Statements, table: Table[Any]) -> str:
-    """The set-based INSERT (or upsert) of a table sink; one array parameter per column."""
+    """The set-based INSERT or upsert of a table sink, with one array parameter for each column."""
     names = [sql.Identifier(column.name) for column in table.columns]
     arrays, selected = [], []
     for column, name in zip(table.columns, names, strict=True):

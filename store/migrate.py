@@ -1,7 +1,7 @@
-"""Bringing a pipeline's schema to the version this code needs.
+"""Migration of a pipeline's schema to the version that this code needs.
 
-The version is Alembic's, kept in the pipeline's own schema, so that pipelines in one
-database move on their own. Looking at it needs no Alembic; only moving does.
+The version is Alembic's, stored in the pipeline's own schema, so that each pipeline in a database migrates by
+itself. Reading the version needs no Alembic; only a migration does.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from millwheel.store.address import StoreAddress
 from millwheel.store.statements import READ_COMMITTED, composed, text_of
 
 HEAD = "0001"
-"""The newest revision in ``migrations/versions``; a test holds the two together."""
+"""The newest revision in ``migrations/versions``; a test compares both."""
 
 
 def schema_version(url: str, schema: str) -> str | None:
-    """The revision a pipeline's schema is at; None if there is none.
+    """The revision of a pipeline's schema; None if there is no schema.
 
     Raises:
-        StoreUnavailable: nobody answers there.
+        StoreUnavailable: the server does not answer.
     """
     table = sql.Identifier(schema, "alembic_version")
     try:
@@ -45,10 +45,10 @@ def schema_version(url: str, schema: str) -> str | None:
 
 
 def migrate(url: str, schema: str) -> None:
-    """Create the schema, or bring it up to `HEAD`; safe to run from several processes.
+    """Create the schema, or migrate it to `HEAD`; safe to run from several processes.
 
     Raises:
-        StoreError: Postgres refuses it, or a newer millwheel made it; the schema is as it was.
+        StoreError: Postgres refuses it, or a newer millwheel made the schema, which stays unchanged.
     """
     _refuse_newer(schema, schema_version(url, schema))
     from alembic import command
@@ -89,19 +89,20 @@ def _refuse_newer(schema: str, version: str | None) -> None:
 
 
 def migrate_command(pipeline: str, address: StoreAddress) -> str:
-    """The command that brings a pipeline's schema to `HEAD`, for people to copy."""
+    """The command that migrates a pipeline's schema to `HEAD`, for messages."""
     return f"millwheel migrate {pipeline} --store {shlex.quote(address.redacted())}"
 
 
 def require_version(url: str, schema: str, *, address: StoreAddress, migrate_now: bool) -> None:
-    """See to it that the schema is at `HEAD`: move it if allowed, else say how.
+    """Check that the schema is at `HEAD`, or migrate it.
 
     Args:
-        address: what the user calls the store.
+        address: the store's address, for messages.
+        migrate_now: migrate the schema if it is behind.
 
     Raises:
-        SchemaBehind: it is not, and `migrate_now` is false.
-        StoreError: a newer millwheel made it.
+        SchemaBehind: the schema is behind, and `migrate_now` is false; the message has the command.
+        StoreError: a newer millwheel made the schema.
     """
     version = schema_version(url, schema)
     if version == HEAD:

@@ -1,6 +1,6 @@
-"""Views for people: what is committed, decoded, at one snapshot, with a comment on every column.
+"""Views for people: committed data, decoded, at one snapshot, with a comment on every column.
 
-They overlay the unfolded tail (I15), so a SELECT never depends on when the last fold ran.
+They add the unfolded tail to the current tables (I15), so a SELECT does not depend on the time of the last fold.
 """
 
 from __future__ import annotations

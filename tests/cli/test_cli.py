@@ -772,7 +772,7 @@ def test_a_computation_is_removed_with_its_state(shell: Shell) -> None:
     everybody = [row["name"] for row in shell.json("status", name)["pipelines"][0]["computations"]]
     gone = everybody[2:]
     assert "say --yes" in shell("remove", name, *gone, code=2)
-    assert "counts, and nobody else writes it" in shell("remove", name, gone[0], "-y", code=2)
+    assert "counts, and no other node writes it" in shell("remove", name, gone[0], "-y", code=2)
     assert "removed" in shell("remove", name, *gone, "--yes")
     assert "0 rows" in shell("remove", name, *gone, "--yes")
     left = shell.json("status", name)["pipelines"][0]["computations"]
