@@ -1,8 +1,7 @@
-"""Where the store is: what ``--store`` or ``MILLWHEEL_STORE`` names.
+"""The address of the store, from ``--store`` or ``MILLWHEEL_STORE``.
 
-Either the URL of a Postgres that is run by somebody else, or a directory in which an
-embedded one lives (``.millwheel`` when nothing is named). Addresses are logged, so every
-text made of one leaves secrets out; only ``open`` gives the URL as it is.
+It is the URL of a Postgres that the user runs, or a directory with an embedded one (default: ``.millwheel``).
+Addresses are logged, so every text made from one hides secrets; only ``open`` gives the full URL.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ KEYWORDS = re.compile(
     r"\s*(?:host|hostaddr|port|dbname|user|password|passfile|service|sslmode|options)\s*=",
     re.IGNORECASE,
 )
-"""How a libpq keyword string begins, whatever is wrong with the rest of it."""
+"""The beginning of a libpq keyword string, even if the rest of it is wrong."""
 
 URL_LIKE = re.compile(r"\s*(?:[^./~\s][^/]*//|[^/]*@|\S*://|//\S*@)|\s+postgres", re.IGNORECASE)
-"""What nobody calls a directory: ``postgres//host/x``, ``me@host/x``, ``://host/x``."""
+"""Mistyped URLs that are no likely names of directories: ``postgres//host/x``, ``me@host/x``, ``://host/x``."""
 
 _ACCEPTED = """Accepted are:
   postgresql://user@host:5432/database   a Postgres (15 or later) that you run; postgres:// too
@@ -42,7 +41,7 @@ _ACCEPTED = """Accepted are:
 class StoreAddress:
     """A parsed address: exactly one of ``url`` and ``directory`` is set.
 
-    Make it with ``parse``. ``str()`` and ``repr()`` show no password.
+    Made by ``parse``. ``str()`` and ``repr()`` show no password.
     """
 
     url: str | None = field(default=None, repr=False)
@@ -55,7 +54,7 @@ class StoreAddress:
     def parse(
         cls, text: str | None = None, environment: Mapping[str, str] | None = None
     ) -> StoreAddress:
-        """Read ``text`` (the option), else ``MILLWHEEL_STORE``, else take ``.millwheel``.
+        """Parse ``text`` (the option) if given, or ``MILLWHEEL_STORE`` if set; the default is ``.millwheel``.
 
         Raises:
             UsageError: it is neither a Postgres URL nor a directory's path. The message
@@ -100,13 +99,13 @@ class StoreAddress:
 
     @property
     def embedded(self) -> bool:
-        """Whether millwheel runs this Postgres itself."""
+        """Whether millwheel runs this Postgres."""
         return self.directory is not None
 
     def open(self) -> str:
         """The libpq URL to connect to. Starts or adopts the server of a directory.
 
-        Blocks, up to seconds for a new directory. A URL is returned as it is, unconnected.
+        Blocks, for some seconds in a new directory. A URL is returned unchanged, without a connection.
 
         Raises:
             EmbeddedServerError, StoreUnavailable: as ``embedded.start``.
@@ -117,8 +116,8 @@ class StoreAddress:
         return self.url
 
     def redacted(self) -> str:
-        """For people and logs: passwords and other secrets are ``***``, in the user part
-        as in the query. The rest is the same address, not always in the same spelling."""
+        """The address for people and logs: passwords and other secrets are ``***``, in the user part and in
+        the query. The rest is the same address, perhaps in another spelling."""
         if self.url is None:
             return str(self.directory)
         return _redacted(self.url)
@@ -134,8 +133,8 @@ def _checked(url: str, source: str) -> str:
     try:
         given = conninfo.conninfo_to_dict(url)
     except psycopg.Error:
-        # libpq's message quotes what it stumbled over, which may be the password; so
-        # neither it nor the exception goes on from here.
+        # libpq's message quotes the part that it cannot read, which may be the password; so
+        # neither the message nor the exception is passed on.
         given = None
     if given is not None and not _misread(url, given):
         return url
@@ -148,9 +147,9 @@ def _checked(url: str, source: str) -> str:
 
 
 def _misread(url: str, given: Mapping[str, object]) -> bool:
-    """Whether libpq took a part of an unescaped password for something else.
+    """Whether libpq took a part of an unescaped password for a port, host or database.
 
-    It only finds out when it connects, but we would show that part as a host or database.
+    libpq notices that only when it connects, but messages would show that part before.
     """
     hosts = str(given.get("host") or "").split(",")
     ports = str(given.get("port") or "").split(",")

@@ -1,5 +1,5 @@
-"""What an operator changes in a store by hand: injectors paused, dead letters let go, nodes and
-pipelines removed."""
+"""Changes that an operator makes in a store: pause injectors, discard dead letters, remove nodes and
+pipelines."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from psycopg.conninfo import make_conninfo
 from millwheel.errors import StoreUnavailable, UsageError
 from millwheel.model import SLOTS
 from millwheel.store.generations import Code, refuse_with_members, without
-from millwheel.store.inspection import CONNECT_SECONDS, choose, is_dead, translated
+from millwheel.store.processes import is_dead
+from millwheel.store.snapshot import CONNECT_SECONDS, choose, list_pipelines, translated
 from millwheel.store.statements import READ_COMMITTED, Statements
 
 LOCK_SECONDS = 10
-"""How long a removal waits for those who are reading."""
+"""Longest wait of a removal for readers."""
 
 OWNER_LOCK_MILLISECONDS = 500
-"""A live owner's commit lets go of its interval sooner."""
+"""Longest wait for an interval; a commit of a live owner releases it sooner."""
 
 ATTEMPTS = 20
 
 SLOTS_AT_A_TIME = 1024
-"""Of which the rows of a removed node are deleted in one transaction."""
+"""Number of slots from which one transaction deletes the rows of a removed node."""
 
 
 @contextlib.contextmanager
@@ -48,21 +49,24 @@ def _transaction(url: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 class Paused(NamedTuple):
-    """What came of pausing injectors, or of letting them go on."""
+    """The result of pausing or resuming injectors."""
 
     changed: list[str]
-    """Those that were not so before, in the order of the graph."""
+    """Injectors that the call has paused or resumed, in the order of the graph."""
     unchanged: list[str]
-    """Those that were asked for and were so already."""
+    """Named injectors that were paused, or running, already."""
     workers: int
-    """That run the pipeline: they look every second or so."""
+    """Number of workers that run the pipeline; they notice the change within about a second."""
 
 
 def pause(url: str, pipeline: str, injectors: Sequence[str] = (), *, paused: bool = True) -> Paused:
-    """Let injectors of a pipeline rest (or, `paused` False, read on): these, or all of them.
+    """Pause injectors of a pipeline, or resume them (`paused` False).
+
+    Args:
+        injectors: names; empty: all injectors of the pipeline.
 
     Raises:
-        UsageError: there is no such pipeline, or no such injector; then nothing is changed.
+        UsageError: there is no such pipeline or injector; nothing is changed.
     """
     with _transaction(url) as connection:
         _find(connection, pipeline)
@@ -88,10 +92,13 @@ def pause(url: str, pipeline: str, injectors: Sequence[str] = (), *, paused: boo
 
 
 def discard_dead_letters(url: str, pipeline: str, numbers: list[int] | None) -> list[int]:
-    """Forget dead letters: those with these numbers, or all. Gives the numbers forgotten.
+    """Delete dead letters; gives the deleted numbers.
+
+    Args:
+        numbers: None: all dead letters of the pipeline.
 
     Raises:
-        UsageError: some of them are not there; then none is forgotten.
+        UsageError: some numbers do not exist; no letter is deleted.
     """
     with _transaction(url) as connection:
         text = Statements(pipeline).get("discard_dead_letters")
@@ -106,7 +113,7 @@ def discard_dead_letters(url: str, pipeline: str, numbers: list[int] | None) -> 
 
 
 def schema_size(url: str, pipeline: str) -> tuple[int, int]:
-    """How many tables a pipeline has in the store, and their bytes.
+    """Number of tables of a pipeline, and their size in bytes.
 
     Raises:
         UsageError: there is no such pipeline.
@@ -124,15 +131,13 @@ def drop_pipeline(url: str, pipeline: str) -> None:
 
     Raises:
         UsageError: there is no such pipeline, or a live worker runs it.
-        StoreUnavailable: somebody reads its tables for longer than `LOCK_SECONDS`.
+        StoreUnavailable: another session reads its tables for longer than `LOCK_SECONDS`.
     """
     with _transaction(url) as connection:
-        # The lock of deploy and migrate: neither begins while this goes on.
-        connection.execute(
-            "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"millwheel {pipeline}"]
-        )
-        _find(connection, pipeline)
         statements = Statements(pipeline)
+        # Deploy and migrate take the same lock: none of them begins before the drop has ended.
+        connection.execute(statements.get("lock_pipeline"), {"pipeline": pipeline})
+        _find(connection, pipeline)
         for host, pid, lease_left in _alive(connection, statements):
             raise UsageError(
                 f"pipeline {pipeline!r} is being run by process {pid} on {host!r} "
@@ -143,7 +148,7 @@ def drop_pipeline(url: str, pipeline: str) -> None:
             connection.execute(statements.get("drop_schema"))
         except psycopg.errors.LockNotAvailable as error:
             raise StoreUnavailable(
-                f"somebody has been reading tables of {pipeline!r} for {LOCK_SECONDS} s, a backup "
+                f"another session has been reading tables of {pipeline!r} for {LOCK_SECONDS} s, a backup "
                 "or a report maybe; nothing was removed. Try again when it has ended"
             ) from error
 
@@ -151,7 +156,7 @@ def drop_pipeline(url: str, pipeline: str) -> None:
 def _alive(
     connection: psycopg.Connection[Any], statements: Statements
 ) -> list[tuple[str, int, float]]:
-    """Host, process and what is left of the lease of each worker that runs."""
+    """Host, process id and remaining seconds of the lease of each worker that runs."""
     return [
         (host.split()[0], pid, lease_left)
         for _, host, pid, pid_started, _, lease_left in connection.execute(
@@ -162,15 +167,15 @@ def _alive(
 
 
 def remove_computations(url: str, pipeline: str, names: list[str]) -> int:
-    """Take nodes away from a pipeline that may be running; gives how many rows were deleted.
+    """Remove nodes from a pipeline, which may be running; gives the number of deleted rows.
 
-    One short transaction makes them count for nothing: workers let go of their intervals, senders
-    take what goes there for acknowledged, and nobody's watermark waits for them. Then their state
-    and timers are deleted, bit by bit. What is asked for again is taken up where it ended.
+    One short transaction takes them out of the graph: workers release their intervals, senders treat records for
+    them as acknowledged, and no watermark waits for them. Then their state and timers are deleted step by step.
+    A repeated call resumes an interrupted removal.
 
     Raises:
-        UsageError: there is no such node, one that stays needs it, a numbered bundle that is begun
-            has records of one, or a worker that has the pipeline to itself is running.
+        UsageError: there is no such node, a remaining node needs it, an open numbered bundle has
+            records of it, or a worker that has the pipeline to itself is running.
         StoreUnavailable: a commit holds an interval for too long.
     """
     ids = _take_away(url, pipeline, names)
@@ -185,13 +190,11 @@ def remove_computations(url: str, pipeline: str, names: list[str]) -> int:
 
 
 def _take_away(url: str, pipeline: str, names: list[str]) -> list[int]:
-    """Make nodes count for nothing; gives their ids."""
+    """Take nodes out of the graph; gives their ids."""
     statements = Statements(pipeline)
     with _transaction(url) as connection:
-        # The lock of deploy and migrate: neither begins while this goes on.
-        connection.execute(
-            "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"millwheel {pipeline}"]
-        )
+        # Deploy and migrate take the same lock: none of them begins before the removal has ended.
+        connection.execute(statements.get("lock_pipeline"), {"pipeline": pipeline})
         _find(connection, pipeline)
         found = connection.execute(statements.get("removed_ids"), {"names": names}).fetchall()
         left = sorted({*names} - {name for _, name in found})
@@ -201,7 +204,7 @@ def _take_away(url: str, pipeline: str, names: list[str]) -> list[int]:
             if not is_dead(host, pid, pid_started):
                 raise UsageError(
                     f"pipeline {pipeline!r} is being run by process {pid} on {host.split()[0]!r}, "
-                    "which has it to itself and would not notice. Stop that one first; nothing "
+                    "which has the pipeline to itself and would not notice. Stop that one first; nothing "
                     "was removed"
                 )
         for _ in range(ATTEMPTS):
@@ -212,7 +215,7 @@ def _take_away(url: str, pipeline: str, names: list[str]) -> list[int]:
             except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
                 pass
         raise StoreUnavailable(
-            f"an interval of {', '.join(left)} is held by a commit that does not end, maybe of a "
+            f"a commit that does not end holds an interval of {', '.join(left)}, maybe of a "
             "process that was stopped; nothing was removed"
         )
 
@@ -226,9 +229,7 @@ def _begin_without(
         raise UsageError(f"pipeline {pipeline!r} was never run: there is nothing to remove")
     number, code = history[-1]
     left = without(pipeline, msgspec.json.decode(code, type=Code), names)
-    connection.execute(
-        "SELECT set_config('lock_timeout', %s, true)", [f"{OWNER_LOCK_MILLISECONDS}ms"]
-    )
+    connection.execute(statements.get("set_lock_timeout"), {"lock": f"{OWNER_LOCK_MILLISECONDS}ms"})
     connection.execute(
         statements.get("begin_generation"),
         {"number": number + 1, "code": msgspec.json.encode(left).decode()},
@@ -248,8 +249,8 @@ def _begin_without(
 def _hold_intervals(
     connection: psycopg.Connection[Any], statements: Statements, ids: list[int]
 ) -> None:
-    """Lock all intervals of nodes. Again until there are no others: a split or a merge that was
-    waited for has made some, and only a later statement sees them, or the log of a claim."""
+    """Lock all intervals of nodes. Repeats until it finds no new ones: a split, merge or claim that the lock
+    waited for has made intervals or logs that only a later statement sees."""
     held = None
     while True:
         text = statements.get("hold_intervals")
@@ -260,5 +261,4 @@ def _hold_intervals(
 
 
 def _find(connection: psycopg.Connection[Any], pipeline: str) -> None:
-    rows = connection.execute(Statements(pipeline).get("list_pipelines")).fetchall()
-    choose([name for (name,) in rows], pipeline)
+    choose(list_pipelines(connection), pipeline)

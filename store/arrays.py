@@ -1,6 +1,6 @@
-"""Lists as Postgres takes arrays, in binary: a tenth of what psycopg's own lists cost.
+"""Lists as Postgres's binary arrays, at a tenth of the cost of psycopg's own lists.
 
-An array is a header and its elements, each with its length before it, all of it big-endian.
+An array is a header and its elements, each after its length; all numbers are big-endian.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _length = Struct("!i").pack
 _NULL = _length(-1)
 
 KEPT_HEADS = 4096
-"""Sizes of elements whose heads are kept."""
+"""Heads of elements up to this size are cached."""
 
 
 class Packed:
-    """An array that is ready to be sent."""
+    """An encoded array."""
 
     __slots__ = ("data",)
 
@@ -59,7 +59,7 @@ class _Jsonbs(Packed):
 
 
 def register(adapters: AdaptersMap) -> None:
-    """Let a connection send packed arrays."""
+    """Make a connection able to send packed arrays."""
     for kind in (_Int2s, _Int4s, _Int8s, _Uuids, _Texts, _Jsonbs):
         name = f"Dumper of {kind.__name__}"
         adapters.register_dumper(kind, type(name, (_PackedDumper,), {"oid": kind.oid}))
@@ -92,7 +92,7 @@ def _numbers(code: str, values: Sequence[int]) -> bytes:
     """Numbers of one size.
 
     Raises:
-        OverflowError: one of them needs more than that.
+        OverflowError: a number does not fit into that size.
     """
     count = len(values)
     if _are_alike(values):
@@ -109,23 +109,23 @@ def _numbers(code: str, values: Sequence[int]) -> bytes:
 
 
 def _are_alike(values: Sequence[Any]) -> bool:
-    """Whether all rows have the same, as in many columns; of others this is found at once."""
+    """Whether all values are equal, as in many columns. Different values mostly show at the first comparison."""
     count = len(values)
     return count > 1 and values[0] == values[-1] and values.count(values[0]) == count
 
 
 def uuids(values: Sequence[bytes]) -> Packed:
-    """``uuid[]``, of 16 bytes each."""
+    """``uuid[]``, from 16 bytes each."""
     return _Uuids(len(values), _length(16).join([b"", *values]))
 
 
 def texts(values: Sequence[bytes]) -> Packed:
-    """``text[]``, of UTF-8."""
+    """``text[]``, from UTF-8."""
     return _Texts(len(values), _headed(_text_heads, values))
 
 
 def jsonbs(values: Sequence[bytes | None]) -> Packed:
-    """``jsonb[]``, of JSON texts; None is no value, which JSON's null is not."""
+    """``jsonb[]``, from JSON texts; None becomes an SQL NULL, and JSON's null stays a value."""
     there = [value for value in values if value is not None]
     if len(there) == len(values):
         return _Jsonbs(len(values), _headed(_jsonb_heads, there))
@@ -134,7 +134,7 @@ def jsonbs(values: Sequence[bytes | None]) -> Packed:
 
 
 class _Heads(dict[int, bytes]):
-    """What stands before an element, by its size: that of all of it, and `more`."""
+    """Bytes before an element, by its size: the length of element and `more`, then `more`."""
 
     def __init__(self, more: bytes = b"") -> None:
         super().__init__()

@@ -1,10 +1,9 @@
-"""Deploying a graph into a schema: make it the first time, compare it every other time.
+"""Deployment of a graph into a schema: stored the first time, compared every other time.
 
-What must not change under stored data: the nodes, how they are wired, and the types of
-state and streams. A type may change when its version is raised and a migration from the
-stored version is given; then stored values are brought up to date when they are read.
-Nodes may be added: they start with what is sent from then on. Each such change begins a
-generation (`millwheel.store.generations`, decision 28), and workers of the one before go on.
+Nodes, their wiring, and the types of state and streams must not change under stored data. A type may change if
+its version is raised and the code has a migration from the stored version; then stored values are migrated when
+they are read. Nodes may be added: they begin with the records sent from then on. Each such change begins a
+generation (`millwheel.store.generations`, decision 28), and workers of the previous one continue.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ from psycopg.types.json import Jsonb
 from millwheel.errors import DeployRefused
 from millwheel.model import MIN_TIME
 from millwheel.sinks import Table
-from millwheel.store.generations import SHARED, Admission, Code, Generation, Kind, admit
+from millwheel.store.generations import SHARED, Admission, Code, Generation, TypeVersion, admit
 from millwheel.store.port import Deployment, IntervalRow, NodeDeploy, StreamDeploy
-from millwheel.store.rekeying import Standing, rekeyed
+from millwheel.store.rekeying import Obstacles, rekeyed
 from millwheel.store.state_views import keep_state_views
-from millwheel.store.statements import Statements
+from millwheel.store.statements import Statements, composed
 
 
 @dataclass(frozen=True)
 class Deployed:
-    """What deploy did."""
+    """The result of a deploy."""
 
     deployment: Deployment
     fresh: bool
     intervals: list[int]
-    """The intervals it made; each needs its first commit."""
+    """New intervals, each of which needs its first commit."""
 
 
 def admission_of(
@@ -45,17 +44,17 @@ def admission_of(
     streams: list[StreamDeploy],
     removed: set[str],
     least_left: int | None,
-    standing: Standing,
+    obstacles: Obstacles,
 ) -> tuple[Admission, Code]:
-    """Of which generation the code is that says this, and what it says.
+    """The code that these nodes and streams describe, and its generation.
 
     Raises:
-        DeployRefused: it fits none.
+        DeployRefused: the code fits no generation.
     """
     code = Code(
         graph,
-        {node.name: Kind(node.version, node.state) for node in nodes},
-        {stream.name: Kind(stream.version, stream.type) for stream in streams},
+        {node.name: TypeVersion(node.version, node.state) for node in nodes},
+        {stream.name: TypeVersion(stream.version, stream.type) for stream in streams},
         {node.name: node.keys for node in nodes if node.keys},
     )
     admission = admit(
@@ -67,20 +66,20 @@ def admission_of(
         stream_steps={stream.name: stream.migrates_from for stream in streams},
         removed=removed,
         least_left=least_left,
-        standing=standing,
+        obstacles=obstacles,
     )
     return admission, code
 
 
-def standing_of(nodes: list[NodeDeploy], bundled: Collection[str], workers: int) -> Standing:
-    """What stands in the way of other keys.
+def obstacles_of(nodes: list[NodeDeploy], bundled: Collection[str], workers: int) -> Obstacles:
+    """The obstacles to a change of key extractors.
 
     Args:
-        bundled: computations with a numbered bundle that is begun.
-        workers: workers that run beside this one.
+        bundled: computations with an open numbered bundle.
+        workers: number of other workers that run.
     """
     stateful = {n.name for n in nodes if n.kind == "computation" and n.state.keys() - {SHARED}}
-    return Standing(stateful, bundled, workers)
+    return Obstacles(stateful, bundled, workers)
 
 
 async def deploy(
@@ -94,14 +93,12 @@ async def deploy(
     *,
     shared: bool,
 ) -> Deployed:
-    """Within a transaction: make the graph's rows, or check that they are the same.
+    """Within a transaction: store the graph, or check that it is the stored one.
 
     Raises:
-        DeployRefused: the message shows each difference.
+        DeployRefused: it is another graph; the message shows each difference.
     """
-    await connection.execute(
-        "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"millwheel {statements.schema}"]
-    )
+    await connection.execute(statements.get("lock_pipeline"), {"pipeline": statements.schema})
     cursor = await connection.execute(statements.get("deployed"))
     history = [
         Generation(number, msgspec.json.decode(code, type=Code))
@@ -119,16 +116,11 @@ async def deploy(
         streams,
         removed,
         least[0] if shared and least is not None else None,
-        await _standing(connection, statements, nodes, shared=shared),
+        await _obstacles(connection, statements, nodes, shared=shared),
     )
     made: list[int] = []
     if not history:
-        await connection.execute(
-            sql.SQL("INSERT INTO {} (name, gc_watermark) VALUES (%s, 0)").format(
-                statements.table("pipeline")
-            ),
-            [statements.schema],
-        )
+        await connection.execute(statements.get("add_pipeline"), {"name": statements.schema})
     if admission.begins:
         made = await _begin(
             connection, statements, sequence, admission.generation, code, nodes, streams
@@ -145,21 +137,22 @@ async def deploy(
     return Deployed(deployment, not history, made)
 
 
-async def _standing(
+async def _obstacles(
     connection: AsyncConnection[Any],
     statements: Statements,
     nodes: list[NodeDeploy],
     *,
     shared: bool,
-) -> Standing:
-    """What stands in the way of other keys; a worker that is to be alone looks for others itself."""
+) -> Obstacles:
+    """The stored obstacles to a change of key extractors. A worker that must be alone looks for other workers
+    itself."""
     cursor = await connection.execute(statements.get("open_bundles"))
     bundled = {name for (name,) in await cursor.fetchall()}
     workers = 0
     if shared:
         cursor = await connection.execute(statements.get("count_workers"))
         workers = (await cursor.fetchone() or (0,))[0]
-    return standing_of(nodes, bundled, workers)
+    return obstacles_of(nodes, bundled, workers)
 
 
 async def _begin(
@@ -171,7 +164,7 @@ async def _begin(
     nodes: list[NodeDeploy],
     streams: list[StreamDeploy],
 ) -> list[int]:
-    """Store what the first code of a generation says; gives the ids of the new intervals."""
+    """Store the first code of a generation; gives the ids of the new intervals."""
     await connection.execute(
         statements.get("begin_generation"),
         {"number": number, "code": msgspec.json.encode(code).decode()},
@@ -196,8 +189,8 @@ async def _begin(
 async def _outgrow(
     connection: AsyncConnection[Any], statements: Statements, admission: Admission
 ) -> None:
-    """Take the intervals of outgrown nodes from older code. Again until there are none: a split or
-    a merge that was waited for has made others."""
+    """Take the intervals of outgrown nodes from older code. Repeats until there are none: a split or merge
+    that the statement waited for has made new ones."""
     params = {"names": sorted(admission.outgrown), "generation": admission.generation}
     while True:
         cursor = await connection.execute(statements.get("outgrow_intervals"), params)
@@ -229,49 +222,44 @@ async def _add(
     nodes: list[NodeDeploy],
     streams: list[StreamDeploy],
 ) -> list[int]:
-    """Make rows for nodes and streams; gives the ids of the new intervals."""
-    table = statements.table
+    """Store new nodes and streams; gives the ids of the new intervals."""
 
-    async def insert(text: str, params: list[Any], **tables: sql.Identifier) -> Any:
-        cursor = await connection.execute(
-            sql.SQL(text).format(**tables),
-            params,
-        )
-        row = await cursor.fetchone() if cursor.description else None
-        return row[0] if row else None
+    async def add(name: str, params: dict[str, Any]) -> int:
+        cursor = await connection.execute(statements.get(name), params)
+        row = await cursor.fetchone()
+        assert row is not None
+        return int(row[0])
 
     made: list[int] = []
     for stream in streams:
-        await insert(
-            "INSERT INTO {t} (name, version, type) VALUES (%s, %s, %s)",
-            [stream.name, stream.version, Jsonb(stream.type)],
-            t=table("stream"),
+        await connection.execute(
+            statements.get("add_stream"),
+            {"name": stream.name, "version": stream.version, "type": Jsonb(stream.type)},
         )
     for node in nodes:
-        computation = await insert(
-            "INSERT INTO {t} (name, kind, version, state, upstream, paused) "
-            "VALUES (%s, %s, %s, %s, %s, false) RETURNING id",
-            [node.name, node.kind, node.version, Jsonb(node.state), Jsonb(node.upstream)],
-            t=table("computation"),
+        computation = await add(
+            "add_computation",
+            {
+                "name": node.name,
+                "kind": node.kind,
+                "version": node.version,
+                "state": Jsonb(node.state),
+                "upstream": Jsonb(node.upstream),
+            },
         )
         for number, (low, high) in enumerate(node.slots):
-            interval = await insert(
-                "INSERT INTO {t} (computation, slot_from, slot_to, sequencer, generation) "
-                "VALUES (%s, %s, %s, nextval(%s::regclass), %s) RETURNING id",
-                [computation, low, high, sequence, generation],
-                t=table("key_interval"),
+            interval = await add(
+                "add_interval",
+                {
+                    "computation": computation,
+                    "slot_from": low,
+                    "slot_to": high,
+                    "sequence": sequence,
+                    "generation": generation,
+                    "source": node.sources[number] if node.sources else None,
+                },
             )
             made.append(interval)
-            await insert(
-                "INSERT INTO {t} (interval_id, through) VALUES (%s, 0)", [interval], t=table("fold")
-            )
-            if node.sources:
-                await insert(
-                    "INSERT INTO {t} (id, interval_id, source, retired) "
-                    "VALUES (nextval(%s::regclass), %s, %s, false)",
-                    [sequence, interval, node.sources[number]],
-                    t=table("log"),
-                )
     return made
 
 
@@ -282,16 +270,9 @@ async def write_first_commits(
     stamp: int,
     intervals: list[int],
 ) -> None:
-    """The commit every chain begins with: n = 0, nothing promised."""
+    """Write the first commit of each chain: n = 0, nothing promised."""
     await connection.execute(
-        sql.SQL(
-            "INSERT INTO {commits} (interval_id, n, sequencer, stamp, input_watermark, "
-            "low_watermark, floor, acked, position, counters) "
-            "SELECT id, 0, sequencer, %(stamp)s, %(low)s, %(low)s, %(stamp)s, '{{}}', NULL, '{{}}' "
-            "FROM {intervals} WHERE id = ANY(%(ids)s)"
-        ).format(
-            commits=statements.table(commit_table), intervals=statements.table("key_interval")
-        ),
+        statements.get("begin_chains", commits=commit_table),
         {"stamp": stamp, "low": MIN_TIME, "ids": intervals},
     )
 
@@ -302,7 +283,7 @@ async def _move(
     nodes: list[NodeDeploy],
     streams: list[StreamDeploy],
 ) -> None:
-    """Note what is now true of what was there: versions, types, and who sends to whom."""
+    """Update versions, types and upstream nodes of stored nodes and streams."""
     for node in nodes:
         await connection.execute(
             statements.get("move_computation"),
@@ -323,13 +304,9 @@ async def _move(
 async def _create_table(
     connection: AsyncConnection[Any], statements: Statements, table: Table[Any]
 ) -> None:
-    """Make a sink's table from its row type, or check that the existing one fits."""
+    """Create a sink's table from its row type, or check that the existing table fits."""
     cursor = await connection.execute(
-        "SELECT a.attname, format_type(a.atttypid, NULL) FROM pg_catalog.pg_attribute AS a "
-        "JOIN pg_catalog.pg_class AS c ON c.oid = a.attrelid "
-        "JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace "
-        "WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped",
-        [statements.schema, table.name],
+        statements.get("table_columns"), {"schema": statements.schema, "table": table.name}
     )
     existing = dict(await cursor.fetchall())
     if existing:
@@ -362,8 +339,10 @@ async def _create_table(
             sql.SQL("PRIMARY KEY ({})").format(sql.SQL(", ").join(map(sql.Identifier, table.key)))
         )
     await connection.execute(
-        sql.SQL("CREATE TABLE {} ({})").format(
-            statements.table(table.name), sql.SQL(", ").join(columns)
+        composed(
+            "create_table",
+            table=statements.table(table.name),
+            columns=sql.SQL(", ").join(columns),
         )
     )
 
@@ -384,10 +363,6 @@ async def _has_key(
     connection: AsyncConnection[Any], statements: Statements, table: Table[Any]
 ) -> bool:
     cursor = await connection.execute(
-        "SELECT array_agg(a.attname::text ORDER BY a.attname) FROM pg_catalog.pg_index AS i "
-        "JOIN pg_catalog.pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey) "
-        "WHERE i.indrelid = %s::regclass AND i.indisunique AND i.indpred IS NULL "
-        "GROUP BY i.indexrelid",
-        [statements.table(table.name).as_string(None)],
+        statements.get("unique_keys"), {"table": statements.table(table.name).as_string(None)}
     )
     return any(row[0] == sorted(table.key) for row in await cursor.fetchall())

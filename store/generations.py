@@ -1,17 +1,17 @@
-"""Generations: which code a pipeline was deployed from, one after the other, as plain data.
+"""Generations: the successive versions of a pipeline's code, as plain data.
 
-A deploy that changes anything stored data depend on (a node more, another version of a type)
-begins a *generation*. Code that starts is one of three things:
+A deploy that changes the graph or a stored type (a new node, another version of a type) begins a *generation*.
+Code that starts is compared with all of them:
 
-    it says what the newest generation says          it is of that generation
-    what it says differs, and stored data can go     it begins the next one; older workers go on
-    along (nodes are added, types have migrations)
-    it says what an older generation said            a worker of old code that starts again: it is
-                                                     of that one, as long as anything is left for it
+    it equals the newest generation                  it belongs to that generation
+    it differs, and stored data can follow (nodes    it begins the next generation; workers of older
+    are added, types have migrations)                code continue
+    it equals an older generation                    a worker of old code starts again: it belongs to
+                                                     that generation, while an interval is left for it
 
-Anything else is refused, with every difference. Which versions a type ever had is known from all
-generations: a version number is never used for two types, and code that goes back must know the
-way down from the highest one, since nobody knows which values are still stored as that.
+All other code is refused, and the message lists every difference. The generations keep all versions that a type
+ever had: a version number is never used for two types. Code that goes back to a lower version needs migrations
+down from the highest one, because values may still be stored as that.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from msgspec import structs
 
 from millwheel.errors import DeployRefused, UsageError
 from millwheel.extractors import AllKeys
-from millwheel.store.rekeying import NOTHING, Standing, changed, check_keys, with_known
+from millwheel.store.rekeying import NO_OBSTACLES, Obstacles, changed, check_keys, with_known
 
 
-class Kind(msgspec.Struct, frozen=True, array_like=True):
+class TypeVersion(msgspec.Struct, frozen=True, array_like=True):
     """A type of state or of a stream's values: its version and its fingerprint."""
 
     version: int
@@ -37,14 +37,14 @@ class Kind(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Code(msgspec.Struct, frozen=True):
-    """What code says of a pipeline, as far as stored data depend on it."""
+    """The parts of a pipeline's code that stored data depend on."""
 
     graph: dict[str, Any]
-    states: dict[str, Kind]
-    """By node."""
-    streams: dict[str, Kind]
+    states: dict[str, TypeVersion]
+    """Types of state, by node."""
+    streams: dict[str, TypeVersion]
     keys: AllKeys = {}
-    """How keys are taken, by node and stream; empty: deployed before that was stored."""
+    """Key extractors, by node and stream; empty if the deploy was before these were stored."""
 
 
 class Generation(msgspec.Struct, frozen=True):
@@ -55,23 +55,23 @@ class Generation(msgspec.Struct, frozen=True):
 
 
 Steps: TypeAlias = Mapping[str, Collection[int]]
-"""By name, the versions from which there is a migration: towards the code's own."""
+"""By name, the versions that the code has a migration for, each one step towards the code's own version."""
 
 
 @dataclass(frozen=True)
 class Admission:
-    """Code that may run: as what, and what its deploy has to change."""
+    """The generation of code that may run, and the changes that its deploy makes."""
 
     generation: int
     begins: bool = False
-    """It is the first of its generation: what it says is to be stored."""
+    """It is the first code of its generation: the deploy stores it."""
     is_older: bool = False
-    """There is a newer generation: nothing is to be stored."""
+    """There is a newer generation: the deploy stores nothing."""
     outgrown: frozenset[str] = frozenset()
-    """Nodes that were there and that older code must not have any more: it knows neither all who
-    send to them nor the newest form of what they are sent; or it would give other keys."""
+    """Nodes that older code must not own any more, because it does not know all their senders, or the newest
+    type of their input, or would extract other keys."""
     rekeyed: tuple[tuple[str, str], ...] = ()
-    """Computations and streams whose keys this deploy changes."""
+    """Computations and their input streams with key extractors that this deploy changes."""
 
 
 def admit(
@@ -84,19 +84,19 @@ def admit(
     stream_steps: Steps,
     removed: Collection[str] = (),
     least_left: int | None = None,
-    standing: Standing = NOTHING,
+    obstacles: Obstacles = NO_OBSTACLES,
 ) -> Admission:
-    """Find out of which generation the code is.
+    """Find the generation of code.
 
     Args:
-        history: what was deployed, oldest first.
-        removed: nodes that were taken away.
-        least_left: of all intervals, the least generation that may have one; None: code that is
-            not of the newest generation must not run, since it would run alone.
-        standing: what is in the way of other keys.
+        history: deployed generations, oldest first.
+        removed: nodes that an operator has removed.
+        least_left: the lowest generation that may own some interval; None: code that is not of the
+            newest generation must not run, since it would run alone.
+        obstacles: obstacles to a change of key extractors.
 
     Raises:
-        DeployRefused: it fits none; the message says what differs and what to do.
+        DeployRefused: the code fits no generation; the message shows the differences and ways out.
     """
     code = plain(code)
     if not history:
@@ -108,7 +108,7 @@ def admit(
         _refuse_other_graph(pipeline, newest.code.graph, code.graph)
         _check_states(history, code, state_steps, shared_steps)
         _check_streams(history, code, stream_steps)
-        check_keys(history, code, standing)
+        check_keys(history, code, obstacles)
     except DeployRefused as refusal:
         older = [g.number for g in history[:-1] if g.code == code]
         if not older:
@@ -125,18 +125,18 @@ def admit(
 def _join(
     pipeline: str, number: int, newest: int, least_left: int | None, refusal: DeployRefused
 ) -> Admission:
-    """Code of an older generation: a worker of it may start again while others go over."""
+    """Admit code of an older generation: its worker may start again while other workers are upgraded."""
     if least_left is not None and least_left <= number:
         return Admission(number, is_older=True)
     why = (
         "It may only run beside workers of that one"
         if least_left is None
-        else "Nothing is left for it: newer code has written to every key interval"
+        else "No interval is left for it: newer code has written to every key interval"
     )
     raise DeployRefused(
         f"this code is generation {number} of pipeline {pipeline!r}, and generation {newest} is "
-        f"deployed. {why}. Deploy the newer code, or give this one what it lacks to go on from "
-        f"there:\n{refusal}"
+        f"deployed. {why}. Deploy the newer code, or add the missing parts to this code, so that it "
+        f"can continue from there:\n{refusal}"
     ) from refusal
 
 
@@ -145,16 +145,16 @@ def _refuse_removed(pipeline: str, removed: Collection[str], code: Code) -> None
     if back:
         raise DeployRefused(
             f"removed from pipeline {pipeline!r} with all state, and still in this code: "
-            f"{', '.join(map(repr, back))}. Deploy code without; what is to begin anew needs "
-            "another name"
+            f"{', '.join(map(repr, back))}. Deploy code without these nodes; a node that should start "
+            "again from nothing needs another name"
         )
 
 
 def _refuse_other_graph(pipeline: str, stored: Any, new: Any) -> None:
-    """See to it that the deployed graph is this code's, or a part of it."""
+    """Check that the deployed graph equals this code's, or is a part of it."""
     new = dict(new)
     for part in ("nodes", "streams"):
-        if set(stored.get(part, ())) < set(new.get(part, ())):  # it has grown: see the rest alone
+        if set(stored.get(part, ())) < set(new.get(part, ())):  # it has grown: compare the rest
             new[part] = (
                 {name: new[part][name] for name in stored[part]}
                 if isinstance(new[part], dict)
@@ -165,23 +165,23 @@ def _refuse_other_graph(pipeline: str, stored: Any, new: Any) -> None:
         raise DeployRefused(
             f"pipeline {pipeline!r} is deployed with another graph than this code's:\n  "
             + "\n  ".join(differences)
-            + "\nGive this pipeline another name, go back to the code that was deployed, take away "
-            f"what is only in the store: millwheel remove {pipeline} NAME, or remove the old one "
-            f"with all its data: millwheel drop {pipeline}"
+            + "\nGive this pipeline another name, go back to the deployed code, remove nodes that are "
+            f"only in the store (millwheel remove {pipeline} NAME), or drop the old pipeline with all "
+            f"its data: millwheel drop {pipeline}"
         )
 
 
 SHARED = "shared"
-"""The part of a state's fingerprint that is the type of the table its keys share."""
+"""The part of a state's fingerprint that holds the type of the shared table."""
 
 
 def _check_states(
     history: Sequence[Generation], code: Code, state_steps: Steps, shared_steps: Steps
 ) -> None:
-    """Check that the code can read all states, and all shared tables, that may be stored.
+    """Check that the code can read all states and shared tables that may be stored.
 
-    A computation with a shared table has one version for both, so each needs a migration only where
-    its own type changed.
+    A computation has one version for its state and its shared table, so each of them needs a migration only
+    where its own type changed.
     """
     for name, new in code.states.items():
         found = [g.code.states[name] for g in history if name in g.code.states]
@@ -197,17 +197,19 @@ def _check_states(
         _check_type(f"shared table of {name!r}", "shared_migrations", tables, table, steps)
 
 
-def _own(kind: Kind) -> Kind:
-    return Kind(kind.version, {part: of for part, of in kind.type.items() if part != SHARED})
+def _own(kind: TypeVersion) -> TypeVersion:
+    return TypeVersion(kind.version, {part: of for part, of in kind.type.items() if part != SHARED})
 
 
-def _shared(kind: Kind) -> Kind:
-    return Kind(kind.version, kind.type.get(SHARED))
+def _shared(kind: TypeVersion) -> TypeVersion:
+    return TypeVersion(kind.version, kind.type.get(SHARED))
 
 
-def _with_unchanged(found: Sequence[Kind], new: Kind, steps: Collection[int]) -> set[int]:
-    """`steps`, and the versions from which none is needed: the version before and the one after
-    them that were deployed have the same type."""
+def _with_unchanged(
+    found: Sequence[TypeVersion], new: TypeVersion, steps: Collection[int]
+) -> set[int]:
+    """`steps`, and the versions that need no migration because the deployed versions before and after them
+    have the same type."""
     types = {kind.version: kind.type for kind in (*found, new)}
     unneeded: set[int] = set()
     for low, high in pairwise(sorted(types)):
@@ -225,12 +227,17 @@ def _check_streams(history: Sequence[Generation], code: Code, steps: Steps) -> N
 
 
 def _check_type(
-    what: str, attribute: str, found: Sequence[Kind], new: Kind, steps: Collection[int]
+    what: str,
+    attribute: str,
+    found: Sequence[TypeVersion],
+    new: TypeVersion,
+    steps: Collection[int],
 ) -> None:
-    """Check one type against all that were deployed under its name, oldest first.
+    """Check one type against all types that were deployed under its name.
 
     Args:
-        attribute: what holds its migrations.
+        attribute: name of the attribute that holds its migrations.
+        found: deployed types, oldest first.
     """
     if not found:
         return
@@ -261,7 +268,7 @@ def _check_type(
 
 
 def _outgrown(before: Code, after: Code) -> frozenset[str]:
-    """Nodes of the graph before that read a stream of another version, or by a new writer."""
+    """Nodes of the former graph that read a stream with another version now, or with a new writer."""
     nodes, grown = before.graph.get("nodes", {}), after.graph.get("nodes", {})
     changed = {
         name
@@ -274,10 +281,10 @@ def _outgrown(before: Code, after: Code) -> frozenset[str]:
 
 
 def without(pipeline: str, code: Code, names: Iterable[str]) -> Code:
-    """What is left of a deployed pipeline when nodes are taken away.
+    """The code of a deployed pipeline without some nodes.
 
     Raises:
-        UsageError: there is no such node, or one that stays needs it.
+        UsageError: there is no such node, or a remaining node needs it.
     """
     gone = set(names)
     nodes: dict[str, Any] = code.graph.get("nodes", {})
@@ -296,20 +303,20 @@ def without(pipeline: str, code: Code, names: Iterable[str]) -> Code:
     written = {stream for node in left.values() for stream in _writes(node)}
     read = {stream for node in left.values() for stream in _reads(node)}
     reasons = [
-        f"{name} reads {stream}, and nobody else writes it"
+        f"{name} reads {stream}, and no other node writes it"
         for name, node in sorted(left.items())
         for stream in sorted(_reads(node) - written)
     ] + [
-        f"{name} injects {stream}, and nobody else reads it"
+        f"{name} injects {stream}, and no other node reads it"
         for name, node in sorted(left.items())
         if node.get("kind") == "injector"
         for stream in sorted(_writes(node) - read)
     ]
     if reasons:
         raise UsageError(
-            "nothing was removed. Something that stays needs what is to go:\n  "
+            "nothing was removed. Remaining nodes need the ones to remove:\n  "
             + "\n  ".join(reasons)
-            + "\nRemove that as well, or deploy first what takes the place of what is to go"
+            + "\nRemove these nodes as well, or deploy code with a replacement first"
         )
     streams = {name: kind for name, kind in code.streams.items() if name in written | read}
     return Code(
@@ -321,23 +328,23 @@ def without(pipeline: str, code: Code, names: Iterable[str]) -> Code:
 
 
 def refuse_with_members(pipeline: str, found: Sequence[tuple[str, int, int]]) -> None:
-    """See to it that nobody goes whose records are in a numbered bundle that is begun.
+    """Refuse to remove nodes with records in an open numbered bundle.
 
     Args:
         found: (computation, number, records) of such bundles.
 
     Raises:
-        UsageError: there are some.
+        UsageError: there are such bundles.
     """
     if found:
         raise UsageError(
-            "nothing was removed. A bundle that is begun has records of what is to go; after a crash "
-            "it could not be given again:\n  "
+            "nothing was removed. An open bundle has records of the nodes to remove; after a crash "
+            "it could not be delivered again:\n  "
             + "\n  ".join(
                 f"{records} in bundle {number} of {name}" for name, number, records in found
             )
-            + f"\nLet the injectors rest (millwheel pause {pipeline}) until it is delivered, and try "
-            "again; or remove the computation that it is for as well"
+            + f"\nPause the injectors (millwheel pause {pipeline}) until it is delivered, and try "
+            "again; or remove the computation that receives it as well"
         )
 
 
@@ -350,7 +357,7 @@ def _writes(node: Any) -> set[str]:
 
 
 def _differences(stored: Any, new: Any, path: str = "") -> list[str]:
-    """Every place where two JSON values differ, in words."""
+    """A line for every difference between two JSON values."""
     if isinstance(stored, dict) and isinstance(new, dict):
         lines = []
         for name in sorted({*stored, *new}):
@@ -371,5 +378,5 @@ def _differences(stored: Any, new: Any, path: str = "") -> list[str]:
 
 
 def plain(code: Code) -> Code:
-    """The code as it comes back from the store."""
+    """The code after a round trip through the store."""
     return msgspec.json.decode(msgspec.json.encode(code), type=Code)

@@ -1,12 +1,12 @@
-"""What every connection of the engine finds out before it is used (decision 40).
+"""The incarnation of the server, which every connection of the engine reads before it is used (decision 40).
 
-A server may come back without its newest commits. Postgres empties the unlogged table `incarnation`
-in every crash recovery and when a standby is promoted; the first session afterwards puts a new id in
-it. A cold copy of a data directory keeps that id, so the start of the postmaster is part of the
-incarnation, and a restored dump keeps it too, so the table's own oid is.
+A server may come back without its newest commits. Postgres empties the unlogged table `incarnation` in every
+crash recovery and when a standby is promoted; the first session afterwards inserts a new id. A cold copy of a
+data directory keeps that id, so the start of the postmaster is part of the incarnation too. A restored dump
+keeps it as well, so the oid of the table is the third part.
 
-A connection lives within one incarnation: a crash of the server ends it. So it is enough to look when
-it is made.
+A connection lives within one incarnation, because a crash of the server ends it. So one look, at its start, is
+enough.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from millwheel.errors import StoreUnavailable, StoreWentBack
 from millwheel.store.statements import Statements
 
 TOO_WEAK = frozenset(("off", "local", "remote_write"))
-"""Values of `synchronous_commit` under which a crash takes back commits that were acknowledged."""
+"""Values of `synchronous_commit` under which a crash may undo acknowledged commits."""
 
 A_STANDBY = (
     "it is a standby, which takes no writes: give the address of the primary, or of all servers with "
@@ -34,7 +34,7 @@ REFUSALS = (psycopg.errors.InsufficientPrivilege, psycopg.errors.CantChangeRunti
 log = structlog.get_logger("millwheel.store")
 
 
-class Session(NamedTuple):
+class ServerSession(NamedTuple):
     """The server side of a connection."""
 
     backend: tuple[int, str]
@@ -45,21 +45,21 @@ class Session(NamedTuple):
 
 
 class Incarnations:
-    """The incarnation that one worker works with, and the other one that it has met, if any."""
+    """The incarnation that a worker works with, and another one if the worker has met it."""
 
     def __init__(self) -> None:
         self._known: str | None = None
         self._met: str | None = None
 
     def meet(self, found: str) -> None:
-        """A connection was made to this incarnation; the first one met is the worker's."""
+        """Note the incarnation of a new connection; the first one becomes the worker's."""
         if self._known is None:
             self._known = found
         elif found != self._known:
             self._met = found
 
     def check(self, found: str | None) -> None:
-        """Let a connection to incarnation `found` be used.
+        """Check that a connection to incarnation `found` may be used.
 
         Raises:
             StoreWentBack: the worker has met another incarnation than its own.
@@ -79,19 +79,19 @@ class Incarnations:
 
     @property
     def known(self) -> str:
-        """The worker's incarnation; at least one connection was made."""
+        """The worker's incarnation; only after the first connection."""
         assert self._known is not None
         return self._known
 
 
 class Warnings:
-    """What was logged about the server's settings: each thing once."""
+    """Warnings about the server's settings, each logged once."""
 
     def __init__(self) -> None:
         self._given: set[str] = set()
 
-    def look_at(self, session: Session) -> None:
-        """Warn if commits may be lost in a crash of the server or of its machine."""
+    def look_at(self, session: ServerSession) -> None:
+        """Warn if a crash of the server or its machine may lose commits."""
         if session.synchronous_commit in TOO_WEAK:
             self._warn(
                 "commits_do_not_wait",
@@ -114,13 +114,13 @@ class Warnings:
             log.warning(event, **details)
 
 
-async def begin_session(connection: AsyncConnection[Any], statements: Statements) -> Session:
-    """Set what the engine's commits need, and learn which server this is.
+async def begin_session(connection: AsyncConnection[Any], statements: Statements) -> ServerSession:
+    """Set the session's durability, and read which incarnation of the server it leads to.
 
     Raises:
         psycopg.Error: the server does not answer, or takes no writes (a standby).
     """
-    with contextlib.suppress(*REFUSALS):  # what holds then is looked at below
+    with contextlib.suppress(*REFUSALS):  # the next statement reads the actual setting
         await connection.execute(statements.get("raise_durability"))
     while True:
         try:
@@ -131,5 +131,5 @@ async def begin_session(connection: AsyncConnection[Any], statements: Statements
         assert row is not None, "a session sees itself"
         pid, started, incarnation, *durability = row
         if incarnation is not None:
-            return Session((pid, started), incarnation, *durability)
+            return ServerSession((pid, started), incarnation, *durability)
         await connection.execute(statements.get("begin_incarnation"))

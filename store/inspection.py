@@ -1,6 +1,6 @@
-"""Looking into a store: which pipelines it holds, how they are doing, what a SELECT gives.
+"""The state of a store for people: its pipelines, their workers, computations, intervals and dead letters.
 
-Everything here is read in one read-only transaction, so all figures are of one moment.
+One read-only transaction reads all of it, so all figures are of the same moment.
 """
 
 from __future__ import annotations
@@ -16,38 +16,28 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 import psycopg
-from psycopg import errors, sql
-from psycopg.adapt import Buffer, Loader
-from psycopg.conninfo import make_conninfo
+from psycopg import sql
 from psycopg.rows import namedtuple_row
-from psycopg.types.string import TextLoader
 
-from millwheel.errors import MillwheelError, StoreUnavailable, UsageError
+from millwheel.errors import UsageError
 from millwheel.graph import label_of
 from millwheel.model import MAX_TIME, MIN_TIME, from_micros
-from millwheel.store.lane import translate
 from millwheel.store.migrate import HEAD
-from millwheel.store.postgres import host_identity, process_started
-from millwheel.store.statements import BUCKETED, Statements
-
-CONNECT_SECONDS = 5
-LOOK_SECONDS = 60
-"""How long one of our own statements may take."""
-
-LOCK_ATTEMPTS = 5
-"""A pipeline may be dropped between listing its tables and locking them."""
+from millwheel.store.processes import is_dead
+from millwheel.store.snapshot import begin_snapshot, choose, list_pipelines, reading, translated
+from millwheel.store.statements import Statements, composed
 
 VIEWED = ("latest_commits", "pending_productions", "dead_letters", "placement_events")
 
 END_OF_TIME = "infinity"
 LATE = "late_"
-"""Begins the names of the counters of late records; the rest says what became of them."""
+"""First part of the names of counters of late records; the rest names their outcome."""
 
 BEGIN_OF_TIME = "-infinity"
 
 
-class Worker(msgspec.Struct, frozen=True):
-    """A worker that has not ended in order."""
+class WorkerStatus(msgspec.Struct, frozen=True):
+    """A worker that has not shut down cleanly."""
 
     id: str
     host: str
@@ -55,36 +45,36 @@ class Worker(msgspec.Struct, frozen=True):
     started_at: datetime
     heartbeat_at: datetime
     lease_seconds: float
-    """What is left of its lease; 0 or less: it ran out."""
+    """Remaining seconds of its lease; 0 or less if it has expired."""
     state: Literal["running", "silent", "dead"]
-    """By its lease; dead: its process ran on this machine and is gone."""
+    """running or silent, by its lease; dead: its process ran on this machine and has ended."""
     intervals: int
-    """That it owns."""
+    """Number of intervals that it owns."""
     generation: int
-    """Of the pipeline, that its code belongs to."""
+    """Generation of its code."""
     address: str = ""
-    """Where other workers reach it; empty: it is alone."""
+    """Its address for other workers; empty if it runs alone."""
     cpu: float | None = None
-    """CPU seconds per second, by its last heartbeat; None: there was none yet."""
+    """CPU seconds per second, from its last heartbeat; None before the first one."""
     rss_bytes: int | None = None
-    """Its memory, likewise."""
+    """Memory in bytes, from its last heartbeat; None before the first one."""
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """What keeps a computation's low watermark from moving on."""
+    """The timer, state, record, input or source that holds back a computation's low watermark."""
 
     kind: str
     """timer, state, record, input or source."""
     what: str
     key: Any
     at: str
-    """The time it holds the watermark at."""
+    """The time at which it holds the watermark."""
     age_seconds: float | None = None
-    """Of the root: since a timer or hold was set, a record produced, a row read."""
+    """Age of the root: since its timer or hold was set, its record produced, or its row read."""
     path: list[str] = msgspec.field(default_factory=list)
-    """The computations from this one upstream to the one that holds them all."""
+    """Computations from this one upstream to the root's."""
     root: str = ""
-    """What holds the last of the path."""
+    """The holder of the last computation in `path`."""
 
 
 class ComputationStatus(msgspec.Struct):
@@ -93,26 +83,26 @@ class ComputationStatus(msgspec.Struct):
     name: str
     kind: str
     paused: bool = False
-    """An injector that an operator lets rest."""
+    """An operator has paused this injector."""
     intervals: int = 0
     processed: int = 0
     duplicates_dropped: int = 0
     bloom_maybes: int = 0
-    """Records that may have been seen, and that were looked up in the table."""
+    """Records that a Bloom filter may have seen, and that were looked up in the table."""
     late: int = 0
-    """The sum of all counters that begin with late_."""
+    """Sum of all counters that begin with late_."""
     dead_letters: int = 0
-    """Records and rows given up on since deploy."""
+    """Dead letters since deploy."""
     dead_letters_kept: int = 0
-    """Those that have not been discarded."""
+    """Dead letters that are not discarded."""
     backlog: int = 0
-    """Records sent to it and not known to be processed."""
+    """Records that were sent to it and are not acknowledged."""
     input_watermark: str = BEGIN_OF_TIME
     low_watermark: str = BEGIN_OF_TIME
     lag_seconds: float | None = None
-    """How far the low watermark is behind the database's clock; None: not known, or ended."""
+    """Distance of the low watermark behind the database's clock; None: not known, or event time has ended."""
     per_second: float | None = None
-    """Processed, since the look before; only while watched."""
+    """Records processed per second since the previous look; only in ``status --watch``."""
     last_commit: str = BEGIN_OF_TIME
     holder: Holder | None = None
     counters: dict[str, int] = msgspec.field(default_factory=dict)
@@ -127,16 +117,16 @@ class IntervalStatus(msgspec.Struct, frozen=True):
     computation: str
     slot_from: int
     slot_to: int
-    """One past the last."""
+    """One past the last slot."""
     owner: str | None
-    """Id of a worker, alive or not."""
+    """Id of its owner, a live worker or a dead one."""
     sequencer: int
     commits: int
     processed: int
     input_watermark: str
     low_watermark: str
     wanted_by: str | None = None
-    """Id of the worker that is to have it next; None: it stays."""
+    """Id of its wanted owner; None: it stays."""
 
 
 class SourceFlow(msgspec.Struct, frozen=True):
@@ -144,15 +134,15 @@ class SourceFlow(msgspec.Struct, frozen=True):
 
     pending: int
     cap: int
-    """How many there may be."""
+    """Largest number of pending rows."""
     latency: float | None
-    """Within which 95 of 100 of the last readings were acknowledged; None: there was none yet."""
+    """95th percentile of the time from read to acknowledgement, over the last reads; None before the first."""
     target: float | None
-    """The `latency_target`, by which the cap moves; None: it stays as it is."""
+    """The `latency_target` that moves the cap; None: the cap is fixed."""
     lag_rows: int | None = None
-    """Rows that are there and were not read yet; None: not known."""
+    """Number of rows that are not read yet; None: not known."""
     lag_bytes: int | None = None
-    """Bytes of these rows; None: not known."""
+    """Size of the rows that are not read yet; None: not known."""
 
 
 class SourceStatus(msgspec.Struct, frozen=True):
@@ -161,10 +151,10 @@ class SourceStatus(msgspec.Struct, frozen=True):
     computation: str
     source: str
     ended: bool
-    """What was there was read to its end."""
+    """Its rows were read to the end."""
     position: Any
     flow: SourceFlow | None = None
-    """By the last heartbeat of its owner; None: nobody has it, or there was none yet."""
+    """From the last heartbeat of its owner; None: it has no owner, or there was no heartbeat yet."""
 
 
 class PipelineStatus(msgspec.Struct):
@@ -173,28 +163,28 @@ class PipelineStatus(msgspec.Struct):
     name: str
     schema_version: str | None
     schema_current: bool
-    """Whether this code can work with it; if not, nothing more is told."""
+    """Whether this code can work with the schema; if not, all other fields are empty."""
     at: str = ""
-    """The moment of these figures, by the database's clock."""
+    """Time of these figures, by the database's clock."""
     deployed: bool = False
     complete: bool = False
-    """All input was read and processed, and event time is at its end: nothing is left to do."""
-    workers: list[Worker] = msgspec.field(default_factory=list)
+    """All input was read and processed, and event time has ended."""
+    workers: list[WorkerStatus] = msgspec.field(default_factory=list)
     computations: list[ComputationStatus] = msgspec.field(default_factory=list)
     intervals: list[IntervalStatus] = msgspec.field(default_factory=list)
     sources: list[SourceStatus] = msgspec.field(default_factory=list)
 
 
 class Totals(NamedTuple):
-    """A pipeline's counters since it was deployed, over all computations."""
+    """A pipeline's counters since its first deploy, summed over all computations."""
 
     counters: Counter[str]
     low_watermark: int
-    """The least of all, microseconds."""
+    """The lowest low watermark of all computations, microseconds."""
 
 
 class DeadLetterEntry(msgspec.Struct, frozen=True):
-    """A record, row or timer that was given up on."""
+    """A record, row or timer that the engine gave up on."""
 
     id: int
     computation: str
@@ -211,7 +201,7 @@ class DeadLetterEntry(msgspec.Struct, frozen=True):
 
 
 class OwnedInterval(msgspec.Struct, frozen=True):
-    """An interval with who owns it, who should, and what is to become of it."""
+    """An interval with its owner, its wanted owner, and wishes to cut it."""
 
     id: int
     computation: str
@@ -219,22 +209,22 @@ class OwnedInterval(msgspec.Struct, frozen=True):
     """injector, computation or relay."""
     slot_from: int
     slot_to: int
-    """One past the last."""
+    """One past the last slot."""
     sequencer: int
     owner: str | None
     owner_alive: bool
-    """It has an owner, whose lease lasts."""
+    """It has an owner with a valid lease."""
     wanted_by: str | None
     pinned: bool
-    """An operator said who should own it."""
+    """An operator chose its owner."""
     split_at: int | None
     merge_with: int | None
     load: dict[str, Any] | None
-    """What its owner said last that it costs; None: nothing."""
+    """Its cost, from the last heartbeat of its owner; None: not reported."""
 
 
 class PlacementEvent(msgspec.Struct, frozen=True):
-    """Something that was decided or done about who owns what."""
+    """A decision about the ownership of an interval, or its execution."""
 
     id: int
     at: str
@@ -263,18 +253,18 @@ class Inspection:
 
     def pipelines(self) -> list[str]:
         """The names of the pipelines in the store."""
-        return [name for (name,) in self._rows("list_pipelines")]
+        return list_pipelines(self._connection)
 
     def choose(self, wanted: str | None) -> str:
-        """The pipeline that is asked for, or the only one.
+        """The wanted pipeline, or the only one.
 
         Raises:
-            UsageError: it is not there, or there are several, or none.
+            UsageError: the store does not have it; or none is named, and the store has several or none.
         """
         return choose(self.pipelines(), wanted)
 
     def status(self, pipeline: str) -> PipelineStatus:
-        """How a pipeline is doing."""
+        """The status of a pipeline."""
         version = self._version(pipeline)
         status = PipelineStatus(pipeline, version, version == HEAD)
         if not status.schema_current:
@@ -294,13 +284,15 @@ class Inspection:
         status.intervals = [_interval(row) for row in intervals]
         status.sources = [_source(row) for row in intervals if row.source is not None]
         for name, backlog in self._rows("status_backlog", pipeline):
-            if name in found:  # else it was removed: what was sent to it is given up
+            if name in found:  # otherwise it was removed, and records sent to it are dropped
                 found[name].backlog = backlog
         for name, kept in self._rows("status_dead_letters", pipeline):
             if name in found:
                 found[name].dead_letters_kept = kept
         for name, kind, what, key, at, *rest in self._rows("status_holders", pipeline):
-            found[name].holder = Holder(kind, what, _json(key), _iso(at) or BEGIN_OF_TIME, *rest)
+            found[name].holder = Holder(
+                kind, what, _json(key), iso_text(at) or BEGIN_OF_TIME, *rest
+            )
         status.computations = list(found.values())
         status.complete = bool(found) and all(
             one.low_watermark == END_OF_TIME and not one.backlog for one in status.computations
@@ -316,7 +308,7 @@ class Inspection:
         return {name: label_of(name, node) for name, node in nodes.items()}
 
     def totals(self, pipeline: str) -> Totals:
-        """What a pipeline has counted, and how far it is in time."""
+        """A pipeline's counters and its lowest low watermark."""
         rows = self._rows("status_intervals", pipeline)
         counters: Counter[str] = Counter()
         for row in rows:
@@ -324,8 +316,8 @@ class Inspection:
         return Totals(counters, min((row.low_watermark for row in rows), default=MIN_TIME))
 
     def _version(self, pipeline: str) -> str | None:
-        statement = sql.SQL("SELECT version_num FROM {}").format(
-            sql.Identifier(pipeline, "alembic_version")
+        statement = composed(
+            "schema_version", alembic_version=sql.Identifier(pipeline, "alembic_version")
         )
         row = self._connection.execute(statement).fetchone()
         return None if row is None else str(row[0])
@@ -340,7 +332,7 @@ class Inspection:
         """One dead letter, with its traceback.
 
         Raises:
-            UsageError: there is none with this number.
+            UsageError: there is no dead letter with this number.
         """
         self._require_current(pipeline)
         rows = self._rows("show_dead_letter", pipeline, id=number)
@@ -354,10 +346,10 @@ class Inspection:
         return [OwnedInterval(*row) for row in self._rows("show_intervals", pipeline)]
 
     def placement_events(self, pipeline: str, limit: int) -> list[PlacementEvent]:
-        """What was decided and done last about who owns what, the newest first."""
+        """The last decisions about ownership and their executions, newest first."""
         self._require_current(pipeline)
         rows = self._rows("newest_placement_events", pipeline, limit=limit)
-        return [PlacementEvent(id_, _iso(at) or "", *rest) for id_, at, *rest in rows]
+        return [PlacementEvent(id_, iso_text(at) or "", *rest) for id_, at, *rest in rows]
 
     def _require_current(self, pipeline: str) -> None:
         version = self._version(pipeline)
@@ -368,230 +360,23 @@ class Inspection:
             )
 
 
-def choose(pipelines: list[str], wanted: str | None) -> str:
-    """The pipeline that is asked for, or the only one.
-
-    Raises:
-        UsageError: it is not there, or there are several, or none.
-    """
-    if wanted is not None:
-        if wanted not in pipelines:
-            raise UsageError(
-                f"the store has no pipeline {wanted!r}; it has: {', '.join(pipelines) or 'none'}"
-            )
-        return wanted
-    if not pipelines:
-        raise UsageError("the store has no pipeline yet")
-    if len(pipelines) > 1:
-        raise UsageError(
-            f"the store has several pipelines: {', '.join(pipelines)}; name one with --pipeline"
-        )
-    return pipelines[0]
-
-
 @contextlib.contextmanager
 def inspect(url: str) -> Iterator[Inspection]:
-    """Look into a store, all at one moment.
+    """Read from a store, all at the same moment.
 
     Raises:
-        StoreError: it cannot be reached, or what it holds cannot be read.
+        StoreError: the store cannot be reached or read.
     """
-    with _reading(url, LOOK_SECONDS) as connection, translated():
-        _begin_look(connection)
+    with reading(url) as connection, translated():
+        begin_snapshot(connection)
         yield Inspection(connection)
 
 
-def _begin_look(connection: psycopg.Connection[Any]) -> None:
-    """Begin the one moment of a look. The buckets are locked before it: one that is dropped later is
-    gone for older snapshots as well, with what counted then."""
-    statements = Statements("")
-    for attempt in range(LOCK_ATTEMPTS):
-        names = [name for (name,) in connection.execute(statements.get("list_pipelines"))]
-        found = connection.execute(
-            statements.get("bucket_parents"), {"pipelines": names, "tables": list(BUCKETED)}
-        ).fetchall()
-        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        if not found:
-            return
-        tables = sql.SQL(", ").join(sql.Identifier(*name) for name in found)
-        try:
-            connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(tables))
-        except (errors.UndefinedTable, errors.InvalidSchemaName):
-            if attempt == LOCK_ATTEMPTS - 1:
-                raise
-            connection.execute("ROLLBACK")
-        else:
-            return
-
-
-@contextlib.contextmanager
-def translated() -> Iterator[None]:
-    """Postgres' errors as the engine's own."""
-    try:
-        yield
-    except psycopg.Error as error:
-        raise translate(error) from error
-
-
-@contextlib.contextmanager
-def _reading(
-    url: str, seconds: float, search_path: tuple[str, ...] = ()
-) -> Iterator[psycopg.Connection[Any]]:
-    """A connection that changes nothing."""
-    path = sql.SQL(",").join(map(sql.Identifier, search_path)).as_string(None)
-    try:
-        connection = psycopg.connect(
-            make_conninfo(
-                url,
-                application_name="millwheel look",
-                connect_timeout=CONNECT_SECONDS,
-                client_encoding="utf8",
-                options=f"-c search_path={path} -c timezone=UTC -c datestyle=ISO "
-                f"-c statement_timeout={int(seconds * 1000)} -c jit=off",
-            ),
-            autocommit=True,
-        )
-    except psycopg.Error as error:
-        raise StoreUnavailable(f"the store cannot be reached: {str(error).strip()}") from error
-    with contextlib.closing(connection):
-        with translated():
-            # Not as an option: an address that asks for a primary (target_session_attrs=read-write)
-            # takes no session that begins as read-only.
-            connection.execute("SET default_transaction_read_only = on")
-        yield connection
-
-
-# -- a user's SELECT -------------------------------------------------------------------------
-
-
-class Answer:
-    """What a SELECT gives: the names of its columns, and its rows as they arrive."""
-
-    def __init__(self, columns: list[str], rows: Iterator[tuple[Any, ...]]) -> None:
-        self.columns = columns
-        self.rows = rows
-
-
-@contextlib.contextmanager
-def select(
-    url: str, text: str, *, pipeline: str | None, seconds: float, as_json: bool
-) -> Iterator[Answer]:
-    """Run one statement of a user's that gives rows; it can change nothing.
-
-    Args:
-        pipeline: whose names need no schema; None: the only one's, if there is only one.
-        as_json: give values that `msgspec.json.encode` takes, instead of text or None.
-
-    Raises:
-        UsageError: Postgres refuses the statement, or it took longer than `seconds`.
-    """
-    with inspect(url) as inspection:
-        known = inspection.pipelines()
-    several = pipeline is None and len(known) > 1
-    path = () if several or not known else (choose(known, pipeline),)
-    with _reading(url, seconds, (*path, "public")) as connection:
-        _register_loaders(connection, as_json=as_json)
-        # Its snapshot is taken when it is run, with all that it reads locked: no bucket goes between.
-        connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY")
-        try:
-            columns = _columns(connection, text)
-            with connection.cursor() as cursor:
-                yield Answer(columns, _streamed(cursor, text))
-        except errors.QueryCanceled as error:
-            raise UsageError(
-                f"the statement was stopped after {seconds:g} s; give it longer with --timeout"
-            ) from error
-        except psycopg.Error as error:
-            raise _refusal(error, known if several else []) from error
-
-
-def _streamed(cursor: psycopg.Cursor[Any], text: str) -> Iterator[tuple[Any, ...]]:
-    yield from cursor.stream(text)
-
-
-def _columns(connection: psycopg.Connection[Any], text: str) -> list[str]:
-    """The columns of exactly one statement that gives rows; nothing is run yet.
-
-    What is prepared is one statement by protocol, so that none can end the transaction and
-    be followed by another one.
-    """
-    prepared = connection.pgconn.prepare(b"", text.encode())
-    if prepared.status != psycopg.pq.ExecStatus.COMMAND_OK:
-        raise errors.error_from_result(prepared, "utf-8")
-    described = connection.pgconn.describe_prepared(b"")
-    if described.nfields == 0:
-        raise UsageError(
-            "this statement gives no rows; `millwheel sql` is for reading: SELECT, WITH, TABLE, "
-            "VALUES, SHOW, EXPLAIN"
-        )
-    return [(described.fname(i) or b"").decode() for i in range(described.nfields)]
-
-
-def _refusal(error: psycopg.Error, pipelines: list[str]) -> MillwheelError:
-    state = error.sqlstate or ""
-    if not state or state[:2] in ("08", "53", "57", "58"):
-        return translate(error)
-    hint = ""
-    if pipelines and state in ("42P01", "42883"):
-        hint = (
-            f"\nThe store has several pipelines: {', '.join(pipelines)}. Choose one with "
-            f"--pipeline, or write the names with it, as in {pipelines[0]}.states"
-        )
-    return UsageError(f"Postgres refused the statement: {str(error).strip()}{hint}")
-
-
-class _IsoLoader(Loader):
-    """Times as ISO 8601 text; no Python type holds infinity or the year 10000."""
-
-    def load(self, data: Buffer) -> str:
-        return _iso(bytes(data).decode()) or ""
-
-
-class _NumberLoader(Loader):
-    """Numeric, digit by digit; what is no number in JSON becomes text."""
-
-    def load(self, data: Buffer) -> Any:
-        text = bytes(data)
-        return msgspec.Raw(text) if re.fullmatch(rb"-?\d+(\.\d+)?", text) else text.decode()
-
-
-class _RawLoader(Loader):
-    """JSON, as it is."""
-
-    def load(self, data: Buffer) -> Any:
-        return msgspec.Raw(bytes(data))
-
-
-_JSON_LOADERS: dict[str, type[Loader]] = {
-    "timestamptz": _IsoLoader,
-    "timestamp": _IsoLoader,
-    "date": _IsoLoader,
-    "time": TextLoader,
-    "timetz": TextLoader,
-    "interval": TextLoader,
-    "bytea": TextLoader,
-    "numeric": _NumberLoader,
-    "json": _RawLoader,
-    "jsonb": _RawLoader,
-}
-
-
-def _register_loaders(connection: psycopg.Connection[Any], *, as_json: bool) -> None:
-    if as_json:
-        for name, loader in _JSON_LOADERS.items():
-            connection.adapters.register_loader(name, loader)
-        return
-    for info in psycopg.adapters.types:
-        connection.adapters.register_loader(info.oid, TextLoader)
-        if info.array_oid:
-            connection.adapters.register_loader(info.array_oid, TextLoader)
-
-
-# -- rows to what is told --------------------------------------------------------------------
+# -- rows to structs -------------------------------------------------------------------------
 
 
 def time_text(micros: int) -> str:
-    """A time of the engine's in ISO 8601; its ends are infinity and -infinity."""
+    """A time of the engine in ISO 8601; the ends of time are infinity and -infinity."""
     if micros >= MAX_TIME:
         return END_OF_TIME
     if micros <= MIN_TIME:
@@ -599,7 +384,7 @@ def time_text(micros: int) -> str:
     return from_micros(micros).isoformat()
 
 
-def _iso(text: str | None) -> str | None:
+def iso_text(text: str | None) -> str | None:
     """Postgres' text of a time in UTC as ISO 8601."""
     if text is None or " " not in text or text.endswith("BC"):
         return text
@@ -611,17 +396,14 @@ def _json(text: str | None) -> Any:
     return None if text is None else msgspec.json.decode(text)
 
 
-def _worker(row: Any) -> Worker:
+def _worker(row: Any) -> WorkerStatus:
     id_, host, pid, pid_started, started_at, heartbeat_at, lease_seconds, *rest = row
     state: Literal["running", "silent", "dead"] = "running" if lease_seconds > 0 else "silent"
     if is_dead(host, pid, pid_started):
         state = "dead"
-    return Worker(id_, host.split()[0], pid, started_at, heartbeat_at, lease_seconds, state, *rest)
-
-
-def is_dead(host: str, pid: int, pid_started: str) -> bool:
-    """Whether a process ran on this machine and is known to be gone."""
-    return host == host_identity() and process_started(pid) != pid_started
+    return WorkerStatus(
+        id_, host.split()[0], pid, started_at, heartbeat_at, lease_seconds, state, *rest
+    )
 
 
 def _computation(name: str, kind: str, intervals: list[Any], now: int) -> ComputationStatus:
@@ -688,6 +470,6 @@ def _dead_letter(row: Any) -> DeadLetterEntry:
         *rest,
     ) = row
     return DeadLetterEntry(
-        id_, computation, stream, _json(key), value, _iso(timestamp), place, error, attempts,
-        _iso(at) or "", record_id, *rest,
+        id_, computation, stream, _json(key), value, iso_text(timestamp), place, error, attempts,
+        iso_text(at) or "", record_id, *rest,
     )  # fmt: skip

@@ -1,14 +1,13 @@
 """The hot path to Postgres: one connection, one ordered chain of commits.
 
-A commit is one transaction: the fence with the commit records, the appends, then the
-user's statements and table rows, then COMMIT. What the engine writes is one statement; without
-anything of the user's it is a transaction by itself (decision 5). A COMMIT counts only if the
-server answers ``COMMIT``: committing a failed transaction answers ``ROLLBACK`` without an error.
+A commit is one transaction: the fence with the commit records, the appends, then the user's statements and
+table rows, then COMMIT. The engine writes all its rows by one statement, which is a transaction by itself if
+there are no statements or rows of the user (decision 5). A COMMIT counts only if the server answers ``COMMIT``:
+a COMMIT of a failed transaction answers ``ROLLBACK``, without an error.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from decimal import Decimal
 from itertools import groupby
@@ -22,58 +21,25 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq import TransactionStatus
 
 from millwheel.errors import (
-    BucketGone,
     CommitUnknown,
     Fenced,
     InvariantBroken,
     MillwheelError,
     StatementError,
-    StatementRace,
-    StoreError,
     StoreUnavailable,
     StoreWentBack,
 )
 from millwheel.sinks import Column, Table
 from millwheel.store import arrays, rows
-from millwheel.store.incarnation import Session
+from millwheel.store.buckets import bucket_table, refuse_dropped
+from millwheel.store.incarnation import ServerSession
 from millwheel.store.port import ANOTHER_CHAIN, Commit
 from millwheel.store.session import OwnSession, closed_on_failure
-from millwheel.store.statements import FENCE, READ_COMMITTED, Part, Statements
+from millwheel.store.statements import FENCE, READ_COMMITTED, Part, Statements, composed
+from millwheel.store.translation import UNDEFINED_TABLE, translate
 
 Parts = list[tuple[Part, dict[str, Any]]]
-"""Statements of a commit that go as one, with their parameters."""
-
-RETRY_CLASSES = frozenset({"08", "25", "40", "53", "55", "57", "58"})
-"""SQLSTATE classes that, raised by a statement of the engine's, do not speak of its data."""
-
-RACES = frozenset({"40001", "40P01", "55P03"})
-"""A user's statement met another transaction. It may win the next time."""
-
-OF_THE_SERVER = re.compile("08|53|25006|57P0[123]")
-"""Beginnings of SQLSTATEs that speak of the connection or the server, whatever statement meets them."""
-
-LOST = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)
-"""What psycopg raises when the connection or the server is at fault; anything else without
-an SQLSTATE is a value that it could not send (a NUL in a text, a number out of range)."""
-
-
-def translate(error: psycopg.Error, *, user: str = "", alive: bool = True) -> MillwheelError:
-    """The engine's error for one of Postgres.
-
-    Args:
-        user: the user's statement or rows that were running. Then every SQLSTATE counts against a
-            record but those of the server and of a race: users and extensions have their own.
-        alive: the connection is still there.
-    """
-    state = error.sqlstate or ""
-    text = str(error).strip()
-    if user and state in RACES:
-        return StatementRace(f"the store broke off {user}: {text}")
-    if user and alive and not OF_THE_SERVER.match(state) and (state or not isinstance(error, LOST)):
-        return StatementError(f"Postgres refused {user}: {text}")
-    if not alive or (isinstance(error, LOST) and (not state or state[:2] in RETRY_CLASSES)):
-        return StoreUnavailable(f"the store broke off{f' {user}' if user else ''}: {text}")
-    return StoreError(f"the store answered {state}: {text}")
+"""Statements of a commit that are sent as one, with their parameters."""
 
 
 class PostgresLane:
@@ -85,7 +51,7 @@ class PostgresLane:
         schema: str,
         statements: Statements,
         streams: Mapping[str, tuple[int, int]],
-        begin: Callable[[AsyncConnection[Any]], Awaitable[Session]],
+        begin: Callable[[AsyncConnection[Any]], Awaitable[ServerSession]],
         ended: Callable[[PostgresLane], Awaitable[None]],
     ) -> None:
         search_path = (
@@ -103,19 +69,19 @@ class PostgresLane:
         self._connection: AsyncConnection[Any] | None = None
         self._sent_commit = False
         self.backend: tuple[int, str] | None = None
-        """Who serves it: pid and start of the server process."""
+        """Process id and start of its server process."""
 
     @property
     def broken(self) -> bool:
-        """The connection was lost; its server process may still be at work."""
+        """The connection was lost; its server process may still be working."""
         return self._connection is not None and self._connection.broken
 
     async def connect(self) -> None:
-        """Open the connection and note which server process is behind it.
+        """Open the connection and note its server process.
 
         Raises:
             StoreUnavailable: the server does not answer, or takes no writes.
-            StoreWentBack: it is another incarnation than the worker's.
+            StoreWentBack: the server is another incarnation than the worker's.
             PooledStore: a connection pooler answers in its place.
         """
         try:
@@ -128,7 +94,7 @@ class PostgresLane:
         self._connection = connection
 
     async def close(self) -> None:
-        await self._ended(self)  # if this fails, it is all to be done again
+        await self._ended(self)  # if this fails, the caller closes the lane again
         if self._connection is not None:
             await self._connection.close()
             self._connection = None
@@ -149,20 +115,20 @@ class PostgresLane:
                     f"the connection was lost while a commit was on the wire: {str(error).strip()}"
                 ) from error
             await self._roll_back(connection)
-            if error.sqlstate == "42P01" and await self._is_fenced(connection, commit):
-                raise Fenced(
-                    "the commit was refused: others have had the interval for so long that the "
-                    "bucket of the commit before this one is gone"
-                ) from error
-            if error.sqlstate == "42P01" and await self._is_dropped(connection, error, commit):
-                raise BucketGone("the bucket of records to be noted was dropped") from error
+            if error.sqlstate == UNDEFINED_TABLE:
+                if await self._is_fenced(connection, commit):
+                    raise Fenced(
+                        "the commit was refused: other workers have owned the interval for so long "
+                        "that the bucket of the previous commit was dropped"
+                    ) from error
+                await refuse_dropped(connection, self._statements, commit)
             meant = _engine_error(error)
             if isinstance(meant, Fenced) and not await self._is_fenced(connection, commit):
                 raise StoreWentBack(ANOTHER_CHAIN) from error
             raise meant from error
 
     async def _is_fenced(self, connection: AsyncConnection[Any], commit: Commit) -> bool:
-        """Whether somebody else has claimed an interval, asked after a commit has failed."""
+        """Whether another worker has claimed an interval; asked after a commit has failed."""
         ids = [link.interval_id for link in commit.intervals]
         query = self._statements.get("sequencers")
         try:
@@ -171,21 +137,6 @@ class PostgresLane:
         except psycopg.Error as error:
             raise translate(error) from error
         return any(current.get(link.interval_id) != link.sequencer for link in commit.intervals)
-
-    async def _is_dropped(
-        self, connection: AsyncConnection[Any], error: psycopg.Error, commit: Commit
-    ) -> bool:
-        """Whether what was missed is a table of seen ids that was there once."""
-        found = re.search(r"seen_record_(\d+)", str(error))
-        bucket = 0 if found is None else int(found.group(1))
-        if bucket not in commit.seen or bucket == commit.bucket:
-            return False
-        try:
-            cursor = await connection.execute(self._statements.get("newest_bucket"))
-            row = await cursor.fetchone()
-        except psycopg.Error as failure:
-            raise translate(failure) from failure
-        return row is not None and bucket < row[0]
 
     async def _write(self, connection: AsyncConnection[Any], commit: Commit) -> None:
         if not (commit.rows or commit.statements):
@@ -199,8 +150,8 @@ class PostgresLane:
         await self._finish(connection, commit)
 
     async def _append(self, connection: AsyncConnection[Any], commit: Commit) -> None:
-        """The fence with the commit records, which fails unless owner and order are right, and
-        everything else that the engine appends: one statement."""
+        """Run the engine's part of a commit as one statement: the fence with the commit records, which fails
+        unless owner and order are right, and all other appends."""
         parts = self._parts(commit)
         await connection.execute(
             self._statements.together(tuple(part for part, _ in parts)),
@@ -213,10 +164,10 @@ class PostgresLane:
         )
 
     def _parts(self, commit: Commit) -> Parts:
-        """What is written, by table.
+        """The statements of a commit with their parameters, by table.
 
-        Intervals are in order of id, as everybody locks them: two orders would be a deadlock, which
-        the server notices after a second.
+        Intervals are sorted by id, as in every transaction that locks several: two orders would be a deadlock,
+        which the server notices only after a second.
         """
         parts: Parts = []
         bucket, stamp, streams = commit.bucket, commit.stamp, self._streams
@@ -227,34 +178,34 @@ class PostgresLane:
         in_order = sorted(commit.intervals, key=attrgetter("interval_id"))
         for previous, group in groupby(in_order, key=attrgetter("previous_bucket")):
             tables = (
-                ("current", f"commit_record_{bucket}"),
-                ("previous", f"commit_record_{previous}"),
+                ("current", bucket_table("commit_record", bucket)),
+                ("previous", bucket_table("commit_record", previous)),
             )
             parts.append(((FENCE, tables), _as_json(rows.link_rows(group, stamp))))
         if commit.timers:
             found = rows.timer_rows(commit.timers, stamp)
-            add("insert_timers", f"timer_change_{bucket}", _as_json(found))
+            add("insert_timers", bucket_table("timer_change", bucket), _as_json(found))
         if commit.stragglers:
             found = rows.straggler_rows(commit.stragglers, streams, stamp)
-            add("insert_stragglers", f"straggler_{bucket}", _as_json(found))
+            add("insert_stragglers", bucket_table("straggler", bucket), _as_json(found))
         if commit.dead_letters:
             found = rows.letter_rows(commit.dead_letters)
             add("insert_dead_letters", "dead_letter", _as_json(found))
         many = _is_large(commit)
         for of_seen, seen in commit.seen.items():
-            table = f"seen_record_{of_seen}"
+            table = bucket_table("seen_record", of_seen)
             if many:
                 add("insert_many_seen", table, rows.seen_arrays(seen))
             else:
                 add("insert_seen", table, _as_json(rows.seen_rows(seen)))
         if commit.states:
-            table = f"state_change_{bucket}"
+            table = bucket_table("state_change", bucket)
             if many:
                 add("insert_many_states", table, rows.state_arrays(commit.states))
             else:
                 add("insert_states", table, _as_json(rows.state_rows(commit.states)))
         if commit.productions:
-            table, productions = f"production_{bucket}", commit.productions
+            table, productions = bucket_table("production", bucket), commit.productions
             if many:
                 add("insert_many_productions", table, rows.production_arrays(productions, streams))
             else:
@@ -263,7 +214,7 @@ class PostgresLane:
         return parts
 
     async def _finish(self, connection: AsyncConnection[Any], commit: Commit) -> None:
-        """The user's rows and statements, each with its own blame, then COMMIT."""
+        """Run the user's rows and statements, each of which is blamed for its own error; then COMMIT."""
         try:
             by_table = _coalesced(commit.rows)
         except TypeError as error:
@@ -296,8 +247,8 @@ class PostgresLane:
             StatementError: Postgres refused it.
         """
         try:
-            # Prepared: without parameters psycopg would else take the protocol that allows
-            # several statements in one text, and with them a COMMIT of the user's.
+            # Prepared, because psycopg sends a statement without parameters by the simple protocol
+            # otherwise, which allows several statements in one text, and with them a COMMIT of the user.
             await connection.execute(statement, params or None, prepare=True)
         except psycopg.Error as error:
             raise translate(
@@ -308,7 +259,7 @@ class PostgresLane:
             raise StatementError(f"{what} cannot be sent to Postgres: {error}") from error
 
     async def _roll_back(self, connection: AsyncConnection[Any]) -> None:
-        """Leave the connection ready for the next commit, if it still lives."""
+        """Make the connection ready for the next commit, if it is still open."""
         if connection.closed:
             return
         if connection.info.transaction_status != TransactionStatus.IDLE:
@@ -320,15 +271,15 @@ class PostgresLane:
 
 
 def _check_committed(tag: str | None) -> None:
-    """COMMIT of a failed transaction answers ROLLBACK and raises nothing: look at the tag."""
+    """Check the server's answer to COMMIT: for a failed transaction it is ROLLBACK, without an error."""
     if tag != "COMMIT":
         raise StoreUnavailable(f"the store answered {tag!r} to COMMIT: nothing was written")
 
 
 def _check_alone(connection: AsyncConnection[Any]) -> None:
-    """A statement is a transaction of its own only where none was left open before it."""
+    """Check that no transaction was open before the statement, which is a transaction by itself only then."""
     if connection.info.transaction_status != TransactionStatus.IDLE:
-        raise StoreUnavailable("the commit stands in a transaction that was left open")
+        raise StoreUnavailable("the commit is part of a transaction that was left open")
 
 
 def _as_json(found: list[rows.Row]) -> dict[str, Any]:
@@ -345,15 +296,15 @@ def _is_large(commit: Commit) -> bool:
 
 
 def _engine_error(error: psycopg.Error) -> MillwheelError:
-    """What an error of the engine's own statements means."""
+    """The engine's error for one that its own statements have met."""
     table = error.diag.table_name or ""
     if table.startswith("commit_record") and error.sqlstate in ("23502", "23505"):
         return Fenced("the commit was refused: another owner has claimed the interval")
     if table.startswith("seen_record") and error.sqlstate == "23505":
-        return InvariantBroken(f"a record that was committed before came through again: {error}")
+        return InvariantBroken(f"a record that was committed before was processed again: {error}")
     if table.startswith(("production", "straggler")) and error.sqlstate == "23505":
         return InvariantBroken(f"a production was written before: {error}")
-    if error.sqlstate == "42P01":
+    if error.sqlstate == UNDEFINED_TABLE:
         return InvariantBroken(f"a bucket that is still needed is gone: {str(error).strip()}")
     return translate(error)
 
@@ -361,8 +312,8 @@ def _engine_error(error: psycopg.Error) -> MillwheelError:
 def _coalesced(
     found: list[tuple[Table[Any], tuple[Any, ...]]],
 ) -> list[tuple[Table[Any], list[list[Any]]]]:
-    """Columns per table: upserts cut down to the last write of each row and sorted by key,
-    so that one statement never meets a row twice and two lanes never deadlock."""
+    """Rows by table, as columns. Upserts keep the last write of each row only and are sorted by key, so that
+    one statement never meets a row twice and two lanes never deadlock."""
     by_table: dict[str, tuple[Table[Any], list[tuple[Any, ...]]]] = {}
     for table, values in found:
         by_table.setdefault(table.name, (table, []))[1].append(values)
@@ -378,8 +329,8 @@ def _coalesced(
 
 
 def _alike(column: Column, values: tuple[Any, ...]) -> list[Any]:
-    """One column's values. psycopg sends lists of one Python type: an int among floats or
-    decimals becomes one of them."""
+    """The values of one column. psycopg sends lists of one Python type, so an int among floats or decimals is
+    converted."""
     kind = {"double precision": float, "numeric": Decimal}.get(column.type)
     if kind is None:
         return list(values)
@@ -387,12 +338,12 @@ def _alike(column: Column, values: tuple[Any, ...]) -> list[Any]:
 
 
 def _named(statement: str, table: Table[Any] | None) -> str:
-    """One of the user's statements as errors call it: with the line that asked for it."""
+    """The name of a user's statement, or of rows for a table, in error messages."""
     return f"rows for table {table.name!r}" if table is not None else f"the statement {statement!r}"
 
 
 def write_rows(statements: Statements, table: Table[Any]) -> str:
-    """The set-based INSERT (or upsert) of a table sink; one array parameter per column."""
+    """The set-based INSERT or upsert of a table sink, with one array parameter for each column."""
     names = [sql.Identifier(column.name) for column in table.columns]
     arrays, selected = [], []
     for column, name in zip(table.columns, names, strict=True):
@@ -403,26 +354,17 @@ def write_rows(statements: Statements, table: Table[Any]) -> str:
             if column.type == "jsonb"
             else sql.SQL("x.{}").format(name)
         )
-    statement = sql.SQL(
-        "INSERT INTO {table} ({names}) SELECT {selected} FROM unnest({arrays}) AS x ({names})"
-    ).format(
-        table=statements.table(table.name),
-        names=sql.SQL(", ").join(names),
-        selected=sql.SQL(", ").join(selected),
-        arrays=sql.SQL(", ").join(arrays),
-    )
-    if table.key:
-        rest = [
-            name for name, c in zip(names, table.columns, strict=True) if c.name not in table.key
-        ]
-        action = (
-            sql.SQL("DO UPDATE SET {}").format(
-                sql.SQL(", ").join(sql.SQL("{0} = excluded.{0}").format(name) for name in rest)
-            )
-            if rest
-            else sql.SQL("DO NOTHING")
-        )
-        statement += sql.SQL(" ON CONFLICT ({}) {}").format(
-            sql.SQL(", ").join(map(sql.Identifier, table.key)), action
-        )
-    return statement.as_string(None)
+    parts: dict[str, sql.Composable] = {
+        "table": statements.table(table.name),
+        "names": sql.SQL(", ").join(names),
+        "selected": sql.SQL(", ").join(selected),
+        "arrays": sql.SQL(", ").join(arrays),
+    }
+    if not table.key:
+        return composed("insert_rows", **parts)
+    parts["key"] = sql.SQL(", ").join(map(sql.Identifier, table.key))
+    rest = [name for name, c in zip(names, table.columns, strict=True) if c.name not in table.key]
+    if not rest:
+        return composed("insert_new_rows", **parts)
+    changes = [sql.SQL("{0} = excluded.{0}").format(name) for name in rest]
+    return composed("upsert_rows", **parts, changes=sql.SQL(", ").join(changes))

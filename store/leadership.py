@@ -1,9 +1,9 @@
-"""Who writes the wishes: the holder of an advisory lock (decision 22).
+"""The leadership: the right to write wishes, held by an advisory lock (decision 22).
 
-The lock is held by a session of its own. The server ends a session that says nothing for as
-long as the leader may be silent, so a process that is stopped loses the lock, whatever it
-believes; asking whether one leads is what keeps the session talking. The lock is a matter of
-economy, not of safety: two who believe to lead write wishes, each a compare-and-set.
+A session of its own holds the lock. The server ends a session that is idle for longer than a leader may be, so
+a stopped process loses the lock; each call of `Leadership.try_lead` keeps the session alive. The lock saves
+work and is not needed for safety: two workers that both believe to lead write wishes, each of which is a
+compare-and-set.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Leadership:
         self._held = False
 
     async def try_lead(self, seconds: float) -> bool:
-        """Whether this candidate leads; a connection that was lost is made anew next time."""
+        """Whether this candidate leads. After a lost connection the next call connects again."""
         held, self._held = self._held, False
         try:
             async with asyncio.timeout(seconds):
@@ -54,7 +54,7 @@ class Leadership:
         return self._held
 
     async def close(self) -> None:
-        """Let the lock go, with the session."""
+        """Release the lock by closing the session."""
         connection, self._connection = self._connection, None
         self._held = False
         if connection is not None:

@@ -1,7 +1,7 @@
-"""Bringing a pipeline's schema to the version this code needs.
+"""Migration of a pipeline's schema to the version that this code needs.
 
-The version is Alembic's, kept in the pipeline's own schema, so that pipelines in one
-database move on their own. Looking at it needs no Alembic; only moving does.
+The version is Alembic's, stored in the pipeline's own schema, so that each pipeline in a database migrates by
+itself. Reading the version needs no Alembic; only a migration does.
 """
 
 from __future__ import annotations
@@ -13,30 +13,28 @@ from psycopg import sql
 
 from millwheel.errors import SchemaBehind, StoreError, StoreUnavailable
 from millwheel.store.address import StoreAddress
-from millwheel.store.statements import READ_COMMITTED
+from millwheel.store.statements import READ_COMMITTED, composed, text_of
 
 HEAD = "0001"
-"""The newest revision in ``migrations/versions``; a test holds the two together."""
+"""The newest revision in ``migrations/versions``; a test compares both."""
 
 
 def schema_version(url: str, schema: str) -> str | None:
-    """The revision a pipeline's schema is at; None if there is none.
+    """The revision of a pipeline's schema; None if there is no schema.
 
     Raises:
-        StoreUnavailable: nobody answers there.
+        StoreUnavailable: the server does not answer.
     """
+    table = sql.Identifier(schema, "alembic_version")
     try:
         with psycopg.connect(url, autocommit=True, connect_timeout=5) as connection:
             row = connection.execute(
-                "SELECT to_regclass(%s) IS NOT NULL",
-                [sql.Identifier(schema, "alembic_version").as_string(connection)],
+                text_of("find_table"), {"table": table.as_string(None)}
             ).fetchone()
             if row is None or not row[0]:
                 return None
             version = connection.execute(
-                sql.SQL("SELECT version_num FROM {}").format(
-                    sql.Identifier(schema, "alembic_version")
-                )
+                composed("schema_version", alembic_version=table)
             ).fetchone()
             return None if version is None else str(version[0])
     except psycopg.Error as error:
@@ -47,10 +45,10 @@ def schema_version(url: str, schema: str) -> str | None:
 
 
 def migrate(url: str, schema: str) -> None:
-    """Create the schema, or bring it up to `HEAD`; safe to run from several processes.
+    """Create the schema, or migrate it to `HEAD`; safe to run from several processes.
 
     Raises:
-        StoreError: Postgres refuses it, or a newer millwheel made it; the schema is as it was.
+        StoreError: Postgres refuses it, or a newer millwheel made the schema, which stays unchanged.
     """
     _refuse_newer(schema, schema_version(url, schema))
     from alembic import command
@@ -69,9 +67,7 @@ def migrate(url: str, schema: str) -> None:
     config.set_main_option("path_separator", "os")
     try:
         with engine.begin() as connection:
-            connection.exec_driver_sql(
-                "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"millwheel {schema}",)
-            )
+            connection.exec_driver_sql(text_of("lock_pipeline"), {"pipeline": schema})
             config.attributes["connection"] = connection
             config.attributes["schema"] = schema
             command.upgrade(config, "head")
@@ -93,19 +89,20 @@ def _refuse_newer(schema: str, version: str | None) -> None:
 
 
 def migrate_command(pipeline: str, address: StoreAddress) -> str:
-    """The command that brings a pipeline's schema to `HEAD`, for people to copy."""
+    """The command that migrates a pipeline's schema to `HEAD`, for messages."""
     return f"millwheel migrate {pipeline} --store {shlex.quote(address.redacted())}"
 
 
 def require_version(url: str, schema: str, *, address: StoreAddress, migrate_now: bool) -> None:
-    """See to it that the schema is at `HEAD`: move it if allowed, else say how.
+    """Check that the schema is at `HEAD`, or migrate it.
 
     Args:
-        address: what the user calls the store.
+        address: the store's address, for messages.
+        migrate_now: migrate the schema if it is behind.
 
     Raises:
-        SchemaBehind: it is not, and `migrate_now` is false.
-        StoreError: a newer millwheel made it.
+        SchemaBehind: the schema is behind, and `migrate_now` is false; the message has the command.
+        StoreError: a newer millwheel made the schema.
     """
     version = schema_version(url, schema)
     if version == HEAD:

@@ -1,16 +1,16 @@
-"""Who owns what, in Postgres: claims, releases, wishes, splits and merges (decision 22).
+"""Ownership of intervals in Postgres: claims, releases, wishes, splits and merges (decision 22).
 
-Every change is a compare-and-set on the sequencer that was read with the placement: whoever
-comes second finds another one, and gets nothing.
+Every change is a compare-and-set on the sequencer that was read with the placement: of two concurrent
+changes, the second finds another sequencer and changes nothing.
 
-    free       no owner, or an owner whose lease is over: any claim with its sequencer gets it
-    held       an owner whose lease lasts: only he releases it
+    free       no owner, or an owner with an expired lease: any claim with its sequencer gets it
+    held       an owner with a valid lease: only the owner releases it
     released   free, drained and folded: it may be claimed, split or merged
 
-A change takes the interval's row, which the owner's commits hold by a share lock each. A live
-owner lets go of it within a commit; a stopped one would never. So nobody waits for longer than
-`LOCK_TIMEOUT`: then the server processes of owners that are in the way are ended, which are
-those of exactly these intervals whose lease is over, and it is tried again (I4).
+A change locks the interval's row, on which each commit of the owner holds a share lock. A live owner releases
+that lock within one commit; a stopped one never does. So a change waits for at most `LOCK_TIMEOUT`. Then it
+ends the server processes of the owners that hold exactly these intervals under an expired lease, and tries
+again (I4).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ import psycopg
 from psycopg import AsyncConnection
 
 from millwheel.errors import Fenced, PlacementRefused, StoreUnavailable
-from millwheel.store.lane import translate
-from millwheel.store.lineage import Line, merged, partition, upper_part
+from millwheel.store.buckets import newest_commit_table
+from millwheel.store.interval_history import IntervalHistory, merged, partition, upper_part
 from millwheel.store.port import (
     FoundPartition,
     Lapse,
@@ -41,14 +41,15 @@ from millwheel.store.port import (
     Wish,
 )
 from millwheel.store.statements import Statements
+from millwheel.store.translation import translate
 
 LOCK_TIMEOUT = "500ms"
-"""A live owner's commit lets go of its interval sooner."""
+"""Longest wait for a lock; a commit of a live owner releases its interval sooner."""
 
 ATTEMPTS = 20
 
 IDLE_TIMEOUT = "10s"
-"""A process that is stopped in the midst of a change holds others up no longer."""
+"""Postgres ends a change after this time if its process was stopped, so that others do not wait longer."""
 
 KEEP_EVENTS = 10_000
 
@@ -70,8 +71,8 @@ class PostgresPlacement:
     """The changes of placement of one pipeline.
 
     Args:
-        connect: gives a connection of the pool; errors are raised as psycopg raises them.
-        end_backends: ends server processes, given by pid and start.
+        connect: gives a connection of the pool; errors stay psycopg's.
+        end_backends: ends server processes, given by process id and start.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class PostgresPlacement:
         self._end_backends = end_backends
 
     async def read(self) -> Placement:
-        """One statement, so one snapshot."""
+        """Read the placement by one statement, so in one snapshot."""
         try:
             async with self._connect() as connection:
                 cursor = await connection.execute(
@@ -117,10 +118,10 @@ class PostgresPlacement:
     async def take_over(
         self, worker: str, interval_ids: list[int], *, again: bool
     ) -> tuple[dict[int, int], dict[int, int]]:
-        """Raise the sequencers of whatever owners there are, or (again) of one's own.
+        """Raise the sequencers of intervals of any owner, or (`again`) of this worker's own.
 
         Returns:
-            Per interval: what its sequencer was raised to, and its new log.
+            By interval: its raised sequencer, and its new log.
         """
         statement = "reclaim_intervals" if again else "claim_intervals"
 
@@ -129,8 +130,8 @@ class PostgresPlacement:
             cursor = await connection.execute(self._statements.get(statement), params)
             if cursor.rowcount != len(interval_ids):
                 raise Fenced(
-                    "another owner has claimed intervals of this worker meanwhile, maybe one of "
-                    "newer code; it must let go of them"
+                    "another worker has claimed intervals of this one, maybe one with newer code; "
+                    "this worker must release them"
                 )
             raised: dict[int, int] = dict(await cursor.fetchall())
             cursor = await connection.execute(self._statements.get("open_logs"), params)
@@ -141,7 +142,7 @@ class PostgresPlacement:
     async def take_free(
         self, worker: str, interval_ids: list[int], sequencers: Mapping[int, int]
     ) -> tuple[dict[int, int], dict[int, int]]:
-        """Raise the sequencers of those that are free, and as they were read."""
+        """Raise the sequencers of the intervals that are free and still have the sequencer that was read."""
 
         async def work(connection: AsyncConnection[Any]) -> tuple[dict[int, int], dict[int, int]]:
             cursor = await connection.execute(
@@ -203,7 +204,7 @@ class PostgresPlacement:
     async def _ids(
         self, connection: AsyncConnection[Any], statement: str, params: dict[str, Any]
     ) -> list[int]:
-        """Run a statement that changes intervals and tells which."""
+        """Run a statement that changes intervals; gives their ids."""
         cursor = await connection.execute(self._statements.get(statement), params)
         return [id_ for (id_,) in await cursor.fetchall()]
 
@@ -272,8 +273,8 @@ class PostgresPlacement:
     ) -> None:
         params = {"discovery": discovery, "sequencer": sequencer, "source": identity}
         ids = {"interval_ids": [discovery]}
-        cursor = await connection.execute(self._statements.get("read_lineage"), ids)
-        (parent,) = map(_line, await cursor.fetchall())
+        cursor = await connection.execute(self._statements.get("read_interval_history"), ids)
+        (parent,) = map(_history, await cursor.fetchall())
         await self._begin(connection, "add_partition", params, partition(parent, 0, position))
 
     async def _partitions(
@@ -289,8 +290,8 @@ class PostgresPlacement:
 
     async def _take_apart(
         self, connection: AsyncConnection[Any], sequencers: dict[int, int]
-    ) -> list[Line]:
-        """Fence everybody off, and only then read what there is (I4)."""
+    ) -> list[IntervalHistory]:
+        """Raise the sequencers of intervals, and only then read their data (I4)."""
         ids = {"interval_ids": list(sequencers)}
         cursor = await connection.execute(
             self._statements.get("take_apart"),
@@ -299,27 +300,29 @@ class PostgresPlacement:
         if cursor.rowcount != len(sequencers):
             cursor = await connection.execute(self._statements.get("why_not_free"), ids)
             refuse(sequencers, {id_: (at, owner) for id_, at, owner in await cursor.fetchall()})
-        cursor = await connection.execute(self._statements.get("read_lineage"), ids)
-        lines = {line.id: line for line in map(_line, await cursor.fetchall())}
-        return [lines[id_] for id_ in sequencers]
+        cursor = await connection.execute(self._statements.get("read_interval_history"), ids)
+        histories = {history.id: history for history in map(_history, await cursor.fetchall())}
+        return [histories[id_] for id_ in sequencers]
 
     async def _begin(
-        self, connection: AsyncConnection[Any], statement: str, params: dict[str, Any], line: Line
+        self,
+        connection: AsyncConnection[Any],
+        statement: str,
+        params: dict[str, Any],
+        history: IntervalHistory,
     ) -> int:
-        """Make an interval and the commit that its chain begins with; gives its id."""
+        """Make an interval with the first commit of its chain; gives its id."""
         cursor = await connection.execute(
             self._statements.get(statement), {**params, "sequence": self._sequence}
         )
         row = await cursor.fetchone()
         if row is None:
-            raise Fenced("somebody has claimed the interval since; nothing was made")
+            raise Fenced("another worker has claimed the interval; nothing was made")
         interval_id, sequencer = row
-        cursor = await connection.execute(self._statements.get("newest_time_bucket"))
-        found = await cursor.fetchone()
-        assert found is not None, "there is always a bucket to write to"
+        newest = await newest_commit_table(connection, self._statements)
         await connection.execute(
-            self._statements.get("begin_chain", commits=f"commit_record_{found[0]}"),
-            {"interval_id": interval_id, "sequencer": sequencer, **line.first_commit()},
+            self._statements.get("begin_chain", commits=newest),
+            {"interval_id": interval_id, "sequencer": sequencer, **history.first_commit()},
         )
         return int(interval_id)
 
@@ -333,25 +336,24 @@ class PostgresPlacement:
         *,
         also_live: bool = False,
     ) -> T:
-        """One transaction; whoever stands in its way for longer than a moment is ended.
+        """Run a change as one transaction; sessions that block it for longer than a moment are ended.
 
         Args:
-            worker: who makes it; his own sessions stay.
-            also_live: the owner is to lose the intervals, whether his lease lasts or not.
+            worker: the worker that makes the change; its own sessions are not ended.
+            also_live: end sessions of the owner even if its lease is valid.
         """
         for _ in range(ATTEMPTS):
             try:
                 async with self._connect() as connection, connection.transaction():
                     await connection.execute(
-                        "SELECT set_config('lock_timeout', %s, true), "
-                        "set_config('idle_in_transaction_session_timeout', %s, true)",
-                        [LOCK_TIMEOUT, IDLE_TIMEOUT],
+                        self._statements.get("set_timeouts"),
+                        {"lock": LOCK_TIMEOUT, "idle": IDLE_TIMEOUT},
                     )
                     return await work(connection)
             except psycopg.errors.LockNotAvailable:
                 await self._clear_the_way(interval_ids, worker, also_live=also_live)
             except (psycopg.errors.UndefinedTable, psycopg.errors.DeadlockDetected):
-                pass  # a bucket was dropped meanwhile; or a claim of whatever owners there are
+                pass  # a bucket was dropped at the same time, or another claim locked the same intervals
             except psycopg.Error as error:
                 raise translate(error) from error
         raise StoreUnavailable(
@@ -373,9 +375,10 @@ class PostgresPlacement:
             await self._end_backends(msgspec.json.decode(backends))
 
     async def _trim_events(self) -> None:
-        """On its own: two that forget the same rows must not hold up each other's intervals.
+        """Delete old placement events in a transaction of its own: two changes that delete the same rows must
+        not wait for each other with their intervals locked.
 
-        If it fails, what was changed is changed all the same, and the next one trims more.
+        A failure does not undo the change; the next change deletes more.
         """
         with contextlib.suppress(psycopg.Error):
             async with self._connect() as connection:
@@ -384,13 +387,13 @@ class PostgresPlacement:
                 )
 
 
-def _line(row: Sequence[Any]) -> Line:
-    """A row of ``read_lineage.sql``."""
+def _history(row: Sequence[Any]) -> IntervalHistory:
+    """A row of ``read_interval_history.sql``."""
     (
         id_, computation, slot_from, slot_to, kind, n, folded, stamp, input_watermark,
         low_watermark, floor, percentiles, acked, position, counters, grain,
     ) = row  # fmt: skip
-    return Line(
+    return IntervalHistory(
         id=id_,
         computation=computation,
         slot_from=slot_from,
@@ -411,26 +414,26 @@ def _line(row: Sequence[Any]) -> Line:
 
 
 def as_percentiles(stored: Mapping[str, int] | None) -> dict[float, int]:
-    """Percentile low watermarks as they are stored: JSON has no numbers as names."""
+    """Percentile low watermarks from JSON, which has texts as names, not numbers."""
     return {float(percentile): micros for percentile, micros in (stored or {}).items()}
 
 
 def refuse(sequencers: Mapping[int, int], found: Mapping[int, tuple[int, str | None]]) -> None:
-    """Say why intervals cannot be taken for a split or a merge.
+    """Raise the reason for which intervals cannot be split or merged.
 
     Args:
-        sequencers: per interval the one that was read.
-        found: what there is: per interval its sequencer and owner.
+        sequencers: by interval, the sequencer that was read.
+        found: by interval, the stored sequencer and owner.
 
     Raises:
-        Fenced: the sequencer is another one by now, or the interval is gone.
+        Fenced: the sequencer has changed, or the interval is gone.
         PlacementRefused: the interval has an owner.
     """
     for id_, sequencer in sequencers.items():
         if id_ not in found or found[id_][0] != sequencer:
-            raise Fenced(f"interval {id_} was claimed, split or merged meanwhile")
+            raise Fenced(f"interval {id_} was claimed, split or merged by another worker")
         if found[id_][1] is not None:
             raise PlacementRefused(
-                f"worker {found[id_][1]} owns interval {id_}: it must be released before it can "
-                "be split or merged"
+                f"worker {found[id_][1]} owns interval {id_}: it must release the interval before a "
+                "split or a merge"
             )

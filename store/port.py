@@ -1,7 +1,7 @@
-"""What the engine asks of a store, as data and as a protocol.
+"""The store as the engine uses it: a protocol, and the data that goes in and out.
 
-Two stores keep it: Postgres (`millwheel.store.postgres`) and one in memory for tests and
-simulation (`millwheel.store.memory`), held to the same contract suite.
+Two stores implement it: Postgres (`millwheel.store.postgres`), and memory for tests and simulation
+(`millwheel.store.memory`). One contract suite tests both.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from millwheel.store.state_shape import StateShape
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A stretch of the append-only past that is dropped whole: ``[low, high)``.
+    """One stretch of the append-only past, ``[low, high)``, which is dropped as a whole.
 
-    Families: *time* (stamps; all five tables), *source* (offsets of one replayable log;
+    Families: *time* (stamps; all six tables), *source* (offsets of one replayable log;
     seen ids only), *named* (arrival of user-supplied ids; seen ids only).
     """
 
@@ -34,22 +34,23 @@ class Bucket:
 NodeKind = Literal["injector", "computation", "relay"]
 
 EARLY_CLOSE_MICROS = 5_000_000
-"""What was read of the buckets is final for every stamp before the time of reading and this much."""
+"""A look at the buckets is final for stamps up to the time of the look plus this."""
 
 CLOCK_STEP_MICROS = 5_000_000
-"""How far the database's clock may go back between two heartbeats without being noticed, if no lease is
-longer than 15 s; else a third of the longest lease, which is the time between two heartbeats."""
+"""Largest unnoticed step back of the database's clock between two heartbeats, if no lease is longer than
+15 s. With longer leases it is a third of the longest one, which is the time between two heartbeats."""
 
 CLOSE_AHEAD_MICROS = EARLY_CLOSE_MICROS + CLOCK_STEP_MICROS
-"""A bucket closed early ends at least so far ahead of the database's clock, if no lease is longer than 15 s."""
+"""Least distance between the database's clock and the end of a bucket that is closed early, if no lease is
+longer than 15 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class BucketView:
-    """The live buckets as of one moment of the store's clock.
+    """The live buckets at one moment of the store's clock.
 
-    Whatever is opened or closed later, the bucket of a stamp before `now` plus
-    `EARLY_CLOSE_MICROS` stays the one found here.
+    Buckets that are opened or closed later do not change the bucket of a stamp before `now` plus
+    `EARLY_CLOSE_MICROS`.
     """
 
     now: int
@@ -57,7 +58,7 @@ class BucketView:
 
 
 class StateChange(NamedTuple):
-    """One entry of one key as a commit leaves it; `value` None means removed."""
+    """One entry of one key after a commit; a `value` of None means that the entry is removed."""
 
     interval_id: int
     n: int
@@ -70,7 +71,7 @@ class StateChange(NamedTuple):
 
 
 class OldState(NamedTuple):
-    """A state, or a shared table, as an older or newer version of its type has written it."""
+    """A stored state or shared table, written by another version of its type than the code's."""
 
     computation: str
     key: bytes
@@ -79,21 +80,21 @@ class OldState(NamedTuple):
 
 
 StateRow = tuple[int, int, int, int, bytes, str, "bytes | None", int]
-"""The fields of a `StateChange`, as a plain tuple where many are made."""
+"""The fields of a `StateChange` as a plain tuple, which is cheaper to make."""
 
 
 TIMER_KINDS = ("watermark", "wall", "hold")
-"""What is kept as a timer: timers by event time and by the clock, and what user code holds the
-watermark at, which never fires."""
+"""Kinds of stored timers: by event time, by the clock, and holds of the watermark by user code, which never
+fire."""
 
 TIMERS_A_PAGE = 20_000
 
 TimerPlace = tuple[int, int, bytes, str]
-"""Where a timer stands in the order of time: due, slot, key, tag."""
+"""The place of a timer in the order of time: due, slot, key, tag."""
 
 
 class TimerChange(NamedTuple):
-    """One timer as a commit leaves it; `due` None means fired or cancelled."""
+    """One timer after a commit; a `due` of None means that it has fired or was cancelled."""
 
     interval_id: int
     n: int
@@ -107,7 +108,7 @@ class TimerChange(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """Something given up on, with the reason."""
+    """A record, row or timer that the engine gave up on, with the reason."""
 
     slot: int
     computation: int
@@ -124,15 +125,15 @@ class DeadLetter(NamedTuple):
 
 
 ANOTHER_CHAIN = (
-    "the interval's chain of commits is not as this worker left it, though no other worker has claimed "
+    "the interval's chain of commits is not as this worker left it, although no other worker has claimed "
     "the interval: the store has lost commits"
 )
-"""Says a commit that is refused although its sequencer is right."""
+"""Message of a commit that is refused although its sequencer is current."""
 
 
 @dataclass(slots=True)
 class IntervalCommit:
-    """One interval's part of a commit: its link in the chain and what it promises."""
+    """One interval's part of a commit: its link in the chain, its watermarks, floor and acknowledgements."""
 
     interval_id: int
     sequencer: int
@@ -145,23 +146,23 @@ class IntervalCommit:
     position: bytes | None
     counters: bytes
     percentiles: dict[float, int] = field(default_factory=dict)
-    """Percentile low watermarks promised beside the exact one."""
+    """Percentile low watermarks that it promises, besides the exact one."""
 
 
 @dataclass(slots=True)
 class Commit:
-    """Everything one transaction of a lane writes."""
+    """All that one transaction of a lane writes."""
 
     stamp: int
     bucket: int
     intervals: list[IntervalCommit] = field(default_factory=list)
     seen: dict[int, list[tuple[int, int, bytes]]] = field(default_factory=dict)
-    """Per bucket: (slot, computation, id)."""
+    """Seen records, (slot, computation, id), by bucket."""
     states: list[StateRow] = field(default_factory=list)
     timers: list[TimerChange] = field(default_factory=list)
     productions: list[Delivery[Any]] = field(default_factory=list)
     stragglers: list[Delivery[Any]] = field(default_factory=list)
-    """Weak productions that were sent before and have not arrived (paper 6.1.3)."""
+    """Weak productions that were sent and are not acknowledged yet (paper 6.1.3)."""
     dead_letters: list[DeadLetter] = field(default_factory=list)
     rows: list[tuple[Table[Any], tuple[Any, ...]]] = field(default_factory=list)
     statements: list[tuple[str, Sequence[Any]]] = field(default_factory=list)
@@ -188,7 +189,7 @@ class LogRow:
 
 @dataclass(slots=True)
 class Claim:
-    """An interval taken over, with everything its new owner starts from."""
+    """An interval that a worker has claimed, with all stored data that its owner starts from."""
 
     interval: IntervalRow
     n: int
@@ -202,20 +203,20 @@ class Claim:
     counters: dict[str, int]
     folded: int
     logs: list[LogRow]
-    """Live logs, oldest first, without the one opened by this claim."""
+    """Live logs, oldest first, without the one that this claim opened."""
     new_log: int
-    """The log opened by this claim; 0 for an interval that writes no productions."""
+    """The log that this claim opened; 0 for an interval that writes no productions."""
     states: list[StateChange]
-    """Changes not folded yet, the last per entry."""
+    """Changes that are not folded yet: the last one of each entry."""
     timers: list[TimerChange]
-    """Pending timers: of each kind the soonest, in the order of time."""
+    """The soonest pending timers of each kind, in the order of time."""
     more_timers: frozenset[str]
-    """The kinds of which there are yet more; see `Store.read_timers`."""
+    """Kinds that have further pending timers; see `Store.read_timers`."""
 
 
 @dataclass(slots=True)
 class StoredProduction:
-    """A production read back, to be sent again."""
+    """A stored production that its log sends again."""
 
     seq: int
     stream: str
@@ -227,13 +228,13 @@ class StoredProduction:
     ts: int
     hold: int
     stamp: int
-    """When it was stored."""
+    """Logical time of the commit that stored it."""
     place: int
-    """Its stamp, as every resend has it."""
+    """Its place in the buckets, the same in every resend: a stamp, or an offset of `origin`."""
     id: bytes = b""
-    """Empty: that of log and number, as of all strong productions."""
+    """Id of a weak production; empty for a strong one, which has the id of its log and number."""
     origin: int = 0
-    """The source among whose offsets `place` is; 0: it is a time."""
+    """Log of the source that `place` is an offset of; 0 if `place` is a stamp."""
 
 
 @dataclass(slots=True)
@@ -249,7 +250,7 @@ class OtherWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat:
+class HeartbeatReply:
     """The store's answer to a heartbeat."""
 
     now: int
@@ -258,7 +259,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class PlacedInterval:
-    """An interval, who owns it and who should."""
+    """An interval with its owner and its wanted owner."""
 
     id: int
     computation: int
@@ -268,22 +269,22 @@ class PlacedInterval:
     owner: str | None
     wanted_by: str | None
     lease_over: bool
-    """It has an owner, who stopped, is unknown, or let the lease run out."""
+    """Its owner has stopped, is unknown, or has an expired lease."""
     generation: int
-    """Of the newest code that owned it: workers of older code cannot claim it."""
+    """Generation of the newest code that has owned it: workers of older code cannot claim it."""
     name: str
-    """Of the computation, which may be of newer code than this worker's."""
+    """Name of the computation, which the code of this worker may not have yet."""
     kind: NodeKind
     grain: int
-    """Slots that stay together: it is cut at multiples of it only."""
+    """Number of slots that stay together: intervals begin and end at multiples of it."""
     pinned: bool = False
-    """An operator said who should own it: the balancer leaves it there while that one lives."""
+    """An operator chose its owner: the balancer does not move it while that worker lives."""
     split_at: int | None = None
-    """Its owner is to split it: the first slot of the upper part."""
+    """First slot of the upper part, if its owner should split it."""
     merge_with: int | None = None
-    """Its owner is to merge it with its upper neighbour, who has this id."""
+    """Id of its upper neighbour, if its owner should merge both."""
     logs: tuple[int, ...] = ()
-    """The logs that its owner sends, under its sequencer: those that are not retired."""
+    """Logs that are not retired, which its owner sends under its sequencer."""
 
     @property
     def is_free(self) -> bool:
@@ -302,34 +303,34 @@ class PlacedWorker:
     pid_started: str
     backends: list[tuple[int, str]]
     lease_left: float
-    """Seconds; 0.0 when the lease is over."""
+    """Seconds; 0.0 when the lease has expired."""
     load: dict[str, Any]
     generation: int
-    """Of the code that it runs."""
+    """Generation of its code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Who owns what and who is there, at one moment."""
+    """All intervals with their owners, and all workers, at one moment."""
 
     now: int
     """The store's clock, microseconds."""
     intervals: list[PlacedInterval]
-    """In the order of computations and slots."""
+    """Sorted by computation and slot."""
     workers: list[PlacedWorker]
-    """In the order in which they registered."""
+    """Sorted by time of registration."""
     removed: frozenset[int]
-    """Computations that were taken away: nothing is sent to them, nobody waits for them."""
+    """Removed computations: workers send nothing to them, and no watermark waits for them."""
     paused: frozenset[int] = frozenset()
-    """Computations: injectors that are not to read."""
+    """Injectors that must not read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """Who should own an interval, if its sequencer is still this one.
+    """A wanted owner for an interval, if its sequencer is still this one.
 
-    Without `pinned` it is the balancer's: it changes nothing of what is pinned to a worker that
-    lives, and takes the pin off if that one is gone.
+    Without `pinned` it comes from the balancer: it does not move an interval that is pinned to a living
+    worker, and removes the pin of one that is pinned to a dead worker.
     """
 
     interval_id: int
@@ -337,12 +338,12 @@ class Wish:
     worker: str | None
     reason: str
     pinned: bool = False
-    """An operator's: the balancer is to leave it there."""
+    """It comes from an operator: the balancer must not move the interval again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unpin:
-    """The balancer may have an interval again; it stays where it is until that moves it."""
+    """Removes a pin: the balancer may move the interval again."""
 
     interval_id: int
     sequencer: int
@@ -351,7 +352,7 @@ class Unpin:
 
 @dataclass(frozen=True, slots=True)
 class SplitWish:
-    """The owner of an interval is to split it: `at` is the first slot of the upper part."""
+    """Asks the owner of an interval to split it: `at` is the first slot of the upper part."""
 
     interval_id: int
     sequencer: int
@@ -361,7 +362,7 @@ class SplitWish:
 
 @dataclass(frozen=True, slots=True)
 class MergeWish:
-    """The owner of an interval is to merge it with its upper neighbour."""
+    """Asks the owner of an interval to merge it with its upper neighbour."""
 
     interval_id: int
     sequencer: int
@@ -371,7 +372,7 @@ class MergeWish:
 
 @dataclass(frozen=True, slots=True)
 class Lapse:
-    """An interval is not to be split or merged after all."""
+    """Takes back the wish to split or merge an interval."""
 
     interval_id: int
     sequencer: int
@@ -379,42 +380,42 @@ class Lapse:
 
 
 PlacementChange: TypeAlias = Wish | Unpin | SplitWish | MergeWish | Lapse
-"""What may be said of an interval; each is a compare-and-set on its sequencer."""
+"""A change of an interval's placement: a compare-and-set on its sequencer."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundPartition:
-    """A partition of a growing source that has an interval."""
+    """A partition of a growing source with its interval."""
 
     interval_id: int
     slot: int
     sequencer: int
     identity: str
     low_watermark: int
-    """As it is stored."""
+    """Stored low watermark of the interval."""
     percentiles: dict[float, int]
 
 
 @dataclass(slots=True)
 class Deployment:
-    """The ids that the stored graph gave to names."""
+    """Ids of the deployed graph, by name."""
 
     computations: dict[str, int]
     streams: dict[str, int]
     intervals: list[IntervalRow]
     generation: int
-    """That of the code: what it may own depends on it."""
+    """Generation of the code, which decides the intervals that its worker may own."""
     rekeyed: frozenset[str] = frozenset()
-    """Computations that may have had records under other keys than this code gives them."""
+    """Computations that may have stored records under other keys than this code gives them."""
     newly_rekeyed: tuple[tuple[str, str], ...] = ()
-    """Those, with the streams, whose keys this deploy has changed."""
+    """Computations, and their input streams, with key extractors that this deploy has changed."""
     is_first: bool = True
-    """The pipeline was deployed first in this incarnation of the server: none of its commits is lost."""
+    """The first deploy was in this incarnation of the server: none of the pipeline's commits is lost."""
 
 
 @dataclass(slots=True)
 class NodeDeploy:
-    """A node of the graph as deploy needs it."""
+    """A node of the graph, as `Store.deploy` takes it."""
 
     name: str
     kind: NodeKind
@@ -422,24 +423,24 @@ class NodeDeploy:
     state: dict[str, Any]
     upstream: list[str]
     slots: list[tuple[int, int]]
-    """The intervals to make: slot ranges, or partition numbers of an injector."""
+    """Intervals of a new node: slot ranges, or partition numbers of an injector."""
     sources: list[str]
     """Identities of the injector's partitions."""
     migrates_from: list[int] = field(default_factory=list)
-    """The versions from which there is a migration of the state."""
+    """Versions of the state that the code has a migration for."""
     shared_migrates_from: list[int] = field(default_factory=list)
-    """The same of what its keys share."""
+    """Versions of the shared table that the code has a migration for."""
     keys: dict[str, Keys] = field(default_factory=dict)
-    """How it takes keys, by stream."""
+    """Key extractors, by stream."""
     shape: StateShape | None = None
-    """The state as columns, for the views of it; None: there are none to make."""
+    """Columns of the views of its state; None if it has no such views."""
     shared: StateShape | None = None
-    """What its keys share, likewise."""
+    """Columns of the view of its shared table; None if it has no such view."""
 
 
 @dataclass(slots=True)
 class StreamDeploy:
-    """A stream of the graph as deploy needs it."""
+    """A stream of the graph, as `Store.deploy` takes it."""
 
     name: str
     version: int
@@ -451,42 +452,41 @@ class StoreLane(Protocol):
     """One ordered chain of commits."""
 
     async def commit(self, commit: Commit) -> None:
-        """Make it durable, or raise.
+        """Make a commit durable, or raise.
 
         Raises:
-            Fenced: another owner has one of the intervals; nothing was written.
+            Fenced: another worker has claimed one of the intervals; nothing was written.
             StatementError: a user's statement or row was refused; nothing was written.
-            StoreUnavailable: the store is away or asked to try again; nothing was written.
-            BucketGone: it notes ids in a bucket that was dropped; nothing was written.
+            StoreUnavailable: the store is away or asks for another attempt; nothing was written.
+            BucketGone: the commit notes ids in a dropped bucket; nothing was written.
             CommitUnknown: the connection broke while the commit was on the wire.
-            StoreWentBack: the interval is still its owner's, and the commit is not the next of its chain.
+            StoreWentBack: the worker still owns the interval, but the commit is not the next of its chain.
         """
         ...
 
     async def close(self) -> None:
-        """Let the connection go and end its server process, so that nothing is on the wire.
+        """Close the connection and end its server process, so that no commit is on the wire any more.
 
         Raises:
-            StoreUnavailable: it could not be ended; to be closed again.
+            StoreUnavailable: the server process could not be ended; close the lane again.
         """
         ...
 
 
 class Store(Protocol):
-    """Where a pipeline's state lives.
+    """The stored data of one pipeline.
 
-    The server behind it may come back without its newest commits. Every method raises `StoreWentBack`
-    once the store has met another incarnation of the server than its first one, and goes on raising it
-    until `begin_again` (decision 40).
+    The server behind it may come back without its newest commits. Once the store has met another
+    incarnation of the server, every method raises `StoreWentBack` until `begin_again` (decision 40).
     """
 
     async def incarnation(self) -> str:
-        """What tells this run of the server from every other; the same text for every worker."""
+        """A text that tells this run of the server from every other; all workers get the same."""
         ...
 
     def begin_again(self) -> None:
-        """Work with the incarnation that was met last. The caller has forgotten all it knew, and has
-        closed its lanes."""
+        """Work with the incarnation that was met last. Before, the caller drops all data in memory and closes
+        its lanes."""
         ...
 
     async def deploy(
@@ -500,13 +500,13 @@ class Store(Protocol):
         bucket_high: int,
         shared: bool = False,
     ) -> Deployment:
-        """Make or check what is stored of the graph.
+        """Store the graph of the code, or compare it with the stored one.
 
         Args:
-            stamp: the logical time of the first commits.
-            bucket_high: the end of the first time bucket.
-            shared: the worker is one of several: its code may be older than what is deployed,
-                as long as there are intervals left that it may own.
+            stamp: logical time of the first commits.
+            bucket_high: end of the first time bucket.
+            shared: the worker is one of several: its code may be older than the deployed code, as
+                long as some interval is left that it may own.
 
         Raises:
             DeployRefused: another graph is stored under this name, or a type changed
@@ -522,29 +522,27 @@ class Store(Protocol):
         address: str = "",
         generation: int = 1,
     ) -> None:
-        """Say that a worker is there.
+        """Register a worker. A worker that starts over registers again.
 
         Args:
-            address: where others reach it.
-            generation: that of its deployment; it never owns what newer code has owned.
-
-        A worker that starts over registers again.
+            address: address for connections from other workers.
+            generation: generation of its code; it never owns an interval that newer code has owned.
 
         Raises:
-            Fenced: somebody has ended it meanwhile.
+            Fenced: another worker has ended it.
         """
         ...
 
     async def heartbeat(
         self, worker: str, lease_seconds: float, load: dict[str, Any], stamp: int = 0
-    ) -> Heartbeat:
-        """Renew the lease, and cut down those that end too late since the store's clock went back.
+    ) -> HeartbeatReply:
+        """Renew the lease, and shorten leases that end too late because the store's clock went back.
 
         Args:
-            stamp: the newest one that the worker has given.
+            stamp: the newest stamp that the worker has given.
 
         Raises:
-            Fenced: somebody ended this worker, or nobody remembers it.
+            Fenced: another worker ended this one, or the store has forgotten it.
         """
         ...
 
@@ -553,7 +551,7 @@ class Store(Protocol):
     async def other_workers(self, worker: str) -> list[OtherWorker]: ...
 
     def is_dead(self, other: OtherWorker) -> bool:
-        """Whether a worker's process ran on this machine and is known to be gone."""
+        """Whether a worker's process ran on this machine and is known to have ended."""
         ...
 
     async def end_worker(self, other: OtherWorker) -> None:
@@ -569,117 +567,116 @@ class Store(Protocol):
         timers: int = TIMERS_A_PAGE,
         sequencers: Mapping[int, int] | None = None,
     ) -> list[Claim]:
-        """Take intervals over: raise their sequencers, and only then read (I4).
+        """Claim intervals: raise their sequencers, and only then read their data (I4).
 
-        Opens a log for each interval that is no partition of a source. Sessions of the owner
-        before that stand in the way for longer than a moment are ended; nobody else's are.
+        Opens a log for each interval that is not a partition of a source. Ends sessions of the former
+        owner that hold the intervals for longer than a moment, and no other sessions.
 
         Args:
-            again: they are one's own already; somebody else's are not taken.
-            timers: how many of each kind to read at the most.
-            sequencers: per interval the sequencer that was read. Then only those are taken
-                where it is still the same and that are free: without an owner, one's own, or
-                of an owner who stopped, is unknown or let the lease run out, by the store's
-                clock, and that no newer code has owned. The answer has exactly those, perhaps
-                none. Not together with `again`.
+            again: the worker claims its own intervals again; intervals of other workers are not taken.
+            timers: largest number of timers of each kind that is read.
+            sequencers: by interval, the sequencer that was read. Then the claim takes only intervals that
+                still have this sequencer, that no newer code has owned, and that are free: without an
+                owner, owned by this worker, or by one that has stopped, is unknown, or has an expired
+                lease by the store's clock. The answer has exactly these, perhaps none. Not together
+                with `again`.
 
         Raises:
-            Fenced: without `sequencers`: one is gone, or newer code has owned it, or with
-                `again`, somebody has claimed one meanwhile; nothing was changed.
+            Fenced: without `sequencers`: an interval is gone, or newer code has owned it, or, with
+                `again`, another worker has claimed one; nothing was changed.
         """
         ...
 
     async def release(self, worker: str, sequencers: Mapping[int, int]) -> list[int]:
-        """Give intervals up that are drained and folded; who is wanted claims them.
+        """Release drained and folded intervals, for their wanted owners to claim.
 
         Args:
-            sequencers: per interval the sequencer it was claimed with.
+            sequencers: by interval, the sequencer that it was claimed with.
 
         Returns:
-            Those given up: where the worker was still the owner.
+            The released intervals: the worker still owned them.
         """
         ...
 
     async def add_partitions(
         self, discovery: int, sequencer: int, found: Mapping[str, dict[str, Any] | None]
     ) -> list[FoundPartition]:
-        """Make an interval with a log for each partition that has none, in the order given.
+        """Make an interval with a log for each partition that has none, in the given order.
 
-        A new one promises what the interval of the discovery has stored as its low watermark; it
-        has no owner yet.
+        A new interval begins with the stored low watermark of the discovery's interval, and without an
+        owner.
 
         Args:
-            discovery: the interval of the discovery, with its sequencer.
-            found: by identity, the position that the interval of a new partition begins with.
+            discovery: the interval of the discovery.
+            sequencer: the sequencer of that interval.
+            found: by identity, the first position of the interval of a new partition.
 
         Returns:
             All partitions of the injector, in the order in which they were found.
 
         Raises:
-            Fenced: somebody has claimed the discovery; nothing was made.
+            Fenced: another worker has claimed the discovery; nothing was made.
         """
         ...
 
     async def read_placement(self) -> Placement:
-        """Who owns what, who should, and who is there: one snapshot, one round trip."""
+        """Read intervals, owners, wanted owners and workers: one snapshot, one round trip."""
         ...
 
     async def wish(self, changes: Sequence[PlacementChange]) -> list[int]:
-        """Say who should own what, and what is to be cut, where the sequencer is still the same.
+        """Store wishes (wanted owners, pins, splits, merges) for intervals that still have the given sequencer.
 
-        Each change leaves a placement event; where it was so already, or cannot be (a slot that is
-        outside, a neighbour that is none, an injector's partition), nothing is done. Of several
-        for one interval the last counts. Whatever raises a sequencer later ends wishes to split
-        and to merge: they were decided from how the interval was.
+        Each change adds a placement event. A wish changes nothing if it holds already or is impossible (a
+        slot outside the interval, a wrong neighbour, an injector's partition). The last of several changes
+        of one interval counts. Every later raise of a sequencer ends wishes to split and to merge, because
+        they were decided for the interval as it was before.
 
         Returns:
-            The intervals where something changed.
+            The changed intervals.
         """
         ...
 
     async def peer_secret(self) -> bytes:
-        """The 32 random bytes by which the pipeline's workers know each other. The first call ever
-        makes them; two callers at once get the same."""
+        """The 32 random bytes that prove to a worker that its peer belongs to the pipeline. The first call ever
+        draws them; two concurrent callers get the same."""
         ...
 
     async def try_lead(self, seconds: float) -> bool:
-        """Whether this store object leads now: takes the leadership if nobody has it.
+        """Whether this store object leads; it takes a free leadership.
 
-        Each call keeps it. Who does not call for `seconds` loses it: then the next call tells
-        False, and the one after it tries again.
+        Each call keeps the leadership. It is lost after `seconds` without a call: then the next call gives
+        False, and the call after that tries again.
         """
         ...
 
     async def split(self, interval_id: int, sequencer: int, at: int, *, reason: str = "") -> int:
         """Cut a released and folded interval in two at a slot; gives the id of the upper part.
 
-        The lower part keeps the id, the chain of commits, the logs and the counters. The upper
-        part begins a chain with the parent's watermarks, and the number of its last bundle. Both
-        are wanted, and pinned, as the parent was. No row of state moves.
+        The lower part keeps the id, the chain of commits, the logs and the counters. The upper part begins a
+        chain with the parent's watermarks and the number of its last bundle. Both parts keep the parent's
+        wanted owner and pin. No row of state moves.
 
         Raises:
-            Fenced: somebody has claimed, split or merged it meanwhile.
-            PlacementRefused: it has an owner, is not folded, has a bundle that is not delivered,
-                is a partition of an injector, or `at` is not inside of it.
+            Fenced: another worker has claimed, split or merged it.
+            PlacementRefused: it has an owner, is not folded, has an undelivered bundle, is a
+                partition of an injector, or `at` is not inside it.
         """
         ...
 
     async def merge(
         self, lower_id: int, upper_id: int, sequencers: Mapping[int, int], *, reason: str = ""
     ) -> int:
-        """Make two released and folded neighbours one; gives the id of the new interval.
+        """Merge two released and folded neighbours; gives the id of the new interval.
 
-        It takes over the logs of both with what is acknowledged of them, the lesser of what they
-        promised, of their floors too, the greater of what they have heard, and the sum of their
-        counters. It is wanted, and pinned, as the lower one was. Of their positions it has the
-        greater number of a bundle, and nothing else: the files of its parts stay as they are. The
-        ids of the parts are forgotten.
+        It takes over the logs of both with their acknowledgements, the lower of the two low watermarks and
+        of the two floors, the higher input watermark, and the sum of the counters. It keeps the wanted owner
+        and pin of the lower part. Of the positions it keeps the higher bundle number only: the files of the
+        parts stay as they are. The ids of the parts are forgotten.
 
         Raises:
-            Fenced: somebody has claimed, split or merged one meanwhile.
-            PlacementRefused: they are no neighbours of one computation, or one has an owner,
-                is not folded, has a bundle that is not delivered, or is a partition of an
-                injector.
+            Fenced: another worker has claimed, split or merged one of them.
+            PlacementRefused: they are not neighbours in one computation, or one has an owner, is not
+                folded, has an undelivered bundle, or is a partition of an injector.
         """
         ...
 
@@ -692,7 +689,7 @@ class Store(Protocol):
     async def open_lane(self) -> StoreLane: ...
 
     def read_productions(self, log: int, first: int) -> AsyncIterator[StoredProduction]:
-        """Productions of a log from `first` on, in order, weak ones that are stored among them."""
+        """Stored productions of a log from number `first` on, in order: strong ones, and stragglers."""
         ...
 
     async def retire_logs(self, logs: list[int]) -> None: ...
@@ -700,21 +697,20 @@ class Store(Protocol):
     async def look_up_seen(
         self, buckets: Sequence[int], computation: int, ids: Sequence[bytes]
     ) -> set[bytes]:
-        """Which of these ids are in any of the buckets, whatever their slots: under another key
-        than before a record is the same.
+        """The ids that are in one of the buckets, in any slot: a record with another key is still the same.
 
-        Of a weak production the name in the id counts (`millwheel.model.name_of`), and the answer
-        has the id as it is stored, whose digest may be another one.
+        An id of a weak production is found by the name in it (`millwheel.model.name_of`). The answer has the
+        stored id, which may have another digest.
         """
         ...
 
     async def newest_seen(self, bucket: int, computation: int) -> dict[int, int]:
-        """The highest number of each log among the ids of rows and strong productions in the bucket, of
-        whatever slots."""
+        """The highest number of each log among the ids of rows and strong productions in the bucket, in any
+        slot."""
         ...
 
     async def count_seen(self, bucket: int, computation: int, slots: tuple[int, int]) -> int:
-        """How many ids `scan_seen` gives, all slices together."""
+        """Total number of ids that `scan_seen` gives."""
         ...
 
     async def scan_seen(
@@ -725,13 +721,13 @@ class Store(Protocol):
         after: tuple[bytes, int],
         limit: int,
     ) -> list[tuple[bytes, int]]:
-        """Up to `limit` (id, slot) of a bucket and of the slots, in order."""
+        """Up to `limit` pairs (id, slot) of a bucket, within the slots, in order."""
         ...
 
     async def load_keys(
         self, computation: int, keys: list[tuple[int, bytes]], limit: int
     ) -> list[list[tuple[str, bytes, int]]]:
-        """Per key its first `limit` entries: (entry, value, version)."""
+        """The first `limit` entries of each key: (entry, value, version)."""
         ...
 
     async def load_entry(
@@ -743,57 +739,62 @@ class Store(Protocol):
     ) -> list[tuple[str, bytes, int]]: ...
 
     async def sample_states(self, versions: Mapping[str, int], most: int) -> list[OldState]:
-        """Plain states and shared tables that were written by another version of a computation's
-        type than the code's, by name and version: at most so many of each, out of a bounded part of
-        what is stored."""
+        """Plain states and shared tables written by another version than the code's, out of a bounded part of
+        the stored ones.
+
+        Args:
+            versions: the code's version of each computation's type, by name.
+            most: largest number for each computation and version.
+        """
         ...
 
     async def fold(self, interval_id: int, sequencer: int, after: int, through: int) -> bool:
-        """Fold commits in (after, through]; False if somebody else owns the interval or folded.
+        """Fold the commits in (after, through]; False if another worker owns the interval or has folded it.
 
-        `after` is what the owner knows to be folded. If the answer of a fold was lost, more
-        is: then the owner may fold again from where it believes to be.
+        `after` is the last commit that the owner knows to be folded. If the answer of a fold was lost, more
+        commits are folded, and the owner may repeat the fold.
         """
         ...
 
     async def oldest_snapshot_seconds(self) -> float: ...
 
     async def now(self) -> int:
-        """The store's clock, microseconds: a round trip that does nothing else."""
+        """The store's clock, microseconds: one round trip."""
         ...
 
     async def live_buckets(self) -> list[Bucket]: ...
 
     async def view_buckets(self) -> BucketView:
-        """All buckets, oldest first, with the moment from which they are final for a while."""
+        """All buckets, oldest first, with the time of the look (see `BucketView`)."""
         ...
 
     async def open_bucket(self, family: str, log: int, low: int, high: int) -> Bucket:
-        """The bucket that holds `low`: the one there is, or a new one that ends at `high`.
+        """The bucket that holds `low`: an existing one, or a new one that ends at `high`.
 
-        Buckets of stamps and of arrivals stand edge to edge: a new one begins where the newest
-        ends, at or before `low`. Those of a source begin and end as they are asked for, but none
-        goes on into the next.
+        Buckets of stamps and of arrivals are contiguous: a new one begins at the end of the newest, at or
+        before `low`. Buckets of a source begin at `low` and end at `high`, or earlier where the next bucket
+        begins.
         """
         ...
 
     async def close_bucket(self, bucket: int, high: int) -> Bucket | None:
-        """End the newest bucket of its family early: at `high`, and not before
-        `CLOSE_AHEAD_MICROS` from now by the store's clock, or from the end of the longest lease if that
-        clock has gone back. Leases of more than 15 s put the end off by more (`CLOCK_STEP_MICROS`).
-        One that has a successor, or that would end later than it does, is left alone.
+        """End the newest bucket of its family early, at `high`.
+
+        The end is at least `CLOSE_AHEAD_MICROS` after now by the store's clock, or after the end of the longest
+        lease if that clock has gone back. Leases of more than 15 s delay the end further (`CLOCK_STEP_MICROS`).
+        A bucket does not change if it has a successor, or would end later than before.
 
         Returns:
-            The bucket as it stands now; None: it is gone.
+            The bucket with its current end; None: it was dropped.
         """
         ...
 
     async def advance_gc_watermark(self) -> int:
-        """Store and return the GC watermark: the least of all stored floors."""
+        """Store and return the GC watermark: the lowest stored floor."""
         ...
 
     async def drop_bucket(self, bucket: Bucket) -> bool:
-        """Drop a bucket if nothing stored needs it any more; False: try later."""
+        """Drop a bucket if no stored data needs it any more; False: try later."""
         ...
 
     async def close(self) -> None: ...

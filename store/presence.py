@@ -1,8 +1,8 @@
-"""Being connected to a store for as long as a command works with it.
+"""The connection of a command to a store, open for as long as the command works with it.
 
-An embedded server is nobody's child: it is ended by the last one who leaves, who finds
-that out by looking for other connections (`embedded.stop_if_unused`). So whoever works
-with it keeps one connection open from before the first statement until after the last.
+An embedded server runs as a daemon. The last command that leaves it stops it, after a look for other
+connections (`embedded.stop_if_unused`). So each command keeps one connection open from before its first
+statement until after its last.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from psycopg.conninfo import make_conninfo
 from millwheel.errors import MillwheelError, StoreUnavailable, UsageError
 from millwheel.store import embedded, session
 from millwheel.store.address import StoreAddress
+from millwheel.store.statements import text_of
 
 CONNECT_SECONDS = 5
 
@@ -26,15 +27,16 @@ log = structlog.get_logger("millwheel.store")
 
 
 class Presence:
-    """A store that answers, and stays up while this is open. Made by `present`."""
+    """A store that answers, and keeps running until `close`. Made by `present`."""
 
     def __init__(self, address: StoreAddress, *, create: bool) -> None:
         self.address = address
         self.directory = address.directory
         self.started = False
-        """Whether the embedded server runs because of us."""
+        """Whether this object has started the embedded server."""
         self.left_running = False
-        """After the end: whether an embedded server goes on, somebody else's or in use."""
+        """After `close`: whether an embedded server still runs, because another process has started or uses
+        it."""
         self._connection: psycopg.Connection[Any] | None = None
         if self.directory is None:
             self.url = address.open()
@@ -48,11 +50,11 @@ class Presence:
         self.url = self._enter(self.directory)
 
     def _enter(self, directory: Path) -> str:
-        """Start or adopt the server, and connect before anybody finds it unused."""
+        """Start or adopt the server, and connect before another process finds it unused."""
         url = self._start(directory)
         try:
             self._connection = _connect(url, self.address)
-        except StoreUnavailable:  # ended by its last user, just before we came
+        except StoreUnavailable:  # its last user stopped it just before
             url = self._start(directory)
             self._connection = _connect(url, self.address)
         return url
@@ -63,18 +65,18 @@ class Presence:
         return server.url
 
     def renew(self) -> None:
-        """Start an embedded server again that was killed; one that was stopped stays so.
+        """Start an embedded server again if it was killed, but not if it was stopped.
 
-        Blocks; to be called every few seconds while waiting for the store.
+        Blocks; call it every few seconds while the store does not answer.
 
         Raises:
-            StoreError: it cannot be started now.
+            StoreError: the server cannot be started now.
         """
         if self.directory is None:
             return
         if self._connection is not None:
             try:
-                self._connection.execute("SELECT 1")
+                self._connection.execute(text_of("ping"))
             except psycopg.Error:
                 self._connection.close()
                 self._connection = None
@@ -84,12 +86,12 @@ class Presence:
         if status.state in ("absent", "stopping") or status.data_directory is None:
             return
         if status.state == "stopped" and not (status.data_directory / "postmaster.pid").exists():
-            return  # it ended in order: somebody stopped it
+            return  # it shut down cleanly: another process stopped it
         self._enter(self.directory)
         log.warning("store_restarted", store=str(self.directory))
 
     def close(self) -> None:
-        """Leave; end an embedded server that runs because of us, unless others use it."""
+        """Disconnect, and stop an embedded server that this object started, unless other clients use it."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -99,14 +101,14 @@ class Presence:
 
 @contextlib.contextmanager
 def present(address: StoreAddress, *, create: bool = False) -> Iterator[Presence]:
-    """The store of `address`, up and answering; an embedded server is left as it was found.
+    """The store of `address`, running and answering. An embedded server that it has started is stopped at the end.
 
     Args:
-        create: make the store of a directory that has none.
+        create: make a store in a directory without one.
 
     Raises:
         UsageError: the directory holds no store, or Postgres is behind a connection pooler.
-        StoreUnavailable, EmbeddedServerError: it cannot be reached or started.
+        StoreUnavailable, EmbeddedServerError: the store cannot be reached or started.
     """
     presence = Presence(address, create=create)
     try:
@@ -114,7 +116,7 @@ def present(address: StoreAddress, *, create: bool = False) -> Iterator[Presence
     finally:
         try:
             presence.close()
-        except MillwheelError as error:  # no reason to hide how the block ended
+        except MillwheelError as error:  # it must not hide the outcome of the block
             log.warning("server_not_stopped", store=str(address), error=str(error))
 
 

@@ -1,9 +1,9 @@
-"""Key extractors that a deploy changes: found out, refused where something would be lost, and told.
+"""Changes of key extractors by a deploy: detected, refused where data would be lost, and reported.
 
-A record that was not acknowledged comes again under the key that the new code gives it, and so may go to
-another interval than before. There its id is found all the same (``look_up_seen.sql`` asks for no slot), if
-nothing of the former code is at work any more. So such a deploy needs all workers stopped. State stays under
-the keys that it was kept by; where there is any, the change must be meant.
+An unacknowledged record is sent again with the key that the new code extracts, and so may go to another interval
+than before. Its id is found there too (``look_up_seen.sql`` looks in all slots), if no worker of the former code
+runs any more: so such a deploy needs all workers stopped. State stays under its old keys. If there is any, the
+code must confirm the change by a new version.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Standing:
-    """What of a pipeline stands in the way of other keys."""
+class Obstacles:
+    """Obstacles of a pipeline to a change of its key extractors."""
 
     stateful: Collection[str] = frozenset()
     """Computations that keep state by key."""
     bundled: Collection[str] = frozenset()
-    """Those with a numbered bundle that is begun."""
+    """Computations with an open numbered bundle."""
     workers: int = 0
-    """Workers that run beside the one that is deployed."""
+    """Number of workers that run, without the one that deploys."""
 
 
-NOTHING = Standing()
+NO_OBSTACLES = Obstacles()
 
 
 def changed(before: Code, after: Code) -> list[tuple[str, str]]:
-    """The computations, and the streams, whose keys are not taken as before."""
+    """The computations, and their input streams, with another key extractor than before."""
     return [
         (name, stream)
         for name, stream, old, new in _both(before.keys, after.keys)
@@ -43,11 +43,11 @@ def changed(before: Code, after: Code) -> list[tuple[str, str]]:
     ]
 
 
-def check_keys(history: Sequence[Generation], code: Code, standing: Standing) -> None:
-    """See to it that keys are not changed by mistake, nor beside workers of the former code.
+def check_keys(history: Sequence[Generation], code: Code, obstacles: Obstacles) -> None:
+    """Refuse changes of key extractors that may be a mistake, or while workers of the former code run.
 
     Raises:
-        DeployRefused: they are.
+        DeployRefused: a change is refused.
     """
     newest = history[-1].code
     highest: dict[tuple[str, str], int] = {}
@@ -60,35 +60,35 @@ def check_keys(history: Sequence[Generation], code: Code, standing: Standing) ->
         if new.version < most:
             raise DeployRefused(
                 f"{what} is deployed as version {most}, but this code knows only version "
-                f"{new.version}; deploy the newer code, or, to go back to the former keys, give them as "
+                f"{new.version}; deploy the newer code, or, to go back to the former keys, give them "
                 f"version = {most + 1}"
             )
         if not old.may_differ(new):
             continue
-        if old.version == new.version and name in standing.stateful:
+        if old.version == new.version and name in obstacles.stateful:
             raise DeployRefused(
                 f"the code of {what} changed under the same name, and {name!r} keeps state by its keys: "
-                "state of keys that it gives no more would stay behind, and nothing would read it\n"
-                "If the keys are the same as before, or that is what you want, say so: "
-                f".by(..., version={most + 1}). If the old state should go on under other keys, add the "
-                f"computation under another name as well; the view state_of_{name} shows what it has"
+                "state of keys that it extracts no more would stay behind, and no code would read it\n"
+                "If the keys are the same as before, or if you want that, confirm the change: "
+                f".by(..., version={most + 1}). If the old state should continue under other keys, add the "
+                f"computation under another name as well; the view state_of_{name} shows its state"
             )
-        if name in standing.bundled:
+        if name in obstacles.bundled:
             raise DeployRefused(
-                f"{what} changed, and a numbered bundle of {name!r} is begun: its records would come "
+                f"{what} changed, and a numbered bundle of {name!r} is open: its records would come "
                 "again under other keys, and it would wait for them for ever. Start the former code, "
-                "let the injectors rest until it is delivered, and deploy then"
+                "pause the injectors until the bundle is delivered, and deploy then"
             )
-        if standing.workers:
+        if obstacles.workers:
             raise DeployRefused(
-                f"{what} changed, and workers of the former code run ({standing.workers}): records "
+                f"{what} changed, and workers of the former code run ({obstacles.workers}): records "
                 "that are on their way would count under both keys. Stop all workers, and start them "
-                "with the new code; one that crashed counts until its lease is over"
+                "with the new code; a crashed worker counts until its lease has expired"
             )
 
 
 def with_known(newest: Code, keys: AllKeys) -> AllKeys:
-    """`keys`; where nobody can tell whether they are others than before, those."""
+    """`keys`, with the newest stored extractors in place of those that cannot be compared with them."""
     found = {name: dict(of) for name, of in keys.items()}
     for name, stream, old, new in _both(newest.keys, keys):
         if not comparable(old.fingerprint, new.fingerprint) and old.version == new.version:
@@ -97,8 +97,8 @@ def with_known(newest: Code, keys: AllKeys) -> AllKeys:
 
 
 def rekeyed(history: Sequence[Generation], code: Code) -> frozenset[str]:
-    """Computations that may have had records under other keys: their extractors have changed, or
-    nobody can tell."""
+    """Computations that may have stored records under other keys: their extractors have changed, or cannot be
+    compared."""
     found: set[str] = set()
     for generation in history:
         found.update(
@@ -118,7 +118,7 @@ def _each(keys: Mapping[str, Mapping[str, Keys]]) -> Iterator[tuple[str, str, Ke
 def _both(
     before: Mapping[str, Mapping[str, Keys]], after: Mapping[str, Mapping[str, Keys]]
 ) -> Iterator[tuple[str, str, Keys, Keys]]:
-    """What both have."""
+    """The inputs that both have, with both extractors."""
     for name, stream, new in _each(after):
         old = before.get(name, {}).get(stream)
         if old is not None:

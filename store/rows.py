@@ -1,4 +1,4 @@
-"""Rows of a commit as Postgres takes them: arrays for many, JSON for few (decision 5)."""
+"""Rows of a commit as parameters of its statements: arrays for many rows, JSON for few (decision 5)."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from millwheel.store.arrays import Packed, bigints, integers, jsonbs, smallints,
 from millwheel.store.port import Commit, DeadLetter, IntervalCommit, StateRow, TimerChange
 
 Row = dict[str, Any]
-"""By column, as JSON."""
+"""One row: values by column, for JSON."""
 
 Params = dict[str, Packed]
-"""By column, all rows."""
+"""All rows: an array for each column."""
 
 ARRAY_ROWS = 32
-"""From this many rows of one table on, arrays are sent instead of JSON."""
+"""A commit with this many rows of one table, or more, is sent as arrays instead of JSON."""
 
 ARRAY_BYTES = 1 << 16
-"""From so many bytes of values on as well: JSON has to quote them."""
+"""A commit with this many bytes of values, or more, is sent as arrays too: JSON has to quote them."""
 
 
 def seen_arrays(seen: Iterable[tuple[int, int, bytes]]) -> Params:
@@ -52,7 +52,7 @@ def state_arrays(states: Iterable[StateRow]) -> Params:
 
 
 def _names(entries: Sequence[str]) -> Sequence[bytes]:
-    """Names of entries; the plain part of a state, which is all of it mostly, has none."""
+    """Names of entries. The plain part of a state, mostly the only one, has an empty name."""
     return list(map(str.encode, entries)) if any(entries) else [b""] * len(entries)
 
 
@@ -77,7 +77,7 @@ def production_arrays(
 
 
 def bytes_of(commit: Commit) -> int:
-    """What the values of changed states and productions take."""
+    """Size of the values of changed states and productions."""
     states = sum(len(value) for *_, value, _ in commit.states if value is not None)
     return states + sum(len(production.encoded) for production in commit.productions)
 
@@ -135,7 +135,7 @@ def timer_rows(timers: Iterable[TimerChange], stamp: int) -> list[Row]:
 def straggler_rows(
     found: Sequence[Delivery[Any]], streams: Mapping[str, tuple[int, int]], stamp: int
 ) -> list[Row]:
-    """Rows of ``insert_stragglers.sql``; `stamp` is that of the commit."""
+    """Rows of ``insert_stragglers.sql``; `stamp` is the commit's."""
     return [
         {**row, "id": d.id.hex(), "origin": d.origin, "place": d.stamp, "stamp": stamp}
         for d, row in zip(found, production_rows(found, streams), strict=True)

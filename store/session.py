@@ -1,13 +1,13 @@
-"""Connections that have a server process to themselves.
+"""Connections with a server process of their own.
 
-Everything here relies on the session: on the settings it starts with (an empty search path, UTC,
-timeouts, read-only looks), on its advisory lock, on prepared statements, on the process id by which
-a successor ends it. A connection pooler that hands the server process to another client after each
-transaction (PgBouncer in its default mode) keeps none of that; one that hands it over later still
-drops the settings, as it opens the session before it knows who will use it.
+The store relies on its sessions: on their first settings (an empty search path, UTC, timeouts, read-only
+looks), on advisory locks, on prepared statements, and on the process id by which a successor ends them. A
+connection pooler that gives the server process to another client after each transaction (PgBouncer in its
+default mode) keeps none of that. A pooler that gives it away later still drops the settings, because it opens
+the session before it knows its client.
 
-So each connection starts with a setting that nobody else makes, and asks for it. A pooler that
-refuses such settings, or drops them, is found out at once, whatever its mode.
+So each connection starts with a setting that no other program makes, and asks the server for it. This detects a
+pooler that refuses such settings, or drops them, at once and in every mode.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict
 
 from millwheel.errors import PooledStore
+from millwheel.store.statements import text_of
 
 MARK = "-c millwheel.session=own"
-QUERY = "SELECT current_setting('millwheel.session', true) = 'own'"
 
 REFUSALS = ("startup parameter", "command-line options")
-"""In the errors of poolers that refuse settings: PgBouncer's and its relatives', RDS Proxy's."""
+"""Parts of the errors of poolers that refuse settings: PgBouncer with its relatives, and RDS Proxy."""
 
 
 def refusal(error: psycopg.Error) -> PooledStore | None:
-    """The error of a pooler that refuses the settings of a session; None: it is another error."""
+    """The error for a pooler that refuses the settings of a session; None: `error` has another cause."""
     text = str(error).strip()
     return _pooled(text) if any(words in text for words in REFUSALS) else None
 
@@ -46,8 +46,8 @@ def connect(conninfo: str) -> psycopg.Connection[Any]:
     """A connection that commits each statement, and has a session of its own.
 
     Raises:
-        PooledStore: it has none.
-        psycopg.Error: it cannot be made.
+        PooledStore: a connection pooler answers in place of Postgres.
+        psycopg.Error: the connection cannot be made.
     """
     try:
         connection = psycopg.connect(conninfo, autocommit=True, options=_marked(conninfo, None))
@@ -57,7 +57,7 @@ def connect(conninfo: str) -> psycopg.Connection[Any]:
             raise
         raise pooled from error
     try:
-        _check(connection.execute(QUERY).fetchone())
+        _check(connection.execute(text_of("own_session")).fetchone())
     except BaseException:
         connection.close()
         raise
@@ -73,8 +73,8 @@ def _ignored(pooled: PooledStore | None) -> None:
 
 @asynccontextmanager
 async def closed_on_failure(connection: AsyncConnection[Any]) -> AsyncIterator[None]:
-    """Close a new connection that is not handed over to who has asked for it, as a pool of connections
-    does not when what it is configured with fails or is cancelled."""
+    """Close a new connection if the block fails or is cancelled. (A pool of connections does not close one that
+    its ``configure`` callback failed for.)"""
     try:
         yield
     except BaseException:
@@ -90,12 +90,12 @@ class OwnSession(AsyncConnection[Any]):
         """As `AsyncConnection.connect`.
 
         Args:
-            options: settings, instead of those in `conninfo`.
-            outcome: called with the error, or with None after any other outcome: a pool of
-                connections keeps errors to itself.
+            options: settings, which replace the ones in `conninfo`.
+            outcome: called with a `PooledStore`, or with None after any other outcome: a pool of
+                connections does not pass errors on.
 
         Raises:
-            PooledStore: it has no session of its own.
+            PooledStore: a connection pooler answers in place of Postgres.
         """
         outcome: Outcome = kwargs.pop("outcome", _ignored)
         kwargs["autocommit"] = True
@@ -104,7 +104,7 @@ class OwnSession(AsyncConnection[Any]):
         try:
             connection = await super().connect(conninfo, **kwargs)
             async with closed_on_failure(connection):
-                cursor = await connection.execute(QUERY)
+                cursor = await connection.execute(text_of("own_session"))
                 _check(await cursor.fetchone())
         except PooledStore as error:
             pooled = error

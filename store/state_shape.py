@@ -1,7 +1,7 @@
-"""A computation's state as SQL can show it: which columns, of which Postgres types.
+"""The columns of a computation's state in SQL, with their Postgres types.
 
-Made from the state's type when a graph is deployed, so that the store needs no user types.
-The fingerprint would not do: it tells no time from a text, and keeps no order.
+They are computed from the state's type when a graph is deployed, so that the store needs no types of users. The
+type's fingerprint is not enough: it does not tell a time from a text, and has no order.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ class CollectionShape:
     field: str
     is_list: bool
     entry: str
-    """Type of a map's keys; a list's entries are numbered."""
+    """Postgres type of a map's keys, or of the numbers of a list's entries."""
     value: str
 
 
 @dataclass(frozen=True, slots=True)
 class StateShape:
-    """What a state type stores; names are those it is stored under."""
+    """The stored parts of a state type, under their stored names."""
 
     fields: tuple[tuple[str, str], ...]
     """Name and Postgres type of each plain field, in the order of declaration."""
     whole: str | None = None
-    """The Postgres type of a plain part that is stored without names: a dict, a number."""
+    """Postgres type of a plain part without named fields: a dict, or a number."""
     collections: tuple[CollectionShape, ...] = ()
 
 
 def state_shape(layout: StateLayout[Any] | None) -> StateShape | None:
-    """The shape of a state type; None where there is no state."""
+    """The shape of a state type; None if the computation has no state."""
     if layout is None or layout.stateless:
         return None
     plain = inspect.type_info(layout.codec.value_type)
@@ -65,7 +65,7 @@ def state_shape(layout: StateLayout[Any] | None) -> StateShape | None:
 
 
 def _column_type(of: inspect.Type) -> str:
-    """The Postgres type for JSON of this type; what may also be null has it too."""
+    """The Postgres type for values of a type as JSON; an optional type has that of its values."""
     match of:
         case inspect.Metadata():
             return _column_type(of.type)
@@ -94,6 +94,6 @@ def _type_of_value(value: Any) -> str:
 
 
 def _same(types: Iterable[str]) -> str:
-    """The type of them all, if it is one."""
+    """The common type of all; ``jsonb`` if they differ."""
     found = set(types)
     return found.pop() if len(found) == 1 else JSON

@@ -1,18 +1,16 @@
-"""Views of one computation's state, with a column per field; made at each deploy.
+"""Views of one computation's state, with a column per field; each deploy keeps them up to date.
 
-``state_of_<computation>`` shows the plain part of its keys, ``state_of_<computation>_<field>``
-the entries of a `MapState` or `ListState`, ``state_of_<computation>_shared`` the tables that
-broadcast records have made, one for each cell. They stand on the view `states`, so they too show
-what is committed, at one snapshot.
+``state_of_<computation>`` shows the plain part of the state of each key, ``state_of_<computation>_<field>`` the
+entries of a `MapState` or `ListState`, and ``state_of_<computation>_shared`` the tables made from broadcast
+records, one for each cell. They are built on the view `states`, so they too show committed data at one snapshot.
 
-A deploy that changes nothing touches nothing: it would wait for whoever reads a view. New
-fields come after the columns that are there, which leaves views of the user's on top of them
-in peace; other changes make the view anew, and are refused while something depends on it.
+A deploy without changes touches no view, because it would wait for readers of that view. New fields come after
+the existing columns, so that views of the user on top of them stay valid. Any other change drops the view and
+creates it again; the deploy is refused while another object depends on it.
 
-A value that a migration has still to bring up to date is of another type, so the typed columns of its row
-are NULL: a column `total` in cents shows no dollars. The view `states` has it as it is stored, and `version`
-says by which version.
-A migration of the schema drops these views with `states`; the next start makes them again.
+A value that is not migrated yet has another type, so the typed columns of its row are NULL: a column `total` in
+cents shows no dollars. The view `states` shows the stored value, and `version` its version. A migration of the
+schema drops these views with `states`; the next start creates them again.
 """
 
 from __future__ import annotations
@@ -29,23 +27,23 @@ from millwheel.errors import DeployRefused
 from millwheel.graph import STATE_VIEWS
 from millwheel.store.port import NodeDeploy
 from millwheel.store.state_shape import CollectionShape, StateShape
-from millwheel.store.statements import Statements, text_of
+from millwheel.store.statements import Statements, composed
 
 OURS = "State of computation "
-"""Begins the comment of each of these views; one without it is somebody else's."""
+"""First words of the comment on each of these views; a view without them was not made by a deploy."""
 
 MOST_VERSION = 32_767
-"""As many as a smallint takes."""
+"""Largest smallint."""
 
 NAME_BYTES = 63
-"""What Postgres keeps of a name."""
+"""Length of the longest name in Postgres, which cuts longer ones."""
 
 FUNCTIONS = (
     "json_to_bigint", "json_to_double", "json_to_boolean", "json_to_time", "map_key", "list_number"
 )  # fmt: skip
 
 Columns = tuple[tuple[str, str, str], ...]
-"""Name, type and comment of each."""
+"""Name, type and comment of each column."""
 
 CASTS = {
     "bigint": "json_to_bigint",
@@ -56,7 +54,7 @@ CASTS = {
 
 
 class ViewColumn(NamedTuple):
-    """A column of a view, and where it comes from."""
+    """A column of a view, with the expression that it shows."""
 
     name: str
     type: str
@@ -65,25 +63,25 @@ class ViewColumn(NamedTuple):
 
     @property
     def shown(self) -> tuple[str, str, str]:
-        """What the catalogue tells of it."""
+        """Name, type and comment, as in Postgres's catalogue."""
         return self.name, self.type, self.comment
 
 
 @dataclass(frozen=True)
 class StateView:
-    """A view as it should be."""
+    """The definition of a view."""
 
     name: str
     computation: str
     comment: str
     columns: tuple[ViewColumn, ...]
     rows: sql.Composable
-    """The condition by which the rows of `states` are chosen."""
+    """The condition that selects rows of `states`."""
 
 
 @dataclass(frozen=True)
-class Relation:
-    """Something in the schema with a name like ours."""
+class NamedRelation:
+    """A relation in the schema with the name of a state view."""
 
     name: str
     is_view: bool
@@ -92,23 +90,23 @@ class Relation:
 
     @property
     def is_ours(self) -> bool:
-        """Whether a deploy made it."""
+        """Whether a deploy created it."""
         return self.is_view and self.comment.startswith(OURS)
 
     def shows(self, view: StateView) -> bool:
-        """Whether it is `view` already."""
+        """Whether it is the same as `view`."""
         return (self.comment, self.columns) == (view.comment, tuple(c.shown for c in view.columns))
 
 
 class Versions(NamedTuple):
-    """The versions of a type whose stored values are what this code's version is, without a migration."""
+    """The range of versions with stored values that need no migration to this code's version."""
 
     low: int
     high: int
 
     @classmethod
     def of(cls, version: int, migrates_from: Iterable[int]) -> Versions:
-        """All from the last migration that leads up to `version`, to the first that leads down."""
+        """The versions from the last migration up to `version`, to the first migration down to it."""
         steps = set(migrates_from)
         low = max((step for step in steps if step < version), default=-1) + 1
         high = min((step for step in steps if step > version), default=MOST_VERSION + 1) - 1
@@ -116,7 +114,7 @@ class Versions(NamedTuple):
 
     @property
     def comment(self) -> str:
-        """What is to be said of rows that are of none of these."""
+        """A sentence on rows of other versions, for the comment on the view."""
         if self == (0, MOST_VERSION):
             return ""
         which = f"below {self.low}" if self.low else f"above {self.high}"
@@ -139,22 +137,22 @@ class Versions(NamedTuple):
 async def keep_state_views(
     connection: AsyncConnection[Any], statements: Statements, nodes: Iterable[NodeDeploy]
 ) -> None:
-    """Within a deploy's transaction: see to it that each state has its views, as they should be.
+    """Within a deploy's transaction: create, replace and drop views, so that each state has its views.
 
     Raises:
-        DeployRefused: a name is taken, or something depends on a view that must go.
+        DeployRefused: a name is taken, or another object depends on a view that must be dropped.
     """
     cursor = await connection.execute(
         statements.get("state_relations"), {"schema": statements.schema, "prefix": STATE_VIEWS}
     )
     found = {
-        name: Relation(name, is_view, comment, msgspec.json.decode(columns, type=Columns))
+        name: NamedRelation(name, is_view, comment, msgspec.json.decode(columns, type=Columns))
         for name, is_view, comment, columns in await cursor.fetchall()
     }
     wanted = {view.name: view for view in _Views(statements).of(nodes)}
     for relation in found.values():
         if relation.is_ours and relation.name not in wanted:
-            await _drop(connection, statements, relation, "is of no more use")
+            await _drop(connection, statements, relation, "is no longer needed")
     made = False
     for view in wanted.values():
         there = found.get(view.name)
@@ -162,7 +160,7 @@ async def keep_state_views(
             if not there.is_ours:
                 raise DeployRefused(
                     f"{statements.schema}.{view.name} is the name of the view of the state of "
-                    f"{view.computation!r}, but something else is called so; rename or drop that"
+                    f"{view.computation!r}, but another relation has that name; rename or drop it"
                 )
             view = _in_order_of(there, view)
             if there.shows(view):
@@ -170,18 +168,18 @@ async def keep_state_views(
             if [c[:2] for c in there.columns] != [c.shown[:2] for c in view.columns][
                 : len(there.columns)
             ]:
-                await _drop(connection, statements, there, "must be made anew: its columns change")
+                await _drop(
+                    connection, statements, there, "must be created again: its columns change"
+                )
         if not made:
             functions = {name: statements.table(name) for name in FUNCTIONS}
-            await connection.execute(
-                sql.SQL(text_of("views/state_functions")).format(**functions), prepare=False
-            )
+            await connection.execute(composed("views/state_functions", **functions), prepare=False)
             made = True
         await _make(connection, statements, view)
 
 
-def _in_order_of(there: Relation, view: StateView) -> StateView:
-    """`view` with the columns that are there first, as long as they are all still wanted."""
+def _in_order_of(there: NamedRelation, view: StateView) -> StateView:
+    """`view` with the existing columns first, if all of them are still wanted."""
     by_name = {column.name: column for column in view.columns}
     kept = [by_name[name] for name, *_ in there.columns if name in by_name]
     if [c.shown[:2] for c in kept] != [c[:2] for c in there.columns]:
@@ -190,16 +188,16 @@ def _in_order_of(there: Relation, view: StateView) -> StateView:
 
 
 async def _drop(
-    connection: AsyncConnection[Any], statements: Statements, relation: Relation, why: str
+    connection: AsyncConnection[Any], statements: Statements, relation: NamedRelation, why: str
 ) -> None:
     try:
         await connection.execute(
-            sql.SQL("DROP VIEW {}").format(statements.table(relation.name)), prepare=False
+            composed("drop_state_view", view=statements.table(relation.name)), prepare=False
         )
     except psycopg.errors.DependentObjectsStillExist as error:
         raise DeployRefused(
-            f"the view {statements.schema}.{relation.name} {why}, but something depends on it:\n"
-            f"{error.diag.message_detail}\nDrop what depends on it, start again, and make it anew"
+            f"the view {statements.schema}.{relation.name} {why}, but other objects depend on it:\n"
+            f"{error.diag.message_detail}\nDrop these objects, start again, and create them again"
         ) from error
 
 
@@ -210,7 +208,8 @@ async def _make(connection: AsyncConnection[Any], statements: Statements, view: 
         for column in view.columns
     ]
     await connection.execute(
-        sql.SQL(text_of("views/state_view")).format(
+        composed(
+            "views/state_view",
             view=name,
             columns=sql.SQL(", ").join(columns),
             states=statements.table("states"),
@@ -219,24 +218,27 @@ async def _make(connection: AsyncConnection[Any], statements: Statements, view: 
         ),
         prepare=False,
     )
-    comments = [sql.SQL("COMMENT ON VIEW {} IS {}").format(name, sql.Literal(view.comment))]
+    comments = [composed("comment_on_view", view=name, comment=sql.Literal(view.comment))]
     comments += [
-        sql.SQL("COMMENT ON COLUMN {}.{} IS {}").format(
-            name, sql.Identifier(column.name), sql.Literal(column.comment)
+        composed(
+            "comment_on_column",
+            view=name,
+            column=sql.Identifier(column.name),
+            comment=sql.Literal(column.comment),
         )
         for column in view.columns
     ]
-    await connection.execute(sql.SQL(";").join(comments), prepare=False)
+    await connection.execute(";".join(comments), prepare=False)
 
 
 class _Views:
-    """Which views there should be in a schema."""
+    """Definitions of the state views of a schema."""
 
     def __init__(self, statements: Statements) -> None:
         self._statements = statements
 
     def of(self, nodes: Iterable[NodeDeploy]) -> Iterator[StateView]:
-        """The views of the state of these nodes."""
+        """The state views of these nodes."""
         computations = [n for n in nodes if n.kind == "computation"]
         taken = {STATE_VIEWS + n.name for n in computations if n.shape is not None}
         for node in computations:
@@ -325,7 +327,7 @@ class _Views:
         )
 
     def _cast(self, source: sql.Composable, type_: str) -> sql.Composable:
-        """JSON as a value of a Postgres type; NULL if it is none."""
+        """JSON as a value of a Postgres type; NULL if it does not fit."""
         if type_ == "jsonb":
             return sql.SQL("nullif({}, 'null')").format(source)
         if type_ == "text":
@@ -336,7 +338,7 @@ class _Views:
 _PLAIN = sql.SQL("s.entry = ''")
 _OF_KEY = sql.SQL("s.entry = '' AND jsonb_typeof(s.key) <> 'object'")
 _OF_CELL = sql.SQL("s.entry = '' AND jsonb_typeof(s.key) = 'object'")
-"""No key of a user's is an object (`millwheel.addresses`)."""
+"""Only keys of cells are JSON objects, no keys of users (`millwheel.addresses`)."""
 _KEY = ViewColumn(
     "key", "jsonb", "the key as JSON, as in states; key #>> '{}' is its text", sql.SQL("s.key")
 )
@@ -346,7 +348,7 @@ _VERSION = ViewColumn(
 
 
 def _free_name(name: str, taken: set[str]) -> str:
-    """`name`, cut to what Postgres keeps and numbered if it is taken; it is taken from now on."""
+    """`name`, cut to `NAME_BYTES` and numbered if it is taken; adds it to `taken`."""
     free = _cut(name, NAME_BYTES)
     number = 2
     while free in taken:

@@ -1,8 +1,9 @@
-"""SQL files to statements: one file, one statement, identifiers put in by psycopg's composer."""
+"""The statements of the store: one file in ``store/sql`` each, with identifiers put in by psycopg."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from importlib import resources
 
@@ -11,14 +12,14 @@ from psycopg import sql
 BUCKETED = (
     "commit_record", "state_change", "timer_change", "production", "straggler", "seen_record",
 )  # fmt: skip
-"""The parents of bucket tables; a bucket of seen ids of a source has `seen_record` alone."""
+"""The parents of bucket tables. A bucket of a source's seen ids has a `seen_record` only."""
 
 TABLES = (
     *BUCKETED, "bucket", "computation", "dead_letter", "fold", "generation", "incarnation",
     "key_interval", "log", "peer_secret", "pipeline", "placement_event", "state", "stream", "timer",
     "worker",
 )  # fmt: skip
-"""The names in `millwheel.store.schema`, which takes 0.13 s to import; a test compares."""
+"""The names of the tables in `millwheel.store.schema`, whose import takes 0.13 s. A test compares both."""
 
 FENCE = "fence_and_record"
 PARAMETER = re.compile(r"%\((\w+)\)s")
@@ -28,21 +29,20 @@ Part = tuple[str, tuple[tuple[str, str], ...]]
 
 
 READ_COMMITTED = r"-c default_transaction_isolation=read\ committed"
-"""For the options of a connection: whoever has waited for a lock sees what came of it, whatever the
-database's default is."""
+"""An option of connections: a session that has waited for a lock must see the result, whatever the
+database's default isolation is."""
 
 KEPT = 500
-"""Statements that are kept ready; the tables of buckets come and go."""
+"""Number of composed statements in the cache; the tables of buckets come and go."""
 
 
 @cache
 def _texts() -> dict[str, str]:
-    """All files in ``sql/`` and ``sql/views/``, by name, without their comments: psycopg keeps what it
-    found out about a statement only up to 4,096 characters.
+    """All files in ``sql/`` and ``sql/views/``, by name, without their comments: psycopg caches its analysis
+    of a statement only up to 4,096 characters.
 
-    They are read together: a running worker opens no file for a statement, so that one that has no
-    file descriptor left can still commit, and one whose package was upgraded in place runs no
-    statement of the new code.
+    All are read at once, so that a running worker opens no file for a statement: it can still commit when it
+    has no file descriptor left, and it runs no statement of newer code when its package was upgraded in place.
     """
     found = {}
     folder = resources.files("millwheel.store") / "sql"
@@ -61,13 +61,22 @@ def text_of(name: str) -> str:
     return _texts()[name]
 
 
+def composed(name: str, **parts: sql.Composable) -> str:
+    """The statement in ``sql/<name>.sql``; `parts` fill all its placeholders."""
+    return sql.SQL(text_of(name)).format(**parts).as_string(None)
+
+
 class Statements:
     """The statements of one pipeline's schema, ready for psycopg."""
 
     def __init__(self, schema: str) -> None:
         _texts()
         self.schema = schema
-        self._tables = {name: sql.Identifier(schema, name) for name in TABLES}
+        self._names: dict[str, sql.Composable] = {name: self.table(name) for name in TABLES}
+        self._names["schema"] = sql.Identifier(schema)
+        self._names["this_incarnation"] = sql.SQL(
+            composed("this_incarnation", incarnation=self._names["incarnation"])
+        )
         self._composed = lru_cache(maxsize=KEPT)(self._compose)
         self._joined = lru_cache(maxsize=KEPT)(self._join)
 
@@ -76,37 +85,42 @@ class Statements:
         return sql.Identifier(self.schema, name)
 
     def get(self, name: str, **tables: str) -> str:
-        """The statement in ``sql/<name>.sql``; `tables` fill its further placeholders."""
+        """The statement in ``sql/<name>.sql``; `tables` fill placeholders that no table of the schema has."""
         return self._composed((name, tuple(sorted(tables.items()))))
 
-    def together(self, parts: tuple[Part, ...]) -> str:
-        """Several of them as one statement, which is a transaction of its own.
+    def union(self, name: str, tables: Sequence[str]) -> str:
+        """A SELECT repeated for several tables, which fill its placeholder ``table``, with all rows."""
+        return "\nUNION ALL\n".join(self.get(name, table=table) for table in tables)
 
-        Each is (name, tables), as for `get`; its parameter ``rows`` is ``rows_0``, ``rows_1``, ...
-        by its place, and the same with any other. Those that fence run before the others.
+    def together(self, parts: tuple[Part, ...]) -> str:
+        """Several statements as one, which is a transaction of its own.
+
+        A parameter ``rows`` of the first statement becomes ``rows_0``, of the second ``rows_1``, and so on.
+        Statements that fence run before the others.
         """
         return self._joined(parts)
 
     def _compose(self, part: Part) -> str:
         name, tables = part
-        names: dict[str, sql.Composable] = dict(self._tables)
-        names.update({placeholder: self.table(table) for placeholder, table in tables})
-        names.setdefault("schema", sql.Identifier(self.schema))
-        return sql.SQL(text_of(name)).format(**names).as_string(None)
+        further = {placeholder: self.table(table) for placeholder, table in tables}
+        return composed(name, **{**self._names, **further})
 
     def _join(self, parts: tuple[Part, ...]) -> str:
-        named = ",\n".join(
-            f"part_{place} AS (\n{_numbered(self._composed(part), place)})"
-            for place, part in enumerate(parts)
+        names = [sql.SQL(f"part_{place}") for place in range(len(parts))]
+        named = [
+            sql.SQL("{} AS (\n{})").format(name, sql.SQL(_numbered(self._composed(part), place)))
+            for place, (name, part) in enumerate(zip(names, parts, strict=True))
+        ]
+        fences = [
+            sql.SQL("({})").format(sql.SQL(composed("count_part", part=name)))
+            for name, (statement, _) in zip(names, parts, strict=True)
+            if statement == FENCE
+        ]
+        return composed(
+            "together", parts=sql.SQL(",\n").join(named), fences=sql.SQL(" + ").join(fences)
         )
-        fences = " + ".join(
-            f"(SELECT count(*) FROM part_{place})"  # noqa: S608, a number
-            for place, (name, _) in enumerate(parts)
-            if name == FENCE
-        )
-        return f"WITH {named}\nSELECT {fences}"
 
 
 def _numbered(text: str, place: int) -> str:
-    """A statement with the place at the end of each parameter's name."""
+    """A statement with the place appended to each parameter's name."""
     return PARAMETER.sub(rf"%(\1_{place})s", text)

@@ -1,17 +1,17 @@
-"""Views for people: what is committed, decoded, at one snapshot, with a comment on every column.
+"""Views for people: committed data, decoded, at one snapshot, with a comment on every column.
 
-They overlay the unfolded tail (I15), so a SELECT never depends on when the last fold ran.
+They add the unfolded tail to the current tables (I15), so a SELECT does not depend on the time of the last fold.
 """
 
 from __future__ import annotations
 
-from importlib import resources
 from typing import Any
 
 import psycopg
 from psycopg import sql
 
 from millwheel.store.schema import metadata
+from millwheel.store.statements import composed
 
 VIEWS = (
     "functions",
@@ -33,9 +33,6 @@ def install_views(connection: psycopg.Connection[Any], schema: str) -> None:
     names["micros_to_time"] = sql.Identifier(schema, "micros_to_time")
     names["record_id"] = sql.Identifier(schema, "record_id")
     for view in reversed(VIEWS[1:]):
-        connection.execute(sql.SQL("DROP VIEW IF EXISTS {} CASCADE").format(names[view]))
+        connection.execute(composed("drop_view", view=names[view]))
     for view in VIEWS:
-        text = (resources.files("millwheel.store") / "sql" / "views" / f"{view}.sql").read_text(
-            "utf-8"
-        )
-        connection.execute(sql.SQL(text).format(**names))
+        connection.execute(composed(f"views/{view}", **names))

@@ -24,7 +24,8 @@ from psycopg import sql
 from sqlalchemy import Engine, event
 
 from millwheel.services.loop import COLLECT_AFTER
-from millwheel.store import binaries, embedded
+from millwheel.store import embedded
+from millwheel.store.embedded import binaries, lifecycle
 from millwheel.store.migrate import migrate
 from millwheel.store.port import Store
 from millwheel.store.views import install_views
@@ -116,7 +117,7 @@ def postgres_url() -> Iterator[Callable[[int], str]]:
             with pytest.MonkeyPatch.context() as patch:
                 patch.delenv("PGBIN", raising=False)
                 # Nobody cuts the power of a test: its commits need not wait for the disk.
-                patch.setitem(embedded._FIXED_SETTINGS, "fsync", "off")
+                patch.setitem(lifecycle._FIXED_SETTINGS, "fsync", "off")
                 server = embedded.start(root / str(version), binaries=_programs(version))
             assert server.major_version == version
             urls[version] = server.url

@@ -370,8 +370,13 @@ def resume(
 @app.command()
 @command
 def sql(
-    statement: Annotated[
-        str, typer.Argument(help="A read-only statement, such as a SELECT.", show_default=False)
+    statements: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="STATEMENT...",
+            help="A read-only statement, such as a SELECT. Several statements read one snapshot.",
+            show_default=False,
+        ),
     ],
     store: Store = None,
     pipeline: OnePipeline = None,
@@ -379,14 +384,14 @@ def sql(
         Literal["table", "csv", "json"], typer.Option("--format", "-f", help="Output format.")
     ] = "table",
     timeout: Annotated[
-        float, typer.Option(min=0.001, max=86400, help="Timeout of the statement, in seconds.")
+        float, typer.Option(min=0.001, max=86400, help="Timeout of each statement, in seconds.")
     ] = 60.0,
     debug: Debug = False,
 ) -> None:
     """Run a read-only SQL statement on the store's tables and views (states, watermarks, …)."""
     from millwheel.cli.store import sql
 
-    sql(statement, store, pipeline, form, timeout)
+    sql(statements, store, pipeline, form, timeout)
 
 
 @dead_letters.command("list")

@@ -25,12 +25,12 @@ from millwheel.store.inspection import (
     IntervalStatus,
     PipelineStatus,
     SourceFlow,
-    Worker,
+    WorkerStatus,
     inspect,
-    select,
 )
 from millwheel.store.migrate import HEAD, migrate_command, require_version, schema_version
 from millwheel.store.presence import present
+from millwheel.store.selection import Selection, select
 from millwheel.streams import check_name
 
 Format = Literal["table", "csv", "json"]
@@ -146,7 +146,7 @@ def unowned(status: PipelineStatus) -> list[str]:
     ]
 
 
-def _worker(worker: Worker) -> list[str]:
+def _worker(worker: WorkerStatus) -> list[str]:
     """Format the facts about a worker."""
     lease = (
         f"lease expires in {worker.lease_seconds:.0f} s"
@@ -235,22 +235,31 @@ def moment(text: str) -> str:
     return {END_OF_TIME: "end of time", BEGIN_OF_TIME: "not known yet"}.get(text, text)
 
 
-def sql(text: str, store: str | None, pipeline: str | None, form: Format, seconds: float) -> None:
-    """Run a read-only statement and print its rows."""
+def sql(
+    statements: list[str], store: str | None, pipeline: str | None, form: Format, seconds: float
+) -> None:
+    """Run read-only statements on one snapshot, and print the rows of each."""
     with (
         present(StoreAddress.parse(store)) as presence,
         select(
-            presence.url, text, pipeline=pipeline, seconds=seconds, as_json=form == "json"
-        ) as answer,
+            presence.url, statements, pipeline=pipeline, seconds=seconds, as_json=form == "json"
+        ) as answers,
     ):
-        if form == "csv":
-            print_csv(answer.columns, answer.rows)
-        elif form == "table":
-            count = print_table(answer.columns, answer.rows)
-            typer.echo(f"({count:,} row{'' if count == 1 else 's'})")
-        else:
-            _require_distinct(answer.columns)
-            print_rows_as_json(answer.columns, answer.rows)
+        for number, answer in enumerate(answers):
+            if number and form != "json":
+                typer.echo()
+            _print_answer(answer, form)
+
+
+def _print_answer(answer: Selection, form: Format) -> None:
+    if form == "csv":
+        print_csv(answer.columns, answer.rows)
+    elif form == "table":
+        count = print_table(answer.columns, answer.rows)
+        typer.echo(f"({count:,} row{'' if count == 1 else 's'})")
+    else:
+        _require_distinct(answer.columns)
+        print_rows_as_json(answer.columns, answer.rows)
 
 
 def _require_distinct(columns: list[str]) -> None:

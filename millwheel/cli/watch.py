@@ -28,7 +28,7 @@ from millwheel.store.inspection import (
     ComputationStatus,
     IntervalStatus,
     PipelineStatus,
-    Worker,
+    WorkerStatus,
     inspect,
 )
 from millwheel.store.migrate import HEAD
@@ -165,7 +165,7 @@ def _number(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def _worker(worker: Worker) -> list[str]:
+def _worker(worker: WorkerStatus) -> list[str]:
     return [
         worker.id[:8],
         worker.state,
@@ -207,7 +207,7 @@ def lag(seconds: float) -> str:
     )
 
 
-def owners(intervals: list[IntervalStatus], workers: list[Worker]) -> str:
+def owners(intervals: list[IntervalStatus], workers: list[WorkerStatus]) -> str:
     """Count intervals per owner; those of workers that ended or died are unowned."""
     alive = [worker.id for worker in workers if worker.state == "running"]
     found = Counter(i.owner if i.owner in alive else None for i in intervals)

@@ -8,11 +8,10 @@ Every call lets the event loop run before it does its work in one go, so interle
 as real as on a network; what Postgres does in two transactions (a claim) gives way in
 between. Time comes from the clock alone. `MemoryStore.faults` breaks it at chosen points.
 
-It is cut as the Postgres store is: `store` has the methods (`millwheel.store.postgres`),
-`tables` the rows (`schema`), and what stands beside the store there stands beside it here under
-the same name: `lane`, `placement`, `leadership`, `deployment`, `administration`, `views`. What the
-methods of `PostgresStore` do in SQL has a module of its own here: `workers`, `claims`, `buckets`,
-`sinks`; `jsonb` is what Postgres does to JSON.
+Modules are named as those of the Postgres store: `store` (`millwheel.store.postgres`) is put together from
+`workers`, `claims`, `records`, `states`, `buckets` and `views`; `tables` has the rows (`schema`); `lane`,
+`placement`, `leadership`, `deployment` and `administration` have the same tasks as there. `sinks` and `jsonb`
+do what Postgres itself does with tables of sinks and with JSON.
 """
 
 from millwheel.store.memory.faults import Faults

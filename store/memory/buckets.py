@@ -7,11 +7,12 @@ from dataclasses import replace
 import msgspec
 
 from millwheel.clock import Clock
+from millwheel.store.memory.subject import MemorySubject
 from millwheel.store.memory.tables import Tables
-from millwheel.store.port import CLOCK_STEP_MICROS, EARLY_CLOSE_MICROS, Bucket
+from millwheel.store.port import CLOCK_STEP_MICROS, EARLY_CLOSE_MICROS, Bucket, BucketView
 
 
-class Buckets:
+class BucketRows:
     """The buckets of one pipeline."""
 
     def __init__(self, tables: Tables, clock: Clock) -> None:
@@ -124,3 +125,35 @@ class Buckets:
         last, _ = self._tables.last_commit(interval_id)
         position = None if last.link.position is None else msgspec.json.decode(last.link.position)
         return int((position or {}).get("sent_since", last.stamp))
+
+
+class MemoryBuckets(MemorySubject):
+    """The methods of the store on buckets (`millwheel.store.buckets`)."""
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        super().__init__(name, clock)
+        self._buckets = BucketRows(self.tables, clock)
+
+    async def live_buckets(self) -> list[Bucket]:
+        await self._called("live_buckets")
+        return self._buckets.live()
+
+    async def view_buckets(self) -> BucketView:
+        await self._called("view_buckets")
+        return BucketView(self._buckets.told_time(), self._buckets.live())
+
+    async def open_bucket(self, family: str, log: int, low: int, high: int) -> Bucket:
+        await self._called("open_bucket")
+        return self._buckets.open(family, log, low, high)
+
+    async def close_bucket(self, bucket: int, high: int) -> Bucket | None:
+        await self._called("close_bucket")
+        return self._buckets.close(bucket, high)
+
+    async def advance_gc_watermark(self) -> int:
+        await self._called("advance_gc_watermark")
+        return self._buckets.advance_gc_watermark()
+
+    async def drop_bucket(self, bucket: Bucket) -> bool:
+        await self._called("drop_bucket")
+        return self._buckets.drop(bucket)

@@ -2,14 +2,113 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 
-from millwheel.errors import Fenced
+from millwheel.clock import Clock
+from millwheel.errors import Fenced, PlacementRefused
 from millwheel.store.memory.jsonb import jsonb_text
+from millwheel.store.memory.placement import MemoryPlacement
 from millwheel.store.memory.tables import Tables
-from millwheel.store.port import TIMER_KINDS, Claim, LogRow, TimerChange, TimerPlace
+from millwheel.store.memory.workers import MemoryWorkers
+from millwheel.store.port import (
+    TIMER_KINDS,
+    TIMERS_A_PAGE,
+    Claim,
+    FoundPartition,
+    LogRow,
+    Placement,
+    PlacementChange,
+    TimerChange,
+    TimerPlace,
+)
+
+Taken = tuple[dict[int, int], dict[int, int]]
+"""Result of the first half of a claim: per interval its raised sequencer, and its new log."""
+
+
+class MemoryClaims(MemoryWorkers):
+    """The methods of the store on ownership (`millwheel.store.claims`)."""
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        super().__init__(name, clock)
+        self._placement = MemoryPlacement(self.tables, self._workers, clock)
+
+    async def claim(
+        self,
+        worker: str,
+        interval_ids: list[int],
+        *,
+        again: bool = False,
+        timers: int = TIMERS_A_PAGE,
+        sequencers: Mapping[int, int] | None = None,
+    ) -> list[Claim]:
+        assert not (again and sequencers is not None), "one's own need no comparison"
+        await self._called("claim")
+        taken = self.raise_sequencers(worker, interval_ids, again=again, sequencers=sequencers)
+        await asyncio.sleep(0)  # the sequencers are raised; only now is anything read (I4)
+        return self.read_claims(taken, timers)
+
+    def raise_sequencers(
+        self,
+        worker: str,
+        interval_ids: list[int],
+        *,
+        again: bool,
+        sequencers: Mapping[int, int] | None,
+    ) -> Taken:
+        """The first transaction of a claim: whoever had the intervals is fenced."""
+        if sequencers is None:
+            return self._placement.take_over(worker, interval_ids, again=again)
+        return self._placement.take_free(worker, interval_ids, sequencers)
+
+    def read_claims(self, taken: Taken, timers: int) -> list[Claim]:
+        """The second one: what the new owner starts from."""
+        raised, new_logs = taken
+        return [
+            read_claim(self.tables, id_, sequencer, new_logs.get(id_, 0), timers)
+            for id_, sequencer in raised.items()
+        ]
+
+    async def read_timers(
+        self, interval_id: int, kind: str, after: TimerPlace | None, limit: int
+    ) -> list[TimerChange]:
+        await self._called("read_timers")
+        return read_timers(self.tables, interval_id, kind, after, limit)
+
+    async def read_placement(self) -> Placement:
+        await self._called("read_placement")
+        return self._placement.read()
+
+    async def release(self, worker: str, sequencers: Mapping[int, int]) -> list[int]:
+        await self._called("release")
+        return self._placement.release(worker, sequencers)
+
+    async def wish(self, changes: Sequence[PlacementChange]) -> list[int]:
+        await self._called("wish")
+        return self._placement.wish(changes)
+
+    async def split(self, interval_id: int, sequencer: int, at: int, *, reason: str = "") -> int:
+        await self._called("split")
+        return self._placement.split(interval_id, sequencer, at, reason)
+
+    async def merge(
+        self, lower_id: int, upper_id: int, sequencers: Mapping[int, int], *, reason: str = ""
+    ) -> int:
+        if lower_id == upper_id:
+            raise PlacementRefused(f"interval {lower_id} cannot be merged with itself")
+        await self._called("merge")
+        return self._placement.merge(lower_id, upper_id, sequencers, reason)
+
+    async def add_partitions(
+        self, discovery: int, sequencer: int, found: Mapping[str, dict[str, Any] | None]
+    ) -> list[FoundPartition]:
+        await self._called("add_partitions")
+        return self._placement.add_partitions(discovery, sequencer, found)
 
 
 def read_claim(tables: Tables, interval_id: int, sequencer: int, new_log: int, limit: int) -> Claim:

@@ -8,10 +8,10 @@ import msgspec
 
 from millwheel.model import MIN_TIME
 from millwheel.sinks import Table
-from millwheel.store.deployment import admission_of, standing_of
+from millwheel.store.deployment import admission_of, obstacles_of
 from millwheel.store.generations import Admission, Code, Generation, plain
 from millwheel.store.memory.sinks import TableSinks
-from millwheel.store.memory.tables import Log, Node, Tables
+from millwheel.store.memory.tables import ComputationRow, Log, Tables
 from millwheel.store.port import Deployment, IntervalCommit, NodeDeploy, StreamDeploy
 from millwheel.store.rekeying import rekeyed
 
@@ -44,7 +44,7 @@ def deploy(
         streams,
         {name for name, node in tables.computations.items() if node.removed},
         least_left if shared else None,
-        standing_of(nodes, _bundled(tables), alive if shared else 0),
+        obstacles_of(nodes, _bundled(tables), alive if shared else 0),
     )
     ever = rekeyed(tables.generations, code)
     if not admission.is_older:
@@ -100,7 +100,7 @@ def _begin(
 
 def _add(tables: Tables, node: NodeDeploy, generation: int, stamp: int) -> None:
     id_ = len(tables.computations) + 1
-    tables.computations[node.name] = Node(id_, node.kind)
+    tables.computations[node.name] = ComputationRow(id_, node.kind)
     for number, (low, high) in enumerate(node.slots):
         row = tables.make_interval(id_, low, high, generation)
         if node.sources:

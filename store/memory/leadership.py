@@ -6,7 +6,7 @@ from millwheel.clock import Clock
 from millwheel.store.memory.tables import Tables
 
 
-class Leadership:
+class MemoryLeadership:
     """One candidate."""
 
     def __init__(self, tables: Tables, clock: Clock) -> None:

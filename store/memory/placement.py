@@ -13,8 +13,8 @@ import msgspec
 
 from millwheel.clock import Clock
 from millwheel.errors import Fenced
-from millwheel.store.lineage import Line, merged, partition, upper_part
-from millwheel.store.memory.tables import Interval, Log, ShownEvent, Tables
+from millwheel.store.interval_history import IntervalHistory, merged, partition, upper_part
+from millwheel.store.memory.tables import KeyInterval, Log, ShownEvent, Tables
 from millwheel.store.memory.workers import Workers
 from millwheel.store.placement import refuse
 from millwheel.store.port import (
@@ -62,12 +62,12 @@ class MemoryPlacement:
             frozenset(tables.computations[name].id for name in tables.paused),
         )  # fmt: skip
 
-    def _is_lease_over(self, row: Interval) -> bool:
+    def _is_lease_over(self, row: KeyInterval) -> bool:
         """Whether it has an owner who stopped, is unknown or let the lease run out."""
         return row.owner is not None and not self._workers.is_alive(row.owner)
 
     def _note(
-        self, row: Interval, what: str, before: str | None, after: str | None, reason: str
+        self, row: KeyInterval, what: str, before: str | None, after: str | None, reason: str
     ) -> None:
         name = self._tables.names()[row.computation]
         self._tables.events.append(
@@ -113,7 +113,7 @@ class MemoryPlacement:
         return self._take(worker, rows, mine)
 
     def _take(
-        self, worker: str, rows: list[Interval], generation: int | None
+        self, worker: str, rows: list[KeyInterval], generation: int | None
     ) -> tuple[dict[int, int], dict[int, int]]:
         tables = self._tables
         raised: dict[int, int] = {}
@@ -131,7 +131,7 @@ class MemoryPlacement:
                 tables.logs[new_logs[row.id]] = Log(row.id, None)
         return raised, new_logs
 
-    def _as_read(self, sequencers: Mapping[int, int]) -> Iterable[Interval]:
+    def _as_read(self, sequencers: Mapping[int, int]) -> Iterable[KeyInterval]:
         """Those that are there and have the sequencer that was read."""
         for id_, sequencer in sequencers.items():
             if self._tables.is_current(id_, sequencer):
@@ -190,7 +190,7 @@ class MemoryPlacement:
         self._note(row, what, row.owner, row.wanted_by, reason)
         return True
 
-    def _meet(self, lower: Interval, upper_id: int) -> bool:
+    def _meet(self, lower: KeyInterval, upper_id: int) -> bool:
         """Whether two intervals are the lower and the upper neighbour, and no partitions."""
         upper = self._tables.intervals.get(upper_id)
         return (
@@ -243,8 +243,8 @@ class MemoryPlacement:
                 raise Fenced("somebody has claimed the interval since; nothing was made")
             siblings = [i for i in tables.intervals.values() if i.computation == row.computation]
             slot = max(sibling.slot_to for sibling in siblings)
-            line = partition(self._line(discovery), slot, position)
-            made = self._begin(line, None, row.generation)
+            history = partition(self._history(discovery), slot, position)
+            made = self._begin(history, None, row.generation)
             tables.logs[tables.next_number()] = Log(made.id, identity)
             self._note(made, "partition", None, None, f"found: {identity}")
         return self._partitions(discovery)
@@ -265,7 +265,7 @@ class MemoryPlacement:
                 )  # fmt: skip
         return found
 
-    def _take_apart(self, sequencers: dict[int, int]) -> list[Line]:
+    def _take_apart(self, sequencers: dict[int, int]) -> list[IntervalHistory]:
         """Free intervals that are to be split or merged, with their last commits.
 
         Raises:
@@ -279,14 +279,14 @@ class MemoryPlacement:
             if (row := tables.intervals.get(id_)) is not None
         }
         refuse(sequencers, found)
-        return [self._line(id_) for id_ in sequencers]
+        return [self._history(id_) for id_ in sequencers]
 
-    def _line(self, interval_id: int) -> Line:
+    def _history(self, interval_id: int) -> IntervalHistory:
         """An interval with what counts of its last commit."""
         tables = self._tables
         row, (last, _) = tables.intervals[interval_id], tables.last_commit(interval_id)
         link = last.link
-        return Line(
+        return IntervalHistory(
             id=interval_id,
             computation=row.computation,
             slot_from=row.slot_from,
@@ -305,19 +305,23 @@ class MemoryPlacement:
             grain=tables.grain(row.computation),
         )
 
-    def _begin(self, line: Line, parent: Interval | None, generation: int) -> Interval:
+    def _begin(
+        self, history: IntervalHistory, parent: KeyInterval | None, generation: int
+    ) -> KeyInterval:
         """Make an interval and the commit that its chain begins with.
 
         Its owner is to be the one of `parent`; without a parent the balancer finds one.
         """
-        row = self._tables.make_interval(line.computation, line.slot_from, line.slot_to, generation)
+        row = self._tables.make_interval(
+            history.computation, history.slot_from, history.slot_to, generation
+        )
         if parent is not None:
             row.wanted_by, row.pinned = parent.wanted_by, parent.pinned
         link = IntervalCommit(
-            row.id, row.sequencer, 0, 0, line.input_watermark, line.low_watermark, line.floor,
-            msgspec.json.encode(line.acked),
-            None if line.position is None else msgspec.json.encode(line.position),
-            msgspec.json.encode(line.counters), dict(line.percentiles),
+            row.id, row.sequencer, 0, 0, history.input_watermark, history.low_watermark, history.floor,
+            msgspec.json.encode(history.acked),
+            None if history.position is None else msgspec.json.encode(history.position),
+            msgspec.json.encode(history.counters), dict(history.percentiles),
         )  # fmt: skip
-        self._tables.begin_chain(link, line.stamp)
+        self._tables.begin_chain(link, history.stamp)
         return row

@@ -38,7 +38,7 @@ TimerKey = tuple[int, int, bytes, str, str]
 
 
 @dataclass(slots=True)
-class Node:
+class ComputationRow:
     """A computation as deployed."""
 
     id: int
@@ -47,7 +47,7 @@ class Node:
 
 
 @dataclass(slots=True)
-class Worker:
+class WorkerRow:
     """Its number is its place in the order in which they registered."""
 
     number: int
@@ -62,7 +62,7 @@ class Worker:
 
 
 @dataclass(slots=True)
-class Interval:
+class KeyInterval:
     """A key interval: who owns it, who should, and how far it is folded."""
 
     id: int
@@ -145,15 +145,15 @@ class Tables:
         self.deployed_in: int | None = None
         """In which incarnation first."""
         self.generations: list[Generation] = []
-        self.computations: dict[str, Node] = {}
+        self.computations: dict[str, ComputationRow] = {}
         """By name, also those that were removed."""
         self.streams: dict[str, int] = {}
         self.paused: set[str] = set()
         """Names of injectors."""
-        self.workers: dict[str, Worker] = {}
+        self.workers: dict[str, WorkerRow] = {}
         self.leader: tuple[object, float] | None = None
         """Which candidate leads, and until when it may be silent."""
-        self.intervals: dict[int, Interval] = {}
+        self.intervals: dict[int, KeyInterval] = {}
         self.logs: dict[int, Log] = {}
         self.events: deque[ShownEvent] = deque(maxlen=KEEP_EVENTS)
         self.buckets: dict[int, BucketTables] = {}
@@ -185,7 +185,7 @@ class Tables:
         node = self.generations[-1].code.graph["nodes"].get(self.names()[computation], {})
         return SLOTS // int(node.get("broadcast_cells", SLOTS))
 
-    def in_order(self) -> list[Interval]:
+    def in_order(self) -> list[KeyInterval]:
         """The intervals, by computation and slot."""
         return sorted(self.intervals.values(), key=lambda row: (row.computation, row.slot_from))
 
@@ -200,10 +200,10 @@ class Tables:
 
     def make_interval(
         self, computation: int, slot_from: int, slot_to: int, generation: int
-    ) -> Interval:
+    ) -> KeyInterval:
         """A new one; what its chain begins with is still to be written."""
         self._last_interval += 1
-        row = Interval(
+        row = KeyInterval(
             self._last_interval, computation, slot_from, slot_to, self.next_number(), generation
         )
         self.intervals[row.id] = row

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
+from millwheel.clock import Clock
 from millwheel.store.memory.jsonb import jsonb_text
-from millwheel.store.memory.tables import StateKey, Tables
-from millwheel.store.port import OldState
+from millwheel.store.memory.sinks import TableSinks
+from millwheel.store.memory.subject import MemorySubject
+from millwheel.store.memory.tables import ShownEvent, StateKey, Tables
+from millwheel.store.port import DeadLetter, OldState
 
 
 class ShownState(NamedTuple):
@@ -102,3 +105,54 @@ def pending_productions(tables: Tables) -> list[tuple[int, int]]:
             if row.seq >= first and not any(a <= row.seq <= b for a, b in runs)
         ]
     return pending
+
+
+class MemoryViews(MemorySubject):
+    """Committed data, as the views of the same names show it."""
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        super().__init__(name, clock)
+        self._sinks = TableSinks(name)
+
+    def states(self) -> list[ShownState]:
+        """Every entry of state: current tables and unfolded tail together, decoded."""
+        return states(self.tables)
+
+    def timers(self) -> list[ShownTimer]:
+        """Every pending timer."""
+        return timers(self.tables)
+
+    def pending_productions(self) -> list[tuple[int, int]]:
+        """(log, seq) of every record sent and not acknowledged."""
+        return pending_productions(self.tables)
+
+    def placement_events(self) -> list[ShownEvent]:
+        """What was decided and done about who owns what, the oldest first."""
+        return list(self.tables.events)
+
+    def state(self, computation: str, key: bytes) -> dict[str, Any]:
+        """The entries of one key, given in its canonical bytes: entry -> decoded value."""
+        wanted = json.loads(key)
+        return {
+            row.entry: row.value
+            for row in self.states()
+            if row.computation == computation and row.key == wanted
+        }
+
+    def rows(self, table: str) -> list[tuple[Any, ...]]:
+        """The rows of a table sink: by key, or in the order in which they were written.
+
+        Raises:
+            KeyError: no pipeline was deployed with such a table.
+        """
+        return self._sinks.rows(table)
+
+    @property
+    def dead_letters(self) -> list[DeadLetter]:
+        """What was given up on."""
+        return self.tables.dead_letters
+
+    @property
+    def statements(self) -> list[tuple[str, Sequence[Any]]]:
+        """What `ctx.execute` asked for, in the order of the commits; nothing is run."""
+        return self.tables.statements

@@ -7,8 +7,10 @@ from typing import Any
 from millwheel.clock import Clock
 from millwheel.errors import Fenced
 from millwheel.store.memory.jsonb import plain
-from millwheel.store.memory.tables import Tables, Worker
-from millwheel.store.port import OtherWorker, PlacedWorker
+from millwheel.store.memory.leadership import MemoryLeadership
+from millwheel.store.memory.subject import MemorySubject
+from millwheel.store.memory.tables import Tables, WorkerRow
+from millwheel.store.port import HeartbeatReply, OtherWorker, PlacedWorker
 
 FORGET_WORKERS_SECONDS = 86_400.0
 """A worker whose lease ended so long ago is forgotten when another registers."""
@@ -41,7 +43,7 @@ class Workers:
         }
         number = self._tables.next_number() if known is None else known.number
         beat = self._clock.now() if known is None else max(known.heartbeat_at, self._clock.now())
-        workers[worker] = Worker(
+        workers[worker] = WorkerRow(
             number, now + lease_seconds, {}, lease_seconds, beat, address, generation
         )
         self.cut_leases()
@@ -102,3 +104,54 @@ class Workers:
         return (
             found is not None and not found.stopped and found.lease_until > self._clock.monotonic()
         )
+
+
+class MemoryWorkers(MemorySubject):
+    """The methods of the store on workers (`millwheel.store.workers`)."""
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        super().__init__(name, clock)
+        self.dead_workers: set[str] = set()
+        """Workers whose process a test declares dead."""
+        self._workers = Workers(self.tables, clock)
+        self._leadership = MemoryLeadership(self.tables, clock)
+
+    async def register_worker(
+        self,
+        worker: str,
+        lease_seconds: float,
+        *,
+        address: str = "",
+        generation: int = 1,
+    ) -> None:
+        await self._called("register_worker")
+        self._workers.register(worker, lease_seconds, address, generation)
+
+    async def heartbeat(
+        self, worker: str, lease_seconds: float, load: dict[str, Any], stamp: int = 0
+    ) -> HeartbeatReply:
+        await self._called("heartbeat")
+        self._workers.heartbeat(worker, lease_seconds, load, stamp)
+        return HeartbeatReply(self._clock.now())
+
+    async def stop_worker(self, worker: str) -> None:
+        await self._called("stop_worker")
+        self._workers.stop(worker)
+
+    async def other_workers(self, worker: str) -> list[OtherWorker]:
+        await self._called("other_workers")
+        return self._workers.others(worker)
+
+    def is_dead(self, other: OtherWorker) -> bool:
+        return other.id in self.dead_workers
+
+    async def end_worker(self, other: OtherWorker) -> None:
+        await self.stop_worker(other.id)
+
+    async def peer_secret(self) -> bytes:
+        await self._called("peer_secret")
+        return self.tables.peer_secret
+
+    async def try_lead(self, seconds: float) -> bool:
+        await self._called("try_lead")
+        return self._leadership.try_lead(seconds)

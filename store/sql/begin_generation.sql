@@ -1,8 +1,3 @@
--- Stores what newer code says, and in which incarnation of the server (begin_session.sql).
+-- Stores the code that begins a generation, and the incarnation of the server in which it does.
 INSERT INTO {generation} (number, code, began_at, incarnation)
-SELECT
-    %(number)s, %(code)s::jsonb, now(),
-    (
-        SELECT extract(epoch FROM pg_postmaster_start_time())::text || ' ' || i.tableoid::text || ' ' || i.id::text
-        FROM {incarnation} AS i
-    )
+SELECT %(number)s, %(code)s::jsonb, now(), ({this_incarnation})

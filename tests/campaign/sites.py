@@ -20,8 +20,8 @@ from urllib.parse import quote
 import psycopg
 
 from millwheel.store import embedded
-from millwheel.store.account import server_account
-from millwheel.store.binaries import find_binaries
+from millwheel.store.embedded.account import server_account
+from millwheel.store.embedded.binaries import find_binaries
 from tests.faults.chaos import wait_for_end
 
 USER = DATABASE = "millwheel"

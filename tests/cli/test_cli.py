@@ -34,7 +34,8 @@ from psycopg import sql
 from millwheel import JsonLines, Pipeline, Stream
 from millwheel.cli.display import log_boundedness
 from millwheel.sinks import Discard
-from millwheel.store import binaries, embedded
+from millwheel.store import embedded
+from millwheel.store.embedded import binaries
 from tests.support import forked_commands as warm
 from tests.support.forked_commands import Process
 
@@ -771,7 +772,7 @@ def test_a_computation_is_removed_with_its_state(shell: Shell) -> None:
     everybody = [row["name"] for row in shell.json("status", name)["pipelines"][0]["computations"]]
     gone = everybody[2:]
     assert "confirm with --yes" in shell("remove", name, *gone, code=2)
-    assert "counts, and nobody else writes it" in shell("remove", name, gone[0], "-y", code=2)
+    assert "counts, and no other node writes it" in shell("remove", name, gone[0], "-y", code=2)
     assert "removed" in shell("remove", name, *gone, "--yes")
     assert "0 rows" in shell("remove", name, *gone, "--yes")
     left = shell.json("status", name)["pipelines"][0]["computations"]
@@ -984,6 +985,11 @@ def test_sql_prints_rows_in_three_forms(own_shell: Shell, own_store: Path) -> No
     assert ask("SELECT E'a\\x1b[31mb\\nc' AS x", "table").splitlines()[2] == r" a\x1b[31mb\nc"
 
     assert ask("SELECT 1 AS one WHERE false", "csv") == "one\n"
+    both = ["SELECT 1 AS one", "SELECT 2 AS two"]
+    assert own_shell("sql", *both, "-f", "csv") == "one\n1\n\ntwo\n2\n"
+    assert own_shell("sql", *both, "-f", "json") == '[\n{"one":1}\n]\n[\n{"two":2}\n]\n'
+    told = own_shell("sql", both[0], "SELEC", code=2)
+    assert "one" not in told, "all are parsed before the first is run"
     text = "SELECT * FROM states WHERE entry = '' AND value ? 'LETTERS' LIMIT 3"
     states = json.loads(ask(text, "json"))
     assert states[0]["value"]["LETTERS"] > 0

@@ -21,12 +21,14 @@ from psycopg.conninfo import make_conninfo
 from structlog.testing import capture_logs
 
 from millwheel.errors import StoreUnavailable, StoreWentBack
-from millwheel.store import embedded, postgres
-from millwheel.store.incarnation import Session, begin_session
-from millwheel.store.inspection import inspect, select
+from millwheel.store import connections, embedded
+from millwheel.store.embedded import lifecycle
+from millwheel.store.incarnation import ServerSession, begin_session
+from millwheel.store.inspection import inspect
 from millwheel.store.lane import PostgresLane
 from millwheel.store.migrate import migrate
 from millwheel.store.postgres import PostgresStore
+from millwheel.store.selection import select
 from millwheel.store.statements import Statements
 from tests.campaign.reader import wait_for
 from tests.campaign.sites import Lagging, Refused, Stepping, until
@@ -187,9 +189,9 @@ async def test_a_pooled_connection_to_another_server_is_closed_unused(server: Se
     """The former primary may live on, with a connection of the pool."""
     store = await opened(server.url)
     await store.now()
-    former = list(store._incarnation_of)
+    former = list(store.connections._incarnation_of)
     for connection in former:
-        store._incarnation_of[connection] = "of the former primary"
+        store.connections._incarnation_of[connection] = "of the former primary"
     with pytest.raises(StoreUnavailable, match="earlier incarnation"):
         await store.now()
     await patiently(store, store.now)
@@ -290,8 +292,8 @@ async def test_a_look_goes_where_workers_go_and_to_a_standby(pair: Lagging) -> N
     for url in (pair.url, standby):
         with inspect(url) as inspection:
             assert inspection.pipelines() == [NAME]
-        with select(url, "SELECT 1", pipeline=NAME, seconds=5, as_json=True) as answer:
-            assert list(answer.rows) == [(1,)]
+        with select(url, ["SELECT 1"], pipeline=NAME, seconds=5, as_json=True) as answers:
+            assert list(next(answers).rows) == [(1,)]
 
 
 # -- a server whose clock is set ----------------------------------------------------------------
@@ -371,7 +373,7 @@ async def test_commits_wait_for_the_disk_whatever_the_role_is_set_to(
         assert isinstance(lane, PostgresLane)
         assert lane._connection is not None
         assert await kept(lane._connection) == found
-        for pool in (store._pool, store._lifeline):
+        for pool in (store.connections.pool, store.connections.lifeline):
             async with pool.connection() as connection:
                 assert await kept(connection) == found
         await lane.close()
@@ -384,7 +386,7 @@ async def test_a_server_that_is_set_to_less_later_changes_no_session(
 ) -> None:
     """A reload reaches open sessions, unless they have set the value themselves."""
     with monkeypatch.context() as patch:
-        patch.delitem(embedded._FIXED_SETTINGS, "synchronous_commit")
+        patch.delitem(lifecycle._FIXED_SETTINGS, "synchronous_commit")
         restart(server)
     server.query("ALTER SYSTEM RESET synchronous_commit")
     store = await opened(server.url)
@@ -448,7 +450,7 @@ async def test_a_connection_that_cannot_begin_is_closed(
     """The pool, which has made it, only drops it."""
     dropped: list[AsyncConnection[Any]] = []
 
-    async def fail(connection: AsyncConnection[Any], statements: Statements) -> Session:
+    async def fail(connection: AsyncConnection[Any], statements: Statements) -> ServerSession:
         if len(dropped) < 2:
             dropped.append(connection)
             raise psycopg.OperationalError("it ended just now")
@@ -456,7 +458,7 @@ async def test_a_connection_that_cannot_begin_is_closed(
 
     store = PostgresStore(schema.url, schema.name)
     await store.open()
-    monkeypatch.setattr(postgres, "begin_session", fail)
+    monkeypatch.setattr(connections, "begin_session", fail)
     try:
         await asyncio.gather(*(store.now() for _ in range(6)))  # more than there are connections
         assert len(dropped) == 2

@@ -29,7 +29,7 @@ from millwheel.computations import FlatMap, Windowed, count
 from millwheel.errors import DeployRefused, GraphError, UsageError, UserCodeError
 from millwheel.graph import label_of
 from millwheel.runtime.engine import Engine
-from millwheel.store.postgres import bucket_table
+from millwheel.store.buckets import bucket_table
 from millwheel.store.schema import metadata
 from millwheel.store.statements import BUCKETED
 from millwheel.store.views import VIEWS

@@ -191,7 +191,7 @@ async def test_keys_are_not_changed_while_workers_of_former_code_run() -> None:
         await cluster.crash(engine)
     await cluster.pass_time(cluster.clock.sleep(5.0))
     await cluster.start_worker(made(AFTER))
-    with pytest.raises(DeployRefused, match="Nothing is left for it"):
+    with pytest.raises(DeployRefused, match="No interval is left for it"):
         await cluster.start_worker(made(BEFORE))
     await cluster.start_worker(made(AFTER))
     await cluster.go(cluster.finished)
@@ -245,7 +245,7 @@ async def test_keys_stay_while_a_numbered_bundle_is_begun(site: Site) -> None:
         await owner.write(owner.commit(owner.intervals[0], position=position))
 
     await write([bytes(16).hex()])
-    with pytest.raises(DeployRefused, match="a numbered bundle of 'count' is begun"):
+    with pytest.raises(DeployRefused, match="a numbered bundle of 'count' is open"):
         await deploy(site.store, count=keyed(2, "source:a"))
     await deploy(site.store, count=keyed(1, "source:a"))
     await write([])

@@ -322,7 +322,7 @@ async def test_going_back_takes_a_way_down() -> None:
         await cluster.start_worker(counting(values))
     for part in (
         "this code is generation 1 of pipeline 'counting', and generation 2 is deployed",
-        "Nothing is left for it",
+        "No interval is left for it",
         "the state of 'tally' is stored as version 2, but this code knows only version 1",
         "migrations = {2: down}",
     ):
@@ -703,9 +703,9 @@ async def test_an_injector_is_removed_and_nobody_waits_for_its_watermark() -> No
     ("names", "reason"),
     [
         (["nothing"], "has no 'nothing'; it has extra, recount, source_0, source_1, tally"),
-        (["tally"], "recount reads tally, and nobody else writes it"),
-        (["tally", "recount", "extra"], "source_0 injects items, and nobody else reads it"),
-        (["source_0", "source_1"], "tally reads items, and nobody else writes it"),
+        (["tally"], "recount reads tally, and no other node writes it"),
+        (["tally", "recount", "extra"], "source_0 injects items, and no other node reads it"),
+        (["source_0", "source_1"], "tally reads items, and no other node writes it"),
         (["source_0", "source_1", "tally", "recount", "extra"], "millwheel drop counting"),
     ],
 )
@@ -851,7 +851,7 @@ async def test_no_worker_claims_what_newer_code_has_owned(site: Site) -> None:
         with pytest.raises(Fenced):
             await site.store.claim(older, everything)
     assert await claim(site.store, new) == everything
-    with pytest.raises(DeployRefused, match="Nothing is left for it"):
+    with pytest.raises(DeployRefused, match="No interval is left for it"):
         await deploy(await site.another(), shared=True)
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, cast
 
 from millwheel.errors import CommitUnknown, StoreUnavailable, StoreWentBack
-from millwheel.store.memory.store import PAGE_ROWS
+from millwheel.store.memory.records import PAGE_ROWS
 from millwheel.store.port import Commit, OtherWorker, Store, StoredProduction
 from millwheel.testing.virtual_loop import Machine
 from tests.sim.server import Database, Server, Session

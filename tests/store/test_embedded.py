@@ -26,7 +26,8 @@ import psycopg
 import pytest
 
 from millwheel.errors import EmbeddedServerError, StoreUnavailable
-from millwheel.store import account, binaries, embedded, server_files
+from millwheel.store import embedded
+from millwheel.store.embedded import account, binaries, lifecycle, server_files
 
 ROOT = Path(__file__).parents[2]
 POSTGRES_15 = Path("/usr/lib/postgresql/15/bin")
@@ -108,7 +109,8 @@ def child() -> Iterator[Child]:
             "import pathlib, signal, sys\n"
             # Whoever runs the tests may ignore it, and the child would inherit that.
             "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-            "from millwheel.store import embedded, server_files\n"
+            "from millwheel.store import embedded\n"
+            "from millwheel.store.embedded import server_files\n"
             f"server_files.STATE_ROOT = pathlib.Path({str(server_files.STATE_ROOT)!r})\n"
         )
         process = subprocess.Popen(
@@ -404,14 +406,14 @@ def test_a_first_start_cut_short_is_begun_again(
 
     # Before initdb is through: what it left is beside the data, never in its place.
     with monkeypatch.context() as patch:
-        patch.setattr(embedded, "_initdb", crash)
+        patch.setattr(lifecycle, "_initdb", crash)
         patch.setattr(shutil, "rmtree", lambda *_, **__: None)
         with pytest.raises(Crash):
             embedded.start(store)
     assert [path.name[:9] for path in store.glob("data*")] == ["data.new-"]
     # With the data in place, but without the database in it.
     with monkeypatch.context() as patch:
-        patch.setattr(embedded, "_ensure_database", crash)
+        patch.setattr(lifecycle, "_ensure_database", crash)
         with pytest.raises(Crash):
             embedded.start(store)
     assert [path.name for path in store.glob("data*")] == ["data"]
@@ -455,7 +457,7 @@ def test_the_log_is_kept_small(made: Path) -> None:
         (log / f"server-20000101-0000{number:02}.log").touch()
     embedded.start(made)
     names = sorted(path.name for path in log.iterdir())
-    assert len(names) == embedded.LOG_FILES_KEPT
+    assert len(names) == lifecycle.LOG_FILES_KEPT
     assert set(names[:6]) == {f"server-20000101-0000{number}.log" for number in range(14, 20)}
     assert ask(server.url, "SHOW log_rotation_size") == "4MB"
 
@@ -468,15 +470,15 @@ def test_a_server_that_does_not_answer_is_waited_for_but_not_for_ever(
 ) -> None:
     held = site_of(made).hold()  # as a server does that is starting
     assert held is not None
-    monkeypatch.setattr(embedded, "SETTLE_SECONDS", 0.05)
-    monkeypatch.setattr(embedded, "STOP_SECONDS", 0.05)
+    monkeypatch.setattr(lifecycle, "SETTLE_SECONDS", 0.05)
+    monkeypatch.setattr(lifecycle, "STOP_SECONDS", 0.05)
     with pytest.raises(StoreUnavailable, match=r"has not written postmaster\.pid.*Try again"):
         embedded.start(made)
     with pytest.raises(StoreUnavailable, match="no postmaster that is seen here"):
         embedded.stop(made)
     assert embedded.stop_if_unused(made) is False
     os.close(held)
-    monkeypatch.setattr(embedded, "SETTLE_SECONDS", 30.0)
+    monkeypatch.setattr(lifecycle, "SETTLE_SECONDS", 30.0)
     assert ask(embedded.start(made).url, "SELECT 1") == 1
 
 
@@ -484,7 +486,7 @@ def test_a_long_recovery_is_reported_and_adopted_later(
     made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(embedded, "START_SECONDS", 0)
+        patch.setattr(lifecycle, "START_SECONDS", 0)
         with pytest.raises(StoreUnavailable, match=r"is not ready after 0 s.*Try again"):
             embedded.start(made)
     server = embedded.start(made)

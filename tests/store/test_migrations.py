@@ -237,10 +237,21 @@ def test_no_sql_stands_outside_the_store() -> None:
     assert found == []
 
 
+def test_no_sql_stands_in_the_python_of_the_store() -> None:
+    """Lists of columns are composed there, and BEGIN, COMMIT and ROLLBACK sent; all else is a file."""
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {text[:60]!r}"
+        for path in sorted((ROOT / "store").rglob("*.py"))
+        for line, text in _texts(path)
+        if STATEMENT.search(text)
+    ]
+    assert found == []
+
+
 def test_each_statement_has_its_file_and_each_file_its_statement() -> None:
     """One statement a file, each used; the text says why it is as it is."""
     folder = ROOT / "store" / "sql"
-    code = "".join(path.read_text("utf-8") for path in sorted((ROOT / "store").glob("*.py")))
+    code = "".join(path.read_text("utf-8") for path in sorted((ROOT / "store").rglob("*.py")))
     for path in sorted(folder.glob("*.sql")):
         assert re.search(rf'"{path.stem}"', code), f"{path.name} is used by nobody"
         assert path.read_text("utf-8").startswith("-- "), f"{path.name} does not say what it does"

@@ -586,10 +586,10 @@ async def test_who_is_stopped_in_a_fold_is_ended(postgres: PostgresSite) -> None
     row = zombie.intervals[0]
     sequencer = zombie.links[row.id].sequencer
     async with contextlib.AsyncExitStack() as stack:
-        connection = await stack.enter_async_context(store._pool.connection())
+        connection = await stack.enter_async_context(store.connections.pool.connection())
         await connection.execute("BEGIN")
         params = {"interval_id": row.id, "sequencer": sequencer, "after": 0, "through": 1}
-        await connection.execute(store.statements.get("advance_fold"), params)
+        await connection.execute(store.connections.statements.get("advance_fold"), params)
         me = await worker(postgres.store)
         (claim,) = await postgres.store.claim(me, [row.id], sequencers={row.id: sequencer})
         assert claim.folded == 0

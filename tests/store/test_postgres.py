@@ -37,12 +37,15 @@ from millwheel.errors import (
 )
 from millwheel.model import SLOTS
 from millwheel.sinks import Table
-from millwheel.store import inspection
-from millwheel.store.lane import PostgresLane, translate
+from millwheel.store import inspection, selection, snapshot
+from millwheel.store.connections import RECONNECT_SECONDS
+from millwheel.store.lane import PostgresLane
 from millwheel.store.port import Bucket, Commit, OtherWorker
-from millwheel.store.postgres import RECONNECT_SECONDS, PostgresStore, process_identity
+from millwheel.store.postgres import PostgresStore
+from millwheel.store.processes import process_identity
 from millwheel.store.rows import ARRAY_ROWS
 from millwheel.store.statements import Statements
+from millwheel.store.translation import translate
 from tests.support.store_sites import (
     BUCKET_HIGH,
     COUNTS,
@@ -277,10 +280,10 @@ async def test_a_lane_that_dies_as_it_rolls_back_has_its_server_process_ended(
         if len(ended) == 1:
             raise StoreUnavailable("not now")
 
-    monkeypatch.setattr(postgres.store, "end_backends", note)
+    monkeypatch.setattr(postgres.store.connections, "end_backends", note)
     with pytest.raises(StoreUnavailable):
         await lane.close()
-    assert list(lane.backend or ()) in msgspec.json.decode(postgres.store._backends())
+    assert list(lane.backend or ()) in msgspec.json.decode(postgres.store.connections.backends())
     await lane.close()
     assert ended == [lane.backend, lane.backend]
 
@@ -489,8 +492,8 @@ async def test_a_heartbeat_does_not_wait_for_a_connection_of_the_pool(
     store = postgres.store
     me = (await Owner.take(store)).worker
     async with contextlib.AsyncExitStack() as stack:
-        for _ in range(store._pool.max_size):
-            await stack.enter_async_context(store._connection())
+        for _ in range(store.connections.pool.max_size):
+            await stack.enter_async_context(store.connections.connection())
         async with asyncio.timeout(5):
             assert (await store.heartbeat(me, 15.0, {})).now > 0
 
@@ -591,7 +594,7 @@ async def sessions(store: PostgresStore, number: int) -> set[int]:
     """So many connections of the pool at a time; gives their server processes."""
     async with AsyncExitStack() as stack:
         return {
-            (await stack.enter_async_context(store._connection())).info.backend_pid
+            (await stack.enter_async_context(store.connections.connection())).info.backend_pid
             for _ in range(number)
         }
 
@@ -622,7 +625,7 @@ async def test_a_claim_of_ones_own_does_not_wait_for_a_line_that_was_cut(schema:
         with pytest.raises(StoreUnavailable):
             await site.store.fold(row_.id, owner.links[row_.id].sequencer, 0, 1)
         wire.hang = None
-        async with site.store._connection() as used, asyncio.timeout(8):
+        async with site.store.connections.connection() as used, asyncio.timeout(8):
             (claim,) = await site.store.claim(owner.worker, [row_.id], again=True)
             await used.execute("SELECT 1")  # no other is ended
         assert claim.folded == 0
@@ -928,7 +931,7 @@ async def test_a_reader_that_locked_before_its_snapshot_keeps_its_rows(
 async def test_a_session_that_locks_the_views_first_sees_all_of_its_moment(
     postgres: PostgresSite, level: str, locks: bool
 ) -> None:
-    """As README says: the rows of a bucket that is dropped before it is read are else missing."""
+    """Without the lock, rows of a bucket that is dropped before it is read are missing."""
     owner = await Owner.take(postgres.store)
     schema = postgres.schema
     await owner.write(owner.fill(owner.commit(), 5, first=50))
@@ -942,6 +945,43 @@ async def test_a_session_that_locks_the_views_first_sees_all_of_its_moment(
         assert await postgres.store.drop_bucket(old) is not locks
         found = await read_states(reader, schema), await read_pending(reader, schema)
     assert [len(rows) for rows in found] == ([5, 5] if locks else [0, 0])
+
+
+@pytest.mark.parametrize("way", ["millwheel sql", "from Python"])
+async def test_a_snapshot_of_several_statements_keeps_its_rows(
+    postgres: PostgresSite, way: str
+) -> None:
+    """The reader locks nothing himself."""
+    owner = await Owner.take(postgres.store)
+    await owner.write(owner.fill(owner.commit(), 5, first=50))
+    loop, schema = asyncio.get_running_loop(), postgres.schema
+    counts = ["SELECT count(*) FROM states", "SELECT count(*) FROM pending_productions"]
+
+    async def drop() -> bool:
+        return await postgres.store.drop_bucket(await _droppable(postgres, owner))
+
+    def try_to_drop() -> None:
+        assert not asyncio.run_coroutine_threadsafe(drop(), loop).result(60)
+
+    def look() -> list[Any]:
+        found: list[Any] = []
+        if way == "from Python":
+            with snapshot.snapshot(schema.url, schema.name) as connection:
+                try_to_drop()
+                for text in counts:
+                    found += connection.execute(text).fetchall()
+        else:
+            asked = ["SELECT 0", *counts]
+            with selection.select(
+                schema.url, asked, pipeline=schema.name, seconds=60, as_json=True
+            ) as answers:
+                assert list(next(answers).rows) == [(0,)]
+                try_to_drop()
+                for answer in answers:
+                    found += answer.rows
+        return found
+
+    assert await asyncio.to_thread(look) == [(5,), (5,)]
 
 
 async def test_an_old_snapshot_is_noticed(postgres: PostgresSite) -> None:
@@ -1209,7 +1249,7 @@ async def _watch(site: PostgresSite) -> Watched:
     for statement in DOOM:
         await site.query(statement, doom="doom", ends="ends", fold="fold")
     watched = Watched(site.schema.name)
-    site.store.statements = watched
+    site.store.connections.statements = watched
     return watched
 
 
@@ -1382,7 +1422,7 @@ PLANNED: list[tuple[str, dict[str, Any], dict[str, str]]] = [
     ("read_productions", {"log": 101, "first": MANY, "limit": 100}, {}),
     ("read_last_commits", {"interval_ids": [2, 3]}, {}),
     ("read_state_tail", {"interval_id": 2, "after": 2 * MANY - 50}, {}),
-    ("read_lineage", {"interval_ids": [2, 3]}, {}),
+    ("read_interval_history", {"interval_ids": [2, 3]}, {}),
     ("stored_floor", {}, {}),
     ("source_acknowledged", {"log": 3, "high": 100}, {}),
     ("named_acknowledged", {"high": 100}, {}),
@@ -1475,7 +1515,7 @@ async def test_the_views_read_the_tail_by_its_index(postgres: PostgresSite) -> N
 
 async def test_every_connection_keeps_its_search_path_narrow(postgres: PostgresSite) -> None:
     owner = await Owner.take(postgres.store)
-    async with postgres.store._connection() as connection:
+    async with postgres.store.connections.connection() as connection:
         cursor = await connection.execute("SHOW search_path")
         assert await cursor.fetchone() == ('""',) or (await cursor.fetchone()) is None
     cursor = await connection_of(lane_of(owner)).execute("SHOW search_path")
@@ -1565,7 +1605,7 @@ async def test_a_select_sees_all_even_if_a_bucket_is_dropped_as_it_begins(
 ) -> None:
     owner = await Owner.take(postgres.store)
     loop = asyncio.get_running_loop()
-    columns = inspection._columns
+    columns = selection._columns
 
     async def drop() -> bool:
         return await postgres.store.drop_bucket(await _droppable(postgres, owner))
@@ -1578,8 +1618,8 @@ async def test_a_select_sees_all_even_if_a_bucket_is_dropped_as_it_begins(
     def count() -> list[tuple[Any, ...]]:
         text = "SELECT count(*) FROM latest_commits"
         url, name = postgres.schema.url, postgres.schema.name
-        with inspection.select(url, text, pipeline=name, seconds=60, as_json=True) as answer:
-            return list(answer.rows)
+        with selection.select(url, [text], pipeline=name, seconds=60, as_json=True) as answers:
+            return list(next(answers).rows)
 
-    monkeypatch.setattr(inspection, "_columns", then_drop)
+    monkeypatch.setattr(selection, "_columns", then_drop)
     assert await asyncio.to_thread(count) == [(3,)]

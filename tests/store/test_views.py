@@ -21,9 +21,9 @@ from millwheel.model import EPOCH, MAX_TIME, MIN_TIME, from_micros, record_id
 from millwheel.runtime.engine import Engine
 from millwheel.sinks import Discard, Table
 from millwheel.state import StateLayout
-from millwheel.store.inspection import select
 from millwheel.store.port import NodeDeploy
 from millwheel.store.schema import metadata
+from millwheel.store.selection import select
 from millwheel.store.state_shape import CollectionShape, StateShape, state_shape
 from millwheel.store.state_views import MOST_VERSION, Versions
 from millwheel.store.views import VIEWS, install_views
@@ -847,8 +847,8 @@ async def test_one_who_may_only_read_sees_the_views(postgres: PostgresSite) -> N
     text = (
         "SELECT s.key, minutes, value FROM state_of_count AS s JOIN state_of_count_seen USING (key)"
     )
-    with select(url, text, pipeline=name, seconds=5, as_json=False) as answer:
-        assert list(answer.rows) == [('"a"', "1", "5")]
+    with select(url, [text], pipeline=name, seconds=5, as_json=False) as answers:
+        assert list(next(answers).rows) == [('"a"', "1", "5")]
     names = {"schema": sql.Identifier(name), "role": sql.Identifier(f"reader_of_{name}")}
     with psycopg.connect(url) as connection:  # rolled back: the role never is
         for statement in (

@@ -14,16 +14,16 @@ from millwheel.store.inspection import (
     Holder,
     IntervalStatus,
     PipelineStatus,
-    Worker,
+    WorkerStatus,
 )
 
 START = datetime(2024, 5, 1, 12, tzinfo=UTC)
 ANN, BOB, RIP = (letter * 8 + "-0000-0000-0000-000000000000" for letter in "abc")
 
 
-def worker(id: str, *, lease: float = 10) -> Worker:
+def worker(id: str, *, lease: float = 10) -> WorkerStatus:
     state = "running" if lease > 0 else "silent"
-    return Worker(id, "mill", 42, START, START, lease, state, 1, 1)  # type: ignore[arg-type]
+    return WorkerStatus(id, "mill", 42, START, START, lease, state, 1, 1)  # type: ignore[arg-type]
 
 
 def interval(
@@ -136,7 +136,7 @@ def test_pipelines_that_cannot_be_looked_into_are_told_in_a_line() -> None:
 
 
 def test_workers_tell_where_they_are_and_what_they_cost() -> None:
-    ann = Worker(
+    ann = WorkerStatus(
         ANN, "mill", 42, START, START, 10, "running", 1, 3, "10.0.0.1:7000", 0.256,
         300 << 20,
     )  # fmt: skip

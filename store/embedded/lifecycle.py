@@ -1,34 +1,31 @@
-"""An embedded Postgres: real, durable, one per store directory, and nobody's child.
+"""Start, adoption and stop of an embedded Postgres: durable, one per store directory, a daemon.
 
-``start`` makes the server's data on first use, starts the server, or adopts the one that
-runs. The server is a daemon: it outlives the process that started it, ``kill -9`` and
-Ctrl-C included, and the next process on the directory takes it as it is. ``stop`` ends
-it, ``stop_if_unused`` ends it unless somebody is connected.
+``start`` makes the server's data on first use, and starts the server, or adopts a running one. The server
+outlives the process that started it, also after ``kill -9`` or Ctrl-C, and the next process on the directory
+adopts it. ``stop`` stops the server, ``stop_if_unused`` only if no client is connected.
 
-All of them hold ``server.lock`` of the store directory while they work, so that any
-number of processes may start at once and get one server. Whether a server lives is told
-by ``server.alive`` (see ``server_files``, also for the files), and what it is doing by
-``postmaster.pid``::
+All of them hold ``server.lock`` of the store directory while they work, so that any number of processes may start
+at once and get one server. ``server.alive`` shows whether a server lives (see ``server_files``, also for the other
+files), and ``postmaster.pid`` its state::
 
-    alive   pid file says        start does
-    no      nothing, or stale    initdb if there is no data yet; start; crash recovery is Postgres's
-    yes     ready, and answers   adopt: no process is started, no program is looked for
+    alive   pid file             start does
+    no      missing, or stale    initdb if there is no data yet; start; Postgres does crash recovery
+    yes     ready, and answers   adopt: starts no process, looks for no program
     yes     starting, stopping   wait SETTLE_SECONDS; then adopt, start, or StoreUnavailable
     yes     stale                orphans of a killed postmaster: wait for their end, as above
 
-A first start that is cut short leaves either no data directory (initdb works in
-``data.new-*``, renamed when complete) or a complete one without the database, which
-the next start adds; then the record says ``ready``, and from there on missing data is an
-error, never a reason to begin anew.
+An interrupted first start leaves either no data directory (initdb works in ``data.new-*``, which is renamed when
+complete), or a complete one without the database, which the next start adds. Then the record is marked as
+``ready``; from there on missing data is an error, never a reason to make a new store.
 
-Safety: no TCP. The socket is in a directory of mode 0700 of the server's account, which
-is what protects ``trust`` authentication: only that account and root get in. ``fsync``,
-``synchronous_commit`` and ``full_page_writes`` are on the command line, where no file can
-turn them off (a role's or a database's ``synchronous_commit`` is raised by every connection of a
-worker, see `millwheel.store.incarnation`); sizes are in ``postgresql.conf``, where the owner may change them.
+Safety: no TCP. The socket is in a directory of mode 0700 of the server's account, which protects ``trust``
+authentication: only that account and root can connect. ``fsync``, ``synchronous_commit`` and
+``full_page_writes`` are on the command line, so that no file can turn them off (every connection of a worker raises
+the ``synchronous_commit`` of its role or database, see `millwheel.store.incarnation`). Sizes are in
+``postgresql.conf``, for the owner to change.
 
-A process that has its URL but is not connected yet is not seen by another one's
-``stop_if_unused``: if the first connection is refused, call ``start`` again.
+``stop_if_unused`` does not see a process that has the URL but is not connected yet: if the first connection is
+refused, call ``start`` again.
 """
 
 from __future__ import annotations
@@ -47,21 +44,23 @@ from typing import Literal
 from urllib.parse import quote
 
 import psycopg
+from psycopg import sql
 
 from millwheel.errors import EmbeddedServerError, StoreUnavailable
-from millwheel.store import server_files
-from millwheel.store.account import Account
-from millwheel.store.binaries import Binaries, find_binaries
-from millwheel.store.server_files import POLL_SECONDS, Postmaster, Site
+from millwheel.store.embedded import server_files
+from millwheel.store.embedded.account import Account
+from millwheel.store.embedded.binaries import Binaries, find_binaries
+from millwheel.store.embedded.server_files import POLL_SECONDS, Postmaster, Site
+from millwheel.store.statements import composed, text_of
 
 SUPERUSER = "millwheel"
 DATABASE = "millwheel"
 MAINTENANCE_DATABASE = "postgres"
 
 START_SECONDS = 120  # crash recovery replays up to max_wal_size: seconds, on any disk in use
-SETTLE_SECONDS = 60.0  # for a server that is starting, stopping or ending after a kill
+SETTLE_SECONDS = 60.0  # wait for a server that is starting, stopping or ending after a kill
 STOP_SECONDS = 60.0  # fast mode: roll back, write a checkpoint
-LINGER_SECONDS = 0.5  # how long the backend of a closed connection may still be listed
+LINGER_SECONDS = 0.5  # the backend of a closed connection may be listed this long
 CONNECT_SECONDS = 5
 
 LOG_TAIL_LINES = 15
@@ -69,7 +68,7 @@ LOG_FILES_KEPT = 8
 LOG_FILE_MEGABYTES = 4
 SCARCE_BYTES = 64 * 1024 * 1024  # a new store needs 40 MB, each WAL segment 16 MB
 
-# What this module relies on, and what makes a commit durable: on the command line.
+# Settings that this module relies on, and that make commits durable: on the command line.
 _FIXED_SETTINGS = {
     "listen_addresses": "",
     "port": str(server_files.PORT),
@@ -107,8 +106,8 @@ State = Literal["absent", "stopped", "starting", "ready", "stopping"]
 class EmbeddedServer:
     """A running server.
 
-    ``url`` is a libpq URL, for ``psycopg.connect`` and everything built on libpq; it
-    holds no password, as there is none. ``adopted``: it was running already.
+    ``url`` is a libpq URL, for ``psycopg.connect`` and all programs built on libpq; there
+    is no password. ``adopted``: the server was running already.
     """
 
     url: str
@@ -121,10 +120,10 @@ class EmbeddedServer:
 
 @dataclass(frozen=True)
 class ServerStatus:
-    """What is known without asking the server. ``absent``: no store in the directory.
+    """The state of a server according to its files. ``absent``: no store in the directory.
 
-    ``pid`` and ``url`` are None unless it runs, ``url`` also while it has no socket yet;
-    ``major_version`` and ``data_directory`` are None unless there is data.
+    ``pid`` and ``url`` are None unless the server runs, ``url`` also while there is no socket
+    yet; ``major_version`` and ``data_directory`` are None unless there is data.
     """
 
     directory: Path
@@ -139,21 +138,21 @@ class ServerStatus:
         return self.state in ("starting", "ready", "stopping")
 
 
-# ------------------------------------------------------------------------------- the verbs
+# ------------------------------------------------------------------------------- functions
 
 
 def start(directory: Path, *, binaries: Path | None = None) -> EmbeddedServer:
-    """Start the server of a store directory, or adopt it when it runs.
+    """Start the server of a store directory, or adopt it if it runs.
 
-    The directory is made when it is missing; it must be new, empty, or a store. Takes
-    about 0.7 s the first time, 0.15 s later, 0.02 s to adopt. ``binaries`` is the
-    directory of the Postgres programs to use, and no other (else see ``binaries``).
+    A missing directory is made; it must be new, empty, or a store. Takes about 0.7 s the
+    first time, 0.15 s later, 0.02 s to adopt. ``binaries`` is the only directory of Postgres
+    programs to use; without it they are searched (see the module ``binaries``).
 
     Raises:
-        EmbeddedServerError: it cannot be started, and trying again would not help; the
-            message names the cause, and ends with the server's last words if it spoke.
-        StoreUnavailable: another process is starting or stopping it, or it is still
-            recovering, for longer than we wait. Try again.
+        EmbeddedServerError: it cannot be started, and another attempt would not help; the
+            message names the cause, and ends with the last lines of the server's log.
+        StoreUnavailable: another process is starting or stopping it, or it is recovering,
+            for longer than the wait. Try again.
     """
     with _system_errors("start", directory) as store:
         server_files.prepare(store)
@@ -184,24 +183,24 @@ def start(directory: Path, *, binaries: Path | None = None) -> EmbeddedServer:
 
 
 def stop(directory: Path) -> bool:
-    """Stop the server: open transactions are rolled back, clients are disconnected.
+    """Stop the server: it rolls open transactions back and disconnects clients.
 
-    Returns True when one was running, False when there was nothing to stop. All its
-    processes are gone on return.
+    Returns True if a server was running, False if not. All its processes have ended on
+    return.
 
     Raises:
-        EmbeddedServerError: it may not be stopped by this user.
-        StoreUnavailable: it has not ended within ``STOP_SECONDS``; it goes on ending.
+        EmbeddedServerError: this user may not stop it.
+        StoreUnavailable: it has not ended within ``STOP_SECONDS``; its shutdown continues.
     """
     with _existing("stop", directory) as site:
         return site is not None and _stop(site)
 
 
 def stop_if_unused(directory: Path) -> bool:
-    """Stop the server unless a client is connected to it, in whatever database.
+    """Stop the server unless a client is connected to one of its databases.
 
-    Close your own connections first. Returns True when it was stopped; False when it is
-    in use, does not answer, or was not running. Raises as ``stop``.
+    Close your own connections first. Returns True if it was stopped; False if it is in
+    use, does not answer, or was not running. Raises as ``stop``.
     """
     with _existing("stop", directory) as site:
         if site is None or not _alive(site):
@@ -213,10 +212,10 @@ def stop_if_unused(directory: Path) -> bool:
 
 
 def remove(directory: Path) -> bool:
-    """Stop the server and delete its data, and the store directory if that leaves it empty.
+    """Stop the server and delete its data, and the store directory if it is empty then.
 
-    Returns False when there was no store. For tests and for starting over; deleting the
-    directory alone leaves what is kept outside it (see ``server_files``). Raises as ``stop``.
+    Returns False if there was no store. For tests and for a new start; deleting the
+    directory alone leaves data outside it (see ``server_files``). Raises as ``stop``.
     """
     with _existing("remove", directory) as site:
         if site is None:
@@ -227,7 +226,7 @@ def remove(directory: Path) -> bool:
 
 
 def status(directory: Path) -> ServerStatus:
-    """What the files say; starts, waits for and locks nothing.
+    """The state of a server according to its files; starts, waits for and locks nothing.
 
     Raises:
         EmbeddedServerError: the store's record cannot be read or its data is missing.
@@ -253,11 +252,11 @@ def status(directory: Path) -> ServerStatus:
         )
 
 
-# ---------------------------------------------------------------------------- finding it up
+# ------------------------------------------------------------------- finding a running server
 
 
 def _alive(site: Site) -> bool:
-    """Whether any process of the site's server lives."""
+    """Whether a process of the site's server lives."""
     if site.held():
         return True
     postmaster = server_files.read_postmaster(site)
@@ -266,7 +265,7 @@ def _alive(site: Site) -> bool:
 
 
 def _settle(site: Site) -> Postmaster | None:
-    """The server once it answers; None once there is certainly none."""
+    """Wait until the server answers; None: there is certainly no server."""
     deadline = time.monotonic() + SETTLE_SECONDS
     problem = "it has not written postmaster.pid"
     while _alive(site):
@@ -289,12 +288,12 @@ def _settle(site: Site) -> Postmaster | None:
 
 
 def _try_to_reach(postmaster: Postmaster) -> str:
-    """Connect, and make sure that it is this store's server. Returns the problem, or ''."""
+    """Connect, and check that it is this store's server. Returns the problem, or ''."""
     try:
         with _connect(postmaster) as connection:
-            row = connection.execute("SHOW data_directory").fetchone()
+            row = connection.execute(text_of("data_directory")).fetchone()
     except psycopg.OperationalError as error:
-        # It is up, then. Who wants to work with it will hear the same, at a better place.
+        # The server runs. A command that works with it meets the same error, with a better message.
         return "" if "too many clients" in str(error) else str(error).strip()
     if row is None or os.path.realpath(row[0]) != str(postmaster.data):
         return f"{postmaster.socket_directory} leads to the server of {row}"
@@ -311,7 +310,7 @@ def _connect(postmaster: Postmaster) -> psycopg.Connection[tuple[str]]:
 
 
 def _url(postmaster: Postmaster, database: str = DATABASE) -> str:
-    # With the port, or a PGPORT of the user's would look for another socket.
+    # With the port, because a PGPORT of the user would name another socket.
     host = quote(str(postmaster.socket_directory), safe="/")
     return f"postgresql://{SUPERUSER}@/{database}?host={host}&port={postmaster.port}"
 
@@ -320,11 +319,11 @@ def _major_version(site: Site) -> int:
     return int((site.data / "PG_VERSION").read_text())
 
 
-# ------------------------------------------------------------------------------ starting it
+# ------------------------------------------------------------------------------ start
 
 
 def _bring_up(site: Site, only: Path | None) -> None:
-    """Start the server of a site that has none; make its data first if need be."""
+    """Start the server of a site; make its data first if there is none."""
     account = site.account()
     known = _major_version(site) if site.data.exists() else None
     binaries = find_binaries(account, major=known, only=only)
@@ -369,7 +368,7 @@ def _initdb(site: Site, account: Account, binaries: Binaries, fresh: Path) -> No
         if "invalid locale name" not in answer.stderr:
             break
     if answer.returncode == 0:
-        # Written by the account itself: root does not write in a directory of somebody else.
+        # The account itself writes: root does not write in another user's directory.
         answer = account.run(
             ["/bin/sh", "-c", 'cat >> "$0/postgresql.conf"', fresh], text=_INITIAL_SETTINGS
         )
@@ -387,7 +386,7 @@ def _initdb(site: Site, account: Account, binaries: Binaries, fresh: Path) -> No
 def _launch(site: Site, account: Account, binaries: Binaries) -> None:
     """Start the daemon and wait until it accepts connections."""
     deadline = time.monotonic() + SETTLE_SECONDS
-    while (alive := site.hold()) is None:  # for the moment in which a `status` looks
+    while (alive := site.hold()) is None:  # a `status` of another process takes it for a moment
         if time.monotonic() > deadline:
             raise StoreUnavailable(f"{site.base / server_files.ALIVE} is held; try again.")
         time.sleep(POLL_SECONDS)
@@ -429,14 +428,14 @@ def _launch(site: Site, account: Account, binaries: Binaries) -> None:
 
 def _ensure_database(postmaster: Postmaster) -> None:
     with contextlib.closing(_connect(postmaster)) as connection:
-        known = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE])
-        if known.fetchone() is None:
+        known = connection.execute(text_of("find_database"), {"name": DATABASE}).fetchone()
+        if known is None or not known[0]:
             with contextlib.suppress(psycopg.errors.DuplicateDatabase):
-                connection.execute(f"CREATE DATABASE {DATABASE}")
+                connection.execute(composed("create_database", database=sql.Identifier(DATABASE)))
 
 
 def _leave_earlier(site: Site) -> None:
-    """Stop what a deleted store directory of the same path left running; see server_files."""
+    """Stop a server that a deleted store directory of the same path has left; see server_files."""
     if not site.outside or not (earlier := server_files.earlier_sites(site)):
         return
     for other in earlier:
@@ -447,19 +446,16 @@ def _leave_earlier(site: Site) -> None:
     server_files.warn_of_earlier(earlier)
 
 
-# ------------------------------------------------------------------------------ stopping it
+# ------------------------------------------------------------------------------ stop
 
 
 def _used(postmaster: Postmaster) -> bool:
-    """Whether somebody else is connected, or it cannot be told."""
+    """Whether another client is connected, or the server does not answer."""
     deadline = time.monotonic() + LINGER_SECONDS
     try:
         with contextlib.closing(_connect(postmaster)) as connection:
             while True:
-                row = connection.execute(
-                    "SELECT count(*) > 0 FROM pg_stat_activity"
-                    " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
-                ).fetchone()
+                row = connection.execute(text_of("other_clients")).fetchone()
                 if row is None or not row[0]:
                     return False
                 if time.monotonic() > deadline:
@@ -496,12 +492,12 @@ def _stop(site: Site) -> bool:
     return True
 
 
-# -------------------------------------------------------------------------- words and errors
+# -------------------------------------------------------------------------- errors and logs
 
 
 @contextlib.contextmanager
 def _system_errors(verb: str, directory: Path) -> Iterator[Path]:
-    """The store directory's real path; whatever the system refuses, with where and what."""
+    """The store directory's real path; errors of the system are raised with directory and cause."""
     store = Path(os.path.realpath(directory))
     try:
         yield store
@@ -524,7 +520,7 @@ def _system_errors(verb: str, directory: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _existing(verb: str, directory: Path) -> Iterator[Site | None]:
-    """The locked site of a store directory, or None; nothing is made where there is none."""
+    """The locked site of a store directory; None if there is no store, and then makes nothing."""
     with _system_errors(verb, directory) as store:
         if not (store / server_files.RECORD).exists():
             yield None
@@ -546,7 +542,7 @@ def _disk_hint(path: Path) -> str:
 
 
 def _last_words(site: Site, sockets: Path | None = None) -> str:
-    """The end of the server's log and of what it said before it had one, indented."""
+    """The last lines of the server's log, and of its output before it had a log, indented."""
     logs = _log_files(site)[-1:]
     if sockets is None and (postmaster := server_files.read_postmaster(site)) is not None:
         sockets = postmaster.socket_directory
@@ -565,11 +561,11 @@ def _indent(text: str) -> str:
 
 
 def _log_files(site: Site) -> list[Path]:
-    """Oldest first: the names are times."""
+    """Log files, oldest first: their names are times."""
     return sorted((site.data / "log").glob("server-*.log"))
 
 
 def _trim_log(site: Site) -> None:
-    """Postgres begins a new file when one is full, but never deletes one."""
+    """Delete old log files: Postgres begins a new file when one is full, and deletes none."""
     for path in _log_files(site)[:-LOG_FILES_KEPT]:
         path.unlink(missing_ok=True)

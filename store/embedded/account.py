@@ -1,14 +1,13 @@
-"""The operating-system account the embedded server runs under.
+"""The operating-system account that the embedded server runs under.
 
-Postgres refuses to run as root. An ordinary user's server runs as that user. Root's
-server runs under an account that already exists: the owner of the store directory when
-that is not root, else ``postgres``, else ``nobody``. No account is ever made, and no
-directory that somebody else made ever changes its permissions: what the account cannot
-reach is put where it can (``server_files``, ``binaries``), never opened up.
+Postgres refuses to run as root. The server of an ordinary user runs as that user. Root's server runs under an
+existing account: the owner of the store directory if that is not root, then ``postgres``, then ``nobody``. No
+account is ever made, and the permissions of existing directories never change: files that the account cannot reach
+are put in a place that it can (``server_files``, ``binaries``).
 
-Commands run with a short list of environment variables, because root's environment may
-hold secrets and the server's is readable by everybody who shares its account, and
-because a stray ``PGPORT`` or ``PGOPTIONS`` must not change what a store is.
+Commands run with a short list of environment variables. Root's environment may hold secrets, and every process
+with the server's account can read the server's environment. And a stray ``PGPORT`` or ``PGOPTIONS`` must not change
+a store.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from pathlib import Path
 from millwheel.errors import EmbeddedServerError
 
 BORROWED_ACCOUNTS = ("postgres", "nobody")  # for root, in this order
-COMMAND_SECONDS = 300.0  # initdb on a slow disk; everything else is far below
+COMMAND_SECONDS = 300.0  # initdb on a slow disk; all other commands take far less
 PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH")
 
 
 @dataclass(frozen=True)
 class Account:
-    """Who runs the server. ``borrowed``: this process is root and steps down to it."""
+    """The server's account. ``borrowed``: this process is root and runs commands as that account."""
 
     name: str
     uid: int
@@ -46,18 +45,18 @@ class Account:
         keep_open: Sequence[int] = (),
         seconds: float = COMMAND_SECONDS,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command as this account in a session of its own, out of reach of Ctrl-C.
+        """Run a command as this account in a session of its own, which Ctrl-C does not reach.
 
         ``variables`` are added to the environment, ``text`` is its standard input,
-        ``keep_open`` are file descriptors it inherits. Returns whatever the exit code.
+        ``keep_open`` are file descriptors it inherits. Returns for any exit code.
 
         Raises:
             EmbeddedServerError: it took longer than ``seconds``, or this root may not
                 become another user (some containers).
-            OSError: the program is not there, or the account may not execute it.
+            OSError: the program does not exist, or the account may not execute it.
         """
         environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-        # English messages, as some are recognised, and initdb's locale is given explicitly.
+        # English messages, because some are matched; initdb gets its locale explicitly.
         environment |= {"LC_ALL": "C"} | dict(variables or {})
         try:
             return subprocess.run(  # noqa: S603 - a list, no shell; paths come from our own search
@@ -90,14 +89,14 @@ class Account:
             ) from error
 
     def can_enter(self, directory: Path) -> bool:
-        """Whether this account may go into ``directory``, asked of the system itself.
+        """Whether this account may enter ``directory``, tried by a process of it.
 
-        Mode bits would be a guess: access lists and security modules have a say too.
+        Mode bits are not enough: access lists and security modules count too.
         """
         return self.run(["/bin/sh", "-c", 'cd -- "$0"', directory]).returncode == 0
 
     def make_directory(self, path: Path) -> None:
-        """Make ``path`` (new, mode 0700) and give it to this account."""
+        """Make the new directory ``path`` with mode 0700, owned by this account."""
         os.mkdir(path, 0o700)
         if self.borrowed:
             os.chown(path, self.uid, self.gid)
@@ -106,11 +105,11 @@ class Account:
 def server_account(owner: int, *, decided: bool) -> Account:
     """The account that runs the server of files owned by the user id ``owner``.
 
-    ``decided``: the owner is the data directory's, so it is this account or none;
+    ``decided``: the owner is that of the data directory, and no other account will do;
     otherwise it is the store directory's, and root may choose.
 
     Raises:
-        EmbeddedServerError: the files belong to somebody else, or root finds no account.
+        EmbeddedServerError: the files belong to another user, or root finds no account.
     """
     me = os.geteuid()
     if me != 0:
@@ -149,7 +148,7 @@ def server_account(owner: int, *, decided: bool) -> Account:
 
 
 def account_name(uid: int) -> str:
-    """The login name, or the number where the system knows none."""
+    """The login name of a user id, or the number if the system knows no name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -157,14 +156,14 @@ def account_name(uid: int) -> str:
 
 
 def claim_directory(path: Path, *, mode: int) -> None:
-    """Make sure that ``path`` is a directory of ours that nobody else can plant files in.
+    """Make sure that ``path`` is a directory of this user, in which no other user can plant files.
 
-    Made with ``mode`` when missing; when it is there, it must be a real directory (no
-    link) owned by this process's user, with no write permission for others. Sticky
-    parents such as ``/tmp`` are fine: nobody else can rename what is ours in them.
+    A missing directory is made with ``mode``. An existing one must be a real directory (no
+    link) owned by this process's user, without write permission for others. Sticky parents
+    such as ``/tmp`` are fine: other users cannot rename the directory in them.
 
     Raises:
-        EmbeddedServerError: it is somebody else's, or open to others.
+        EmbeddedServerError: it belongs to another user, or others may write in it.
         OSError: it cannot be made.
     """
     try:

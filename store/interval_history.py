@@ -1,13 +1,13 @@
-"""What the chains of split and merged intervals begin with (paper 7.2, decision 22). No SQL.
+"""First commits of split and merged intervals, computed from their parents (paper 7.2, decision 22). No SQL.
 
-A part that is new promises nothing that its parents had not promised: its low watermarks are the
-least of theirs, and so is its floor, unless it has no logs to send again from. What one parent has
-heard from the senders holds for the other's slots too, since all intervals of a computation hear the
-least of the same: so the input watermark is the greatest, and goes back for no key.
+A new part promises no more than its parents did. Its low watermarks are the lowest of theirs, and so is its
+floor, unless it has no logs to send again. Its input watermark is the highest of theirs, so that it goes back
+for no key: all intervals of a computation receive the lowest watermark of the same senders, so a watermark that
+one parent has received holds for the slots of the other too.
 
-Of a position only the number of the last bundle goes on, the greater of the parents', with the incarnation
-of the server it was closed in: a number that was used for some keys is not used for others of them
-(decision 30). What an open bundle holds cannot be divided, so that an interval that has one is not cut.
+Of a position only the number of the last bundle is kept: the higher one of the parents, with the incarnation of
+the server in which it was closed, so that a number used for some keys is not used again for others of them
+(decision 30). Members of an open bundle cannot be divided, so an interval with an open bundle is not cut.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from millwheel.errors import PlacementRefused
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """An interval with what counts of its last commit."""
+class IntervalHistory:
+    """An interval with the data of its last commit that its successors need."""
 
     id: int
     computation: int
@@ -38,14 +38,14 @@ class Line:
     floor: int
     percentiles: Mapping[float, int]
     acked: Mapping[str, Any]
-    """Per log, as stored: numbers acknowledged."""
+    """Acknowledged numbers by log, as stored."""
     position: Mapping[str, Any] | None
     counters: Mapping[str, int]
     grain: int = 1
-    """Intervals of its computation begin and end at multiples of so many slots."""
+    """Intervals of its computation begin and end at multiples of this number of slots."""
 
     def first_commit(self) -> dict[str, Any]:
-        """The columns of the commit that a chain begins with."""
+        """Columns of the first commit of a chain."""
         return {
             "stamp": self.stamp,
             "input_watermark": self.input_watermark,
@@ -62,13 +62,13 @@ class Line:
         }
 
 
-def upper_part(parent: Line, at: int) -> Line:
+def upper_part(parent: IntervalHistory, at: int) -> IntervalHistory:
     """The upper part of a split.
 
-    Its floor is its stamp: it has no logs, and what it will send is stamped later than that.
+    Its floor is its stamp: it has no logs, and everything that it will send has a later stamp.
 
     Raises:
-        PlacementRefused: it cannot be split there.
+        PlacementRefused: the interval cannot be split there.
     """
     _refuse_unready(parent)
     if not parent.slot_from < at < parent.slot_to:
@@ -78,8 +78,8 @@ def upper_part(parent: Line, at: int) -> Line:
         )
     if at % parent.grain:
         raise PlacementRefused(
-            f"interval {parent.id} is of a computation whose keys share tables, {parent.grain} slots "
-            f"one: it can be split at a multiple of that, not at {at}"
+            f"the computation of interval {parent.id} has a shared table for every {parent.grain} slots: "
+            f"the interval can be split at a multiple of that, not at {at}"
         )
     return replace(
         parent,
@@ -93,11 +93,11 @@ def upper_part(parent: Line, at: int) -> Line:
     )
 
 
-def merged(lower: Line, upper: Line) -> Line:
-    """What two neighbours become.
+def merged(lower: IntervalHistory, upper: IntervalHistory) -> IntervalHistory:
+    """The interval that two neighbours are merged into.
 
-    A percentile that only one of them has promised is not promised by both: readers go by the
-    least over all slots, which had nothing of the other's either (decision 21).
+    It promises a percentile low watermark only if both have promised it: readers use the lowest one over all
+    slots, and so had none before either (decision 21).
 
     Raises:
         PlacementRefused: they cannot be merged.
@@ -132,9 +132,11 @@ def merged(lower: Line, upper: Line) -> Line:
     )
 
 
-def partition(discovery: Line, slot: int, position: Mapping[str, Any] | None) -> Line:
-    """A partition that was found while its source is read: it promises what the discovery of
-    partitions has promised for it (I17), and begins at `position`."""
+def partition(
+    discovery: IntervalHistory, slot: int, position: Mapping[str, Any] | None
+) -> IntervalHistory:
+    """A partition that appeared while its source is read: it begins at `position`, with the low watermark that
+    the discovery of partitions has promised for it (I17)."""
     return replace(
         discovery,
         slot_from=slot,
@@ -148,38 +150,40 @@ def partition(discovery: Line, slot: int, position: Mapping[str, Any] | None) ->
     )
 
 
-def _refuse_unready(line: Line) -> None:
-    if line.is_source:
+def _refuse_unready(history: IntervalHistory) -> None:
+    if history.is_source:
         raise PlacementRefused(
-            f"interval {line.id} is a partition of an injector: it cannot be split or merged"
+            f"interval {history.id} is a partition of an injector: it cannot be split or merged"
         )
-    if line.folded != line.n:
+    if history.folded != history.n:
         raise PlacementRefused(
-            f"interval {line.id} has commits that are not folded ({line.folded} of {line.n}): "
+            f"interval {history.id} has commits that are not folded ({history.folded} of {history.n}): "
             "claim it, fold it and release it first"
         )
-    bundle = _bundle(line)
+    bundle = _bundle(history)
     if "open" in bundle:
         raise PlacementRefused(
-            f"bundle {bundle['number']} of interval {line.id} is closed and not delivered: claim the "
+            f"bundle {bundle['number']} of interval {history.id} is closed and not delivered: claim the "
             "interval, deliver the bundle and release it first"
         )
 
 
-def _bundle(line: Line) -> Mapping[str, Any]:
-    """The last numbered bundle of an interval: its ``number``, and, while it is not delivered,
-    its ``open`` members. Empty: it has none."""
-    found: Mapping[str, Any] = (line.position or {}).get("bundle", {})
+def _bundle(history: IntervalHistory) -> Mapping[str, Any]:
+    """The last numbered bundle of an interval: its ``number``, and its ``open`` members until it is
+    delivered. Empty if there was no bundle."""
+    found: Mapping[str, Any] = (history.position or {}).get("bundle", {})
     return found
 
 
-def _numbering(*parents: Line) -> dict[str, Any] | None:
-    """The position of an interval that goes on above the numbers of its parents."""
+def _numbering(*parents: IntervalHistory) -> dict[str, Any] | None:
+    """The position of an interval that numbers its bundles above those of its parents."""
     bundles = [_bundle(parent) for parent in parents if _bundle(parent)]
     if not bundles:
         return None
     found: dict[str, Any] = {"number": max(bundle["number"] for bundle in bundles)}
     incarnations = {bundle.get("incarnation") for bundle in bundles}
-    if len(incarnations) == 1 and None not in incarnations:  # else the next number is above all
+    if (
+        len(incarnations) == 1 and None not in incarnations
+    ):  # otherwise the next number is above all
         found["incarnation"] = incarnations.pop()
     return {"bundle": found}

@@ -1,31 +1,31 @@
-"""Where an embedded store's files are, and who may use them at the moment.
+"""The files of an embedded store, and the locks that say which processes use them.
 
 ::
 
     <store directory>/
-        server.json     the record: format, id of the store, where its data is, is it ready
-        server.lock     flock: held while somebody starts, adopts or stops the server
-        server.alive    flock: held by the server's own processes for as long as they live
+        server.json     the record: format, id of the store, place of its data, whether it is ready
+        server.lock     flock: held by a process that starts, adopts or stops the server
+        server.alive    flock: held by the server's own processes as long as they live
         data/           Postgres's data directory, mode 0700, of the server's account
-        data.new-*      an initdb that was cut short; removed by the next start
+        data.new-*      an interrupted initdb; the next start removes it
     <run directory>/<hash>/       /run/millwheel (root), /tmp/millwheel-<uid> (others)
         .s.PGSQL.5432   the socket, behind a directory of mode 0700
-        start.log       what the server said before it had a log
+        start.log       the server's output before it had a log
 
-**Root with a store directory its server's account cannot reach** (``/root/project``, a
+**Root with a store directory that its server's account cannot reach** (``/root/project``, a
 private temporary directory): ``data/`` and ``server.alive`` are in
-``/var/lib/millwheel/<store id>/`` and the record says so. The id is random, so a store
-directory that was deleted and made again gets a place of its own: old data never comes
-back by itself. What it left behind is neither taken over nor deleted, because the same
-picture shows when the directory was moved away, or its file system is not mounted, and
-then the data is still wanted. Its server is stopped when nobody uses it, and a warning
-names the place. ``embedded.remove`` deletes both ends.
+``/var/lib/millwheel/<store id>/``, as the record says. The id is random, so a store
+directory that was deleted and made again gets a new place: old data never comes back by
+itself. Data of a missing directory is neither taken over nor deleted, because the directory
+may have been moved, or its file system may not be mounted, and then the data is still
+wanted. Its server is stopped if it has no clients, and a warning names the place.
+``embedded.remove`` deletes both parts.
 
-**The alive lock** is how "is a server running here?" is answered without guessing from
-process ids. The starter takes the flock and the server inherits the open file; the kernel
-lets go when the last process of that server is gone, orphaned backends of a killed
-postmaster included, and also tells processes in another container. Where flock is not
-inherited (NFS), ``postmaster.pid`` and that process's command line decide.
+**The alive lock** shows whether a server runs, without a guess from process ids. The starter
+takes the flock and the server inherits the open file. The kernel releases the lock when the
+last process of that server has ended, orphaned backends of a killed postmaster included, and
+it works for processes in another container too. Where flock is not inherited (NFS),
+``postmaster.pid`` and that process's command line decide.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from millwheel.errors import EmbeddedServerError, StoreUnavailable
-from millwheel.store.account import Account, claim_directory, server_account
+from millwheel.store.embedded.account import Account, claim_directory, server_account
 
 RECORD = "server.json"
 LOCK = "server.lock"
@@ -63,11 +63,11 @@ SHORT_ROOT = Path("/tmp").resolve()  # noqa: S108 - claim_directory guards what 
 SOCKET_PATH_BYTES = 103  # macOS's limit with its final zero; Linux has 107
 PORT = 5432  # only a part of the socket's name
 
-LOCK_SECONDS = 150.0  # longer than a start may take
+LOCK_SECONDS = 150.0  # longer than the longest start
 POLL_SECONDS = 0.02
 
-# May be in a directory that is to become a store: what we write before the record, and
-# what file systems and finders put everywhere.
+# Files that a directory may have before it becomes a store: those written before the record, and
+# those that file systems and finders put everywhere.
 _HARMLESS = frozenset({LOCK, ALIVE, RECORD + ".new", ".gitignore", "lost+found", ".DS_Store"})
 
 _log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Site:
-    """One store: its directory, its id, and where its data is. All paths are real paths."""
+    """One store: its directory, its id, and the place of its data. All paths are real paths."""
 
     store: Path
     id: str
@@ -92,12 +92,16 @@ class Site:
 
     @property
     def socket_name(self) -> str:
-        """Of the run directory. The id is in it, so that the server of a deleted store,
-        which removes its socket by name when it ends, cannot take that of the next one."""
+        """Name of the run directory. It depends on the id, so that the server of a deleted store,
+        which removes its socket by name when it ends, does not remove that of the next store."""
         return hashlib.sha256(f"{self.id}:{self.data}".encode()).hexdigest()[:16]
 
     def account(self) -> Account:
-        """Who runs the server (see ``account``). Raises EmbeddedServerError if nobody may."""
+        """The server's account (see ``account``).
+
+        Raises:
+            EmbeddedServerError: no account may run it.
+        """
         try:
             found = os.lstat(self.data)
         except FileNotFoundError:
@@ -110,9 +114,9 @@ class Site:
         return server_account(found.st_uid, decided=True)
 
     def hold(self) -> int | None:
-        """Take the alive lock for a server about to start: an open file for it to inherit.
+        """Take the alive lock for a server about to start: an open file that the server inherits.
 
-        Close it afterwards, never unlock it: the lock is the server's. None: it is held.
+        Close it afterwards, never unlock it: the server keeps the lock. None: the lock is held.
         """
         fd = _open_shared(self.base / ALIVE, self.base)
         try:
@@ -123,7 +127,7 @@ class Site:
         return fd
 
     def held(self) -> bool:
-        """Whether a process of the server lives, by the alive lock alone."""
+        """Whether a process of the server lives, by the alive lock only."""
         try:
             fd = os.open(self.base / ALIVE, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -141,10 +145,10 @@ class Site:
 
 
 def prepare(store: Path) -> None:
-    """Make the store directory, or make sure that the one there is ours to use.
+    """Make the store directory, or check that an existing one can be used.
 
     Raises:
-        EmbeddedServerError: it is a file, or holds something that is no store, or its
+        EmbeddedServerError: it is a file, or contains other files than a store's, or its
             path cannot be given to Postgres's tools.
     """
     if re.search(r'["$`\\\x00-\x1f]', str(store)):
@@ -189,10 +193,10 @@ def prepare(store: Path) -> None:
 
 @contextlib.contextmanager
 def locked(store: Path) -> Iterator[None]:
-    """Be the only one who starts, adopts or stops the server of ``store``.
+    """Hold the lock under which a process starts, adopts or stops the server of ``store``.
 
     Raises:
-        StoreUnavailable: somebody else held it for ``LOCK_SECONDS``.
+        StoreUnavailable: another process held it for ``LOCK_SECONDS``.
     """
     deadline = time.monotonic() + LOCK_SECONDS
     path = store / LOCK
@@ -200,7 +204,7 @@ def locked(store: Path) -> Iterator[None]:
         fd = _open_shared(path, store)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Else `remove` deleted it while we waited: the lock is of a file nobody sees.
+            # `remove` may have deleted the file during the wait: then the lock excludes no other process.
             current = os.path.exists(path) and os.path.samestat(os.fstat(fd), os.stat(path))
         except BlockingIOError:
             current = False
@@ -224,10 +228,10 @@ def locked(store: Path) -> Iterator[None]:
 
 
 def find_site(store: Path) -> Site | None:
-    """The store recorded in ``store``, or None where there is none (yet).
+    """The store recorded in ``store``, or None if there is none (yet).
 
     Raises:
-        EmbeddedServerError: the record cannot be read, or its data is not there any more.
+        EmbeddedServerError: the record cannot be read, or its data is missing.
     """
     path = store / RECORD
     try:
@@ -238,7 +242,7 @@ def find_site(store: Path) -> Site | None:
                 "was written by another version; install that one."
             )
         site = Site(store, written["id"], bool(written["outside"]), bool(written["ready"]))
-        # Root may be reading somebody else's record: it holds a name, never a path.
+        # Root may read another user's record, so it contains a name, never a path.
         genuine = re.fullmatch(r"[0-9a-f]{16}", site.id) is not None
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -258,7 +262,7 @@ def find_site(store: Path) -> Site | None:
 
 
 def choose_site(store: Path) -> Site:
-    """Decide where a new store's data goes, and record it before anything is made."""
+    """Choose the place of a new store's data, and record it before any data is made."""
     account = server_account(store.stat().st_uid, decided=False)
     site = Site(store, secrets.token_hex(8), outside=False, ready=False)
     if account.borrowed and not account.can_enter(store):
@@ -279,7 +283,7 @@ def mark_ready(site: Site) -> Site:
 
 
 def write_record(site: Site) -> None:
-    """Durable and all or nothing."""
+    """Write the record, durably and atomically."""
     fresh = site.store / (RECORD + ".new")
     fresh.unlink(missing_ok=True)
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
@@ -294,7 +298,7 @@ def write_record(site: Site) -> None:
 
 
 def erase(site: Site) -> None:
-    """Delete the data and all else that we made in the store directory; see ``remove``."""
+    """Delete the data and all files of the store in its directory; see ``remove``."""
     if site.outside:
         shutil.rmtree(site.base)
     else:
@@ -309,12 +313,12 @@ def erase(site: Site) -> None:
         ignore.unlink()
     (site.store / RECORD).unlink()  # the lock is still held, and goes last
     (site.store / LOCK).unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # it holds files of others
+    with contextlib.suppress(OSError):  # it has other files
         site.store.rmdir()
 
 
 def clear_half_made(base: Path) -> None:
-    """Remove what an initdb left that was cut short. One may still be ending: best effort."""
+    """Remove the files of interrupted initdbs. One may still be ending, so errors are ignored."""
     for path in base.glob(HALF_MADE + "*"):
         shutil.rmtree(path, ignore_errors=True)
 
@@ -340,7 +344,7 @@ def _open_shared(path: Path, owner_of: Path) -> int:
 
 
 def _hand_over(made: Path | int, directory: Path) -> None:
-    """What root makes in another user's store directory is that user's."""
+    """Give a file that root has made in another user's store directory to that user."""
     if os.geteuid() == 0:
         owner = directory.stat()
         if isinstance(made, int):
@@ -368,7 +372,7 @@ def _choose_outside(site: Site) -> Site:
 
 
 def earlier_sites(site: Site) -> list[Site]:
-    """Stores outside that were last used from the same store directory and are not ``site``."""
+    """Stores outside, other than ``site``, that were last used from the same store directory."""
     return [
         Site(site.store, base.name, outside=True, ready=True)
         for base in sorted(STATE_ROOT.iterdir())
@@ -378,15 +382,15 @@ def earlier_sites(site: Site) -> list[Site]:
 
 def warn_of_earlier(sites: list[Site]) -> None:
     _log.warning(
-        "%s was made anew; data of its predecessor is left in %s. Delete it if the old store "
-        "is not wanted any more.",
+        "%s was deleted and made again; data of its predecessor is left in %s. Delete it if you do not "
+        "need the old store any more.",
         sites[0].store,
         ", ".join(str(site.base) for site in sites),
     )
 
 
 def _claim_origin(site: Site) -> None:
-    """Notice a store directory that was moved (fine) or copied (its data was not)."""
+    """Accept a store directory that was moved, and refuse one that was copied without its data."""
     origin = _origin(site.base)
     if origin == site.store:
         return
@@ -395,7 +399,7 @@ def _claim_origin(site: Site) -> None:
             if json.loads((origin / RECORD).read_text())["id"] == site.id:
                 raise EmbeddedServerError(
                     f"{site.store} is a copy of {origin}, but the data is in {site.base} and "
-                    f"was not copied. Use {origin}, or delete the copy and start anew."
+                    f"was not copied. Use {origin}, or delete the copy and start again."
                 )
     if os.geteuid() == 0:
         (site.base / ORIGIN).write_text(f"{site.store}\n")
@@ -424,7 +428,7 @@ def _explain_missing(site: Site) -> None:
 def make_socket_directory(site: Site, account: Account) -> Path:
     """An empty directory of mode 0700, owned by the server's account, for its socket.
 
-    Only called while no server of the site lives, so leftovers in it are nobody's.
+    Only called while no server of the site lives, so no process uses files left in it.
 
     Raises:
         EmbeddedServerError: no short path is safe to use.
@@ -471,7 +475,7 @@ def new_data_directory(site: Site, account: Account) -> Path:
 
 @dataclass(frozen=True)
 class Postmaster:
-    """What ``postmaster.pid`` says; the server may be long gone."""
+    """The content of ``postmaster.pid``; the server may have ended long ago."""
 
     pid: int
     data: Path
@@ -481,7 +485,7 @@ class Postmaster:
 
 
 def read_postmaster(site: Site) -> Postmaster | None:
-    """None: there is no such file, or it is still being written."""
+    """The content of ``postmaster.pid``; None if the file is missing or not complete yet."""
     try:
         lines = (site.data / "postmaster.pid").read_text(errors="replace").splitlines()
         pid, data, _, port, sockets, _, _, state = lines[:8]
@@ -493,12 +497,12 @@ def read_postmaster(site: Site) -> Postmaster | None:
 
 
 def clear_stale_pid_file(site: Site) -> None:
-    """Remove a ``postmaster.pid`` whose process id now belongs to an unrelated process.
+    """Remove a ``postmaster.pid`` with a process id that belongs to an unrelated process now.
 
-    Only called while no server of the site lives. Postgres itself recovers from a dead
-    process id, but takes any live one for a server, and refuses. Removing the file is
-    safe: if a server started by other means did live, its shared memory, which Postgres
-    finds by the data directory's inode, still makes a second one refuse.
+    Only called while no server of the site lives. Postgres itself ignores a dead process id,
+    but takes any live process for a server, and refuses to start. The removal is safe: if a
+    server that was started by other means lives, a second one still refuses to start because
+    of its shared memory, which Postgres finds by the data directory's inode.
     """
     path = site.data / "postmaster.pid"
     try:
@@ -512,11 +516,12 @@ def clear_stale_pid_file(site: Site) -> None:
 
 
 def is_postmaster(postmaster: Postmaster, site: Site) -> bool:
-    """Whether the process of that id is the site's server, and not a later, unrelated one.
+    """Whether the process with that id is the site's server, and not a later, unrelated one.
 
-    A server of ours has the name of its own run directory on its command line, which
-    everybody may read. One that was started by hand is known by its working directory,
-    where that may be seen (root without CAP_SYS_PTRACE, as in containers, may not).
+    A server that ``start`` has started has the name of its run directory on its command line,
+    which every user may read. A server that was started by hand is recognised by its working
+    directory, if this process may see that (root without CAP_SYS_PTRACE, as in containers,
+    may not).
     """
     process = Path(f"/proc/{postmaster.pid}")
     try:

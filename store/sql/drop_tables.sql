@@ -1,0 +1,2 @@
+-- The tables of a dropped bucket.
+DROP TABLE {tables}

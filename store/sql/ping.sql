@@ -1,0 +1,2 @@
+-- Does nothing: the server answers.
+SELECT 1

@@ -1,0 +1,2 @@
+-- The Alembic revision that a pipeline's schema is at.
+SELECT version_num FROM {alembic_version}

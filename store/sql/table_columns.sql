@@ -1,0 +1,6 @@
+-- Names and types of a table's columns; no rows: there is no such table.
+SELECT a.attname, format_type(a.atttypid, NULL)
+FROM pg_catalog.pg_attribute AS a
+JOIN pg_catalog.pg_class AS c ON c.oid = a.attrelid
+JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = %(schema)s AND c.relname = %(table)s AND a.attnum > 0 AND NOT a.attisdropped

@@ -1,0 +1,49 @@
+"""Postgres's errors as the engine's (`millwheel.errors`), by SQLSTATE."""
+
+from __future__ import annotations
+
+import re
+
+import psycopg
+
+from millwheel.errors import (
+    MillwheelError,
+    StatementError,
+    StatementRace,
+    StoreError,
+    StoreUnavailable,
+)
+
+UNDEFINED_TABLE = "42P01"
+
+RETRY_CLASSES = frozenset({"08", "25", "40", "53", "55", "57", "58"})
+"""SQLSTATE classes that say nothing about the data of a statement of the engine's."""
+
+RACES = frozenset({"40001", "40P01", "55P03"})
+"""SQLSTATEs of a user's statement that met another transaction. A later attempt may succeed."""
+
+OF_THE_SERVER = re.compile("08|53|25006|57P0[123]")
+"""Beginnings of SQLSTATEs that concern the connection or the server, whatever the statement."""
+
+LOST = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)
+"""Raised by psycopg when the connection or the server is at fault. Any other error without an SQLSTATE
+concerns a value that psycopg could not send (a NUL in a text, a number out of range)."""
+
+
+def translate(error: psycopg.Error, *, user: str = "", alive: bool = True) -> MillwheelError:
+    """The engine's error for one of Postgres.
+
+    Args:
+        user: the user's statement or rows that were running. Then every SQLSTATE counts against a
+            record, except those of the server and of a race: users and extensions have their own.
+        alive: the connection is still there.
+    """
+    state = error.sqlstate or ""
+    text = str(error).strip()
+    if user and state in RACES:
+        return StatementRace(f"the store broke off {user}: {text}")
+    if user and alive and not OF_THE_SERVER.match(state) and (state or not isinstance(error, LOST)):
+        return StatementError(f"Postgres refused {user}: {text}")
+    if not alive or (isinstance(error, LOST) and (not state or state[:2] in RETRY_CLASSES)):
+        return StoreUnavailable(f"the store broke off{f' {user}' if user else ''}: {text}")
+    return StoreError(f"the store answered {state}: {text}")
