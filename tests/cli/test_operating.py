@@ -22,10 +22,10 @@ from millwheel.services.operating import Operator
 from millwheel.services.worker import Worker
 from millwheel.store.port import PlacedInterval
 from millwheel.store.postgres import PostgresStore
-from tests.cli.test_worker import pipeline, write
-from tests.runtime.test_cuts import Lone, _measure
-from tests.runtime.test_sharing import SHARED, counting, many
+from tests.support.clusters import SHARED, counting, many
+from tests.support.lone_clusters import Lone, report_load
 from tests.support.store_sites import Schema
+from tests.support.visit_files import pipeline, write
 from tests.support.worlds import ITEMS, TALLY, Counted, Do, Gate, produce, script, time_of
 
 
@@ -54,7 +54,7 @@ async def at_rest(workers: int, limits: Any = SHARED) -> tuple[Lone, Desk]:
 
 async def told_load(cluster: Lone, loads: dict[int, float]) -> None:
     """Let every heartbeat tell this load, whatever the records of before have really cost."""
-    _measure(cluster, loads)
+    report_load(cluster, loads)
     until = cluster.clock.monotonic() + 2
     await cluster.go(lambda: cluster.clock.monotonic() > until)
 

@@ -20,9 +20,9 @@ import pytest
 from psycopg import sql
 
 from millwheel.store.migrate import migrate
-from tests.examples.test_flights_times import PAGES, STORM, Files, check, cut
 from tests.support import visits
 from tests.support.flights_oracle import airport_hour, flights_of
+from tests.support.flights_pages import PAGES, STORM, Files, check, cut
 
 COMMAND = (sys.executable, "-P", "-m", "millwheel.cli.main")
 ROOT = Path(__file__).resolve().parents[2]

@@ -28,10 +28,10 @@ from millwheel.store.port import SplitWish
 from millwheel.testing import advance, inject
 from millwheel.timers.holds import Holds
 from millwheel.windows import Pane, Tumbling
-from tests.runtime.test_sharing import SHARED, Cluster
-from tests.runtime.test_waiting import cancel_oneself
-from tests.runtime.test_weak import Relay, assert_once, chain, number_of_item
+from tests.support.cancellation import cancel_oneself
+from tests.support.clusters import SHARED, Cluster
 from tests.support.drawing import examples
+from tests.support.weak_chains import Relay, assert_once, chain, number_of_item
 from tests.support.worlds import (
     ITEMS,
     QUICK,

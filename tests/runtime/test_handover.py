@@ -28,7 +28,7 @@ from millwheel.runtime.tasks import end
 from millwheel.store.port import Commit
 from millwheel.testing.ether import FAIR, Fate, Weather
 from millwheel.timers.holds import Holds
-from tests.runtime.test_sharing import (
+from tests.support.clusters import (
     AGAIN,
     SHARED,
     Act,

@@ -15,7 +15,7 @@ from millwheel.runtime.interval import Interval
 from millwheel.runtime.lease import MARGIN
 from millwheel.runtime.tasks import end
 from millwheel.testing import inject
-from tests.runtime.test_sharing import SHARED, Cluster, check, counting, many
+from tests.support.clusters import SHARED, Cluster, check, counting, many
 from tests.support.worlds import (
     ITEMS,
     QUICK,

@@ -27,8 +27,9 @@ from millwheel.runtime.tree import Entry, Roots, edge_of, owner_bits, owner_of
 from millwheel.store.port import Commit
 from millwheel.testing import inject
 from millwheel.testing.ether import FAIR, Fate, Weather
-from tests.runtime.test_sharing import SHARED, Cluster, check, many, number_of
-from tests.runtime.test_weak import (
+from tests.support.clusters import SHARED, Cluster, check, many, number_of
+from tests.support.drawing import examples
+from tests.support.weak_chains import (
     AGAIN,
     FEW,
     HALVES,
@@ -44,7 +45,6 @@ from tests.runtime.test_weak import (
     halves,
     number_of_item,
 )
-from tests.support.drawing import examples
 from tests.support.worlds import (
     ITEMS,
     QUICK,

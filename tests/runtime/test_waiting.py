@@ -19,6 +19,7 @@ from millwheel.model import to_micros
 from millwheel.runtime import entries
 from millwheel.store.port import Commit
 from millwheel.testing import Harness, advance, inject
+from tests.support.cancellation import await_what_is_cancelled, cancel_oneself
 from tests.support.worlds import (
     ITEMS,
     QUICK,
@@ -270,20 +271,6 @@ async def test_waiting_code_runs_again_after_the_lane_started_over(error: Except
     gate.open()
     await world.finish(engine)
     assert world.tallied() == tally_of(values)
-
-
-async def cancel_oneself(*, await_it: bool = True) -> None:
-    task = asyncio.current_task()
-    assert task is not None
-    task.cancel()
-    if await_it:
-        await asyncio.sleep(0)
-
-
-async def await_what_is_cancelled() -> None:
-    inner = asyncio.create_task(asyncio.sleep(0))
-    inner.cancel()
-    await inner
 
 
 CANCELLING = [cancel_oneself, await_what_is_cancelled]

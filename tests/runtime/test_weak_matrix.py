@@ -25,7 +25,7 @@ from millwheel.runtime.frames import Deliver
 from millwheel.runtime.user_code import Process
 from millwheel.store.port import Commit, Wish
 from millwheel.testing.ether import Weather
-from tests.runtime.test_sharing import SHARED, Cluster
+from tests.support.clusters import SHARED, Cluster
 from tests.support.worlds import (
     ITEMS,
     TALLY,
