@@ -14,7 +14,7 @@ from psycopg import sql
 
 from millwheel.clock import SystemClock
 from millwheel.errors import UsageError
-from millwheel.runtime import tasks
+from millwheel.runtime.process import tasks
 from millwheel.services.hosting import unless
 from millwheel.services.operating import Operator
 from millwheel.services.worker import Worker

@@ -15,8 +15,8 @@ from millwheel.clock import VirtualClock
 from millwheel.computations import IntervalJoin, TemporalJoin, WindowJoin
 from millwheel.errors import GraphError
 from millwheel.model import to_micros
-from millwheel.runtime import entries
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.interval import map_entries as entries
 from millwheel.store.port import Commit
 from millwheel.testing import Harness, inject
 from millwheel.testing.script import Script

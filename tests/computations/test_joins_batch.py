@@ -48,7 +48,7 @@ def equals_batch(found: Found, plan: Plan) -> None:
 def plans(values: list[Item], draw: st.DataObject) -> Plan:
     limits = replace(
         QUICK,
-        lanes=draw.draw(st.integers(1, 2)),
+        intervals=draw.draw(st.integers(1, 2)),
         chunk_records=draw.draw(st.sampled_from([1, 3, 100])),
         bundle_records=draw.draw(st.sampled_from([1, 5, 1000])),
         max_unacked_records=draw.draw(st.sampled_from([2, 1000])),

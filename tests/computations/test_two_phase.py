@@ -103,7 +103,7 @@ def test_two_phases_give_the_panes_of_one(
 ) -> None:
     """And the records of all partial results together are those that came. Late ones amend."""
     values = [Item(key, number, second) for number, (key, second) in enumerate(arrivals)]
-    limits = replace(QUICK, lanes=2, chunk_records=chunk, bundle_records=5)
+    limits = replace(QUICK, intervals=2, chunk_records=chunk, bundle_records=5)
     plan = Plan(limits, values, dict(faults), copies, close_at_end=True)
     options: dict[str, Any] = {"lateness": 10, "late": "amend"} if late else {"lateness": 500}
 

@@ -329,7 +329,7 @@ def with_table(late: Late, lateness: float) -> Any:
     ),
     late=st.sampled_from(["on time", "amend", "stream"]),
     faults=st.dictionaries(st.integers(0, 30), st.sampled_from(FAULTS[:5]), max_size=4),
-    lanes=st.integers(1, 2),
+    intervals=st.integers(1, 2),
     chunk=st.sampled_from([1, 3, 100]),
     copies=st.integers(1, 2),
 )
@@ -337,14 +337,14 @@ def test_final_panes_equal_a_batch_answer(
     arrivals: list[tuple[str, int]],
     late: str,
     faults: dict[int, str],
-    lanes: int,
+    intervals: int,
     chunk: int,
     copies: int,
 ) -> None:
     """On time: each pane. Amended: the last pane of each window. To a stream: nothing is lost."""
     values = [Item(key, number, second) for number, (key, second) in enumerate(arrivals)]
     what: Late = {"on time": "drop", "amend": "amend", "stream": LATE}[late]  # type: ignore[assignment]
-    limits = replace(QUICK, lanes=lanes, chunk_records=chunk, bundle_records=5)
+    limits = replace(QUICK, intervals=intervals, chunk_records=chunk, bundle_records=5)
     plan = Plan(limits, values, dict(faults), copies, close_at_end=True)
 
     async def go() -> None:

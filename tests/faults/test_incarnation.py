@@ -52,12 +52,12 @@ class Server:
 
     def __init__(self, directory: Path, version: int) -> None:
         self._directory = directory / "store"
-        self.programs = programs_of(version)
+        self.programs_of = programs_of(version)
         self.url = ""
         self.start()
 
     def start(self) -> None:
-        self.url = embedded.start(self._directory, binaries=self.programs).url
+        self.url = embedded.start(self._directory, binaries=self.programs_of).url
 
     def stop(self) -> None:
         """End it in order, with a checkpoint."""

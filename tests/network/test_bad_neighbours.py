@@ -24,17 +24,17 @@ from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, 
 from millwheel.clock import SystemClock, VirtualClock
 from millwheel.errors import DeployRefused
 from millwheel.model import SLOTS, Delivery
-from millwheel.runtime.balancer import Balancer
-from millwheel.runtime.courier import FRAME_BYTES, Courier, Remote
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.frames import Acknowledge, Deliver, Frame, Gap
-from millwheel.runtime.greeting import Identity, Secret
-from millwheel.runtime.interval import Interval
-from millwheel.runtime.links import Links
-from millwheel.runtime.network import Limits, Network
-from millwheel.runtime.placing import Placing
-from millwheel.runtime.sent import SentLog
-from millwheel.runtime.step import Step
+from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.routing import Step
+from millwheel.runtime.interval.sent_log import SentLog
+from millwheel.runtime.network.courier import FRAME_BYTES, Courier, Remote
+from millwheel.runtime.network.frames import Acknowledge, Deliver, Frame, Gap
+from millwheel.runtime.network.handshake import Identity, Secret
+from millwheel.runtime.network.links import Links
+from millwheel.runtime.network.ports import Limits, Network
+from millwheel.runtime.ownership.balancer import Balancer
+from millwheel.runtime.ownership.claiming import Placing
 from millwheel.services.observed import EngineObserved
 from millwheel.services.tcp import Tcp
 from millwheel.settings import MEBIBYTE
@@ -132,7 +132,7 @@ def growing(numbers: list[int], settings: Settings) -> Pipeline:
 
 LARGE = replace(
     SHARED,
-    lanes=1,
+    intervals=1,
     max_record_bytes=4 * MEBIBYTE,
     max_unacked_bytes=16 * MEBIBYTE,
     max_unacked_records=1000,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from millwheel.clock import VirtualClock
-from millwheel.runtime.connection import Connection, End
-from millwheel.runtime.frames import (
+from millwheel.runtime.network.connection import Connection, End
+from millwheel.runtime.network.frames import (
     VERSION,
     Frame,
     Goodbye,
@@ -24,8 +24,8 @@ from millwheel.runtime.frames import (
     decode,
     encode,
 )
-from millwheel.runtime.greeting import Greeting, Identity, Secret
-from millwheel.runtime.network import Limits
+from millwheel.runtime.network.handshake import Greeting, Identity, Secret
+from millwheel.runtime.network.ports import Limits
 
 SECRET = Secret(b"sixteen bytes or more", "given")
 MINE = Hello(VERSION, "p", "me", b"1" * 32, "given")

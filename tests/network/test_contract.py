@@ -10,8 +10,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from millwheel.errors import InvariantBroken
-from millwheel.runtime import frames, greeting
-from millwheel.runtime.frames import (
+from millwheel.runtime.network import frames
+from millwheel.runtime.network import handshake as greeting
+from millwheel.runtime.network.frames import (
     VERSION,
     Acknowledge,
     Ask,
@@ -26,7 +27,7 @@ from millwheel.runtime.frames import (
     RootReport,
     TooNew,
 )
-from millwheel.runtime.network import Limits, Link
+from millwheel.runtime.network.ports import Limits, Link
 from millwheel.testing import ether
 from tests.support.network_sites import SMALL, Heard, Site, Worker, everywhere
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from millwheel.runtime.frames import Frame, NotMine, decode
+from millwheel.runtime.network.frames import Frame, NotMine, decode
 from millwheel.testing.ether import Fate, Weather
 from tests.support.network_sites import EtherSite, Worker, nothing_left
 

@@ -12,10 +12,19 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from millwheel.errors import PeerError, UsageError
-from millwheel.runtime import frames
-from millwheel.runtime.frames import Frame, Hello, Proof, Refuse, Splitter, Welcome, decode, encode
-from millwheel.runtime.greeting import Greeting, Identity, Secret
-from millwheel.runtime.network import Limits
+from millwheel.runtime.network import frames
+from millwheel.runtime.network.frames import (
+    Frame,
+    Hello,
+    Proof,
+    Refuse,
+    Splitter,
+    Welcome,
+    decode,
+    encode,
+)
+from millwheel.runtime.network.handshake import Greeting, Identity, Secret
+from millwheel.runtime.network.ports import Limits
 
 LIMIT = 1 << 20
 NONCES = (b"1" * 32, b"2" * 32)

@@ -25,11 +25,10 @@ from millwheel import Computation, Context, Pipeline, Record, Stream, Table
 from millwheel.clock import SystemClock
 from millwheel.errors import InputError, PeerError, UserCodeError
 from millwheel.model import MAX_TIME, MIN_TIME, SLOTS
-from millwheel.runtime.balancer import Balancer
-from millwheel.runtime.courier import QUESTIONS_KEPT, Courier
-from millwheel.runtime.delivery import FIRST_PATIENCE_SECONDS, NOTHING, Outgoing, check_runs
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.frames import (
+from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.network.courier import QUESTIONS_KEPT, Courier
+from millwheel.runtime.network.frames import (
     FRAME_INTERVALS,
     FRAME_RECORDS,
     FRAME_RUNS,
@@ -47,12 +46,18 @@ from millwheel.runtime.frames import (
     Run,
     TooNew,
 )
-from millwheel.runtime.greeting import Identity
-from millwheel.runtime.interval import Interval
-from millwheel.runtime.links import Links
-from millwheel.runtime.network import Link
-from millwheel.runtime.placing import Placing
-from millwheel.runtime.trust import KEPT_REPORTS, Trust, Word
+from millwheel.runtime.network.handshake import Identity
+from millwheel.runtime.network.links import Links
+from millwheel.runtime.network.ports import Link
+from millwheel.runtime.network.trust import KEPT_REPORTS, Trust, Word
+from millwheel.runtime.network.wire_stream import (
+    FIRST_PATIENCE_SECONDS,
+    NOTHING,
+    Outgoing,
+    check_runs,
+)
+from millwheel.runtime.ownership.balancer import Balancer
+from millwheel.runtime.ownership.claiming import Placing
 from millwheel.services.tcp import Tcp
 from millwheel.store.memory import MemoryStore
 from millwheel.store.port import PlacedInterval, PlacedWorker, Placement, Wish

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from millwheel.runtime.frames import Frame, Gap, NotMine
+from millwheel.runtime.network.frames import Frame, Gap, NotMine
 from millwheel.testing.ether import Fate
 from tests.support.network_sites import TcpSite, Worker, nothing_left
 

@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millwheel.runtime.delivery import (
+from millwheel.runtime.engine import Engine
+from millwheel.runtime.network.frames import Acknowledge, Ask, Deliver, Frame, Progress, decode
+from millwheel.runtime.network.wire_stream import (
     FIRST_PATIENCE_SECONDS,
     LONGEST_PATIENCE_SECONDS,
     NOTHING,
@@ -22,8 +24,6 @@ from millwheel.runtime.delivery import (
     Outgoing,
     Verdict,
 )
-from millwheel.runtime.engine import Engine
-from millwheel.runtime.frames import Acknowledge, Ask, Deliver, Frame, Progress, decode
 from millwheel.store.port import Commit, Wish
 from millwheel.testing import inject
 from millwheel.testing.ether import FAIR, Fate

@@ -18,10 +18,10 @@ import uvloop
 from structlog.testing import capture_logs
 
 from millwheel.errors import UsageError
-from millwheel.runtime.frames import Deliver, NotMine, Refuse, decode
-from millwheel.runtime.greeting import Identity, Secret
-from millwheel.runtime.links import Links
-from millwheel.runtime.network import Limits, Link
+from millwheel.runtime.network.frames import Deliver, NotMine, Refuse, decode
+from millwheel.runtime.network.handshake import Identity, Secret
+from millwheel.runtime.network.links import Links
+from millwheel.runtime.network.ports import Limits, Link
 from millwheel.services.tcp import Tcp, Tls
 from tests.support.certificates import Authority
 from tests.support.network_sites import Heard, nothing_left
@@ -413,9 +413,9 @@ def test_a_listener_ends_while_a_stranger_shakes_no_hands(
 SCARCE = """
 import asyncio, os, resource, socket, sys
 import structlog, uvloop
-from millwheel.runtime.load import resident_bytes
-from millwheel.runtime.links import Links
-from millwheel.runtime.greeting import Identity
+from millwheel.runtime.process.load import resident_bytes
+from millwheel.runtime.network.links import Links
+from millwheel.runtime.network.handshake import Identity
 from millwheel.services.tcp import SPARE_DESCRIPTORS, Tcp
 from millwheel.testing.ether import SECRET
 from tests.support.network_sites import Heard

@@ -34,8 +34,8 @@ from millwheel.errors import (
     UserCodeError,
 )
 from millwheel.model import NAME_BYTES, RUN_BYTES, Delivery, from_micros, record_id
-from millwheel.runtime.bundling import Bundling, Phase
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.modes.batches import Bundling, Phase
 from millwheel.store.port import Commit, IntervalCommit, Wish
 from millwheel.store.postgres import PostgresStore
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
@@ -90,12 +90,12 @@ def check(world: World, outside: Outside, values: list[Item]) -> None:
 
 
 async def run_through(
-    crash_at: int | None, how: str, limits: Settings, lanes: int = 1, *, weakly: bool = False
+    crash_at: int | None, how: str, limits: Settings, intervals: int = 1, *, weakly: bool = False
 ) -> int:
     """Run with one mishap at a moment; gives how many moments there are."""
     values = [Item("abc"[n % 3], n, n) for n in range(14)]
     outside = Outside()
-    made = outward(outside, values, limits=replace(limits, lanes=lanes), weakly=weakly)
+    made = outward(outside, values, limits=replace(limits, intervals=intervals), weakly=weakly)
     world = World(made)
     outside.commits = world.commits
     moments = 0
@@ -133,7 +133,7 @@ async def run_through(
     check(world, outside, values)
     assert world.store.pending_productions() == []
     numbers = [number for scope, number in outside.given]
-    assert max(numbers) >= (3 if lanes == 1 else 1)
+    assert max(numbers) >= (3 if intervals == 1 else 1)
     return moments
 
 
@@ -152,8 +152,8 @@ async def test_a_mishap_at_every_moment(how: str, *, weakly: bool) -> None:
 async def test_a_mishap_at_every_moment_of_other_sizes(how: str, chunk: int) -> None:
     limits = replace(FEW, chunk_records=chunk, max_unacked_records=chunk + 3)
     for weakly in (False, True):
-        for moment in range(await run_through(None, how, limits, lanes=2, weakly=weakly)):
-            await run_through(moment, how, limits, lanes=2, weakly=weakly)
+        for moment in range(await run_through(None, how, limits, intervals=2, weakly=weakly)):
+            await run_through(moment, how, limits, intervals=2, weakly=weakly)
 
 
 # -- several workers ----------------------------------------------------------------------------
@@ -424,7 +424,6 @@ class Behind:
 
     records: int = 5
     stages: int = 1
-    fuse: bool = False
     spread: bool = False
     options: dict[str, Any] = field(default_factory=lambda: {"productions": "weak"})
 
@@ -437,7 +436,7 @@ class Behind:
             script(ITEMS, [], "part 0"),
             script(ITEMS, items(*range(100, 100 + self.records)), "part 1"),
         ]
-        limits = replace(QUICK, max_unacked_records=8, chunk_records=2, fuse=self.fuse)
+        limits = replace(QUICK, max_unacked_records=8, chunk_records=2)
         self.made = Pipeline("behind", settings=replace(limits, lease_seconds=3.0))
         for number, part in enumerate(self.parts):
             self.made.inject(ITEMS, part, timestamp=time_of, name=f"source_{number}")
@@ -487,7 +486,6 @@ BEHIND: dict[str, dict[str, Any]] = {
     "by a tree": {"options": {"productions": "weak", "acknowledgement": "tree"}},
     "at least once": {"options": {"productions": "weak", "exactly_once": False}},
     "two stages": {"stages": 2},
-    "two fused": {"stages": 2, "fuse": True},
     "spread": {"spread": True},
     "as many as credits": {"records": 8},
 }
@@ -509,7 +507,7 @@ async def test_a_bundle_comes_again_though_other_records_have_used_up_the_credit
     world.clock.advance(60)
     await world.until(lambda: len(behind.outside.rows) >= 20 + behind.records, tick=1)
     behind.check()
-    await world.until(lambda: not second.lanes[0].busy and not world.interval("to_outside").dirty)
+    await world.until(lambda: not second.lane.busy and not world.interval("to_outside").dirty)
     await world.turns(200, tick=0.1)
     assert world.store.pending_productions() == []
     await second.stop()
@@ -553,7 +551,7 @@ async def test_members_that_nobody_has_stored_are_stored_once_with_their_bundle(
     (scope, _) = outside.calls[0]
     interval = world.interval("to_outside")
     for _ in range(5):
-        engine.touch(interval, urgent=True)
+        interval.touch(urgent=True)
         await world.turns(50, tick=0.02)
     told = [link for link in links(world.commits, scope) if b"open" in (link.position or b"")]
     assert len(told) > 3
@@ -923,15 +921,15 @@ class Executing(ToOutside):
 
 
 @pytest.mark.parametrize("weakly", [False, True])
-@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("intervals", [1, 2])
 async def test_a_refused_statement_is_the_fault_of_its_bundle_alone(
-    lanes: int, *, weakly: bool
+    intervals: int, *, weakly: bool
 ) -> None:
     outside = Outside()
     values = [Item(f"key {n % 10}", n, n) for n in range(40)]
     sink = Executing(outside, Bundles(records=4, seconds=0.1))
     options: dict[str, Any] = {"on_error": "dead_letter", "retries": 1}
-    limits = replace(QUICK, lanes=lanes)
+    limits = replace(QUICK, intervals=intervals)
     made = outward(outside, values, limits=limits, computation=sink, weakly=weakly, **options)
     made.add(Recount(), DONE.by(by_key))  # shares the commits
     world = World(made)
@@ -978,7 +976,7 @@ async def test_a_refused_bundle_is_no_fault_of_the_record_that_shared_its_commit
     source.append(inject(ITEMS, values[5]))
     read_on(engine)
     call.open()
-    await world.until(lambda: engine.lanes[0]._open.count == 5)
+    await world.until(lambda: engine.lane._open.count == 5)
 
     def refuse(commit: Commit) -> None:
         if any(3 in params[0] for _, params in commit.statements):

@@ -52,7 +52,7 @@ class Paced:
     async def run(self, seconds_between: float, records: int, **modes: Any) -> None:
         source = Script("items")
         streams = [Stream(f"items_{number}", Item) for number in range(STAGES + 1)]
-        pipeline = Pipeline("paced", settings=Settings(lanes=1, idle_commit_seconds=0.05))
+        pipeline = Pipeline("paced", settings=Settings(intervals=1, idle_commit_seconds=0.05))
         pipeline.inject(streams[0], source, timestamp=time_of)
         for number in range(STAGES):
             stage = Pass(streams[number + 1])

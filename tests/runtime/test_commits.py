@@ -36,8 +36,9 @@ from millwheel.errors import (
     UserCodeError,
 )
 from millwheel.model import Delivery, record_id
-from millwheel.runtime import holdings, tasks
-from millwheel.runtime.dedup import Dedup
+from millwheel.runtime.interval.dedup import Dedup
+from millwheel.runtime.ownership import owned_intervals as holdings
+from millwheel.runtime.process import tasks
 from millwheel.store.port import Commit
 from millwheel.testing import advance, inject
 from millwheel.testing.script import Script
@@ -84,7 +85,7 @@ async def overlapped(world: World, source: Any) -> Gate:
     world.on_try = lambda commit: gate.wait() if commit.seen else None
     await world.start()
     await world.until(lambda: gate.reached)
-    await world.until(lambda: world.engines[-1].lanes[0]._open.count >= 4)
+    await world.until(lambda: world.engines[-1].lane._open.count >= 4)
     return gate
 
 
@@ -105,7 +106,7 @@ async def test_what_overlaps_a_commit_that_fails_is_dropped_with_it(error: Excep
     world.on_try = refuse
     engine = await world.start()
     await world.until(lambda: gate.reached)
-    await world.until(lambda: engine.lanes[0]._open.count >= 4)
+    await world.until(lambda: engine.lane._open.count >= 4)
     assert world.rows() == []
     gate.open()
     await world.finish(engine)
@@ -114,12 +115,12 @@ async def test_what_overlaps_a_commit_that_fails_is_dropped_with_it(error: Excep
     assert world.state("tally", "a") == {"": {"count": 20}}
 
 
-@pytest.mark.parametrize("lanes", [1, 2, 3])
+@pytest.mark.parametrize("intervals", [1, 2, 3])
 @pytest.mark.parametrize("kind", ["unavailable", "not applied", "applied"])
-async def test_any_single_commit_may_fail(lanes: int, kind: str) -> None:
+async def test_any_single_commit_may_fail(intervals: int, kind: str) -> None:
     """Every commit of the run, one after the other, in worlds of their own."""
     values = [Item("abcdefgh"[n % 8], n, n) for n in range(16)]
-    limits = replace(SMALL, lanes=lanes)
+    limits = replace(SMALL, intervals=intervals)
     world = World(tally_pipeline(script(ITEMS, [*values, advance(ITEMS, at(99))]), limits))
     await world.run(close_at_end=True)
     assert world.tallied() == tally_of(values)
@@ -134,10 +135,10 @@ async def test_any_single_commit_may_fail(lanes: int, kind: str) -> None:
         assert world.tallied() == tally_of(values), f"commit {number}"
 
 
-async def test_a_watermark_in_a_commit_whose_fate_was_unknown_reaches_other_lanes() -> None:
+async def test_a_watermark_in_a_commit_whose_fate_was_unknown_reaches_the_readers() -> None:
     """The end of time, stored by a commit the lane never heard of, must close the readers."""
     for number in range(1, 12):
-        world = World(tally_pipeline(script(ITEMS, items(1, 2, 3)), replace(QUICK, lanes=2)))
+        world = World(tally_pipeline(script(ITEMS, items(1, 2, 3)), replace(QUICK, intervals=2)))
         unknown_once(world, number)
         engine = await world.start(close_at_end=True)
         await world.until(engine.done.is_set, tick=0.01, what=f"commit {number}")
@@ -228,7 +229,7 @@ async def test_a_lane_that_had_nothing_to_do_since_an_outage_meets_a_new_one() -
     source = script(ITEMS, items(1))
     world = World(tally_pipeline(source))
     engine = await world.start()
-    lane = engine.lanes[0]
+    lane = engine.lane
     await world.until(engine.done.is_set)
     for _ in range(2):
         acks = world.tried
@@ -238,7 +239,7 @@ async def test_a_lane_that_had_nothing_to_do_since_an_outage_meets_a_new_one() -
                 raise StoreUnavailable("away")
 
         world.on_try = refuse
-        engine.touch(engine.intervals[0], urgent=True)
+        engine.intervals[0].touch(urgent=True)
         await world.until(lambda n=acks: world.tried > n)  # type: ignore[misc]
         await world.until(lambda: not lane.busy, tick=0.01)
         await world.turns(100, tick=1.0)
@@ -251,7 +252,7 @@ async def test_a_lane_that_had_nothing_to_do_since_an_outage_meets_a_new_one() -
 async def test_an_ack_between_a_claim_and_the_resend_counts_for_nothing() -> None:
     """A lane starts over while another acknowledges what it had sent: the log must stay sound."""
     values = [Item("abcdefgh"[n % 8], n) for n in range(64)]
-    limits = replace(QUICK, lanes=2, chunk_records=1, bundle_records=2)
+    limits = replace(QUICK, intervals=2, chunk_records=1, bundle_records=2)
     for number in range(2, 40, 3):
         world = World(tally_pipeline(script(ITEMS, values), limits))
         fail_once(world, number, StoreUnavailable("away"))
@@ -294,7 +295,7 @@ async def test_an_inherited_log_is_not_retired_while_it_is_sent_again() -> None:
 
     world.store.faults.before_call = hold
     fail_once(world, 1, StoreUnavailable("away"))
-    first.touch(world.interval("do"), urgent=True)
+    world.interval("do").touch(urgent=True)
     await world.until(lambda: stuck.reached, tick=0.05)
     await world.turns(200, tick=0.5)
     pending = len(world.store.pending_productions())
@@ -318,7 +319,7 @@ async def test_a_hand_that_starts_while_the_lane_stops_runs_nothing() -> None:
 
     world = World(doing(values, do))
     engine = await world.start()
-    lane = engine.lanes[0]
+    lane = engine.lane
     await world.until(lambda: lane._hands)
     await lane.stop_running()
     await world.turns()
@@ -364,13 +365,13 @@ async def test_a_zombie_whose_commit_is_late_is_fenced() -> None:
     await world.close()
 
 
-@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("intervals", [1, 2])
 async def test_a_zombie_that_recovers_from_an_error_does_not_take_its_intervals_back(
-    lanes: int,
+    intervals: int,
 ) -> None:
     """Claiming one's own again must not be claiming somebody else's (I3, placement)."""
     values = [Item("abcdef"[n % 6], n) for n in range(60)]
-    world = World(tally_pipeline(script(ITEMS, values), replace(SMALL, lanes=lanes)))
+    world = World(tally_pipeline(script(ITEMS, values), replace(SMALL, intervals=intervals)))
     gate = Gate()
 
     async def stuck(commit: Commit) -> None:
@@ -457,14 +458,14 @@ class Telling(Dedup):
         self._dropped = number
 
 
-@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("intervals", [1, 2])
 @pytest.mark.parametrize(("applied", "times"), [(False, 1), (False, 3), (True, 1)])
 async def test_what_dedup_counts_is_counted_once_whichever_commit_fails(
-    lanes: int, applied: bool, times: int, monkeypatch: pytest.MonkeyPatch
+    intervals: int, applied: bool, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It does not happen again when the commit that was to tell of it is lost."""
     monkeypatch.setattr(holdings, "Dedup", Telling)
-    limits = replace(QUICK, lanes=lanes, chunk_records=3, bundle_records=3)
+    limits = replace(QUICK, intervals=intervals, chunk_records=3, bundle_records=3)
     values = [Item("ab"[n % 2], n) for n in range(30)]
     for number in range(1, 22):
         Telling.told = 0
@@ -521,13 +522,13 @@ async def write(record: Record[Item], ctx: Context[Kept]) -> None:
     produce(ctx, record.value.number, ctx.state.count)
 
 
-@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("intervals", [1, 2])
 @pytest.mark.parametrize("poison", [(0,), (7,), (29,), (3, 4, 20), tuple(range(0, 30, 2))])
 async def test_a_refused_statement_costs_its_own_record_alone(
-    poison: tuple[int, ...], lanes: int
+    poison: tuple[int, ...], intervals: int
 ) -> None:
     values = [Item("ab"[n % 2], n) for n in range(30)]
-    limits = replace(QUICK, lanes=lanes)
+    limits = replace(QUICK, intervals=intervals)
     world = World(doing(values, write, settings=limits, on_error="dead_letter"))
     refuse(world, *poison)
     await world.run()
@@ -562,7 +563,7 @@ async def test_bisecting_many_records_with_an_injector_in_the_lane() -> None:
     refuse(world, 58)
     engine = await world.start()
     await world.until(lambda: gate.reached)
-    await world.until(lambda: engine.lanes[0]._open.count > 50)
+    await world.until(lambda: engine.lane._open.count > 50)
     gate.open()
     await world.finish(engine)
     assert world.tallied() == tally_of([v for v in values if v.number != 58])
@@ -759,11 +760,11 @@ async def test_bisection_does_not_fire_a_timer_that_was_overtaken(
     held = world.interval("do")
     # The timer comes due while the record waits: as another input's progress would make it.
     held.input_watermark = max(held.input_watermark, int(at(50).timestamp() * 1e6))
-    engine.wake_all()
+    engine.lane.wake.set()
     await world.turns()
     block = Gate()
     world.on_try = lambda commit: block.wait()
-    engine.touch(held, urgent=True)
+    held.touch(urgent=True)
     await world.until(lambda: block.reached)
     gate.open()
     await world.turns()
@@ -822,7 +823,7 @@ async def test_a_lane_starts_over_although_a_cancellation_is_swallowed(
     engine = await world.start()
     await world.until(lambda: waiting.reached)
     fail_once(world, 1, StoreUnavailable("away"))
-    engine.touch(engine.intervals[0], urgent=True)
+    engine.intervals[0].touch(urgent=True)
     await world.until(engine.done.is_set, tick=0.05)
     assert swallowed
     await engine.stop()
@@ -912,7 +913,7 @@ async def test_a_bucket_may_go_between_the_filters_maybe_and_the_look_up() -> No
         Delivery("a", values[0], 0, "items", b'"a"', interval.states.get("a", b'"a"', 0).slot,
                  interval.step.id, 0, 0, b"", log.id, 0, 0, record_id(log.id, 0), 0, False, log.id)
     )  # fmt: skip
-    engine.wake_all()
+    engine.lane.wake.set()
     await world.until(lambda: gate.reached)
     await world.turns(100, tick=1.0)
     await engine.buckets.collect()
@@ -952,7 +953,7 @@ async def test_rows_are_found_in_the_buckets_of_a_run_with_other_limits(rows: in
     values = items(*range(10))
     work = Gate()
     limits = Settings(
-        lanes=1, idle_commit_seconds=0.0, watermark_commit_seconds=0.0, source_bucket_rows=4
+        intervals=1, idle_commit_seconds=0.0, watermark_commit_seconds=0.0, source_bucket_rows=4
     )
     source = script(ITEMS, values[:6])
     world = World(tally_pipeline(source, limits))
@@ -980,7 +981,7 @@ async def test_a_claimer_knows_the_buckets_its_predecessor_opened_in_its_last_mo
     work = Gate()
     values = items(*range(6))
     limits = Settings(
-        lanes=1,
+        intervals=1,
         idle_commit_seconds=0.0,
         watermark_commit_seconds=0.0,
         source_bucket_rows=3,
@@ -1064,7 +1065,7 @@ def test_a_wait_that_uvloop_takes_for_none_can_be_asked_for_again() -> None:
         engine = await world.start()
         interval = engine.intervals[0]
         for _ in range(2):
-            engine.touch(interval, urgent=True)
+            interval.touch(urgent=True)
         await world.finish(engine)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

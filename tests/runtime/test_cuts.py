@@ -18,8 +18,8 @@ from millwheel.computations import Partial, PreAggregate, Spread, Windowed, coun
 from millwheel.errors import StoreUnavailable
 from millwheel.model import SLOTS
 from millwheel.placement import ReportedLoad
-from millwheel.runtime.balancer import Balancer
-from millwheel.runtime.tasks import end
+from millwheel.runtime.ownership.balancer import Balancer
+from millwheel.runtime.process.tasks import end
 from millwheel.store.port import Commit, MergeWish, Placement, SplitWish, Wish
 from millwheel.testing import inject
 from millwheel.testing.script import Script
@@ -349,13 +349,14 @@ async def test_who_is_fenced_while_it_hands_over_sends_on_what_came_meanwhile() 
 
 
 async def test_records_in_a_runners_hand_survive_its_starting_over() -> None:
-    """One lane takes records, and its commit fails before it has put them anywhere; their source
-    is in the other lane and sends nothing again."""
+    """A worker takes records, and its commit fails before it has put them anywhere; their source
+    is on another worker and sends nothing again."""
     values = many(2000, keys=20)
     limits = replace(SHARED, max_unacked_records=1000, bundle_records=100)
-    cluster = Lone(counting(values, limits))
-    (engine,) = await cluster.at_work(1)
-    (lane, _) = engine.lanes
+    cluster = Lone(counting(values, limits, sources=1))
+    engines = await cluster.at_work(2)
+    (engine,) = (each for each in engines if not each.injectors)
+    lane = engine.lane
     ours = {interval.id for interval in lane.intervals}
     knows_offset = engine.buckets.knows_offset
     in_hand, never = asyncio.Event(), asyncio.Event()
@@ -364,7 +365,7 @@ async def test_records_in_a_runners_hand_survive_its_starting_over() -> None:
     async def before(name: str) -> None:
         task = asyncio.current_task()
         assert task is not None
-        if name == "view_buckets" and task.get_name() == "lane 0 runner" and not in_hand.is_set():
+        if name == "view_buckets" and task.get_name() == "runner" and not in_hand.is_set():
             engine.buckets.knows_offset = knows_offset  # type: ignore[method-assign]
             in_hand.set()
             await never.wait()
@@ -383,8 +384,7 @@ async def test_records_in_a_runners_hand_survive_its_starting_over() -> None:
     engine.buckets.knows_offset = lambda log, offset: log in own_logs  # type: ignore[method-assign]
     cluster.store.faults.before_call = before
     cluster.on_try = on_try
-    await cluster.go(in_hand.is_set)
-    assert failed
+    await cluster.go(lambda: in_hand.is_set() and failed)
     await cluster.end(values)
 
 
@@ -496,7 +496,7 @@ async def test_intervals_follow_the_number_of_workers_and_come_to_rest() -> None
         await cluster.join()
         await _rest(cluster)
         for owners in await _at_rest(cluster):
-            assert len(owners) == max(workers, SHARED.lanes)
+            assert len(owners) == max(workers, SHARED.intervals)
             assert len({*owners}) == workers, "everybody has one of each"
     while len(cluster.alive) > 1:
         await cluster.leave(cluster.alive[0])
@@ -511,7 +511,9 @@ async def test_intervals_follow_the_number_of_workers_and_come_to_rest() -> None
 
 async def test_those_who_join_a_computation_of_one_interval_have_a_part_of_it_soon() -> None:
     values = many(200)
-    cluster = Lone(counting(values, replace(SHARED, lanes=1, placement_cooldown_seconds=3600.0)))
+    cluster = Lone(
+        counting(values, replace(SHARED, intervals=1, placement_cooldown_seconds=3600.0))
+    )
     await cluster.join()
     await _rest(cluster)
     assert [len(await cluster.parts(name)) for name in ("tally", "recount")] == [1, 1]

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from millwheel import Context, JsonLines, Pipeline, Record
 from millwheel.clock import VirtualClock
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.letters import DeadLetterLog, raised_at
+from millwheel.runtime.upkeep.letters import DeadLetterLog, raised_at
 from millwheel.services.run import Run
 from millwheel.store.port import DeadLetter
 from millwheel.testing import Harness, assert_exactly_once, inject

@@ -13,11 +13,11 @@ import pytest
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table
 from millwheel.context import STRAGGLERS
 from millwheel.errors import StoreError, StoreUnavailable
-from millwheel.runtime.balancer import Balancer
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.interval import Interval
-from millwheel.runtime.placing import Placing
-from millwheel.runtime.tasks import end
+from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.ownership.balancer import Balancer
+from millwheel.runtime.ownership.claiming import Placing
+from millwheel.runtime.process.tasks import end
 from millwheel.services.operating import Operator
 from millwheel.store.port import (
     Commit,
@@ -378,7 +378,7 @@ async def test_what_came_for_an_interval_that_was_drained_is_stored_if_it_is_kep
     await cluster.go(cluster.finished)
     interval = next(i for i in engine.intervals if i.step.name == "waiting")
     await cluster.go(engine.holdings.drain(interval).done)
-    engine.touch(interval, urgent=True)
+    interval.touch(urgent=True)
     assert not interval.dirty
     before = interval.durable_n
     engine.holdings.keep(interval)
@@ -537,8 +537,8 @@ async def test_nothing_is_stored_of_an_interval_between_its_drain_and_its_releas
     cluster.store.faults.before_call = fold_late
     giving = asyncio.ensure_future(first.holdings.give_up(interval))
     await cluster.go(lambda: folds.reached)
-    first.touch(interval, urgent=True)
-    first.touch(interval, urgent=False)
+    interval.touch(urgent=True)
+    interval.touch(urgent=False)
 
     def fold_behind(commit: Commit) -> None:
         assert interval.id not in {link.interval_id for link in commit.intervals}
@@ -712,7 +712,7 @@ async def test_who_stops_while_he_takes_over_leaves_it_to_others(then: str) -> N
     await cluster.go(stopping.done)
     await stopping
     assert second.failure is None
-    assert not any(lane.intervals for lane in second.lanes)
+    assert not second.lane.intervals
     assert second.intervals == []
     assert second.logs == {}
     gate.open()
@@ -732,7 +732,7 @@ def time_unless_bad(item: Item) -> datetime:
 async def test_an_injector_joins_a_lane_that_starts_over(call: str) -> None:
     """It reads while the lane's other intervals are claimed again, and gives up bad rows."""
     values = many(400)
-    pipeline = Pipeline("counting", settings=replace(SHARED, lanes=1))
+    pipeline = Pipeline("counting", settings=replace(SHARED, intervals=1))
     for number in range(2):
         rows = values[number::2]
         if number:
@@ -758,7 +758,7 @@ async def test_an_injector_joins_a_lane_that_starts_over(call: str) -> None:
     gate = Gate()
 
     async def start_over_late(name: str) -> None:
-        if name == call and first.lanes[0]._recovery.under_way and not gate.reached:
+        if name == call and first.lane._recovery.under_way and not gate.reached:
             await gate.wait()
 
     def fail_once(commit: Commit) -> None:

@@ -49,7 +49,7 @@ from tests.support.worlds import (
 def plans(draw: st.DrawFn) -> Plan:
     limits = replace(
         QUICK,
-        lanes=draw(st.integers(1, 3)),
+        intervals=draw(st.integers(1, 3)),
         chunk_records=draw(st.sampled_from([1, 2, 7, 100])),
         bundle_records=draw(st.sampled_from([1, 3, 20, 1000])),
         max_unacked_records=draw(st.sampled_from([1, 5, 30, 1000])),
@@ -280,7 +280,7 @@ async def test_code_that_is_cancelled_leaves_everything_as_it_was() -> None:
     engine = await world.start()
     await world.until(lambda: gate.reached)
     fail_once(world, 1, StoreUnavailable("away"))
-    engine.touch(world.interval("do"), urgent=True)
+    world.interval("do").touch(urgent=True)
     await world.until(lambda: gate.reached == 2, tick=0.05)
     gate.open()
     await world.finish(engine)
@@ -301,7 +301,7 @@ async def test_code_that_swallows_its_cancellation_is_run_again_all_the_same() -
     engine = await world.start()
     await world.until(lambda: gate.reached)
     fail_once(world, 1, StoreUnavailable("away"))
-    engine.touch(world.interval("do"), urgent=True)
+    world.interval("do").touch(urgent=True)
     await world.until(lambda: gate.reached == 2, tick=0.05)
     gate.open()
     await world.finish(engine)
@@ -351,9 +351,9 @@ class Box(msgspec.Struct):
 
 
 @pytest.mark.parametrize("why", ["the store is away", "the code fails", "the store says no"])
-@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("intervals", [1, 2])
 async def test_code_that_changes_its_input_sees_the_original_when_it_runs_again(
-    why: str, lanes: int
+    why: str, intervals: int
 ) -> None:
     """User code may run more than once; what it did to the value it was given is no effect. With two
     lanes its record is not read again, but queued again where it is."""
@@ -370,7 +370,7 @@ async def test_code_that_changes_its_input_sees_the_original_when_it_runs_again(
                 failed.append(1)
                 raise ValueError("once")
 
-    pipeline = Pipeline("boxes", settings=replace(QUICK, lanes=lanes))
+    pipeline = Pipeline("boxes", settings=replace(QUICK, intervals=intervals))
     pipeline.inject(boxes, script(boxes, [Box("a", 0)]), timestamp=lambda box: at(0))
     pipeline.add(Spoil(), boxes.by(lambda box: box.key), retries=1)
     pipeline.sink(TALLY, Table("out", Counted, numbered=True))
@@ -390,9 +390,9 @@ async def test_code_that_changes_its_input_sees_the_original_when_it_runs_again(
 # -- user-supplied ids -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("lanes", [1, 2])
-async def test_ids_count_across_sources_and_restarts_whatever_the_key(lanes: int) -> None:
-    limits = replace(QUICK, lanes=lanes)
+@pytest.mark.parametrize("intervals", [1, 2])
+async def test_ids_count_across_sources_and_restarts_whatever_the_key(intervals: int) -> None:
+    limits = replace(QUICK, intervals=intervals)
     one = script(ITEMS, [Item("a", n) for n in range(10)], "one")
     two = script(ITEMS, [Item("b", n) for n in range(5, 15)], "two")
     world = World(with_ids([one, two], limits))
@@ -441,13 +441,13 @@ async def test_ids_are_kept_over_buckets_until_their_time_is_over() -> None:
     st.integers(1, 2),
 )
 def test_ids_count_once_through_any_faults(
-    arrivals: list[tuple[int, int]], faults: dict[int, str], lanes: int
+    arrivals: list[tuple[int, int]], faults: dict[int, str], intervals: int
 ) -> None:
     scripts = [
         script(ITEMS, [Item("abc"[n % 3], n) for at_, n in arrivals if at_ == which], f"s{which}")
         for which in (0, 1)
     ]
-    limits = replace(QUICK, lanes=lanes, chunk_records=2, bundle_records=3)
+    limits = replace(QUICK, intervals=intervals, chunk_records=2, bundle_records=3)
     plan = Plan(limits, [], faults, 1)
 
     async def go() -> None:

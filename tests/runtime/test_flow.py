@@ -14,8 +14,8 @@ from millwheel import Pipeline, Stream, Table
 from millwheel.clock import VirtualClock
 from millwheel.errors import CommitUnknown, GraphError
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.pacing import FIRST_CAP
-from millwheel.runtime.sent import SentLog
+from millwheel.runtime.interval.sent_log import SentLog
+from millwheel.runtime.source.pacing import FIRST_CAP
 from millwheel.services.observed import EngineObserved
 from millwheel.sources import Row
 from millwheel.store.port import Commit
@@ -380,7 +380,7 @@ async def test_what_is_decided_while_a_commit_is_on_the_wire_takes_credits() -> 
     world.on_durable = lambda commit: gate.wait() if any(commit.seen.values()) else None
     engine = await world.start()
     await world.turns(100)
-    decided = [work.effects.productions for work in engine.lanes[0]._open.works.values()]
+    decided = [work.effects.productions for work in engine.lane._open.works.values()]
     assert 0 < sum(map(len, decided)) <= limits.max_unacked_records + limits.chunk_records
     gate.open()
     await world.finish(engine)

@@ -483,10 +483,10 @@ class Total(msgspec.Struct):
 PANES = Stream("panes", Pane[int])
 
 
-@pytest.mark.parametrize("lanes", [1, 3])
-async def test_a_pane_with_a_lower_number_never_overwrites_a_higher_one(lanes: int) -> None:
+@pytest.mark.parametrize("intervals", [1, 3])
+async def test_a_pane_with_a_lower_number_never_overwrites_a_higher_one(intervals: int) -> None:
     limits = Settings(
-        lanes=lanes,
+        intervals=intervals,
         idle_commit_seconds=0.0,
         watermark_commit_seconds=0.0,
         chunk_records=2,
@@ -564,10 +564,10 @@ class Second(Computation[Item | Counted, Count]):
         ctx.produce(SECOND, Counted(str(ctx.key), record.value.number, ctx.state.count))
 
 
-@pytest.mark.parametrize("lanes", [1, 2])
-async def test_a_computation_may_be_added_and_nobodys_watermark_jumps(lanes: int) -> None:
+@pytest.mark.parametrize("intervals", [1, 2])
+async def test_a_computation_may_be_added_and_nobodys_watermark_jumps(intervals: int) -> None:
     """It starts with what comes from then on; what was there goes on as if nothing were."""
-    limits = replace(QUICK, lanes=lanes)
+    limits = replace(QUICK, intervals=intervals)
     source = script(ITEMS, [*(Item("ab"[n % 2], n, n) for n in range(10)), advance(ITEMS, at(50))])
     world = World(tally_pipeline(source, limits))
     await world.run()

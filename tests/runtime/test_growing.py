@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from millwheel import Pipeline, Settings, Table
 from millwheel.errors import Fenced
 from millwheel.model import MAX_TIME, MIN_TIME
-from millwheel.runtime.partition_discovery import PartitionDiscovery
-from millwheel.runtime.sent import SentLog
+from millwheel.runtime.interval.sent_log import SentLog
+from millwheel.runtime.source.partition_discovery import PartitionDiscovery
 from millwheel.sources import Partition, Row
 from millwheel.store.port import Commit
 from millwheel.testing import advance, inject

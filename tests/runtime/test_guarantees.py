@@ -11,10 +11,10 @@ import pytest
 from millwheel import Computation, Context, Pipeline, Record, Stream
 from millwheel.graph import DeliveryMode, Productions
 from millwheel.model import Delivery
-from millwheel.runtime import commits
-from millwheel.runtime.bundle import Bundle
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.lane import Lane
+from millwheel.runtime.lane import commit_builder as commits
+from millwheel.runtime.lane.lane import Lane
+from millwheel.runtime.lane.open_commit import Bundle
 from millwheel.store.port import Commit
 from millwheel.testing import (
     advance,
@@ -182,7 +182,7 @@ def forget_unacknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def nothing(self: Any, interval: Any, log: Any) -> None: ...
 
-    monkeypatch.setattr("millwheel.runtime.holdings.Holdings._send_again", nothing)
+    monkeypatch.setattr("millwheel.runtime.ownership.owned_intervals.Holdings._send_again", nothing)
 
 
 @pytest.mark.parametrize(

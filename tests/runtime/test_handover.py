@@ -16,15 +16,15 @@ from millwheel import Pipeline, Table
 from millwheel.errors import CommitUnknown, Fenced, StatementError, StoreUnavailable
 from millwheel.graph import Node
 from millwheel.model import MAX_TIME, Delivery
-from millwheel.runtime.balancer import Balancer
-from millwheel.runtime.courier import Remote
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.frames import Report, decode
-from millwheel.runtime.interval import Interval
-from millwheel.runtime.placing import Placing
-from millwheel.runtime.sent import SentLog
-from millwheel.runtime.step import Step
-from millwheel.runtime.tasks import end
+from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.routing import Step
+from millwheel.runtime.interval.sent_log import SentLog
+from millwheel.runtime.network.courier import Remote
+from millwheel.runtime.network.frames import Report, decode
+from millwheel.runtime.ownership.balancer import Balancer
+from millwheel.runtime.ownership.claiming import Placing
+from millwheel.runtime.process.tasks import end
 from millwheel.store.port import Commit
 from millwheel.testing.ether import FAIR, Fate, Weather
 from millwheel.timers.holds import Holds
@@ -230,7 +230,8 @@ async def test_what_is_looked_up_ends_before_anybody_starts_over() -> None:
     engine = await cluster.join()
     try:
         await cluster.go(lambda: asking)
-        lane = next(lane for lane in engine.lanes if lane.sorting)
+        lane = engine.lane
+        assert lane.sorting
         ours = {interval.id for interval in lane.intervals}
         lane.touch(lane.intervals[0], urgent=True)
         await cluster.go(
@@ -301,7 +302,7 @@ async def test_what_is_read_while_an_interval_drains_comes_after_what_waited_in_
     check(cluster, values)
 
 
-async def test_what_a_claim_sends_again_wakes_its_readers_in_other_lanes() -> None:
+async def test_what_a_claim_sends_again_wakes_its_readers() -> None:
     """Nobody else may: what came of the log fills all credits, so that nothing new is sent."""
     values = many(200)
     cluster = Cluster(counting(values, SHARED))
@@ -312,7 +313,7 @@ async def test_what_a_claim_sends_again_wakes_its_readers_in_other_lanes() -> No
     for reader in readers:
         reader.leaving = True  # takes no more
     sender = next(i for i in engine.intervals if i.step.name == "tally")
-    await cluster.go(lambda: not sender.may_send() and not any(each.busy for each in engine.lanes))
+    await cluster.go(lambda: not sender.may_send() and not engine.lane.busy)
     await cluster.pass_time(engine.let_go_of_all())
     for interval in (*readers, sender):
         await cluster.pass_time(take(engine, interval.id, interval.sequencer))
@@ -327,7 +328,7 @@ async def test_what_a_claim_sends_again_wakes_its_readers_in_other_lanes() -> No
 async def test_what_is_taken_tells_its_readers_here_how_far_it_is() -> None:
     """Its last owner could not: nobody else would, once all of it has arrived."""
     values = many(100)
-    cluster = Cluster(counting(values, replace(SHARED, lanes=1)))
+    cluster = Cluster(counting(values, replace(SHARED, intervals=1)))
     first = await cluster.join()
     await cluster.go(lambda: len(first.intervals) == 4)
     second = await cluster.join()
@@ -375,7 +376,7 @@ async def test_what_was_not_sent_yet_is_sent_to_who_refused_what_was() -> None:
     """Its owner was just claiming it, and the sender has started over since: there is nothing that
     the owner could be asked about, and the credits are used up."""
     values = many(400)
-    cluster = Cluster(counting(values, replace(SHARED, lanes=1)))
+    cluster = Cluster(counting(values, replace(SHARED, intervals=1)))
     first = await cluster.join()
     await cluster.go(lambda: first.processed > 20)
     second = await cluster.join()
@@ -405,9 +406,9 @@ async def test_what_was_not_sent_yet_is_sent_to_who_refused_what_was() -> None:
         raise StoreUnavailable("away")
 
     cluster.on_try = fail_once
-    first.touch(tally, urgent=True)
-    await cluster.go(lambda: first.lanes[0]._recovery.under_way)
-    await cluster.go(lambda: not first.lanes[0]._recovery.under_way)
+    tally.touch(urgent=True)
+    await cluster.go(lambda: first.lane._recovery.under_way)
+    await cluster.go(lambda: not first.lane._recovery.under_way)
     await cluster.pass_time(look(first))
     gate.open()
     await cluster.go(moving.done)
@@ -428,7 +429,7 @@ async def test_who_starts_over_leaves_alone_what_is_being_released(done: bool) -
     engine = await cluster.join()
     await cluster.go(lambda: engine.processed > 40)
     interval = next(i for i in engine.intervals if i.step.name == "recount")
-    lane = next(lane for lane in engine.lanes if interval in lane.intervals)
+    lane = engine.lane
     connection, answer = Gate(), Gate()
     release = cluster.store.release
 

@@ -10,10 +10,10 @@ import pytest
 
 from millwheel.errors import Fenced, StoreUnavailable
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.folding import OLD_SNAPSHOT_SECONDS, PATIENCE_WITH_SNAPSHOTS
-from millwheel.runtime.interval import Interval
-from millwheel.runtime.lease import MARGIN
-from millwheel.runtime.tasks import end
+from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.process.lease import MARGIN
+from millwheel.runtime.process.tasks import end
+from millwheel.runtime.upkeep.folding import OLD_SNAPSHOT_SECONDS, PATIENCE_WITH_SNAPSHOTS
 from millwheel.testing import inject
 from tests.support.clusters import SHARED, Cluster, check, counting, many
 from tests.support.worlds import (

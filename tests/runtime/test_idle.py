@@ -11,7 +11,7 @@ import pytest
 from millwheel import Computation, Context, Pipeline, Record, Stream, Table
 from millwheel.model import MAX_TIME, MIN_TIME, to_micros
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.injector import Injector
+from millwheel.runtime.source.injector import Injector
 from millwheel.testing import inject
 from millwheel.testing.script import Script
 from tests.support.clusters import SHARED, Cluster
@@ -62,7 +62,7 @@ class Partitions(Cluster):
         def is_even() -> bool:
             held = [len(engine.injectors) for engine in self.alive]
             owned = sum(len(engine.intervals) for engine in self.alive)
-            placed = owned >= len(self.scripts) + SHARED.lanes
+            placed = owned >= len(self.scripts) + SHARED.intervals
             return placed and min(held) >= least and max(held) <= most
 
         await self.go(is_even)
@@ -112,7 +112,7 @@ class Partitions(Cluster):
 
     def _tallying(self) -> list[Any]:
         found = [i for e in self.alive for i in e.intervals if i.step.name == "tally"]
-        assert len(found) >= SHARED.lanes
+        assert len(found) >= SHARED.intervals
         return found
 
     async def end(self) -> None:

@@ -284,32 +284,6 @@ class Pass(Computation[Item, None]):
 OUT = Stream("out_items", Item)
 
 
-class First(Computation[Item, None]):
-    writes = (OUT,)
-
-    async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
-        ctx.produce(OUT, record.value)
-
-
-async def test_a_fused_computation_has_a_context_that_ends_as_well() -> None:
-    strays = Strays()
-
-    async def then(ctx: Any) -> None:
-        strays.start(ctx, USES["count"])
-
-    pipeline = Pipeline("fused", settings=QUICK)
-    pipeline.inject(ITEMS, script(ITEMS, items(1)), timestamp=time_of)
-    pipeline.add(First(), ITEMS.by(key_of), productions="weak")
-    pipeline.add(Pass(then), OUT.by(key_of), productions="weak")
-    world = World(pipeline)
-    engine = await world.start()
-    await world.until(engine.done.is_set)
-    (error,) = await strays.end()
-    assert LATE in str(error)
-    assert engine.failure is error
-    await world.close()
-
-
 async def test_a_stop_while_a_task_waits_is_logged() -> None:
     strays = Strays()
 

@@ -125,7 +125,7 @@ async def test_on_time_is_never_late_and_late_is_told_within_the_bound(
     rows, lateness = departures(), timedelta(minutes=minutes)
     limits = replace(
         QUICK,
-        lanes=1,
+        intervals=1,
         bundle_records=limits.bundle_records,
         chunk_records=limits.chunk_records,
         max_unacked_records=limits.max_unacked_records,
@@ -139,10 +139,12 @@ async def test_on_time_is_never_late_and_late_is_told_within_the_bound(
         assert has_to_be, "the bound is tried"
 
 
-@pytest.mark.parametrize(("lanes", "pending"), [(1, 100), (1, 5), (2, 50)])
-async def test_on_time_is_never_late_behind_another_computation(lanes: int, pending: int) -> None:
+@pytest.mark.parametrize(("intervals", "pending"), [(1, 100), (1, 5), (2, 50)])
+async def test_on_time_is_never_late_behind_another_computation(
+    intervals: int, pending: int
+) -> None:
     rows, lateness = departures(), timedelta(minutes=60)
-    limits = replace(QUICK, lanes=lanes, bundle_records=50, chunk_records=50)
+    limits = replace(QUICK, intervals=intervals, bundle_records=50, chunk_records=50)
     late = await late_rows(rows, lateness, limits, pending, passed_on=True)
     assert late
     assert late <= late_by_declaration(rows, lateness, 0)
@@ -150,7 +152,7 @@ async def test_on_time_is_never_late_behind_another_computation(lanes: int, pend
 
 async def test_a_bound_of_one_row_tells_every_late_record() -> None:
     rows, lateness = departures(), timedelta(minutes=60)
-    limits = replace(QUICK, lanes=1, bundle_records=1, chunk_records=1)
+    limits = replace(QUICK, intervals=1, bundle_records=1, chunk_records=1)
     late = await late_rows(rows, lateness, limits, 1)
     assert late_by_declaration(rows, lateness, 2) <= late
     assert late <= late_by_declaration(rows, lateness, 0)

@@ -192,7 +192,7 @@ async def test_a_rotation_after_a_crash_at_the_first_commit_loses_nothing(
 ) -> None:
     """Rows have had their effects in one lane, and the other one was slow to store a position."""
     source = JsonLines(path.parent if is_directory else path, follow=True, poll=0.01)
-    world = world_of(source, replace(QUICK, lanes=2))
+    world = world_of(source, replace(QUICK, intervals=2))
     hit = []
 
     def slow(commit: Commit) -> Coroutine[Any, Any, None] | None:

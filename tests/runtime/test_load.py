@@ -16,7 +16,7 @@ from millwheel import Computation, Context, Pipeline, Record, Table
 from millwheel.codec import encode_key
 from millwheel.model import SLOTS
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.load import (
+from millwheel.runtime.process.load import (
     BARS,
     CHUNK_SECONDS,
     FIRST_CHUNK,
@@ -290,9 +290,7 @@ class Forget(Computation[Counted, None]):
 @pytest.mark.parametrize("productions", ["strong", "weak"])
 async def test_large_effects_make_small_chunks(productions: Any) -> None:
     """One is begun while the bundle has room, and the log credits: it must not be far too much."""
-    limits = replace(
-        QUICK, chunk_records=1000, bundle_bytes=50_000, max_unacked_bytes=50_000, fuse=False
-    )
+    limits = replace(QUICK, chunk_records=1000, bundle_bytes=50_000, max_unacked_bytes=50_000)
     made = Pipeline("large", settings=limits)
     made.inject(ITEMS, script(ITEMS, many(2000)), timestamp=time_of)
     made.add(Enlarge(), ITEMS.by(key_of), name="enlarge", productions=productions)
@@ -391,7 +389,7 @@ async def test_cpu_is_shared_out_by_the_time_that_each_interval_runs() -> None:
         costs.work(0.1)
         ctx.state.numbers.append(record.value.number)
 
-    world = World(doing(items(*range(20)), do, settings=replace(QUICK, lanes=4)))
+    world = World(doing(items(*range(20)), do, settings=replace(QUICK, intervals=4)))
     beats = Beats(world)
     engine = await world.start(process=costs.process)
     await beats.next(engine)

@@ -15,9 +15,9 @@ import pytest
 from millwheel import Computation, Context, ListState, MapState, Pipeline, Record, Stream, Table
 from millwheel.codec import encode_key
 from millwheel.errors import CommitUnknown
-from millwheel.runtime.entries import CELL_BYTES, Entries
-from millwheel.runtime.lane import AHEAD_SHARE
-from millwheel.runtime.states import StateCache
+from millwheel.runtime.interval.key_state import StateCache
+from millwheel.runtime.interval.map_entries import CELL_BYTES, Entries
+from millwheel.runtime.lane.lane import AHEAD_SHARE
 from millwheel.state import StateLayout
 from millwheel.store.port import Commit
 from millwheel.testing import inject

@@ -16,7 +16,7 @@ import pytest
 
 from millwheel import JsonLinesFiles
 from millwheel.errors import InputError, OutputError, OutputFull
-from millwheel.runtime.part_file import PartFile
+from millwheel.runtime.interval.part_files import PartFile
 from millwheel.services.observed import EngineObserved
 from tests.support.part_files import written_numbers
 from tests.support.worlds import ITEMS, QUICK, TALLY, World, items, script, tally_pipeline

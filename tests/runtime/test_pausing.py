@@ -102,7 +102,7 @@ async def test_a_lane_that_starts_over_leaves_it_at_rest() -> None:
     await pass_seconds(world, NOTICED_SECONDS)
     fail_once(world, 1, StoreUnavailable("away"))
     tried = world.tried
-    engine.touch(world.interval("tally"), urgent=True)
+    world.interval("tally").touch(urgent=True)
     await world.until(lambda: world.tried > tried + 1, tick=0.02, what="no second try")
     read = rows_read(engine)
     await pass_seconds(world, 10)

@@ -162,16 +162,16 @@ class Log:
     seed=st.integers(0, 1000),
     number=st.integers(150, 400),
     faults=st.dictionaries(st.integers(0, 40), st.sampled_from(FAULTS[:5]), max_size=4),
-    lanes=st.integers(1, 2),
+    intervals=st.integers(1, 2),
     chunk=st.sampled_from([7, 100]),
     percentile=st.sampled_from([50.0, 90.0, 99.5]),
 )
 def test_through_any_faults_it_only_rises_and_amended_windows_end_as_the_batch_answer(
-    seed: int, number: int, faults: dict[int, str], lanes: int, chunk: int, percentile: float
+    seed: int, number: int, faults: dict[int, str], intervals: int, chunk: int, percentile: float
 ) -> None:
     items = rows_out_of_order(number, seed, tardy=5)
     limits = replace(
-        QUICK, lanes=lanes, chunk_records=chunk, bundle_records=50, max_unacked_records=100
+        QUICK, intervals=intervals, chunk_records=chunk, bundle_records=50, max_unacked_records=100
     )
     log = Log()
 

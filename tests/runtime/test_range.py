@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from millwheel import Context, MapState, Record
 from millwheel.errors import UserCodeError
-from millwheel.runtime import entries
+from millwheel.runtime.interval import map_entries as entries
 from millwheel.testing import inject
 from tests.support.worlds import ITEMS, QUICK, Item, Kept, World, doing, run_and_fold, script
 

@@ -41,11 +41,11 @@ from millwheel.errors import (
 )
 from millwheel.model import SLOTS
 from millwheel.placement import IntervalLoad, split_at
-from millwheel.runtime import balancer, trial
-from millwheel.runtime.deploying import node_deploy
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.shared import SharedTables
-from millwheel.runtime.step import SpreadReader, Step
+from millwheel.runtime.interval.broadcast_tables import SharedTables
+from millwheel.runtime.interval.routing import SpreadReader, Step
+from millwheel.runtime.ownership import balancer, trial
+from millwheel.runtime.ownership.deploying import node_deploy
 from millwheel.store.memory import MemoryStore
 from millwheel.store.postgres import PostgresStore
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
@@ -338,7 +338,7 @@ async def test_a_row_read_again_goes_where_it_went() -> None:
     first = await world.start()
     await world.until(lambda: len(world.rows()) > 10)
     await first.kill()
-    world.pipeline = doubling(values, replace(QUICK, lanes=3))
+    world.pipeline = doubling(values, replace(QUICK, intervals=3))
     await world.run()
     assert sorted(world.numbers()) == [value.number * 2 for value in values]
     assert len(places) > 80
@@ -823,7 +823,7 @@ async def test_a_computation_with_tables_is_cut_between_cells_alone_in_memory() 
 
 
 async def _cut_between_cells(name: str, store: Any) -> None:
-    limits = replace(FEW_CELLS, lanes=1)
+    limits = replace(FEW_CELLS, intervals=1)
     rules, orders = script(RULES, [Rule("tax", 7)], "rules"), script(ITEMS, [])
 
     def pipeline() -> Pipeline:
@@ -925,14 +925,14 @@ async def test_the_balancer_knows_the_grains(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_intervals_begin_and_end_at_cells_from_the_start() -> None:
-    for lanes, cells, expected in (
+    for intervals, cells, expected in (
         (3, 4, [(0, 16384), (16384, 32768), (32768, 65536)]),
         (4, 2, [(0, 32768), (32768, 65536)]),
         (2, 16, [(0, 32768), (32768, 65536)]),
     ):
-        limits = replace(QUICK, lanes=lanes, broadcast_cells=cells)
+        limits = replace(QUICK, intervals=intervals, broadcast_cells=cells)
         engine = Engine(judging(limits=limits), MemoryStore("judging"))
-        deployed = node_deploy(engine.graph, engine.graph.by_name["judge"], lanes)
+        deployed = node_deploy(engine.graph, engine.graph.by_name["judge"], intervals)
         assert deployed.slots == expected
 
 

@@ -34,7 +34,7 @@ from tests.support.worlds import (
 
 MID = Stream("mid", Item)
 VALUES = [Item("abcdefgh"[number % 8], number) for number in range(24)]
-LANES = replace(QUICK, lanes=4)
+LANES = replace(QUICK, intervals=4)
 """So that most keys go to another interval when they are changed."""
 
 By = Callable[[Item], Key]

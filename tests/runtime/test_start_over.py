@@ -10,13 +10,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from structlog.testing import capture_logs
 
 from millwheel import Record
 from millwheel.errors import Fenced, StoreUnavailable
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.observer import Observer
+from millwheel.runtime.process.observer import Observer
 from millwheel.store.port import Commit
 from tests.support.clusters import Cluster, counting, many
 from tests.support.outside import Outside, outward
@@ -37,9 +36,9 @@ from tests.support.worlds import (
 TEN = [Item("a", number) for number in range(10)]
 
 
-def two_lanes() -> Pipeline:
-    """The source and its reader commit in chains of their own."""
-    return tally_pipeline(script(ITEMS, TEN), replace(QUICK, lanes=2, chunk_records=4))
+def in_small_commits() -> Pipeline:
+    """Ten records, a commit for each or two of them."""
+    return tally_pipeline(script(ITEMS, TEN), replace(QUICK, chunk_records=1, bundle_records=1))
 
 
 class Losing:
@@ -68,39 +67,12 @@ class Losing:
 async def test_what_a_worker_alone_was_told_is_durable_and_is_lost_happens_once(
     at: int, back: int
 ) -> None:
-    world = World(two_lanes())
+    world = World(in_small_commits())
     losing = Losing(world, at, back)
     await world.run()
     assert losing.lost
     await world.run()  # what was lost when all was done is done by the next
     assert world.tallied() == tally_of(TEN)
-
-
-async def test_a_position_never_goes_past_records_that_the_server_has_lost() -> None:
-    """The reader's commit is lost, and the source has the ACK: the case that doubled and lost rows."""
-    world = World(two_lanes())
-    engine = await world.start()
-    injector = world.interval("items_injector").id
-    before: list[Any] = []
-    lost = False
-
-    def tried(commit: Commit) -> None:
-        nonlocal lost
-        ids = {link.interval_id for link in commit.intervals}
-        if not before and any(commit.seen.values()) and injector not in ids:
-            before.append(world.store.saved())
-        elif before and not lost and injector in ids:
-            lost = True
-            world.store.come_back_as(before[0])
-
-    world.on_try = tried
-    with capture_logs() as logs:
-        await world.finish(engine)
-    assert lost
-    assert world.tallied() == tally_of(TEN)
-    told = [line for line in logs if line["event"] == "starts_over"]
-    assert len(told) == 1
-    assert told[0]["intervals"] == 3
 
 
 @pytest.mark.parametrize("back", [1, 3, 8])
@@ -127,7 +99,7 @@ class Sharing(Cluster):
 
 async def test_a_worker_that_nobody_remembers_registers_again() -> None:
     """The server has lost even that there was such a worker, and what it had deployed."""
-    world = World(two_lanes())
+    world = World(in_small_commits())
     nothing = world.store.saved()
     losing = Losing(world, 4, 1)
     losing._saved = [nothing]
@@ -140,7 +112,7 @@ async def test_a_worker_that_nobody_remembers_registers_again() -> None:
 
 
 async def test_a_worker_that_was_ended_does_not_come_back() -> None:
-    world = World(two_lanes())
+    world = World(in_small_commits())
     engine = await world.start()
     await world.turns(5)
     await world.store.stop_worker(engine.worker)
@@ -170,7 +142,7 @@ async def test_what_waits_in_user_code_is_cancelled_and_runs_again() -> None:
 
 
 async def test_a_worker_that_stops_while_it_starts_over_stops() -> None:
-    world = World(two_lanes())
+    world = World(in_small_commits())
     engine = await world.start()
     held = Gate()
 
@@ -191,7 +163,7 @@ async def test_a_worker_that_stops_while_it_starts_over_stops() -> None:
 
 
 async def test_a_worker_whose_store_goes_back_while_it_stops_ends_without_another_commit() -> None:
-    world = World(two_lanes())
+    world = World(in_small_commits())
     engine = await world.start()
     await world.until(lambda: world.commits)
     world.store.come_back_as(world.store.saved())
@@ -217,7 +189,7 @@ class Counting(Observer):
 
 
 async def test_observers_hear_of_every_interval_that_goes_and_comes() -> None:
-    world = World(two_lanes())
+    world = World(in_small_commits())
     engine = await world.start()
     engine.observer = observer = Counting()
     for interval in engine.intervals:
@@ -342,7 +314,7 @@ async def test_a_pipeline_that_the_store_remembers_from_before_counts_above_all(
 
 
 async def test_patience_with_a_server_that_does_not_stay_up_ends_with_a_clear_error() -> None:
-    world = World(two_lanes())
+    world = World(in_small_commits())
     engine = await world.start()
 
     async def crash(name: str) -> None:

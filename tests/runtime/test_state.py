@@ -23,7 +23,7 @@ from millwheel.codec import Codec, decode_key, encode_key, slot_of
 from millwheel.context import ENGINE_COUNTERS
 from millwheel.errors import DeployRefused, GraphError, MigrationFailed, UserCodeError
 from millwheel.model import Key
-from millwheel.runtime import trial
+from millwheel.runtime.ownership import trial
 from millwheel.state import StateLayout
 from millwheel.testing import Harness, inject
 from millwheel.testing.script import Script

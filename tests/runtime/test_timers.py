@@ -200,7 +200,7 @@ async def test_a_hold_does_not_end_with_time_before_the_last_timer_has_fired() -
 
 
 async def test_holds_that_are_not_in_memory_and_were_released_hold_nothing() -> None:
-    """The watermark stands where they begin, and then goes on; nothing else happens in their lane."""
+    """The watermark stands where they begin, and then goes on; nothing else happens in the lane."""
 
     async def do(record: Record[Item], ctx: Context[Kept]) -> None:
         for number in range(1, 6):
@@ -209,13 +209,12 @@ async def test_holds_that_are_not_in_memory_and_were_released_hold_nothing() -> 
             else:
                 ctx.release_watermark(str(number))
 
-    limits = replace(QUICK, lanes=2, timers_in_memory=2, chunk_records=1)
+    limits = replace(QUICK, intervals=2, timers_in_memory=2, chunk_records=1)
     source = script(ITEMS, [*items(0, 1, key="k0"), advance(ITEMS, at(20))])
     world = World(doing(source, do, settings=limits))
     engine = await world.start()
     await world.until(engine.done.is_set, tick=0.001)
-    (interval,) = (i for i in engine.lanes[1].intervals if i.step.name == "do")
-    assert not interval.timers["hold"].is_whole
+    (interval,) = (i for i in engine.intervals if not i.timers["hold"].is_whole)
     for second in (20, 60):
         source.append(advance(ITEMS, at(second)))
         read_on(engine)
@@ -274,7 +273,7 @@ async def test_far_timers_that_come_due_are_read_before_anything_else_is_taken()
     await world.run()
     engine = await world.start()
     await world.until(engine.done.is_set)
-    interval, (lane,) = world.interval("do"), engine.lanes
+    interval, lane = world.interval("do"), engine.lane
     far = interval.timers["watermark"]
     assert far.take((b'"a"', "10"), int(at(10).timestamp() * 1e6)) is not None
     interval.input_watermark = int(at(100).timestamp() * 1e6)
@@ -340,7 +339,7 @@ async def test_a_timer_set_by_a_waiting_record_fires_before_a_later_one_in_its_b
     interval = world.interval("do")
     # As progress of another input would: the record that waits is late and does not hold it.
     interval.input_watermark = int(at(30).timestamp() * 1e6)
-    engine.wake_all()
+    engine.lane.wake.set()
     await world.turns()
     gate.open()
     await world.finish(engine)
@@ -368,7 +367,7 @@ async def test_any_number_of_timers_in_a_backlog_fire_after_an_earlier_one() -> 
     await world.until(lambda: gate.reached)
     interval = world.interval("do")
     interval.input_watermark = int(at(2000).timestamp() * 1e6)
-    engine.wake_all()
+    engine.lane.wake.set()
     await world.turns()
     gate.open()
     await world.finish(engine)
@@ -454,7 +453,7 @@ async def test_a_timer_changed_while_it_is_due_and_waits_in_a_backlog(change: st
     await world.until(lambda: gate.reached)
     interval = world.interval("do")
     interval.input_watermark = int(at(30).timestamp() * 1e6)
-    engine.wake_all()
+    engine.lane.wake.set()
     await world.turns()
     assert interval.firings == 1, "it is due, and waits for its key"
     gate.open()
@@ -492,7 +491,7 @@ async def test_a_record_before_a_due_timer_in_the_backlog_may_cancel_it() -> Non
     await world.turns()
     interval = world.interval("do")
     interval.input_watermark = int(at(30).timestamp() * 1e6)
-    engine.wake_all()
+    engine.lane.wake.set()
     await world.turns()
     gate.open()
     await world.finish(engine)
@@ -573,7 +572,7 @@ async def test_a_wall_timer_that_is_due_and_waits_for_credits_keeps_nobody_busy(
     await world.turns(300)
     world.clock.advance(1)
     await world.turns(50)
-    (lane,) = engine.lanes
+    lane = engine.lane
     assert world.interval("do").has_due(world.clock.now())
     take, looks = lane._take, 0
 

@@ -20,10 +20,10 @@ from millwheel.codec import encode_key
 from millwheel.errors import CommitUnknown, GraphError, StoreUnavailable
 from millwheel.model import SLOTS, Delivery
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.frames import Loose, RootReport, decode
-from millwheel.runtime.interval import Interval
-from millwheel.runtime.tasks import end
-from millwheel.runtime.tree import Entry, Roots, edge_of, owner_bits, owner_of
+from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.modes.tree_roots import Entry, Roots, edge_of, owner_bits, owner_of
+from millwheel.runtime.network.frames import Loose, RootReport, decode
+from millwheel.runtime.process.tasks import end
 from millwheel.store.port import Commit
 from millwheel.testing import inject
 from millwheel.testing.ether import FAIR, Fate, Weather
@@ -378,7 +378,7 @@ def test_any_faults_for_long(seed: int) -> None:
 async def go_through_faults(seed: int) -> None:
     chance = Random(seed)
     values = [Item("", n, n / 10) for n in range(40)]
-    limits = replace(FEW, lanes=chance.choice([1, 2]))
+    limits = replace(FEW, intervals=chance.choice([1, 2]))
     pipeline = stretch(
         values,
         limits,
@@ -495,7 +495,7 @@ def slow_stretch(
     return made
 
 
-@pytest.mark.parametrize("settings", [FEW, replace(QUICK, lanes=2)], ids=["full", "wide"])
+@pytest.mark.parametrize("settings", [FEW, replace(QUICK, intervals=2)], ids=["full", "wide"])
 async def test_who_is_slow_is_not_taken_for_lost(settings: Settings) -> None:
     """A leaf that stands for a minute, with full queues before it: no replay at all."""
     values = [Item("", n, n / 10) for n in range(60)]
@@ -643,7 +643,6 @@ class Crowded:
         await cluster.go(lambda: self.entry.intake)
         await cluster.turns(100, tick=0.001)
         assert not self.entry.may_send(), "the queue is full"
-        assert not {self.entry, self.leaf} <= set(engine.lanes[0].intervals)
         return engine
 
     async def _load_later(self, name: str) -> None:
@@ -689,7 +688,9 @@ async def test_who_waits_for_room_in_a_queue_of_another_lane_goes_on(on: str, le
             ctx.produce(TALLY, Counted(record.value.key, record.value.number, 0))
 
     values = [Item("", n) for n in range(3 * FEW.max_unacked_records)]
-    made = Pipeline("room", settings=replace(FEW, lanes=3, chunk_records=100, bundle_records=100))
+    made = Pipeline(
+        "room", settings=replace(FEW, intervals=3, chunk_records=100, bundle_records=100)
+    )
     made.inject(ITEMS, script(ITEMS, [], "silent"), timestamp=time_of, name="silent")
     made.inject(ITEMS, rows := script(ITEMS, [], "rows"), timestamp=time_of, name="rows")
     made.add(Relay(AGAIN), ITEMS.by(lambda item: on), name="on", **TREE)
@@ -776,45 +777,6 @@ async def test_a_copy_that_joins_another_in_a_stretch_is_passed_on_for_itself() 
     await world.finish(engine, tick=0.01)
     assert dropped
     assert_once(world, VALUES[:1])
-
-
-async def test_a_copy_of_a_root_that_runs_again_is_acknowledged_with_it() -> None:
-    """Its sender has started over meanwhile, and has sent it once more, under another number."""
-    made = Pipeline("again", settings=replace(FEW, lanes=2))
-    made.inject(ITEMS, script(ITEMS, VALUES[:1]), timestamp=time_of)
-    made.add(Relay(HALVES), ITEMS.by(key_of), name="chained", productions="weak")
-    made.add(Relay(AGAIN), HALVES.by(lambda _: "a"), name="passing", **TREE)
-    made.add(Tally(), AGAIN.by(key_of))
-    made.sink(TALLY, Table("out", Counted, numbered=True))
-    world = World(made)
-    engine = await world.start()
-    first = iter([True])
-    lose(engine, lambda: next(first, False))
-    await world.until(lambda: pending(world) == 1)
-    (chained,) = [i for i in engine.intervals if i.step.name == "chained" and i.log.unacked]
-    (passing,) = [i for i in engine.intervals if i.entry is not None and i.entry.pending]
-    assert not any({chained, passing} <= {*lane.intervals} for lane in engine.lanes)
-    send = engine.send
-    sent: list[Delivery[Any]] = []
-
-    def fail(commit: Commit) -> None:
-        if chained.id in {link.interval_id for link in commit.intervals}:
-            world.on_try = None
-            raise StoreUnavailable("for a moment")
-
-    def watch(productions: Any) -> None:
-        productions = list(productions)
-        sent.extend(p for p in productions if p.stream == HALVES.name)
-        send(productions)
-
-    world.on_try = fail
-    engine.send = watch  # type: ignore[method-assign]
-    engine.touch(chained, urgent=True)
-    await world.until(lambda: sent, tick=0.001)
-    assert replays(world) == 0
-    await world.finish(engine)
-    assert world.numbers() == [0]
-    assert replays(world) == 1
 
 
 async def test_a_replayed_record_is_noted_with_another_of_its_key() -> None:
@@ -1215,8 +1177,8 @@ async def test_who_waits_to_see_buckets_has_his_records_in_hand() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine.buckets, "knows_offset", lambda *place: False)
         patch.setattr(engine.buckets, "load", gate.wait)
-        await cluster.go(lambda: gate.reached == len(engine.lanes))
-        assert any(d.log < 0 for lane in engine.lanes for d in lane.sorting)  # type: ignore[union-attr]
+        await cluster.go(lambda: gate.reached)
+        assert any(d.log < 0 for d in engine.lane.sorting)  # type: ignore[union-attr]
         end = cluster.clock.monotonic() + 30
         await cluster.go(lambda: cluster.clock.monotonic() > end, tick=0.05)
         assert replays(cluster) == 0
@@ -1281,7 +1243,7 @@ async def test_two_who_take_each_other_for_an_owner_do_not_send_to_and_fro() -> 
 async def test_who_cannot_see_a_queue_is_not_let_fill_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is too much for an interval is dropped, and comes again."""
     values = many(150)
-    monkeypatch.setattr("millwheel.runtime.stretches.QUEUED_MOST", 0.1)
+    monkeypatch.setattr("millwheel.runtime.modes.tree_acks.QUEUED_MOST", 0.1)
     cluster = Cluster(shared(values, depth=2, replay_after=0.2))
     for _ in range(2):
         await cluster.join()

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from millwheel import Computation, Context, Pipeline, Record, Stream, Table
 from millwheel.errors import DeployRefused, Fenced, MigrationFailed, UsageError
 from millwheel.model import MAX_TIME, SLOTS, Delivery, record_id
-from millwheel.runtime.balancer import Balancer
-from millwheel.runtime.delivery import Due, Outgoing
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.frames import Frame, Gap
+from millwheel.runtime.network.frames import Frame, Gap
+from millwheel.runtime.network.wire_stream import Due, Outgoing
+from millwheel.runtime.ownership.balancer import Balancer
 from millwheel.services.worker import Worker
 from millwheel.store.administration import remove_computations
 from millwheel.store.inspection import inspect

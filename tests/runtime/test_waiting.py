@@ -16,7 +16,7 @@ import pytest
 from millwheel import Context, Record, Timer
 from millwheel.errors import StoreUnavailable, UserCodeError
 from millwheel.model import to_micros
-from millwheel.runtime import entries
+from millwheel.runtime.interval import map_entries as entries
 from millwheel.store.port import Commit
 from millwheel.testing import Harness, advance, inject
 from tests.support.cancellation import await_what_is_cancelled, cancel_oneself
@@ -183,7 +183,7 @@ async def test_state_that_was_captured_before_a_wait_is_in_the_commit_after_it()
     await world.until(lambda: gate.reached)
     interval = world.interval("do")
     captured = interval.n + 1
-    engine.touch(interval, urgent=True)
+    interval.touch(urgent=True)
     await world.until(lambda: interval.durable_n == captured)
     assert world.letters() == []
     gate.open()
@@ -233,7 +233,7 @@ async def test_work_that_is_done_while_a_bucket_is_opened_goes_with_its_own_comm
             # The timer is due from here on. Time leaps, so that the next commit needs a bucket.
             world.store.faults.before_call = hold
             world.clock.advance(10_000)
-            engine.touch(interval, urgent=True)
+            interval.touch(urgent=True)
 
     world.on_durable = watch
     source.append(advance(ITEMS, at(100)))
@@ -262,7 +262,7 @@ async def test_waiting_code_runs_again_after_the_lane_started_over(error: Except
     await world.until(lambda: gate.reached == 3)
     if error is not None:
         fail_once(world, 1, error)
-        engine.touch(world.interval("do"), urgent=True)
+        world.interval("do").touch(urgent=True)
         await world.until(lambda: gate.reached == 6, tick=0.05)
     else:
         await engine.kill()
@@ -393,7 +393,7 @@ async def test_code_that_is_run_apart_ends_before_its_lane_starts_over() -> None
     engine = await world.start()
     await world.until(lambda: gate.reached == 2)
     fail_once(world, 1, StoreUnavailable("away"))
-    engine.touch(world.interval("do"), urgent=True)
+    world.interval("do").touch(urgent=True)
     async with asyncio.timeout(20):
         while gate.reached < 3:
             world.clock.advance(0.05)
@@ -556,7 +556,7 @@ async def test_what_was_captured_before_its_key_waited_is_not_taken_for_folded(
     await world.until(lambda: wire.reached)
     await engine.folding.fold(interval)
     more(*items(3))
-    await world.until(lambda: engine.lanes[0]._open.count)
+    await world.until(lambda: engine.lane._open.count)
     more(*items(4))
     await world.until(lambda: seen)
     wire.open()

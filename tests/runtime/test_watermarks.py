@@ -328,7 +328,7 @@ async def test_a_lane_that_starts_over_holds_nothing_for_what_its_code_has_produ
     engine = await older.begin()
     assert older.stored == at(50)
     fail_once(older.world, 1, StoreUnavailable("away"))
-    engine.touch(older.world.interval("do"), urgent=True)
+    older.world.interval("do").touch(urgent=True)
     await older.world.until(lambda: older.stored == at(100), tick=0.05)
     older.gate.open()
     await older.world.finish(engine)

@@ -23,8 +23,8 @@ from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, 
 from millwheel.errors import CommitUnknown, GraphError, NotTheSameAgain, StoreUnavailable
 from millwheel.graph import Productions
 from millwheel.model import Delivery
-from millwheel.runtime.courier import Remote
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.network.courier import Remote
 from millwheel.store.port import Commit, Wish
 from millwheel.store.postgres import PostgresStore
 from millwheel.testing import Harness
@@ -197,7 +197,7 @@ async def go_through_faults(seed: int) -> None:
     values = [Item("", n, n / 10) for n in range(40)]
     depth = chance.choice([1, 2, 3])
     straggler_after = chance.choice([0.02, 0.2, 1.0])
-    limits = replace(FEW, lanes=chance.choice([1, 2]))
+    limits = replace(FEW, intervals=chance.choice([1, 2]))
     world = World(chain(values, limits, depth=depth, straggler_after=straggler_after))
     share = chance.choice([0.0, 0.05, 0.2])
 
@@ -214,56 +214,6 @@ async def go_through_faults(seed: int) -> None:
     await world.run(tick=0.02)
     assert_once(world, values)
     assert world.store.pending_productions() == []
-
-
-def crossing() -> Pipeline:
-    """Two lanes, and one for one: some of it goes from one lane to the other."""
-    made = Pipeline("weakly", settings=replace(FEW, lanes=2))
-    made.inject(ITEMS, script(ITEMS, VALUES), timestamp=time_of)
-    made.add(Relay(HALVES), ITEMS.by(number_of_item), name="relay", productions="weak")
-    made.add(Tally(), HALVES.by(lambda item: -item.number))
-    made.sink(TALLY, Table("out", Counted, numbered=True))
-    return made
-
-
-async def test_what_arrives_while_a_lane_starts_over_counts_for_nothing() -> None:
-    """Its inputs are queued again; what came of them before is nobody's any more."""
-    world = World(crossing())
-    kept, claimed = Gate(), Gate()
-    engine = await world.start()
-    keeps, fails = engine.lanes
-    kept_ids = {i.id for i in keeps.intervals if i.step.name == "tally"}
-    (relay,) = [i for i in fails.intervals if i.step.name == "relay"]
-    failing = False
-
-    def hook(commit: Commit) -> Any:
-        nonlocal failing
-        ids = {link.interval_id for link in commit.intervals}
-        if commit.rows and ids & kept_ids:
-            return kept.wait()
-        if failing and relay.id in ids:
-            failing = False
-            raise StoreUnavailable("for a moment")
-        return None
-
-    claim = world.store.claim
-
-    async def wait_and_claim(*arguments: Any, **options: Any) -> Any:
-        await claimed.wait()
-        return await claim(*arguments, **options)
-
-    world.on_try = hook
-    await world.until(lambda: kept.reached and relay.log.unacked, tick=0.001)
-    world.store.claim = wait_and_claim  # type: ignore[method-assign]
-    failing = True
-    engine.touch(relay, urgent=True)
-    await world.until(lambda: claimed.reached, tick=0.01)
-    before = relay.log.unacked
-    kept.open()
-    await world.until(lambda: relay.log.unacked < before, tick=0.001)
-    claimed.open()
-    await world.finish(engine)
-    assert sorted(world.numbers()) == list(range(12))
 
 
 # -- stragglers --------------------------------------------------------------------------
@@ -335,32 +285,6 @@ async def test_what_is_late_is_stored_with_what_was_promised_before_it_was_sent(
     away.open()
     await world.finish(engine)
     assert world.numbers() == [0, 1]
-
-
-async def test_a_straggler_that_arrives_while_it_is_stored_lands_with_the_commit() -> None:
-    world = World(crossing())
-    kept, stored = Gate(), Gate()
-    engine = await world.start()
-    keeps, stores = engine.lanes
-    kept_ids = {i.id for i in keeps.intervals if i.step.name == "tally"}
-    (relay,) = [i for i in stores.intervals if i.step.name == "relay"]
-
-    def hook(commit: Commit) -> Any:
-        ids = {link.interval_id for link in commit.intervals}
-        if commit.rows and ids & kept_ids:
-            return kept.wait()
-        return stored.wait() if commit.stragglers and relay.id in ids else None
-
-    world.on_try = hook
-    await world.until(lambda: stored.reached, tick=0.01)
-    before = relay.log.unacked
-    kept.open()
-    await world.until(lambda: relay.log.unacked < before, tick=0.001)
-    stored.open()
-    await world.finish(engine)
-    assert sorted(world.numbers()) == list(range(12))
-    assert world.counter("relay", "processed") == 12
-    assert world.store.pending_productions() == []
 
 
 async def test_a_straggler_that_arrives_at_last_is_forgotten() -> None:
@@ -1130,8 +1054,8 @@ async def test_the_first_value_stays_when_the_code_is_changed_after_a_crash(mann
 # -- several workers -----------------------------------------------------------------------------
 
 
-def shared(values: Sequence[Item], depth: int = 2, *, fuse: bool = True) -> Pipeline:
-    made = Pipeline("counting", settings=replace(SHARED, fuse=fuse))
+def shared(values: Sequence[Item], depth: int = 2) -> Pipeline:
+    made = Pipeline("counting", settings=SHARED)
     for number in range(2):
         made.inject(
             ITEMS,
@@ -1163,7 +1087,7 @@ async def test_workers_come_and_go(seed: int) -> None:
     # Seconds as a source of the real world reads them: what is made again is compared as JSON.
     values = [msgspec.structs.replace(item, second=float(item.second)) for item in many(300)]
     weather = Weather(Random(seed), drop=0.02, duplicate=0.02, overtake=0.02, delay=0.1)
-    cluster = Cluster(shared(values, fuse=seed % 4 > 1), weather if seed % 2 else None)
+    cluster = Cluster(shared(values), weather if seed % 2 else None)
     await cluster.join()
     for _ in range(4):
         await cluster.commit(chance.randrange(5, 60))

@@ -20,9 +20,9 @@ import pytest
 
 from millwheel import Computation, Context, Pipeline, Record, Stream, Table
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.execution import Execution
-from millwheel.runtime.frames import Deliver
-from millwheel.runtime.user_code import Process
+from millwheel.runtime.lane.execution import Execution
+from millwheel.runtime.lane.user_code import Process
+from millwheel.runtime.network.frames import Deliver
 from millwheel.store.port import Commit, Wish
 from millwheel.testing.ether import Weather
 from tests.support.clusters import SHARED, Cluster
@@ -38,7 +38,9 @@ from tests.support.worlds import (
     time_of,
 )
 
-LIMITS = replace(SHARED, lanes=1, max_unacked_records=8, lease_seconds=1.0, placement_seconds=0.1)
+LIMITS = replace(
+    SHARED, intervals=1, max_unacked_records=8, lease_seconds=1.0, placement_seconds=0.1
+)
 VALUES = [Item("abc"[n % 3], n, float(n)) for n in range(45)]
 FROM_A, FROM_B = Stream("from_a", Item), Stream("from_b", Item)
 PLACES = ("items_injector", "a", "b", "c")
@@ -124,7 +126,7 @@ def prepare(cluster: Cluster, engine: Engine, place: str, event: str, when: str,
     death = Death(cluster, engine, nth)
     courier = engine.courier
     assert courier is not None
-    (lane,) = engine.lanes
+    lane = engine.lane
     intervals = [i for i in engine.intervals if i.step.name == place]
     ids, step = {i.id for i in intervals}, intervals[0].step.id
     match event:

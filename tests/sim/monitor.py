@@ -10,7 +10,7 @@ import msgspec
 from millwheel.errors import MillwheelError
 from millwheel.graph import Graph
 from millwheel.model import MAX_TIME
-from millwheel.runtime.frames import Acknowledge
+from millwheel.runtime.network.frames import Acknowledge
 from millwheel.store.port import Bucket, Claim, Commit
 from millwheel.testing.virtual_loop import VirtualLoop
 from tests.sim import checks

@@ -48,10 +48,10 @@ class Passing(Computation[Dot, None]):
             ctx.produce(OUTPUTS[self._number], dot, timestamp=moment)
 
 
-def make_pipeline(scenario: Scenario, tapes: Sequence[Tape], lanes: int | None = None) -> Pipeline:
-    """The graph of a scenario over its sources, for a worker of so many lanes."""
+def make_pipeline(scenario: Scenario, tapes: Sequence[Tape]) -> Pipeline:
+    """The graph of a scenario over its sources."""
     plan = scenario.plan
-    pipeline = Pipeline("graph", settings=scenario.settings(lanes))
+    pipeline = Pipeline("graph", settings=scenario.settings())
     for number, source in enumerate(plan.sources):
         mine = [t for t, owner in zip(tapes, plan.partitions(), strict=True) if owner == number]
         pipeline.inject(

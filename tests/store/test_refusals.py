@@ -12,7 +12,7 @@ import pytest
 
 from millwheel.errors import StoreUnavailable, UserCodeError
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.load import FREE_OF_CHARGE
+from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.store.postgres import PostgresStore
 from tests.support.servers import VERSIONS
 from tests.support.store_sites import Schema

@@ -25,9 +25,9 @@ import pytest
 
 from millwheel import Computation, Context, Pipeline, Record, Table, Timer
 from millwheel.errors import CommitUnknown, Fenced, MillwheelError, StoreUnavailable
-from millwheel.runtime.balancer import Balancer
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.tasks import end
+from millwheel.runtime.ownership.balancer import Balancer
+from millwheel.runtime.process.tasks import end
 from millwheel.store.lane import PostgresLane
 from millwheel.store.port import Claim, Commit, Store, Wish
 from millwheel.store.rows import ARRAY_ROWS
@@ -293,7 +293,7 @@ class Later(Computation[Item, Count]):
 
 def ringing(values: list[Item]) -> Pipeline:
     """Timers are set, ring, and what they produce goes to any worker by its number."""
-    made = Pipeline("ringing", settings=replace(SHARED, lanes=1))
+    made = Pipeline("ringing", settings=replace(SHARED, intervals=1))
     made.inject(ITEMS, script(ITEMS, values), timestamp=time_of)
     made.add(Later(), ITEMS.by(key_of))
     made.add(Recount(), TALLY.by(number_of))
@@ -388,7 +388,7 @@ async def test_who_reads_a_source_that_was_his_tells_who_has_it_now(
     """He does not know yet that he lost the source, and is sent its rows: a log goes by the same
     number whoever owns it. To whom he says that they are durable must be the one who asks."""
     values = many(600)
-    cluster = Cluster(counting(values, replace(SHARED, lanes=3), sources=1))
+    cluster = Cluster(counting(values, replace(SHARED, intervals=3), sources=1))
     first, second = await cluster.join(), await cluster.join()
     await cluster.go(lambda: min(first.processed, second.processed) > 20)
     (loser,) = (e for e in (first, second) if any(i.source_task for i in e.intervals))
@@ -399,7 +399,7 @@ async def test_who_reads_a_source_that_was_his_tells_who_has_it_now(
     monkeypatch.setattr(Balancer, "__call__", lambda *_: [])  # it would move the source once more
     await cluster.pass_time(take_from_him(taker, lost.id))
     durable = len(cluster.commits)
-    await cluster.go(lambda: len(cluster.commits) > durable + 30)
+    await cluster.go(lambda: len(cluster.commits) > durable + 5)
     assert loser.holdings.knows(lost.id), "he has not found out"
     wire.release()
     await cluster.go(cluster.finished)

@@ -12,12 +12,12 @@ from uuid import UUID
 
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table
 from millwheel.clock import Clock
-from millwheel.runtime.balancer import Balancer
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.greeting import Identity, Secret
-from millwheel.runtime.links import Links
-from millwheel.runtime.load import FREE_OF_CHARGE
-from millwheel.runtime.placing import LeaseGuard, Placing
+from millwheel.runtime.network.handshake import Identity, Secret
+from millwheel.runtime.network.links import Links
+from millwheel.runtime.ownership.balancer import Balancer
+from millwheel.runtime.ownership.claiming import LeaseGuard, Placing
+from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.store.port import MergeWish, PlacedInterval, SplitWish, Wish
 from millwheel.testing.ether import SECRET, Ether, Fates, Weather, fair
 from tests.support.engine_dump import dump
@@ -38,7 +38,7 @@ from tests.support.worlds import (
 
 SHARED = replace(
     QUICK,
-    lanes=2,
+    intervals=2,
     chunk_records=3,
     bundle_records=6,
     max_unacked_records=12,

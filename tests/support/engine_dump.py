@@ -9,12 +9,12 @@ def dump(engine: Engine) -> str:
     """Intervals with their queues and logs, lanes, and what is on its way to others."""
     lines = [f"worker {engine.worker[:8]} lease {engine.lease.left:.1f}"]
     lines += [
-        f"  lane {lane.number}: {[i.name for i in lane.intervals]} recovering "
+        f"  lane: {[i.name for i in lane.intervals]} recovering "
         f"{lane._recovery.under_way} committing {lane._committing} open "
         f"{[i.name for i in lane._open.works]} hands {len(lane._hands)} running "
         f"{lane._runner is not None and not lane._runner.done()} woken {lane.wake.is_set()} "
         f"sorting {len(lane.sorting)}"
-        for lane in engine.lanes
+        for lane in (engine.lane,)
     ]
     for i in engine.intervals:
         logs = [(log.id, log.first, log.next_seq, log.unacked) for log in i.logs]

@@ -1,6 +1,6 @@
 """A hostile peer: a client of a worker's port that needs nothing but the standard library.
 
-It speaks the frames of `millwheel.runtime.frames` by itself, so that it can say what no worker says.
+It speaks the frames of `millwheel.runtime.network.frames` by itself, so that it can say what no worker says.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from millwheel.runtime.courier import Remote
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.network.courier import Remote
 from millwheel.store.port import MergeWish, PlacedInterval, SplitWish, Wish
 from tests.support.clusters import Cluster, check
 from tests.support.worlds import Item

@@ -20,10 +20,10 @@ import pytest
 import uvloop
 
 from millwheel.clock import VirtualClock
-from millwheel.runtime.frames import Frame
-from millwheel.runtime.greeting import Identity, Secret
-from millwheel.runtime.links import Links
-from millwheel.runtime.network import Admit, Limits, Link
+from millwheel.runtime.network.frames import Frame
+from millwheel.runtime.network.handshake import Identity, Secret
+from millwheel.runtime.network.links import Links
+from millwheel.runtime.network.ports import Admit, Limits, Link
 from millwheel.services.tcp import Tcp
 from millwheel.testing.ether import SECRET, Ether
 from tests.support.proxy import Proxy

@@ -9,9 +9,9 @@ from typing import Any
 
 from millwheel.model import Delivery
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.frames import Frame
-from millwheel.runtime.links import Links
-from millwheel.runtime.network import Link
+from millwheel.runtime.network.frames import Frame
+from millwheel.runtime.network.links import Links
+from millwheel.runtime.network.ports import Link
 
 
 def logged(logs: list[Any], event: str) -> list[Any]:

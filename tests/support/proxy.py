@@ -28,8 +28,8 @@ from random import Random
 from typing import Any, Literal
 
 from millwheel.errors import PeerError
-from millwheel.runtime import frames
-from millwheel.runtime.tasks import end
+from millwheel.runtime.network import frames
+from millwheel.runtime.process.tasks import end
 from millwheel.testing.ether import FAIR, Fate, Fates, Weather, fair
 
 Side = Literal["caller", "listener"]

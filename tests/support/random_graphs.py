@@ -199,7 +199,7 @@ Step = Row | Word | Wait | Settle | Restart
 class Limits:
     """The settings that matter."""
 
-    lanes: int = 1
+    intervals: int = 1
     chunk: int = 100
     bundle: int = 1000
     unacked: int = 1000
@@ -213,7 +213,7 @@ class Limits:
     def settings(self) -> Settings:
         return replace(
             QUICK,
-            lanes=self.lanes,
+            intervals=self.intervals,
             chunk_records=self.chunk,
             bundle_records=self.bundle,
             max_unacked_records=self.unacked,
@@ -962,7 +962,7 @@ def drawn(make: Drawn) -> st.SearchStrategy[Plan]:
 def limits(chance: Random) -> Limits:
     pick = chance.choice
     return Limits(
-        lanes=pick([1, 1, 2, 3]),
+        intervals=pick([1, 1, 2, 3]),
         chunk=pick([1, 2, 100]),
         bundle=pick([1, 3, 1000]),
         unacked=pick([1, 5, 1000]),

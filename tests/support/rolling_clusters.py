@@ -7,12 +7,12 @@ from collections.abc import Callable
 from random import Random
 
 from millwheel import Pipeline
-from millwheel.runtime.balancer import Balancer
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.greeting import Identity
-from millwheel.runtime.links import Links
-from millwheel.runtime.load import FREE_OF_CHARGE
-from millwheel.runtime.placing import Decide, LeaseGuard, Placing
+from millwheel.runtime.network.handshake import Identity
+from millwheel.runtime.network.links import Links
+from millwheel.runtime.ownership.balancer import Balancer
+from millwheel.runtime.ownership.claiming import Decide, LeaseGuard, Placing
+from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.testing.ether import SECRET
 from tests.support.clusters import Cluster
 from tests.support.worlds import end_scripts

@@ -26,7 +26,9 @@ class Minute(msgspec.Struct, frozen=True):
 
 VISITS, MINUTES = Stream("visits", Visit), Stream("minutes", Pane[int])
 
-SHARED = replace(Settings(), lanes=2, bundle_records=20, chunk_records=10, placement_seconds=0.2)
+SHARED = replace(
+    Settings(), intervals=2, bundle_records=20, chunk_records=10, placement_seconds=0.2
+)
 
 
 def minute(pane: Pane[int]) -> Minute:

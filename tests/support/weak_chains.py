@@ -27,8 +27,7 @@ HALVES = Stream("halves", Item)
 
 AGAIN = Stream("again", Item)
 
-FEW = replace(QUICK, chunk_records=2, bundle_records=3, max_unacked_records=8, fuse=False)
-"""Not fused, or little would be sent: `test_fusion` does the same with it."""
+FEW = replace(QUICK, chunk_records=2, bundle_records=3, max_unacked_records=8)
 
 
 class Halve(Computation[Item, None]):

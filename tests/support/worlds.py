@@ -32,7 +32,7 @@ from millwheel.codec import encode_key
 from millwheel.errors import CommitUnknown
 from millwheel.model import Key
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.load import FREE_OF_CHARGE
+from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.sources import Partition
 from millwheel.store.memory import MemoryStore
 from millwheel.store.port import Commit
@@ -40,7 +40,7 @@ from millwheel.testing import inject
 from millwheel.testing.script import Script, Step
 
 EPOCH = datetime(2024, 1, 1, tzinfo=UTC)
-QUICK = Settings(lanes=1, idle_commit_seconds=0.0, watermark_commit_seconds=0.0)
+QUICK = Settings(intervals=1, idle_commit_seconds=0.0, watermark_commit_seconds=0.0)
 TURNS = 20_000
 """Turns of the event loop after which something counts as stuck."""
 

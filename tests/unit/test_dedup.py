@@ -14,9 +14,9 @@ from millwheel.clock import VirtualClock
 from millwheel.codec import named_id
 from millwheel.errors import InvariantBroken, NotTheSameAgain, StoreError
 from millwheel.model import MAX_TIME, NAME_BYTES, RUN_BYTES, Delivery, record_id
-from millwheel.runtime.buckets import Buckets, Stamps
-from millwheel.runtime.dedup import ERROR_RATE, NAMED, ROOM, Dedup, IdFilter, Seen
-from millwheel.runtime.sent import SentLog
+from millwheel.runtime.interval.buckets import Buckets, Stamps
+from millwheel.runtime.interval.dedup import ERROR_RATE, NAMED, ROOM, Dedup, IdFilter, Seen
+from millwheel.runtime.interval.sent_log import SentLog
 from millwheel.settings import Settings
 from millwheel.store.memory import MemoryStore
 from millwheel.store.port import Bucket
@@ -81,7 +81,7 @@ def test_what_is_expected_gets_one_filter() -> None:
 
 
 def test_a_filter_more_is_never_huge(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millwheel.runtime.dedup.LARGEST", 1_000)
+    monkeypatch.setattr("millwheel.runtime.interval.dedup.LARGEST", 1_000)
     filter_ = Seen(100, ready=True)
     for id_ in ids("named", 0, 4_000):
         filter_.add(id_)
@@ -261,33 +261,6 @@ async def test_what_is_in_flight_no_more_is_nobodys_first_copy(
             assert dedup.start_over() == [first]
     assert dedup.sort([again])[0] == [again]
     assert dedup.landed([again.id]) == [again]
-
-
-@pytest.mark.parametrize("exactly_once", [True, False])
-async def test_only_what_is_surely_new_is_told_to_be(exactly_once: bool) -> None:
-    """Who asks before it runs something is told no for that alone; and nothing is remembered of it."""
-    _, stamps, buckets, dedup = await make(exactly_once=exactly_once)
-    new = weak(b"1", stamps.next(), 0)
-    assert [dedup.may_know(new) for _ in range(2)] == [False, False]
-    dedup.sort([new])
-    assert dedup.may_know(new), "in flight"
-    assert dedup.may_know(weak(b"2", new.stamp, 1)), "in flight, and with another value"
-    dedup.landed([new.id])
-    assert dedup.may_know(new) == exactly_once, "seen"
-    later, row, old = (weak(b"1", stamp, 2) for stamp in (new.stamp + int(1e12), 9, 7))
-    row.origin = old.origin = 8
-    for unknown in (later, row, old):
-        assert dedup.may_know(unknown) == exactly_once, "its bucket was not heard of"
-    await buckets.ensure_source(8, row.stamp)
-    assert not dedup.may_know(row)
-    buckets._source_floors[8] = 8  # as `collect` leaves it
-    assert dedup.may_know(old) == exactly_once, "a remnant"
-    inherited = frozenset(bucket.id for bucket in buckets.live())
-    heir = Dedup(
-        dedup._store, buckets, 1, (0, 65536),
-        capacity=100, inherited=inherited, exactly_once=exactly_once,
-    )  # fmt: skip
-    assert heir.may_know(row) == exactly_once, "others may have seen it"
 
 
 class LookedAt(MemoryStore):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from millwheel.model import NAME_BYTES, Delivery, digest_of, is_derived, name_of, record_id, run_of
-from millwheel.runtime.lineage import Lineage, id_at, mark_of
+from millwheel.runtime.modes.weak_ids import Lineage, id_at, mark_of
 
 STRONG = record_id(7, 1)
 RUN = b"\xaa\xbb"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millwheel.runtime.pacing import FIRST_CAP, READINGS, SILENT_SECONDS, Pace
+from millwheel.runtime.source.pacing import FIRST_CAP, READINGS, SILENT_SECONDS, Pace
 from tests.support.drawing import examples
 
 CHUNK = 256
