@@ -22,6 +22,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from psycopg import sql
 from sqlalchemy import Engine, event
+from xdist.scheduler import LoadScopeScheduling
 
 from millwheel.services.loop import COLLECT_AFTER
 from millwheel.store import embedded
@@ -55,22 +56,44 @@ def pytest_xdist_auto_num_workers() -> int | None:
     return (os.cpu_count() or 1) + 1
 
 
-FLIGHTS = ("test_flights_replay.py", "test_flights_times.py")
-"""Each process reads and sorts the year of flights for itself: 7 s of CPU."""
+TOGETHER = {"tests/spark/": "spark", "tests/examples/test_flights_": "flights"}
+"""Where several processes run the tests, the tests of each of these groups run in one process. The tests
+with Spark share a session, which takes 13 s to start; the tests of the flights share a year of them, which
+takes 7 s to read and sort."""
+
+
+class Grouping(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """Gives a process one test at a time, or one whole group of `TOGETHER`.
+
+    It goes by the path of a test. The marker ``xdist_group`` has no effect with pytest 9.2: xdist 3.8 adds
+    the group to an attribute of the test that pytest no longer reads.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return next((group for path, group in TOGETHER.items() if nodeid.startswith(path)), nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
+    """For ``--dist loadgroup``."""
+    return Grouping(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests run in several processes, those that share what is costly go to one: all with
-    Spark, for its session, and those that read a year of flights. And what is about the engine
-    meets the older version of Postgres in `make soak` only."""
+    """What is about the engine meets the older version of Postgres in `make soak` only."""
     for item in items:
-        if item.get_closest_marker("spark"):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-        elif item.path.name in FLIGHTS:
-            item.add_marker(pytest.mark.xdist_group("flights"))
         if item.get_closest_marker("newest") and f"[pg{VERSIONS[-1]}" not in item.nodeid:
             item.add_marker(pytest.mark.soak)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Objects that outlive a module's tests are no garbage either: the collections that some tests ask
+    for would look at all of them each time."""
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_collection_finish() -> None:
