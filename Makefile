@@ -6,7 +6,7 @@ ARGS :=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test sim campaign lint check bench soak lock
+.PHONY: help setup demo test quick sim campaign lint check bench soak lock
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -19,6 +19,9 @@ demo: setup ## run the flights example and print its report
 
 test: setup ## run the tests
 	@$(VENV_PYTHON) -m pytest -n auto --maxprocesses=4 --dist loadgroup $(ARGS)
+
+quick: setup ## run the unit tests: no server, no Spark, no process
+	@$(VENV_PYTHON) -m pytest -n auto --maxprocesses=4 -m "not soak and not process" tests/unit $(ARGS)
 
 sim: setup ## whole clusters on virtual time, from seeds, for a minute; what fails is made smaller
 	@$(VENV_PYTHON) -m tests.sim $(ARGS)

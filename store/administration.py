@@ -13,7 +13,8 @@ from psycopg.conninfo import make_conninfo
 
 from millwheel.errors import StoreUnavailable, UsageError
 from millwheel.model import SLOTS
-from millwheel.store.generations import Code, refuse_with_members, without
+from millwheel.store.code import Code
+from millwheel.store.generations import refuse_with_members, without
 from millwheel.store.processes import is_dead
 from millwheel.store.snapshot import CONNECT_SECONDS, choose, list_pipelines, translated
 from millwheel.store.statements import READ_COMMITTED, Statements

@@ -19,7 +19,8 @@ from psycopg.types.json import Jsonb
 from millwheel.errors import DeployRefused
 from millwheel.model import MIN_TIME
 from millwheel.sinks import Table
-from millwheel.store.generations import SHARED, Admission, Code, Generation, TypeVersion, admit
+from millwheel.store.code import Code, Generation, TypeVersion
+from millwheel.store.generations import SHARED, Admission, admit
 from millwheel.store.port import Deployment, IntervalRow, NodeDeploy, StreamDeploy
 from millwheel.store.rekeying import Obstacles, rekeyed
 from millwheel.store.state_views import keep_state_views

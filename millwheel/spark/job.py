@@ -24,8 +24,9 @@ from millwheel.errors import MillwheelError, UsageError, UserCodeError
 from millwheel.spark.filters import Filter
 from millwheel.spark.interruption import Interruptible
 from millwheel.spark.progress import watching
+from millwheel.spark.registration import register
 from millwheel.spark.session import DRIVER_MEMORY, MASTER, session
-from millwheel.spark.snapshots import Snapshot, register, snapshot
+from millwheel.spark.snapshots import Snapshot, snapshot
 from millwheel.store.address import VARIABLE
 
 if TYPE_CHECKING:

@@ -28,7 +28,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import psycopg
 
@@ -44,9 +43,6 @@ from millwheel.spark.connection import (
     translated,
 )
 from millwheel.spark.filters import Filter, written
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 LOCK_ATTEMPTS = 5
 """Attempts to list and lock the tables, which may be dropped in between."""
@@ -113,13 +109,6 @@ def snapshot(store: str | None = None, pipeline: str | None = None) -> Iterator[
         f"tables of pipeline {pipeline!r} were dropped between listing and locking them, "
         f"{LOCK_ATTEMPTS} times in a row; try again"
     )
-
-
-def register(spark: SparkSession) -> None:
-    """Register ``spark.read.format("millwheel")`` with a session."""
-    from millwheel.spark.source import MillwheelSource
-
-    spark.dataSource.register(MillwheelSource)
 
 
 def no_such_relation(pipeline: str, table: str, known: tuple[str, ...]) -> str:

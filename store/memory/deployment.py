@@ -8,8 +8,9 @@ import msgspec
 
 from millwheel.model import MIN_TIME
 from millwheel.sinks import Table
+from millwheel.store.code import Code, Generation
 from millwheel.store.deployment import admission_of, obstacles_of
-from millwheel.store.generations import Admission, Code, Generation, plain
+from millwheel.store.generations import Admission, plain
 from millwheel.store.memory.sinks import TableSinks
 from millwheel.store.memory.tables import ComputationRow, Log, Tables
 from millwheel.store.port import Deployment, IntervalCommit, NodeDeploy, StreamDeploy

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from millwheel.errors import InvariantBroken
 from millwheel.model import SLOTS
-from millwheel.store.generations import Generation
+from millwheel.store.code import Generation
 from millwheel.store.placement import KEEP_EVENTS
 from millwheel.store.port import (
     Bucket,

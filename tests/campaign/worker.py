@@ -29,7 +29,7 @@ from millwheel.store.lane import PostgresLane
 from millwheel.store.postgres import PostgresStore
 from millwheel.store.statements import Statements
 from tests.campaign.control import Control
-from tests.support.engine_dump import told
+from tests.support.engine_dump import dump
 
 NETWORK, CONTROL, PLANT = "CAMPAIGN_NETWORK", "CAMPAIGN_CONTROL", "CAMPAIGN_PLANT"
 CLONE_NEWNET = 0x40000000
@@ -186,7 +186,7 @@ def tell(number: int, frame: Any) -> None:
     """Say what this worker has in its hands, and where it stands, on standard error."""
     for found in gc.get_objects():
         if isinstance(found, Engine):
-            os.write(2, told(found).encode() + b"\n")
+            os.write(2, dump(found).encode() + b"\n")
     faulthandler.dump_traceback(all_threads=True)
 
 

@@ -23,59 +23,15 @@ import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
 from millwheel.errors import UsageError
-from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.services import http, http_server
 from millwheel.services.endpoint import Endpoint
-from millwheel.services.figures import ComputationFigures, Durations, Figures, Tally
+from millwheel.services.figures import Figures, Tally
 from millwheel.services.http import HttpService
 from millwheel.services.metrics import exposition
-
-NOW = 1_700_000_000_000_000
+from tests.support.figures import NOW, some_figures
 
 PROBE_SECONDS = 10.0
 """What a probe may take on a machine that is busy with other tests."""
-
-
-def some_figures() -> Figures:
-    commits = Durations()
-    for seconds in (0.0005, 0.001, 0.02, 60.0):
-        commits.observe(seconds)
-    return Figures(
-        pipeline="shop",
-        worker="w1",
-        version="1.2.3",
-        now=NOW,
-        lease_seconds_left=9.5,
-        fenced=2,
-        commits=commits.distribution(),
-        computations=(
-            ComputationFigures(
-                name="lines",
-                intervals=1,
-                counters={"bad_rows": 3},
-                unacked=40,
-                pending_cap=64,
-                acknowledge_seconds=0.4,
-                input_watermark=MAX_TIME,
-                low_watermark=NOW - 2_500_000,
-            ),
-            ComputationFigures(
-                name="windows",
-                intervals=2,
-                counters={
-                    "processed": 1000,
-                    "duplicates_dropped": 7,
-                    "late_dropped": 4,
-                    "late_amended": 5,
-                    "dead_letters": 1,
-                    'odd "name"\n': 6,
-                },
-                backlog=12,
-                input_watermark=NOW - 3_000_000,
-                low_watermark=MIN_TIME,
-            ),
-        ),
-    )
 
 
 class Wheel:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,10 +21,11 @@ from millwheel.services.operating import Operator
 from millwheel.services.worker import PipelineWorker
 from millwheel.store.port import PlacedInterval
 from millwheel.store.postgres import PostgresStore
-from tests.cli.test_worker import pipeline, write
-from tests.runtime.test_cuts import Lone, _measure
-from tests.runtime.test_sharing import SHARED, counting, many
+from tests.support.clusters import SHARED, counting, many
+from tests.support.forked_commands import Forked, parent
+from tests.support.lone_clusters import Lone, report_load
 from tests.support.store_sites import Schema
+from tests.support.visit_files import pipeline, write
 from tests.support.worlds import ITEMS, TALLY, Counted, Do, Gate, produce, script, time_of
 
 
@@ -54,7 +54,7 @@ async def at_rest(workers: int, limits: Any = SHARED) -> tuple[Lone, Desk]:
 
 async def told_load(cluster: Lone, loads: dict[int, float]) -> None:
     """Let every heartbeat tell this load, whatever the records of before have really cost."""
-    _measure(cluster, loads)
+    report_load(cluster, loads)
     until = cluster.clock.monotonic() + 2
     await cluster.go(lambda: cluster.clock.monotonic() > until)
 
@@ -273,24 +273,21 @@ async def test_a_worker_that_runs_alone_does_nothing_of_the_kind() -> None:
 
 
 class Command:
-    """`millwheel intervals`, as a process of its own."""
+    """`millwheel intervals`, as a process of its own that is forked."""
 
     def __init__(self, schema: Schema) -> None:
         self._environment = {**os.environ, "MILLWHEEL_STORE": schema.url}
         self._name = schema.name
 
-    async def start(self, *words: Any) -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", "millwheel.cli.main", "intervals", *map(str, words),
-            "--pipeline", self._name, env=self._environment,
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+    def start(self, *words: Any) -> Forked:
+        arguments = ["intervals", *map(str, words), "--pipeline", self._name]
+        return parent().start(arguments, Path.cwd(), self._environment)
 
     async def __call__(self, *words: Any, code: int = 0) -> str:
-        process = await self.start(*words)
-        stdout, stderr = await process.communicate()
-        assert process.returncode == code, stderr.decode()
-        return stdout.decode() if code == 0 else stderr.decode()
+        process = self.start(*words)
+        stdout, stderr = await asyncio.to_thread(process.communicate)
+        assert process.returncode == code, stderr
+        return stdout if code == 0 else stderr
 
     async def list(self, *words: Any) -> Any:
         return json.loads(await self("list", "--json", *words))
@@ -378,13 +375,12 @@ async def test_the_command_ends_when_it_is_told_to_or_its_time_is_over(
     told = await command("split", id_, "--timeout", "0.3", code=10)
     assert told.startswith("waiting for worker 00000000 to finish its work")
     assert "not done within 0.3 s" in told
-    process = await command.start("merge", rows[-2].id, id_, "--timeout", "60")
-    assert process.stderr is not None
-    line = await process.stderr.readline()
-    assert line.startswith(b"waiting for")
+    process = command.start("merge", rows[-2].id, id_, "--timeout", "60")
+    line = await asyncio.to_thread(process.stderr.readline)
+    assert line.startswith("waiting for")
     process.send_signal(signal.SIGINT)
-    _, stderr = await process.communicate()
-    assert (process.returncode, stderr) == (130, b"interrupted\n")
+    _, stderr = await asyncio.to_thread(process.communicate)
+    assert (process.returncode, stderr) == (130, "interrupted\n")
     found = {row.id: row for row in (await store.read_placement()).intervals}
     assert found[rows[-2].id].merge_with == id_, "the wish stands"
     await store.stop_worker(worker)

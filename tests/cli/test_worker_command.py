@@ -1,6 +1,6 @@
 """``millwheel worker`` and ``millwheel run --workers``, as those meet them who type them.
 
-The pipelines are those of `tests.cli.test_cli`, on an embedded Postgres that most commands are given
+The pipelines are those of `tests.support.shells`, on an embedded Postgres that most commands are given
 the URL of, as if somebody else ran it.
 """
 
@@ -32,8 +32,8 @@ from millwheel.services.crew import Crew, WorkerFailed
 from millwheel.services.interruption import LAST_WORDS
 from millwheel.store import embedded
 from millwheel.store.migrate import migrate
-from tests.cli.test_cli import MODULE, Rows, Running, Shell, expected, lines, on_a_terminal
-from tests.network.test_tcp import Authority
+from tests.support.certificates import Authority
+from tests.support.shells import MODULE, Rows, Running, Shell, expected, lines, on_a_terminal
 
 SECONDS = 60
 SECRET = "sixteen bytes or more"

@@ -18,7 +18,7 @@ from millwheel import Computation, Pipeline, Settings, Stream, Table
 from millwheel.computations import Debounce, Deduplicate, InOrder, Throttle
 from millwheel.errors import GraphError
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
-from tests.runtime.test_exactly_once import FAULTS, Plan, run_plan
+from tests.support.fault_plans import FAULTS, Plan, run_plan
 from tests.support.worlds import ITEMS, QUICK, Item, at, key_of, script, time_of
 
 OUT = Stream("out", Item)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millwheel.testing import advance, assert_exactly_once, inject
-from tests.runtime.test_exactly_once import FAULTS, Plan, run_plan
+from tests.support.fault_plans import FAULTS, Plan, run_plan
 from tests.support.joins_oracle import LEFT, ON_TIME, RIGHT, TOLD, Setup, Told, setups
 from tests.support.worlds import QUICK, Item, at
 

@@ -28,8 +28,8 @@ from millwheel.computations import (
 from millwheel.errors import GraphError
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
 from millwheel.windows import Months, Pane, Session, Sliding, Tumbling
-from tests.computations.test_windowed import Row, batch, text_key
-from tests.runtime.test_exactly_once import FAULTS, Plan, run_plan
+from tests.support.fault_plans import FAULTS, Plan, run_plan
+from tests.support.panes import Row, batch, text_key
 from tests.support.worlds import ITEMS, QUICK, Item, World, at, key_of, script, time_of
 
 PARTIALS = Stream("partials", Partial[int])

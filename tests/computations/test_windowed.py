@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -19,7 +18,8 @@ from millwheel.errors import GraphError
 from millwheel.model import to_micros
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
 from millwheel.windows import Pane, Tumbling
-from tests.runtime.test_exactly_once import FAULTS, Plan, run_plan
+from tests.support.fault_plans import FAULTS, Plan, run_plan
+from tests.support.panes import Row, batch, text_key
 from tests.support.worlds import ITEMS, QUICK, Item, World, at, key_of, script, time_of
 
 PANES = Stream("panes", Pane[int])
@@ -311,13 +311,6 @@ async def test_hourly_panes_summed_into_days_equal_direct_days() -> None:
 # -- equal to batch ------------------------------------------------------------------------------------
 
 
-def batch(values: list[Item]) -> dict[tuple[str, datetime], int]:
-    counts: Counter[tuple[str, datetime]] = Counter()
-    for value in values:
-        counts[value.key, at(value.second // 60 * 60)] += 1
-    return dict(counts)
-
-
 def with_table(late: Late, lateness: float) -> Any:
     def build(values: list[Item], limits: Settings) -> Pipeline:
         pipeline = windows(late, steps=list(values), lateness=lateness, limits=limits)
@@ -327,19 +320,6 @@ def with_table(late: Late, lateness: float) -> Any:
         return pipeline
 
     return build
-
-
-class Row(msgspec.Struct):
-    """A pane with a key for a column."""
-
-    key: str
-    start: datetime
-    value: int
-    number: int
-
-
-def text_key(found: Pane[int]) -> Row:
-    return Row(str(found.key), found.start, found.value, found.number)
 
 
 @settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

@@ -16,7 +16,7 @@ from millwheel.cli.main import app
 from millwheel.errors import DeployRefused, SchemaBehind, UsageError
 from millwheel.services import http
 from millwheel.services.metrics import exposition
-from tests.cli.test_http import some_figures
+from tests.support.figures import some_figures
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "docs" / "deploy"

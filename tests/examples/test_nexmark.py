@@ -7,8 +7,6 @@ import json
 import os
 import random
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -52,6 +50,7 @@ from millwheel.store import embedded
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
 from millwheel.testing.script import ScriptStep
 from millwheel.windows import Pane, Session, Sliding, Tumbling
+from tests.support.forked_commands import parent
 from tests.support.nexmark_oracle import QUERIES, Oracle, Row
 from tests.support.worlds import World
 
@@ -616,30 +615,26 @@ def store() -> Iterator[Path]:
     shutil.rmtree(directory)
 
 
-def run(store: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """``millwheel ARGUMENTS`` in the project's directory."""
+def run(store: Path, *arguments: str, **environment: str) -> tuple[int, str, str]:
+    """``millwheel ARGUMENTS`` in the project's directory; how it ended, and what it wrote."""
     others = {n: v for n, v in os.environ.items() if not n.startswith(("NEXMARK", "MILLWHEEL"))}
-    return subprocess.run(
-        [sys.executable, "-m", "millwheel", *arguments, "--store", str(store)],
-        cwd=ROOT,
-        env=others | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    process = parent().start([*arguments, "--store", str(store)], ROOT, others | environment)
+    stdout, stderr = process.communicate()
+    assert process.returncode is not None
+    return process.returncode, stdout, stderr
 
 
 def test_a_query_on_postgres(store: Path, oracle: Oracle) -> None:
     options = {"NEXMARK_EVENTS": "12000", "NEXMARK_RATE": "100", "NEXMARK_GROUP": "100"}
-    finished = run(store, "run", "examples.nexmark:q5", **options)
-    assert finished.returncode == 0, finished.stderr
+    code, _, told = run(store, "run", "examples.nexmark:q5", **options)
+    assert code == 0, told
     url = embedded.status(store).url
     assert url is not None
     with psycopg.connect(url) as connection:
         rows = connection.execute("SELECT * FROM nexmark_q5.q5").fetchall()
     assert Counter(map(normal, rows)) == Counter(oracle.answer("q5"))
-    again = run(store, "run", "examples.nexmark:q5", **options)
-    assert "complete, nothing to do" in again.stdout
-    other = run(store, "run", "examples.nexmark:q5", **options | {"NEXMARK_RATE": "50"})
-    assert other.returncode != 0
-    assert "rate: stored 100, this code 50" in other.stderr
+    _, shown, _ = run(store, "run", "examples.nexmark:q5", **options)
+    assert "complete, nothing to do" in shown
+    code, _, told = run(store, "run", "examples.nexmark:q5", **options | {"NEXMARK_RATE": "50"})
+    assert code != 0
+    assert "rate: stored 100, this code 50" in told

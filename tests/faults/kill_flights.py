@@ -31,8 +31,8 @@ from examples.flights import replay
 from examples.flights.model import DelayAlert, DelayModel, HourTotals, watch
 from millwheel.store import embedded
 from millwheel.windows import Pane
-from tests.examples.test_flights_times import cut
 from tests.support.flights_oracle import airport_hour, flights_of
+from tests.support.flights_pages import cut
 
 FIRST = datetime(2012, 12, 31, tzinfo=UTC)
 PROGRESS = """

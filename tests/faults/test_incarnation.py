@@ -32,8 +32,8 @@ from millwheel.store.selection import select
 from millwheel.store.statements import Statements
 from tests.campaign.reader import wait_for
 from tests.campaign.sites import Lagging, Refused, Stepping, until
-from tests.conftest import VERSIONS, _programs, _quick_directory
 from tests.faults.chaos import wait_for_end
+from tests.support.servers import VERSIONS, programs_of, quick_directory
 from tests.support.store_sites import Owner, PostgresSite, Schema, deploy
 
 NAME = "wheel"
@@ -43,7 +43,7 @@ PATIENCE_SECONDS = 30.0
 @pytest.fixture
 def directory() -> Iterator[Path]:
     """A directory that the server's account can reach."""
-    found = Path(tempfile.mkdtemp(prefix="millwheel-incarnation-", dir=_quick_directory()))
+    found = Path(tempfile.mkdtemp(prefix="millwheel-incarnation-", dir=quick_directory()))
     found.chmod(0o755)
     yield found
     shutil.rmtree(found, ignore_errors=True)
@@ -54,12 +54,12 @@ class Server:
 
     def __init__(self, directory: Path, version: int) -> None:
         self._directory = directory / "store"
-        self._programs = _programs(version)
+        self.programs_of = programs_of(version)
         self.url = ""
         self.start()
 
     def start(self) -> None:
-        self.url = embedded.start(self._directory, binaries=self._programs).url
+        self.url = embedded.start(self._directory, binaries=self.programs_of).url
 
     def stop(self) -> None:
         """End it in order, with a checkpoint."""
@@ -232,7 +232,7 @@ def pair(
 ) -> Iterator[Lagging]:
     """A primary and an asynchronous standby."""
     monkeypatch.delenv("PGBIN", raising=False)
-    programs = _programs(request.param)
+    programs = programs_of(request.param)
     try:
         found = Lagging(directory, programs)
     except Refused as refused:

@@ -31,7 +31,7 @@ from millwheel.runtime.interval.sent_log import SentLog
 from millwheel.runtime.network.frames import Acknowledge, Deliver, Frame, Gap
 from millwheel.runtime.network.handshake import Identity, Secret
 from millwheel.runtime.network.links import Links
-from millwheel.runtime.network.ports import Limits, Link, Network
+from millwheel.runtime.network.ports import Limits, Network
 from millwheel.runtime.network.remote import Remote
 from millwheel.runtime.network.sender import FRAME_BYTES
 from millwheel.services.observed import EngineObserved
@@ -40,34 +40,12 @@ from millwheel.settings import MEBIBYTE
 from millwheel.store.memory import MemoryStore
 from millwheel.store.port import Wish
 from millwheel.testing import fake_network, inject
-from millwheel.testing.fake_network import FAIR, Fate, Fates, fair
+from millwheel.testing.fake_network import FAIR, Fate
 from millwheel.timers.holds import Holds
-from tests.network.test_tcp import call, hang_up, until
-from tests.runtime.test_exactly_once import with_ids
-from tests.runtime.test_sharing import SHARED, Cluster, check, counting, many
-from tests.support.worlds import (
-    ITEMS,
-    Count,
-    Item,
-    Kept,
-    at,
-    doing,
-    end_scripts,
-    read_on,
-    script,
-)
-
-
-def said(logs: list[Any], event: str) -> list[Any]:
-    """The lines of one event."""
-    return [line for line in logs if line["event"] == event]
-
-
-async def live(cluster: Cluster, seconds: float, tick: float = 0.01) -> None:
-    """Let so much time pass."""
-    until = cluster.clock.monotonic() + seconds
-    await cluster.go(lambda: cluster.clock.monotonic() >= until, tick)
-
+from tests.support.clusters import SHARED, Cluster, apart, check, counting, live, many
+from tests.support.fault_plans import with_ids
+from tests.support.peers import Listener, call, hang_up, links_of, logged, until
+from tests.support.worlds import ITEMS, Count, Item, Kept, at, doing, end_scripts, read_on, script
 
 # -- large records ---------------------------------------------------------------------------------
 
@@ -151,35 +129,6 @@ def growing(numbers: list[int], settings: Settings) -> Pipeline:
     return made
 
 
-async def apart(
-    pipeline: Pipeline, there: str, weather: Fates = fair
-) -> tuple[Cluster, Engine, Engine]:
-    """Two workers, of which the second has all intervals of one computation and no others.
-
-    The injectors rest until all is in its place.
-    """
-    cluster = Cluster(pipeline)
-    cluster.ether.weather = weather
-    injectors = [node.name for node in pipeline.graph().nodes if node.kind == "injector"]
-    cluster.store.pause(*injectors)
-    first, second = await cluster.join(), await cluster.join()
-    names = {step.id: step.name for step in first.exchange.steps.values()}
-    settled = False
-    while not settled:  # the balancer may have cut or moved something just now
-        rows = (await cluster.store.read_placement()).intervals
-        owners = {r.id: second if names[r.computation] == there else first for r in rows}
-        await cluster.store.wish(
-            [Wish(r.id, r.sequencer, owners[r.id].worker, "apart", pinned=True) for r in rows]
-        )
-        await live(cluster, 1)
-        theirs = {
-            interval.id: engine for engine in (first, second) for interval in engine.intervals
-        }
-        settled = theirs == owners
-    cluster.store.pause()
-    return cluster, first, second
-
-
 LARGE = replace(
     SHARED,
     intervals=1,
@@ -218,7 +167,7 @@ async def test_large_rows_go_to_a_slow_worker_by_their_real_size() -> None:
     with capture_logs() as logs:
         await cluster.go(finished)
     assert sorted(cluster.rows()) == [(n, len(heavy)) for n in range(200)]
-    assert not said(logs, "link_down")
+    assert not logged(logs, "link_down")
     assert scales.longest < 4 * MEBIBYTE + 4096
     assert most <= 4 + LARGE.chunk_records, "16 MiB, and what is read at a time"
     for engine in (first, second):
@@ -253,7 +202,7 @@ async def test_many_logs_with_much_to_send_wait_for_a_worker_that_takes_nothing(
         assert 0 < most < 3 * Limits().burst_bytes
         cluster.ether.join("w0", "w1")
         await cluster.go(cluster.finished)
-    assert not said(logs, "link_down")
+    assert not logged(logs, "link_down")
     assert sorted(cluster.rows()) == [(n, 500_000) for n in range(400)]
     for engine in (first, second):
         await cluster.leave(engine)
@@ -307,11 +256,6 @@ async def test_while_a_link_is_full_all_who_send_over_it_take_turns() -> None:
     assert [seq for *_, seq in link.sent] == [0] * 4 + [1] * 4 + [2] * 4
 
 
-def links_of(engine: Engine) -> Links:
-    assert isinstance(engine._network, Links)
-    return engine._network
-
-
 async def test_a_row_that_is_too_large_is_a_dead_letter_where_it_is_read() -> None:
     values = [Parcel(0, "a"), Parcel(1, "x" * 100_000_000), Parcel(2, "b" * 3_000_000), Parcel(3)]
     pipeline, _ = weighing(values, LARGE)
@@ -324,7 +268,7 @@ async def test_a_row_that_is_too_large_is_a_dead_letter_where_it_is_read() -> No
     assert "more than the limit of 4,194,304; split it, or raise the limit" in letter.error
     assert letter.place == "script of part 0, line 2"
     assert len(letter.value) < 100_000
-    assert not said(logs, "link_down")
+    assert not logged(logs, "link_down")
     for engine in (first, second):
         await cluster.leave(engine)
 
@@ -344,7 +288,7 @@ async def test_a_production_that_is_too_large_is_a_dead_letter_where_it_is_made(
         100_000_000,
     ]
     assert all("more than the limit of 4,194,304" in letter.error for letter in letters)
-    assert not said(logs, "link_down")
+    assert not logged(logs, "link_down")
     for engine in (first, second):
         await cluster.leave(engine)
 
@@ -378,7 +322,7 @@ async def test_a_worker_whose_clock_is_ten_minutes_off(seconds: float, first: bo
         await live(cluster, SHARED.lease_seconds)
         await cluster.go(cluster.finished)
     check(cluster, values)
-    (line,) = said(logs, "clock_is_off")
+    (line,) = logged(logs, "clock_is_off")
     assert line["seconds"] == pytest.approx(seconds, abs=0.2)
     assert line["worker"] == cluster.engines[0 if first else 1].worker[:8]
     assert line["log_level"] == "warning"
@@ -438,7 +382,7 @@ async def test_a_clock_that_was_set_right_and_goes_wrong_again_is_told_again() -
         for seconds in (60, 0, -60):
             clock._micros = int(seconds * 1e6)
             await live(cluster, 2 * SHARED.lease_seconds)
-    assert [round(line["seconds"]) for line in said(logs, "clock_is_off")] == [60, -60]
+    assert [round(line["seconds"]) for line in logged(logs, "clock_is_off")] == [60, -60]
     for engine in list(cluster.alive):
         await cluster.leave(engine)
 
@@ -472,21 +416,6 @@ async def test_a_worker_with_another_graph_is_refused_and_nobody_is_disturbed() 
 # -- what comes over the wire ------------------------------------------------------------------------
 
 
-class Ears:
-    """What somebody hears who is no engine."""
-
-    def __init__(self) -> None:
-        self.frames: list[Frame] = []
-
-    def link_up(self, link: Link) -> None: ...
-    def link_down(self, link: Link, reason: str) -> None: ...
-    def link_drained(self, link: Link) -> None: ...
-
-    def link_refused(self, link: Link) -> None: ...
-    def received(self, link: Link, frame: Frame) -> None:
-        self.frames.append(frame)
-
-
 async def test_what_a_zombie_sends_is_dropped_and_counted_and_not_acknowledged() -> None:
     """It owned the sending interval before, and is known: it has the secret and a link."""
     values = many(600)
@@ -506,7 +435,7 @@ async def test_what_a_zombie_sends_is_dropped_and_counted_and_not_acknowledged()
         clock=cluster.clock,
         random=Random(1),
     )
-    ears = Ears()
+    ears = Listener()
     await zombie.start(ears, await cluster.store.incarnation())
     link = zombie.link(second.worker, "w1")
     await cluster.go(lambda: link.up)
@@ -558,7 +487,7 @@ async def test_what_nobody_may_own_waits_at_its_senders_until_somebody_may() -> 
         await live(cluster, 5 * SHARED.lease_seconds, 0.05)
         assert first.progress()["low_watermark"] == stalled["low_watermark"]
         assert first.processed == stalled["processed"], f"{len(cluster.commits) - processed}"
-    (line,) = said(logs, "no_worker_of_generation")
+    (line,) = logged(logs, "no_worker_of_generation")
     assert (line["generation"], line["intervals"]) == (2, len(lost))
     third = await cluster.join()
     cluster.store.tables.workers[third.worker].generation = 2
@@ -600,8 +529,8 @@ async def test_a_worker_with_a_wrong_secret_gets_nothing_and_the_others_go_on() 
     assert stranger.worker not in {event.to_worker for event in released}
     assert not_ready is not None
     names = ", ".join(sorted([first.worker[:8], second.worker[:8]]))
-    assert not_ready.startswith(f"it does not reach the workers {names} of the same")
-    (line,) = said(logs, "out_of_touch")
+    assert not_ready.startswith(f"it does not reach the workers {names}, who share")
+    (line,) = logged(logs, "out_of_touch")
     assert line["worker"] == stranger.worker[:8]
     assert line["others"] == sorted([first.worker[:8], second.worker[:8]])
     for engine in (first, second):
@@ -652,7 +581,7 @@ async def test_a_link_that_is_down_for_less_than_a_lease_moves_nothing() -> None
         cluster.ether.join("w0", "w1")
         await cluster.go(cluster.finished)
     assert second.intervals == held
-    assert not said(logs, "out_of_touch")
+    assert not logged(logs, "out_of_touch")
     check(cluster, values)
     for engine in (first, second):
         await cluster.leave(engine)
@@ -687,7 +616,7 @@ async def test_who_loses_touch_hands_over_and_comes_back() -> None:
         await cluster.go(lambda: second.intervals)
         await cluster.go(cluster.finished)
     check(cluster, values)
-    assert len(said(logs, "out_of_touch")) == len(said(logs, "in_touch_again")) == 1
+    assert len(logged(logs, "out_of_touch")) == len(logged(logs, "in_touch_again")) == 1
     for engine in (first, second):
         await cluster.leave(engine)
 
@@ -716,7 +645,7 @@ async def test_strangers_at_the_port_disturb_nobody_and_are_told_of_once() -> No
             await engine.start()
             engine.attend(Engine.claiming, "claiming")
         links = links_of(engines[0])
-        await until(lambda: len(said(logs, "link_up")) == 4)
+        await until(lambda: len(logged(logs, "link_up")) == 4)
         for _ in range(3):
             for sent, reason in STRANGERS:
                 assert reason in await answer(links, sent)
@@ -728,7 +657,7 @@ async def test_strangers_at_the_port_disturb_nobody_and_are_told_of_once() -> No
         assert len(links._connections) == 2, "one from and one to the other worker"
     rows = [(key, number, count) for key, number, count, *_ in store.rows("out")]
     assert sorted(number for _, number, _ in rows) == list(range(2000))
-    told = said(logs, "stranger_refused")
+    told = logged(logs, "stranger_refused")
     assert sorted(line["kind"] for line in told) == ["garbage", "lost"], "once for each kind"
     assert told[0]["address"].startswith("127.0.0.1:")
     assert STRANGERS[0][1] in told[0]["reason"]

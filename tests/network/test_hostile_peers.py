@@ -63,12 +63,10 @@ from millwheel.store.port import PlacedInterval, PlacedWorker, Placement, Wish
 from millwheel.testing import inject
 from millwheel.testing.fake_network import SECRET
 from millwheel.testing.script import Script, ScriptReader
-from tests.network.test_bad_neighbours import Ears, links_of, live, said
-from tests.network.test_slowness import record
-from tests.network.test_tcp import until
-from tests.runtime.test_sharing import SHARED, Cluster, check, counting, many
 from tests.support import hostile
+from tests.support.clusters import SHARED, Cluster, check, counting, live, many
 from tests.support.hostile import Attacker
+from tests.support.peers import Listener, links_of, logged, record, until
 from tests.support.worlds import TALLY, Counted, Item, end_scripts, key_of, time_of
 
 LARGEST = (1 << 63) - 1
@@ -156,7 +154,7 @@ async def test_without_the_secret_nothing_is_said_to_a_worker() -> None:
         assert b"Hello must come here" in await attacker.end()
         assert min(before) < MAX_TIME
         await plant.end()
-    assert {line["kind"] for line in said(logs, "stranger_refused")} == {"refused"}
+    assert {line["kind"] for line in logged(logs, "stranger_refused")} == {"refused"}
 
 
 def malformed(interval: int, computation: int, slot: int) -> Iterator[tuple[Any, str]]:
@@ -250,7 +248,7 @@ async def test_a_malformed_frame_closes_its_link_and_nothing_else() -> None:
         assert len(links._incoming) == len(links._outgoing) == 1, "the other worker's"
         assert all(link.up for link in (*links._incoming.values(), *links._outgoing.values()))
         await plant.end()
-    told = [line for line in said(logs, "link_down") if line["kind"] == "garbage"]
+    told = [line for line in logged(logs, "link_down") if line["kind"] == "garbage"]
     assert [line["peer"] for line in told] == ["evil"], "logged once"
     assert not [line for line in logs if line["log_level"] == "error"]
 
@@ -285,9 +283,9 @@ async def test_a_goodbye_is_logged_shortened_and_on_one_line() -> None:
         attacker = await plant.attack()
         attacker.send(hostile.GOODBYE, "so long\n2026-01-01 [error] " + "x" * 900_000)
         await attacker.end()
-        await until(lambda: any(line["peer"] == "evil" for line in said(logs, "link_down")))
+        await until(lambda: any(line["peer"] == "evil" for line in logged(logs, "link_down")))
         await plant.end()
-    (line,) = [line for line in said(logs, "link_down") if line["peer"] == "evil"]
+    (line,) = [line for line in logged(logs, "link_down") if line["peer"] == "evil"]
     assert line["reason"].startswith("so long\N{REPLACEMENT CHARACTER}2026")
     assert len(line["reason"]) == 500
 
@@ -301,7 +299,7 @@ class Forger:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.links: list[Link] = []
-        self.ears = Ears()
+        self.ears = Listener()
         self.network = Links(
             Identity(cluster.pipeline.name, "forger", SECRET),
             cluster.ether.medium("forger"),
@@ -682,7 +680,7 @@ async def test_a_source_that_gives_a_value_of_another_type_is_told_and_no_peer_i
             await cluster.go(cluster.finished)
             letters = {letter.key for letter in cluster.store.dead_letters}
             assert letters
-    assert not [line for line in said(logs, "link_down") if line["kind"] == "garbage"]
+    assert not [line for line in logged(logs, "link_down") if line["kind"] == "garbage"]
 
 
 class Told(Computation[Any, None]):

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millwheel.model import Delivery
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.network.frames import Acknowledge, Ask, Deliver, Frame, Progress, decode
 from millwheel.runtime.network.wire_stream import (
@@ -29,18 +28,12 @@ from millwheel.store.port import Commit, Wish
 from millwheel.testing import inject
 from millwheel.testing.fake_network import FAIR, Fate
 from millwheel.testing.script import Script
-from tests.network.test_bad_neighbours import apart, live
-from tests.runtime.test_sharing import SHARED, Cluster, many
+from tests.support.clusters import SHARED, Cluster, apart, live, many
 from tests.support.drawing import examples
+from tests.support.peers import record
 from tests.support.worlds import ITEMS, Gate, Item, read_on, script, tally_pipeline
 
 LIMITS = replace(SHARED, chunk_records=20, bundle_records=20, max_unacked_records=200)
-
-
-def record(number: int) -> Delivery[int]:
-    return Delivery(
-        "a", number, 0, "tally", b'"a"', 0, 1, 0, 1, b"0", 1, number, 0, b"%016d" % number
-    )
 
 
 def sent(*numbers: int) -> Outgoing:

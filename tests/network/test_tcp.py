@@ -9,7 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,9 @@ from millwheel.runtime.network.handshake import Identity, Secret
 from millwheel.runtime.network.links import Links
 from millwheel.runtime.network.ports import Limits, Link
 from millwheel.services.tcp import Tcp, Tls
+from tests.support.certificates import Authority
 from tests.support.network_sites import Heard, nothing_left
+from tests.support.peers import call, hang_up, until
 
 SECRET = Secret(b"sixteen bytes or more", "given")
 WRONG = Secret(b"another sixteen bytes", "given")
@@ -32,12 +34,6 @@ QUICK = Limits(first_pause_seconds=0.01, longest_pause_seconds=0.02)
 
 SOME_ATTEMPTS_SECONDS = 0.3
 """In which a call is tried again some ten times."""
-
-
-async def until(true: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not true():  # noqa: ASYNC110 (there is nothing to wait for but this)
-            await asyncio.sleep(0.001)
 
 
 class World:
@@ -72,35 +68,6 @@ async def world() -> AsyncIterator[World]:
 
 
 # -- certificates -----------------------------------------------------------------------
-
-
-class Authority:
-    """Signs certificates with the openssl of this machine."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self.folder = folder
-        self.name = name
-        self._openssl(
-            "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
-            "-keyout", f"{name}.key", "-out", f"{name}.pem", "-days", "2", "-subj", f"/CN={name}",
-        )  # fmt: skip
-
-    def _openssl(self, *words: str) -> None:
-        subprocess.run(["openssl", *words], cwd=self.folder, check=True, capture_output=True)
-
-    def certificate(self, name: str, subject: str) -> tuple[Path, Path]:
-        """A certificate and its key, for a host."""
-        self._openssl(
-            "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
-            "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}",
-        )  # fmt: skip
-        (self.folder / f"{name}.ext").write_text(f"subjectAltName={subject}\n")
-        self._openssl(
-            "x509", "-req", "-in", f"{name}.csr", "-CA", f"{self.name}.pem", "-days", "2",
-            "-CAkey", f"{self.name}.key", "-CAcreateserial", "-out", f"{name}.pem",
-            "-extfile", f"{name}.ext",
-        )  # fmt: skip
-        return self.folder / f"{name}.pem", self.folder / f"{name}.key"
 
 
 @pytest.fixture(scope="module")
@@ -303,18 +270,6 @@ async def test_small_frames_do_not_wait_for_others(world: World) -> None:
 
 
 # -- strangers --------------------------------------------------------------------------
-
-
-async def call(links: Links) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    host, _, port = links.address.rpartition(":")
-    return await asyncio.open_connection(host, int(port))
-
-
-async def hang_up(*writers: asyncio.StreamWriter) -> None:
-    for writer in writers:
-        writer.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
 
 
 @pytest.mark.parametrize(

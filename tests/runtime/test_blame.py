@@ -12,8 +12,7 @@ import pytest
 from millwheel import Pipeline
 from millwheel.errors import InputError, MillwheelError, UserCodeError
 from millwheel.sources import Lag, Row
-from tests.runtime.test_exits import Quiet
-from tests.support.worlds import ITEMS, QUICK, Item, World, key_of, time_of
+from tests.support.worlds import ITEMS, QUICK, Item, Quiet, World, key_of, time_of
 
 
 def leave() -> None:

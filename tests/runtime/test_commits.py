@@ -42,7 +42,7 @@ from millwheel.runtime.process import tasks
 from millwheel.store.port import Commit
 from millwheel.testing import advance, inject
 from millwheel.testing.script import Script
-from tests.runtime.test_graph import written_numbers
+from tests.support.part_files import written_numbers
 from tests.support.worlds import (
     ITEMS,
     QUICK,

@@ -28,7 +28,7 @@ from millwheel.store.port import (
     Wish,
 )
 from millwheel.testing.fake_network import Weather
-from tests.runtime.test_sharing import AGAIN, SHARED, Cluster, Recount, check, many, number_of
+from tests.support.clusters import AGAIN, SHARED, Cluster, Recount, check, many, number_of
 from tests.support.worlds import (
     ITEMS,
     TALLY,

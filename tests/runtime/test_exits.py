@@ -16,6 +16,7 @@ from tests.support.worlds import (
     ITEMS,
     QUICK,
     Item,
+    Quiet,
     World,
     at,
     doing,
@@ -92,11 +93,6 @@ async def test_an_exit_of_a_function_of_inject_or_by_is_the_rows_fault() -> None
         with pytest.raises(InputError, match="SystemExit: 4"):
             await world.run()
         await world.close()
-
-
-class Quiet(Computation[Item, None]):
-    async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
-        pass
 
 
 def test_an_exit_in_a_task_reaches_who_awaits_it_and_ends_nothing_else() -> None:

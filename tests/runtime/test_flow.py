@@ -22,16 +22,7 @@ from millwheel.store.port import Commit
 from millwheel.testing import inject
 from millwheel.testing.script import Script, ScriptReader
 from millwheel.timers.holds import Holds
-from tests.runtime.test_sharing import (
-    AGAIN,
-    SHARED,
-    Cluster,
-    Recount,
-    check,
-    counting,
-    many,
-    number_of,
-)
+from tests.support.clusters import AGAIN, SHARED, Cluster, Recount, check, counting, many, number_of
 from tests.support.worlds import (
     ITEMS,
     QUICK,

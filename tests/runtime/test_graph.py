@@ -35,6 +35,7 @@ from millwheel.store.statements import BUCKETED
 from millwheel.store.views import VIEWS
 from millwheel.testing import Harness, advance, inject
 from millwheel.windows import Pane, Tumbling
+from tests.support.part_files import written_numbers
 from tests.support.worlds import (
     ITEMS,
     QUICK,
@@ -586,15 +587,6 @@ async def test_lines_of_files_are_there_once_through_crashes(tmp_path: Path) -> 
         await engine.run()
     await engine.stop()
     assert written_numbers(tmp_path) == list(range(20))
-
-
-def written_numbers(directory: Path) -> list[int]:
-    """The numbers in the lines of all part files."""
-    return [
-        msgspec.json.decode(line)["number"]
-        for path in sorted(directory.glob("*.jsonl"))
-        for line in path.read_bytes().splitlines()
-    ]
 
 
 # -- a graph that grows ------------------------------------------------------------------------

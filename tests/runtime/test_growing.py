@@ -25,8 +25,8 @@ from millwheel.testing import advance, inject
 from millwheel.testing.script import Script, ScriptReader
 from millwheel.timers.holds import Holds
 from millwheel.timers.watermark import Report, Watermarks
-from tests.runtime.test_exactly_once import FAULTS, Plan, run_plan
-from tests.runtime.test_sharing import SHARED, Cluster
+from tests.support.clusters import SHARED, Cluster
+from tests.support.fault_plans import FAULTS, Plan, run_plan
 from tests.support.store_sites import Owner, Site
 from tests.support.worlds import (
     ITEMS,

@@ -27,7 +27,7 @@ from millwheel.runtime.process.tasks import end
 from millwheel.store.port import Commit
 from millwheel.testing.fake_network import FAIR, Fate, Weather
 from millwheel.timers.holds import Holds
-from tests.runtime.test_sharing import (
+from tests.support.clusters import (
     AGAIN,
     SHARED,
     Act,

@@ -16,7 +16,7 @@ from millwheel.runtime.process.lease import MARGIN
 from millwheel.runtime.process.tasks import end
 from millwheel.runtime.upkeep.folding import OLD_SNAPSHOT_SECONDS, PATIENCE_WITH_SNAPSHOTS
 from millwheel.testing import inject
-from tests.runtime.test_sharing import SHARED, Cluster, check, counting, many
+from tests.support.clusters import SHARED, Cluster, check, counting, many
 from tests.support.worlds import (
     ITEMS,
     QUICK,

@@ -9,7 +9,7 @@ import pytest
 from millwheel.store.port import Commit
 from millwheel.testing import inject
 from millwheel.testing.script import Script
-from tests.runtime.test_exactly_once import with_ids
+from tests.support.fault_plans import with_ids
 from tests.support.worlds import ITEMS, QUICK, Gate, Item, World, read_on, script
 
 LIMITS = replace(

@@ -14,8 +14,7 @@ from millwheel.runtime.engine import Engine
 from millwheel.runtime.source.injector import Injector
 from millwheel.testing import inject
 from millwheel.testing.script import Script
-from tests.runtime.test_sharing import SHARED, Cluster
-from tests.runtime.test_watermarks import Parts
+from tests.support.clusters import SHARED, Cluster
 from tests.support.worlds import (
     ITEMS,
     QUICK,
@@ -23,6 +22,7 @@ from tests.support.worlds import (
     Count,
     Counted,
     Item,
+    Parts,
     Tally,
     World,
     at,

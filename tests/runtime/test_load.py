@@ -29,7 +29,7 @@ from millwheel.runtime.process.load import (
 )
 from millwheel.store.port import Commit
 from millwheel.testing import inject
-from tests.runtime.test_sharing import Cluster, counting, many
+from tests.support.clusters import Cluster, counting, many
 from tests.support.worlds import (
     ITEMS,
     QUICK,

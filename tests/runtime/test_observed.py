@@ -19,7 +19,7 @@ from millwheel.services.observed import STORE_SECONDS, EngineObserved
 from millwheel.store.port import Commit
 from millwheel.store.postgres import PostgresStore
 from millwheel.testing import inject
-from tests.runtime.test_sharing import Cluster, counting, many
+from tests.support.clusters import Cluster, counting, many
 from tests.support.store_sites import Schema
 from tests.support.worlds import (
     ITEMS,

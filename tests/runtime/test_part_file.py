@@ -18,16 +18,8 @@ from millwheel import JsonLinesFiles
 from millwheel.errors import InputError, OutputError, OutputFull
 from millwheel.runtime.interval.part_files import PartFile
 from millwheel.services.observed import EngineObserved
-from tests.runtime.test_graph import written_numbers
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    TALLY,
-    World,
-    items,
-    script,
-    tally_pipeline,
-)
+from tests.support.part_files import written_numbers
+from tests.support.worlds import ITEMS, QUICK, TALLY, World, items, script, tally_pipeline
 
 SECRET = b"nobody may write here\n" * 100
 

@@ -15,8 +15,7 @@ from millwheel.model import to_micros
 from millwheel.runtime.engine import Engine
 from millwheel.store import administration
 from millwheel.testing import inject
-from tests.runtime.test_sharing import Cluster, check, counting, many
-from tests.runtime.test_watermarks import two_sources
+from tests.support.clusters import Cluster, check, counting, many
 from tests.support.store_sites import PostgresSite, Schema, deploy
 from tests.support.worlds import (
     ITEMS,
@@ -33,6 +32,7 @@ from tests.support.worlds import (
     script,
     tally_of,
     tally_pipeline,
+    two_sources,
 )
 
 FEW = replace(QUICK, chunk_records=5, bundle_records=10, max_unacked_records=10)

@@ -24,7 +24,7 @@ from millwheel.testing.script import Script
 from millwheel.timers.holds import Holds
 from millwheel.timers.percentile import LEAST_SAMPLES, SAMPLES, Disorder, Percentile
 from millwheel.windows import Pane, Tumbling
-from tests.runtime.test_exactly_once import FAULTS, Plan, run_plan
+from tests.support.fault_plans import FAULTS, Plan, run_plan
 from tests.support.worlds import ITEMS, QUICK, Gate, Item, World, at, key_of, time_of
 
 MINUTES = Stream("minutes", Pane[int])

@@ -15,8 +15,7 @@ from millwheel import Context, MapState, Record
 from millwheel.errors import UserCodeError
 from millwheel.runtime.interval import map_entries as entries
 from millwheel.testing import inject
-from tests.runtime.test_state import run_and_fold
-from tests.support.worlds import ITEMS, QUICK, Item, Kept, World, doing, script
+from tests.support.worlds import ITEMS, QUICK, Item, Kept, World, doing, run_and_fold, script
 
 
 def name(number: int) -> str:

@@ -52,7 +52,7 @@ from millwheel.store.memory import MemoryStore
 from millwheel.store.postgres import PostgresStore
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
 from millwheel.testing.fake_network import Weather
-from tests.runtime.test_sharing import ACTS, SHARED, Act, Cluster
+from tests.support.clusters import ACTS, SHARED, Act, Cluster
 from tests.support.store_sites import Schema
 from tests.support.worlds import (
     ITEMS,

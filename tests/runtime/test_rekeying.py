@@ -16,7 +16,7 @@ from millwheel.errors import DeployRefused
 from millwheel.extractors import Keys
 from millwheel.model import Key
 from millwheel.store.port import Commit, NodeDeploy
-from tests.runtime.test_upgrade import Rolling
+from tests.support.rolling_clusters import Rolling
 from tests.support.store_sites import COUNT, Owner, Site, deploy
 from tests.support.worlds import (
     ITEMS,

@@ -17,8 +17,8 @@ from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.interval.observer import Observer
 from millwheel.store.port import Commit
-from tests.runtime.test_bundles import Outside, outward
-from tests.runtime.test_sharing import Cluster, counting, many
+from tests.support.clusters import Cluster, counting, many
+from tests.support.outside import Outside, outward
 from tests.support.worlds import (
     ITEMS,
     QUICK,

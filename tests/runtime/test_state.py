@@ -41,6 +41,7 @@ from tests.support.worlds import (
     key_of,
     produce,
     read_on,
+    run_and_fold,
     script,
     time_of,
 )
@@ -562,15 +563,6 @@ async def test_a_new_state_object_replaces_all_of_the_state() -> None:
     world = World(doing([Item("a", n) for n in (1, 2, 3)], do))
     await world.run()
     assert [row[1:3] for row in world.rows()] == [(9, 2), (9, 0)]
-
-
-async def run_and_fold(world: World) -> None:
-    """To the end of the input, and everything into the current tables."""
-    engine = await world.start()
-    await world.until(engine.done.is_set)
-    for interval in engine.intervals:
-        await fold(engine.store, interval)
-    await engine.stop()
 
 
 @pytest.mark.parametrize("chunk", [1, 100])

@@ -28,8 +28,10 @@ from millwheel.runtime.process.tasks import end
 from millwheel.store.port import Commit
 from millwheel.testing import inject
 from millwheel.testing.fake_network import FAIR, Fate, Weather
-from tests.runtime.test_sharing import SHARED, Cluster, check, many, number_of
-from tests.runtime.test_weak import (
+from tests.support.clusters import SHARED, Cluster, check, many, number_of
+from tests.support.drawing import examples
+from tests.support.modes import entry_of
+from tests.support.weak_chains import (
     AGAIN,
     FEW,
     HALVES,
@@ -45,8 +47,6 @@ from tests.runtime.test_weak import (
     halves,
     number_of_item,
 )
-from tests.support.drawing import examples
-from tests.support.modes import entry_of
 from tests.support.worlds import (
     ITEMS,
     QUICK,

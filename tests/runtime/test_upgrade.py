@@ -23,37 +23,18 @@ from millwheel.model import MAX_TIME, SLOTS, Delivery, record_id
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.network.frames import Frame, Gap
-from millwheel.runtime.network.handshake import Identity
-from millwheel.runtime.network.links import Links
 from millwheel.runtime.network.wire_stream import Due, Outgoing
 from millwheel.runtime.ownership.balancer import Balancer
-from millwheel.runtime.ownership.claiming import Decide
-from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.services.worker import PipelineWorker
 from millwheel.store.administration import remove_computations
 from millwheel.store.inspection import inspect
-from millwheel.store.port import (
-    Deployment,
-    NodeDeploy,
-    Placement,
-    PlacementChange,
-    Store,
-    Wish,
-)
+from millwheel.store.port import Deployment, NodeDeploy, Placement, PlacementChange, Store, Wish
 from millwheel.store.postgres import PostgresStore
-from millwheel.testing.fake_network import SECRET, Weather
-from tests.runtime.test_sharing import (
-    AGAIN,
-    SHARED,
-    Cluster,
-    Recount,
-    check,
-    counting,
-    many,
-    number_of,
-)
-from tests.store.test_postgres import until, waiting_for_a_lock
+from millwheel.testing.fake_network import Weather
+from tests.support.clusters import AGAIN, SHARED, Recount, check, counting, many, number_of
 from tests.support.drawing import examples
+from tests.support.rolling_clusters import Rolling
+from tests.support.sessions import until, waiting_for_a_lock
 from tests.support.store_sites import (
     BUCKET_HIGH,
     COUNT,
@@ -88,6 +69,13 @@ EXTRA = Stream("extra", Counted)
 
 
 # -- the same pipeline, some time later ---------------------------------------------------------
+
+
+async def worker(store: Store, generation: int) -> str:
+    """A worker that is registered."""
+    name = str(uuid.uuid4())
+    await store.register_worker(name, 60.0, address="somewhere", generation=generation)
+    return name
 
 
 class Total(msgspec.Struct):
@@ -212,60 +200,6 @@ def grown(values: list[Item]) -> Pipeline:
 
 
 # -- a cluster whose workers run different code ---------------------------------------------------
-
-
-class Rolling(Cluster):
-    """A cluster whose workers each run code of their own."""
-
-    async def start_worker(
-        self, pipeline: Pipeline, decide: Callable[[Environment], Decide] = Balancer
-    ) -> Engine:
-        """One more worker, with this code; `decide` makes what decides if it leads."""
-        number = len(self.engines)
-
-        def network(worker: str) -> Links:
-            return Links(
-                Identity(pipeline.name, worker, SECRET),
-                self.ether.medium(f"w{number}"),
-                clock=self.clock,
-                random=Random(number),
-            )
-
-        if not self.endless:
-            end_scripts(pipeline)
-        engine = Engine(
-            pipeline,
-            self.store.another(),
-            clock=self.clock,
-            network=network,
-            process=FREE_OF_CHARGE,
-        )
-        self.engines.append(engine)
-        await engine.start()
-        self.alive.append(engine)
-        engine.attend(lambda it: it.claiming(decide(it.env)), "placing")
-        engine.attend(Engine.lease_guard, "lease guard")
-        return engine
-
-    async def wait(self, seconds: float) -> None:
-        """Let virtual time pass."""
-        until = self.clock.monotonic() + seconds
-        await self.go(lambda: self.clock.monotonic() >= until, tick=0.05)
-
-    async def end(self) -> None:
-        """Run to the end of the input, and stop everybody."""
-        await self.go(self.finished)
-        for engine in list(self.alive):
-            await self.leave(engine)
-
-    def versions(self, computation: str) -> Counter[int]:
-        """How many keys have state of which version."""
-        return Counter(row.version for row in self.store.states() if row.computation == computation)
-
-    async def generation_of(self, engine: Engine) -> int:
-        placement = await self.store.read_placement()
-        (found,) = [w.generation for w in placement.workers if w.id == engine.worker]
-        return found
 
 
 async def roll(cluster: Rolling, to: Pipeline, *, both_for: float = LONG_SECONDS) -> None:
@@ -814,13 +748,6 @@ GROWN = {
         "others": {"inputs": [["totals", "key"]], "kind": "computation", "writes": []},
     }
 }
-
-
-async def worker(store: Store, generation: int) -> str:
-    """A worker that is registered."""
-    name = str(uuid.uuid4())
-    await store.register_worker(name, 60.0, address="somewhere", generation=generation)
-    return name
 
 
 async def claim(store: Store, worker: str) -> list[int]:

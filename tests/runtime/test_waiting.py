@@ -20,6 +20,7 @@ from millwheel.runtime.interval import map_entries as entries
 from millwheel.runtime.interval.folds import fold
 from millwheel.store.port import Commit
 from millwheel.testing import Harness, advance, inject
+from tests.support.cancellation import await_what_is_cancelled, cancel_oneself
 from tests.support.worlds import (
     ITEMS,
     QUICK,
@@ -271,20 +272,6 @@ async def test_waiting_code_runs_again_after_the_lane_started_over(error: Except
     gate.open()
     await world.finish(engine)
     assert world.tallied() == tally_of(values)
-
-
-async def cancel_oneself(*, await_it: bool = True) -> None:
-    task = asyncio.current_task()
-    assert task is not None
-    task.cancel()
-    if await_it:
-        await asyncio.sleep(0)
-
-
-async def await_what_is_cancelled() -> None:
-    inner = asyncio.create_task(asyncio.sleep(0))
-    inner.cancel()
-    await inner
 
 
 CANCELLING = [cancel_oneself, await_what_is_cancelled]

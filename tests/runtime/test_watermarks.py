@@ -14,11 +14,9 @@ import pytest
 from millwheel import Computation, Context, Pipeline, Record, Stream, Table
 from millwheel.errors import GraphError, InputError, StoreUnavailable, UserCodeError
 from millwheel.model import MAX_TIME, MIN_TIME, from_micros, to_micros
-from millwheel.sources import Partition
 from millwheel.store.port import Commit
 from millwheel.testing import Harness, advance, inject
-from millwheel.testing.script import Script
-from tests.runtime.test_waiting import cancel_oneself
+from tests.support.cancellation import cancel_oneself
 from tests.support.worlds import (
     ITEMS,
     QUICK,
@@ -28,6 +26,7 @@ from tests.support.worlds import (
     Gate,
     Item,
     Kept,
+    Parts,
     Tally,
     World,
     at,
@@ -39,6 +38,7 @@ from tests.support.worlds import (
     read_on,
     script,
     time_of,
+    two_sources,
 )
 
 
@@ -376,15 +376,6 @@ async def test_timestamps_need_a_time_zone() -> None:
 # -- sources that say nothing ------------------------------------------------------------------
 
 
-def two_sources(first: Any, second: Any, **options: Any) -> Pipeline:
-    pipeline = Pipeline("two", settings=QUICK)
-    for number, source in enumerate((first, second)):
-        pipeline.inject(ITEMS, source, timestamp=time_of, name=f"source_{number}", **options)
-    pipeline.add(Tally(), ITEMS.by(key_of))
-    pipeline.sink(TALLY, Table("out", Counted, numbered=True))
-    return pipeline
-
-
 async def test_an_idle_source_does_not_hold_the_others_back_and_comes_back_late() -> None:
     busy = script(ITEMS, [Item("a", n, n) for n in range(10)], "busy")
     silent = script(ITEMS, [Item("b", 100, 2)], "silent")
@@ -423,21 +414,6 @@ async def test_all_idle_stands_still() -> None:
     await world.turns(300, tick=0.1)
     assert world.interval("tally").durable == int(at(1).timestamp() * 1e6)
     await world.finish(engine)
-
-
-class Parts:
-    """A source of several partitions, all of them expected from the beginning."""
-
-    def __init__(self, *scripts: Script) -> None:
-        self.scripts = scripts
-
-    bounded = True
-
-    def partitions(self) -> list[Partition]:
-        return list(self.scripts)
-
-    def describe(self) -> dict[str, Any]:
-        return {"parts": [script.identity for script in self.scripts]}
 
 
 async def test_a_partition_that_is_silent_holds_the_watermark_at_its_last_value() -> None:

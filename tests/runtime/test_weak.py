@@ -29,9 +29,25 @@ from millwheel.store.port import Commit, Wish
 from millwheel.store.postgres import PostgresStore
 from millwheel.testing import Harness
 from millwheel.testing.fake_network import Fate, Weather
-from tests.runtime.test_sharing import SHARED, Cluster, check, many, number_of
+from tests.support.clusters import SHARED, Cluster, check, many, number_of
 from tests.support.drawing import examples
 from tests.support.store_sites import Schema
+from tests.support.weak_chains import (
+    AGAIN,
+    FEW,
+    HALVES,
+    ONES,
+    VALUES,
+    Halve,
+    Ones,
+    Relay,
+    Slow,
+    assert_once,
+    chain,
+    commits_of,
+    halves,
+    number_of_item,
+)
 from tests.support.worlds import (
     ITEMS,
     QUICK,
@@ -48,24 +64,6 @@ from tests.support.worlds import (
     time_of,
 )
 
-HALVES = Stream("halves", Item)
-AGAIN = Stream("again", Item)
-FEW = replace(QUICK, chunk_records=2, bundle_records=3, max_unacked_records=8)
-
-
-class Halve(Computation[Item, None]):
-    """Two for one: 2 n and 2 n + 1, each under a key of its own; nothing for every seventh."""
-
-    writes = (HALVES,)
-
-    async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
-        item = record.value
-        if item.number % 7 == 6:
-            return
-        for half in (0, 1):
-            number = 2 * item.number + half
-            ctx.produce(HALVES, Item(f"key {number % 3}", number, item.second))
-
 
 class Pass(Computation[Item, None]):
     """Passes on."""
@@ -74,63 +72,6 @@ class Pass(Computation[Item, None]):
 
     async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
         ctx.produce(AGAIN, record.value)
-
-
-def chain(
-    values: Sequence[Any],
-    settings: Settings = FEW,
-    *,
-    depth: int = 2,
-    straggler_after: float = 1.0,
-    name: str = "weakly",
-    **options: Any,
-) -> Pipeline:
-    """Items to `depth` weak computations, and then counted per key into the table `out`."""
-    made = Pipeline(name, settings=settings)
-    made.inject(ITEMS, script(ITEMS, values), timestamp=time_of)
-    weak = {
-        "productions": "weak",
-        "straggler_after": timedelta(seconds=straggler_after),
-        **options,
-    }
-    made.add(Halve(), ITEMS.by(number_of_item), **weak)
-    last = HALVES
-    for number in range(1, depth):
-        last = Stream(f"stage_{number}", Item)
-        before = HALVES if number == 1 else Stream(f"stage_{number - 1}", Item)
-        made.add(Relay(last), before.by(number_of_item), name=f"pass_{number}", **weak)
-    made.add(Tally(), last.by(key_of))
-    made.sink(TALLY, Table("out", Counted, numbered=True))
-    return made
-
-
-def number_of_item(item: Item) -> int:
-    return item.number
-
-
-class Relay(Computation[Item, None]):
-    """Passes on to a stream of the test's."""
-
-    def __init__(self, to: Stream[Item]) -> None:
-        self.writes = (to,)
-        self._to = to
-
-    async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
-        ctx.produce(self._to, record.value)
-
-
-def halves(values: Sequence[Item]) -> list[int]:
-    return sorted(2 * i.number + half for i in values if i.number % 7 != 6 for half in (0, 1))
-
-
-def assert_once(world: World, values: Sequence[Item]) -> None:
-    """Every half is there once, and every key has counted its own once."""
-    assert sorted(world.numbers()) == halves(values)
-    for counted in world.tallied().values():
-        assert [count for _, count in counted] == list(range(1, len(counted) + 1))
-
-
-VALUES = [Item("", n, n / 10) for n in range(12)]
 
 
 async def test_nothing_is_stored_of_what_arrives() -> None:
@@ -180,12 +121,6 @@ async def test_an_input_is_acknowledged_when_all_that_came_of_it_is_durable() ->
 
 def either(one: asyncio.Event, other: asyncio.Event) -> bool:
     return one.is_set() or other.is_set()
-
-
-async def commits_of(pipeline: Pipeline) -> int:
-    world = World(pipeline)
-    await world.run()
-    return world.tried
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
@@ -282,23 +217,6 @@ async def go_through_faults(seed: int) -> None:
 
 
 # -- stragglers --------------------------------------------------------------------------
-
-
-class Slow(Computation[Item, Count]):
-    """Waits at one key until it is told."""
-
-    writes = (TALLY,)
-
-    def __init__(self, gate: Gate, key: str) -> None:
-        self._gate = gate
-        self._key = key
-
-    async def process_record(self, record: Record[Item], ctx: Context[Count]) -> None:
-        if ctx.key == self._key:
-            await self._gate.wait()
-        ctx.state.count += 1
-        item = record.value
-        ctx.produce(TALLY, Counted(item.key, item.number, ctx.state.count))
 
 
 def slow_chain(values: Sequence[Any], gate: Gate, settings: Settings = FEW) -> Pipeline:
@@ -1161,21 +1079,6 @@ def shared(values: Sequence[Item], depth: int = 2) -> Pipeline:
     made.add(Ones(), TALLY.by(number_of))
     made.sink(ONES, Table("out", Counted, numbered=True))
     return made
-
-
-ONES = Stream("ones", Counted)
-
-
-class Ones(Computation[Counted, Count]):
-    """Adds how often a number was told."""
-
-    writes = (ONES,)
-
-    async def process_record(self, record: Record[Counted], ctx: Context[Count]) -> None:
-        ctx.state.count += 1
-        counted = record.value
-        times = ctx.state.count
-        ctx.produce(ONES, Counted(counted.key, counted.number, counted.count * 100 + times))
 
 
 @pytest.mark.parametrize("seed", range(12))

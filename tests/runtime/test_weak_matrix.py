@@ -25,7 +25,7 @@ from millwheel.runtime.lane.user_code import Process
 from millwheel.runtime.network.frames import Deliver
 from millwheel.store.port import Commit, Wish
 from millwheel.testing.fake_network import Weather
-from tests.runtime.test_sharing import SHARED, Cluster
+from tests.support.clusters import SHARED, Cluster
 from tests.support.worlds import (
     ITEMS,
     TALLY,

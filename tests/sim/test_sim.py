@@ -9,12 +9,12 @@ import os
 import subprocess
 import sys
 import time
-from hashlib import sha256
 
 import pytest
 
 from tests.sim.cluster import run
 from tests.sim.command import main
+from tests.sim.digest import digest
 from tests.sim.drawing import draw
 from tests.sim.planted import PLANTED, planted
 from tests.sim.scenario import Scenario, smaller
@@ -60,18 +60,13 @@ def test_what_hung_once_hangs_no_more(seed: int) -> None:
     run(draw(seed))
 
 
-def digest(seed: int) -> str:
-    """All that happened in a run, to the last line."""
-    return sha256("\n".join(run(draw(seed)).lines(10**9)).encode()).hexdigest()
-
-
 def test_the_same_seed_is_the_same_run() -> None:
     for seed in SAME_SEEDS:
         assert digest(seed) == digest(seed)
 
 
 def test_the_same_seed_is_the_same_run_in_another_process() -> None:
-    code = f"from tests.sim.test_sim import digest; print(*map(digest, {SAME_SEEDS}))"
+    code = f"from tests.sim.digest import digest; print(*map(digest, {SAME_SEEDS}))"
     found = [
         subprocess.run(
             [sys.executable, "-c", code],

@@ -23,7 +23,7 @@ from millwheel.errors import SchemaBehind, StoreError, StoreUnavailable
 from millwheel.store.address import StoreAddress
 from millwheel.store.migrate import HEAD, migrate, require_version, schema_version
 from millwheel.store.schema import KEY_TEXT, metadata
-from tests.conftest import VERSIONS
+from tests.support.servers import VERSIONS
 from tests.support.store_sites import Owner, PostgresSite, Schema
 
 ROOT = Path(__file__).resolve().parents[2]

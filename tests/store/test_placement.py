@@ -33,7 +33,7 @@ from millwheel.store.port import (
     Unpin,
     Wish,
 )
-from tests.store.test_postgres import connection_of, lane_of, session, until, waiting_for_a_lock
+from tests.support.sessions import connection_of, lane_of, session, until, waiting_for_a_lock
 from tests.support.store_sites import (
     BUCKET_HIGH,
     LINES,

@@ -11,7 +11,7 @@ import string
 import sys
 import tempfile
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -46,6 +46,7 @@ from millwheel.store.processes import process_identity
 from millwheel.store.rows import ARRAY_ROWS
 from millwheel.store.statements import Statements
 from millwheel.store.translation import translate
+from tests.support.sessions import connection_of, lane_of, session, until, waiting_for_a_lock
 from tests.support.store_sites import (
     BUCKET_HIGH,
     COUNTS,
@@ -66,47 +67,11 @@ from tests.support.store_sites import (
 )
 
 
-async def until(true: Callable[[], Awaitable[Any]], *, seconds: float = 60.0) -> None:
-    """Wait for something to become true on the server, which tells nobody."""
-    async with asyncio.timeout(seconds):
-        while not await true():  # noqa: ASYNC110 - the server has no event to wait for
-            await asyncio.sleep(0.005)
-
-
-async def waiting_for_a_lock(site: PostgresSite) -> bool:
-    """Whether a session of the store stands in line for a lock."""
-    rows = await site.query(
-        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
-        "AND application_name = %s",
-        f"millwheel {site.schema.name}",
-    )
-    return bool(rows[0][0])
-
-
 async def end(site: PostgresSite, lane: PostgresLane) -> None:
     """The server process of a lane dies."""
     assert lane.backend is not None
     pid = lane.backend[0]
     await site.query("SELECT pg_terminate_backend(%s, 5000)", pid)
-
-
-def connection_of(lane: PostgresLane) -> AsyncConnection[Any]:
-    """A lane's connection, to do to it what the lane never would."""
-    assert lane._connection is not None
-    return lane._connection
-
-
-def lane_of(owner: Owner) -> PostgresLane:
-    assert isinstance(owner.lane, PostgresLane)
-    return owner.lane
-
-
-@contextlib.asynccontextmanager
-async def session(schema: Schema) -> AsyncIterator[AsyncConnection[Any]]:
-    """Another session, in a transaction that is rolled back at the end."""
-    async with await AsyncConnection.connect(schema.url, options="-c search_path=") as connection:
-        yield connection
-        await connection.rollback()
 
 
 # -- the line ---------------------------------------------------------------------------------

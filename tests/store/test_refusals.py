@@ -14,7 +14,7 @@ from millwheel.errors import StoreUnavailable, UserCodeError
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.store.postgres import PostgresStore
-from tests.conftest import VERSIONS
+from tests.support.servers import VERSIONS
 from tests.support.store_sites import Schema
 from tests.support.worlds import QUICK, doing, items
 

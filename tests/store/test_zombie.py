@@ -31,17 +31,8 @@ from millwheel.runtime.process.tasks import end
 from millwheel.store.lane import PostgresLane
 from millwheel.store.port import Claim, Commit, Store, Wish
 from millwheel.store.rows import ARRAY_ROWS
-from tests.runtime.test_sharing import (
-    AGAIN,
-    SHARED,
-    Cluster,
-    Recount,
-    check,
-    counting,
-    many,
-    number_of,
-)
-from tests.store.test_postgres import lane_of, until, waiting_for_a_lock
+from tests.support.clusters import AGAIN, SHARED, Cluster, Recount, check, counting, many, number_of
+from tests.support.sessions import lane_of, until, waiting_for_a_lock
 from tests.support.store_sites import (
     LOG,
     SECOND,

@@ -6,7 +6,7 @@ from millwheel.runtime.engine import Engine
 from millwheel.runtime.lane.committer import Committing
 
 
-def told(engine: Engine) -> str:
+def dump(engine: Engine) -> str:
     """Intervals with their queues and logs, lanes, and what is on its way to others."""
     lines = [f"worker {engine.worker[:8]} lease {engine.lease.left:.1f}"]
     lines += [

@@ -29,7 +29,7 @@ Key = tuple[str, datetime]
 Counts = tuple[int, int, int, int]
 """Flights with the cancelled ones, cancelled, minutes of delay summed, 15 minutes late or more."""
 
-TreeAcks = Sequence[tuple[datetime, datetime]]
+Stretches = Sequence[tuple[datetime, datetime]]
 """From … until, excluded; none: all of time."""
 Trip = tuple[str, datetime, datetime, int, int]
 """Tail number, first and last planned departure, legs, minutes of delay summed."""
@@ -116,7 +116,7 @@ def departure_weather(flights: Iterable[Flight]) -> list[Weather]:
     return found
 
 
-def flights_of(stretches: TreeAcks = ()) -> Iterator[Flight]:
+def flights_of(stretches: Stretches = ()) -> Iterator[Flight]:
     """The flights that were seen within the stretches of time."""
     for flight in _all_flights():
         if not stretches or any(begin <= flight.seen < end for begin, end in stretches):

@@ -39,7 +39,12 @@ IMPORTED = (
     "millwheel.cli.store", "millwheel.cli.target", "millwheel.cli.watch", "millwheel.cli.worker",
     "millwheel.computations", "millwheel.services.http", "millwheel.services.worker",
     "millwheel.store.embedded", "millwheel.store.migrate", "millwheel.store.postgres",
+    "millwheel.store.schema", "millwheel.store.views",
+    "alembic.command", "alembic.config", "alembic.context", "sqlalchemy.dialects.postgresql.psycopg",
 )  # fmt: skip
+IMPORTED_IF_THERE = ("typer._adapters", "uvloop")
+"""typer's own conversion of parameters loads pydantic where that is installed: half of the CPU of a short
+command."""
 ROOT = Path(__file__).resolve().parents[2]
 REQUEST_BYTES = 1 << 18
 """The words of a command and its environment."""
@@ -242,6 +247,9 @@ def main() -> None:
     _, requests, entry, *imported = sys.argv
     for name in (*IMPORTED, *imported):
         __import__(name)
+    for name in IMPORTED_IF_THERE:
+        with contextlib.suppress(ModuleNotFoundError):
+            __import__(name)
     gc.collect()
     gc.freeze()  # so that commands go on sharing this memory
     serve(socket.socket(fileno=int(requests)))

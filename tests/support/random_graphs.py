@@ -34,7 +34,7 @@ from millwheel.store.port import Commit
 from millwheel.testing import advance, inject
 from millwheel.testing.script import Script, ScriptReader
 from millwheel.windows import Pane, Session, Sliding, Tumbling
-from tests.runtime.test_exactly_once import FAULTS
+from tests.support.fault_plans import FAULTS
 from tests.support.worlds import QUICK, World, at, end_scripts, read_on
 
 SECOND = timedelta(seconds=1)

@@ -34,7 +34,9 @@ from millwheel.errors import CommitUnknown
 from millwheel.model import Key
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
+from millwheel.runtime.interval.folds import fold
 from millwheel.runtime.process.load import FREE_OF_CHARGE
+from millwheel.sources import Partition
 from millwheel.store.memory import MemoryStore
 from millwheel.store.port import Commit
 from millwheel.testing import inject
@@ -389,3 +391,41 @@ def unknown_once(world: World, number: int) -> None:
             raise CommitUnknown("the connection was lost")
 
     world.on_durable = cut
+
+
+class Quiet(Computation[Item, None]):
+    async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
+        pass
+
+
+def two_sources(first: Any, second: Any, **options: Any) -> Pipeline:
+    pipeline = Pipeline("two", settings=QUICK)
+    for number, source in enumerate((first, second)):
+        pipeline.inject(ITEMS, source, timestamp=time_of, name=f"source_{number}", **options)
+    pipeline.add(Tally(), ITEMS.by(key_of))
+    pipeline.sink(TALLY, Table("out", Counted, numbered=True))
+    return pipeline
+
+
+class Parts:
+    """A source of several partitions, all of them expected from the beginning."""
+
+    def __init__(self, *scripts: Script) -> None:
+        self.scripts = scripts
+
+    bounded = True
+
+    def partitions(self) -> list[Partition]:
+        return list(self.scripts)
+
+    def describe(self) -> dict[str, Any]:
+        return {"parts": [script.identity for script in self.scripts]}
+
+
+async def run_and_fold(world: World) -> None:
+    """To the end of the input, and everything into the current tables."""
+    engine = await world.start()
+    await world.until(engine.done.is_set)
+    for interval in engine.intervals:
+        await fold(engine.store, interval)
+    await engine.stop()

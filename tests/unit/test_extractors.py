@@ -117,6 +117,7 @@ def test_what_nobody_can_read_is_unknown() -> None:
     assert not comparable(None, None)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("python", ["3.11", "3.12", "3.13", "3.14"])
 def test_every_version_of_python_says_the_same(python: str, tmp_path: Path) -> None:
     """As far as they are installed here; those of this one are pinned below."""

@@ -755,6 +755,7 @@ async def process(script: str, *arguments: str) -> AsyncIterator[asyncio.subproc
         await started.communicate()
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not watching.HAS_INOTIFY, reason="needs Linux and asyncinotify")
 async def test_a_line_that_another_process_appends_wakes_the_reader(tmp_path: Path) -> None:
     """Within 100 ms, which a look every hour could not: the best of twenty, as machines are busy."""
@@ -799,6 +800,7 @@ async def test_a_reader_is_woken_after_the_file_was_replaced(tmp_path: Path) -> 
     assert not watching._watchers
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("told", [True, False])
 async def test_a_log_that_another_process_writes_and_rotates(
     tmp_path: Path, told: bool, monkeypatch: pytest.MonkeyPatch

@@ -1,7 +1,7 @@
 """The intervals that a worker holds, and what passes between them: records, ACKs, room in queues.
 
 Records go to the interval that has their slot: here that is a queue away; what stands for an interval
-of another worker takes them all the same (`millwheel.runtime.network`). Acknowledgements go back to
+of another worker takes them all the same (`millwheel.runtime.network.ports`). Acknowledgements go back to
 the log that a record came from: one of an interval here, one of another worker's, or the tree of a
 record that is in no log (decision 32).
 """

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from millwheel.codec import Codec
 from millwheel.errors import InvariantBroken, UserCodeError
 from millwheel.state import ABSENT, UNKNOWN, Collection
-
-if TYPE_CHECKING:
-    from millwheel.runtime.interval.key_state import KeyState
 
 ENTRIES_BYTES = 700
 """Bytes that a key with collections costs in memory besides, with no entry in them."""
@@ -60,12 +57,25 @@ Encoding = tuple[str, Cell, bytes | None]
 """An entry that somebody looked at, as it is now."""
 
 
+class EntryOwner(Protocol):
+    """The state of the key that entries belong to."""
+
+    key: Any
+    complete: bool
+    """All entries are in memory."""
+
+    @property
+    def cache(self) -> Any:
+        """The cache that the key is in."""
+        ...
+
+
 class Entries:
-    """What the collections of one key work on."""
+    """The entries of one key, which its collections work on."""
 
     __slots__ = ("_cache", "_key", "_order", "_spans", "_touched", "_trimmed_at", "_whole", "bound", "cells", "size")  # fmt: skip
 
-    def __init__(self, key: KeyState) -> None:
+    def __init__(self, key: EntryOwner) -> None:
         self._key = key
         self._cache = key.cache
         self.cells: dict[str, Cell] = {}

