@@ -377,7 +377,7 @@ def feed(site: Site, number: int) -> None:
 def done(site: Site) -> int:
     """Return the number of records processed by the leaf."""
     return sum(
-        interval.counters.get("processed", 0)
+        interval.counters.totals.get("processed", 0)
         for engine in site.engines
         for interval in engine.intervals
         if interval.step.name == "leaf"

@@ -513,7 +513,9 @@ async def told_behind_a_far_item(
     for item in then:
         source.append(inject(ITEMS, item))
     read_on(engine)
-    await world.until(lambda: world.interval("make_lists").input_watermark == to_micros(at(second)))
+    await world.until(
+        lambda: world.interval("make_lists").watermarks.input == to_micros(at(second))
+    )
     await world.turns()
     gate.open()
     await world.turns()

@@ -554,7 +554,9 @@ async def test_who_is_new_and_has_reached_nobody_takes_nothing_that_is_free() ->
     await cluster.go(lambda: first.processed > 50)
     stranger = await cluster.admit(secret=WRONG)
     interval = next(i for i in first.intervals if i.step.name == "tally")
-    await cluster.store.wish([Wish(interval.id, interval.sequencer, stranger.worker, "early")])
+    await cluster.store.wish(
+        [Wish(interval.id, interval.commits.sequencer, stranger.worker, "early")]
+    )
     giving = asyncio.ensure_future(first.owned.give_up(interval))
     await cluster.go(giving.done)
     assert await giving

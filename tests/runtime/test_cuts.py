@@ -316,7 +316,7 @@ async def test_a_report_of_an_interval_that_is_not_known_is_looked_into() -> Non
     assert hear(4711, row.computation, row.slot_to, newer), "it was merged"
     assert hear(own.id, own.step.id, own.slots[1], newer), "it was taken from here"
     assert not hear(4711, 99, row.slot_to, newer), "of a graph that grew"
-    assert not hear(own.id, own.step.id, own.slots[1], own.sequencer), "a zombie's"
+    assert not hear(own.id, own.step.id, own.slots[1], own.commits.sequencer), "a zombie's"
     assert not hear(row.id, row.computation, row.slot_to - 1, row.sequencer), "what was never said"
     del late.remotes.place
     await cluster.end(values)

@@ -315,7 +315,7 @@ async def test_what_a_claim_sends_again_wakes_its_readers() -> None:
     await cluster.go(lambda: not sender.may_send() and not engine.lane.busy)
     await cluster.pass_time(engine.owned.lose_all())
     for interval in (*readers, sender):
-        await cluster.pass_time(take(engine, interval.id, interval.sequencer))
+        await cluster.pass_time(take(engine, interval.id, interval.commits.sequencer))
         await cluster.pass_time(asyncio.sleep(0.1))
     (sender,) = (i for i in engine.intervals if i.step.name == "tally")
     await cluster.go(lambda: all(log.drained for log in sender.logs), turns=5_000)
@@ -344,10 +344,10 @@ async def test_what_is_taken_tells_its_readers_here_how_far_it_is() -> None:
     )
     await cluster.pass_time(move(tally, first, second))
     (tally,) = second.intervals
-    await cluster.go(lambda: tally.durable == MAX_TIME)
-    assert recount.durable < MAX_TIME
+    await cluster.go(lambda: tally.watermarks.durable == MAX_TIME)
+    assert recount.watermarks.durable < MAX_TIME
     await cluster.pass_time(move(tally, second, first))
-    await cluster.go(lambda: recount.durable == MAX_TIME, turns=2_000)
+    await cluster.go(lambda: recount.watermarks.durable == MAX_TIME, turns=2_000)
     check(cluster, values)
 
 

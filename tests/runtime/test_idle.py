@@ -100,7 +100,7 @@ class Partitions(Cluster):
 
     def stored(self, number: int) -> float | None:
         """What a partition has promised."""
-        return _seconds(self.injector(number).interval.durable)
+        return _seconds(self.injector(number).interval.watermarks.durable)
 
     def low(self) -> float | None:
         """How far the counting is."""
@@ -285,7 +285,7 @@ async def test_one_that_is_paused_counts_again() -> None:
     async def feed(second: int) -> list[float | None]:
         busy.append(inject(ITEMS, Item("a", second, second)))
         await rest(world, SOON)
-        return [_seconds(world.interval(f"source_{n}").durable) for n in range(3)]
+        return [_seconds(world.interval(f"source_{n}").watermarks.durable) for n in range(3)]
 
     assert await feed(50) == [50, 50, 50]
     world.store.pause("source_1")
@@ -313,8 +313,8 @@ async def test_an_injector_that_keeps_no_percentile_counts_with_its_exact_waterm
         busy.append(inject(ITEMS, Item("a", n, 1000 + n)))
     await rest(world, SOON)
     tally = world.interval("tally")
-    assert _seconds(tally.durable) == 1199
-    assert _seconds(tally.input_watermark) == 1280
+    assert _seconds(tally.watermarks.durable) == 1199
+    assert _seconds(tally.watermarks.input) == 1280
     await engine.stop()
 
 
@@ -341,10 +341,10 @@ async def test_an_idle_partition_does_not_go_along_with_one_that_has_ended() -> 
     await world.turns(200, tick=2 * IDLE_SECONDS / 200)
     _, idle = engine.injectors
     assert idle.idle
-    assert idle.interval.durable < MAX_TIME
+    assert idle.interval.watermarks.durable < MAX_TIME
     silent.append(inject(ITEMS, Item("a", 1, 50)))
     await world.until(lambda: world.numbers() == [0, 1], tick=0.01)
-    assert tally.durable < MAX_TIME
+    assert tally.watermarks.durable < MAX_TIME
     silent.end()
-    await world.until(lambda: tally.durable == MAX_TIME, tick=0.01)
+    await world.until(lambda: tally.watermarks.durable == MAX_TIME, tick=0.01)
     await engine.stop()

@@ -544,9 +544,9 @@ async def test_nothing_is_kept_of_what_is_done() -> None:
     for interval in engine.intervals:
         assert not interval.intake
         assert not interval.backlog
-        assert not interval.taken
-        assert interval.firings == 0
-        assert len(interval.holds) == 0
+        assert not interval.timers.taken
+        assert interval.timers.firings == 0
+        assert len(interval.watermarks.holds) == 0
         assert interval.dedup is None or not interval.dedup.in_flight
         assert all(not log._beyond and not log._several for log in interval.logs)
     await asyncio.sleep(0)

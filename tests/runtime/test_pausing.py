@@ -68,7 +68,11 @@ async def test_what_was_read_is_processed_and_nothing_more_until_it_goes_on() ->
     assert engine.progress()["unacked"] == 0
     assert not engine.done.is_set()
     promised = to_micros(at(read - 1))
-    assert world.interval(INJECTOR).durable == world.interval("tally").durable == promised
+    assert (
+        world.interval(INJECTOR).watermarks.durable
+        == world.interval("tally").watermarks.durable
+        == promised
+    )
     world.store.pause()
     await pass_seconds(world, NOTICED_SECONDS)
     assert rows_read(engine) > read
@@ -145,7 +149,7 @@ async def test_what_rests_is_not_excused_as_idle() -> None:
     await pass_seconds(world, 1.5)
 
     def low(name: str) -> float:
-        return float(world.interval(name).durable - to_micros(at(0))) / 1e6
+        return float(world.interval(name).watermarks.durable - to_micros(at(0))) / 1e6
 
     async def feed(second: int) -> None:
         busy.append(inject(ITEMS, Item("a", second, second)))

@@ -845,14 +845,14 @@ async def _cut_between_cells(name: str, store: Any) -> None:
         await engine.start()
         own = [i for i in engine.intervals if i.step.name == "judge"]
         async with asyncio.timeout(30):
-            while sum(i.counters.get("processed", 0) for i in own) < records:
+            while sum(i.counters.totals.get("processed", 0) for i in own) < records:
                 if engine.failure is not None:
                     raise engine.failure
                 await asyncio.sleep(0.001)
             await engine.run()
         for interval in own:
             await folded(engine, interval)
-        await store.release(engine.worker, {i.id: i.sequencer for i in own})
+        await store.release(engine.worker, {i.id: i.commits.sequencer for i in own})
         await engine.kill()
         await store.stop_worker(engine.worker)
         return own

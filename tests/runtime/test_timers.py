@@ -172,10 +172,10 @@ async def test_a_hold_outlives_the_engine_and_ends_with_time() -> None:
     source.append(advance(ITEMS, at(200)))
     engine = await world.start()
     await world.until(engine.done.is_set)
-    assert world.interval("do").durable == int(at(10).timestamp() * 1e6)
+    assert world.interval("do").watermarks.durable == int(at(10).timestamp() * 1e6)
     await engine.stop()
     await world.run(close_at_end=True)
-    assert world.interval("do").durable == MAX_TIME
+    assert world.interval("do").watermarks.durable == MAX_TIME
 
 
 async def test_a_hold_does_not_end_with_time_before_the_last_timer_has_fired() -> None:
@@ -196,7 +196,7 @@ async def test_a_hold_does_not_end_with_time_before_the_last_timer_has_fired() -
     world = World(doing(values, do, bell, settings=limits))
     await world.run(close_at_end=True)
     assert world.numbers() == [0, 1, 2]
-    assert world.interval("do").durable == MAX_TIME
+    assert world.interval("do").watermarks.durable == MAX_TIME
 
 
 async def test_holds_that_are_not_in_memory_and_were_released_hold_nothing() -> None:
@@ -214,12 +214,12 @@ async def test_holds_that_are_not_in_memory_and_were_released_hold_nothing() -> 
     world = World(doing(source, do, settings=limits))
     engine = await world.start()
     await world.until(engine.done.is_set, tick=0.001)
-    (interval,) = (i for i in engine.intervals if not i.timers["hold"].is_whole)
+    (interval,) = (i for i in engine.intervals if not i.timers.queues["hold"].is_whole)
     for second in (20, 60):
         source.append(advance(ITEMS, at(second)))
         read_on(engine)
         due = int(at(second).timestamp() * 1e6)
-        await world.until(lambda due=due: interval.durable == due, tick=0.001)  # type: ignore[misc]
+        await world.until(lambda due=due: interval.watermarks.durable == due, tick=0.001)  # type: ignore[misc]
     await engine.stop()
 
 
@@ -242,7 +242,7 @@ async def test_timers_that_are_not_in_memory_fire_all_the_same(kind: Any, limit:
     engine = await world.start()
     await world.until(engine.done.is_set)
     assert len(world.store.timers()) == 101
-    assert all(len(q) <= 2 * limit for i in engine.intervals for q in i.timers.values())
+    assert all(len(q) <= 2 * limit for i in engine.intervals for q in i.timers.queues.values())
     await engine.stop()
     if kind == "watermark":
         source.append(advance(ITEMS, at(50.5)))
@@ -251,7 +251,7 @@ async def test_timers_that_are_not_in_memory_fire_all_the_same(kind: Any, limit:
     if kind == "watermark":
         assert sorted(world.numbers()) == list(range(1, 51))
         low = int(at(50.5).timestamp() * 1e6)
-        await world.until(lambda: world.interval("do").durable == low)
+        await world.until(lambda: world.interval("do").watermarks.durable == low)
         source.append(advance(ITEMS, at(1000)))
         read_on(engine)
     await world.until(lambda: len(world.rows()) == 101, tick=0.5)
@@ -274,10 +274,10 @@ async def test_far_timers_that_come_due_are_read_before_anything_else_is_taken()
     engine = await world.start()
     await world.until(engine.done.is_set)
     interval, lane = world.interval("do"), engine.lane
-    far = interval.timers["watermark"]
+    far = interval.timers.queues["watermark"]
     assert far.take((b'"a"', "10"), int(at(10).timestamp() * 1e6)) is not None
-    interval.input_watermark = int(at(100).timestamp() * 1e6)
-    assert interval.lacking_timers(world.clock.now()) == ["watermark"]
+    interval.watermarks.input = int(at(100).timestamp() * 1e6)
+    assert interval.timers.lacking(world.clock.now()) == ["watermark"]
     lane.wake.clear()
     assert lane.runner._take(world.clock.now()) is None
     assert lane.wake.is_set()
@@ -338,7 +338,7 @@ async def test_a_timer_set_by_a_waiting_record_fires_before_a_later_one_in_its_b
     await world.until(lambda: gate.reached)
     interval = world.interval("do")
     # As progress of another input would: the record that waits is late and does not hold it.
-    interval.input_watermark = int(at(30).timestamp() * 1e6)
+    interval.watermarks.input = int(at(30).timestamp() * 1e6)
     engine.lane.wake.set()
     await world.turns()
     gate.open()
@@ -366,7 +366,7 @@ async def test_any_number_of_timers_in_a_backlog_fire_after_an_earlier_one() -> 
     read_on(engine)
     await world.until(lambda: gate.reached)
     interval = world.interval("do")
-    interval.input_watermark = int(at(2000).timestamp() * 1e6)
+    interval.watermarks.input = int(at(2000).timestamp() * 1e6)
     engine.lane.wake.set()
     await world.turns()
     gate.open()
@@ -452,17 +452,17 @@ async def test_a_timer_changed_while_it_is_due_and_waits_in_a_backlog(change: st
     read_on(engine)
     await world.until(lambda: gate.reached)
     interval = world.interval("do")
-    interval.input_watermark = int(at(30).timestamp() * 1e6)
+    interval.watermarks.input = int(at(30).timestamp() * 1e6)
     engine.lane.wake.set()
     await world.turns()
-    assert interval.firings == 1, "it is due, and waits for its key"
+    assert interval.timers.firings == 1, "it is due, and waits for its key"
     gate.open()
     await world.until(engine.done.is_set)
     now = {"later": [], "cancel": [], "same": [10], "past": [5]}[change]
     assert world.numbers() == now
-    assert len(interval.holds) == (change == "later")
-    assert interval.firings == 0
-    assert not interval.taken
+    assert len(interval.watermarks.holds) == (change == "later")
+    assert interval.timers.firings == 0
+    assert not interval.timers.taken
     source.append(advance(ITEMS, at(1000)))
     read_on(engine)
     await world.finish(engine)
@@ -490,13 +490,13 @@ async def test_a_record_before_a_due_timer_in_the_backlog_may_cancel_it() -> Non
     await world.until(lambda: gate.reached)
     await world.turns()
     interval = world.interval("do")
-    interval.input_watermark = int(at(30).timestamp() * 1e6)
+    interval.watermarks.input = int(at(30).timestamp() * 1e6)
     engine.lane.wake.set()
     await world.turns()
     gate.open()
     await world.finish(engine)
     assert world.numbers() == []
-    assert len(interval.holds) == 0
+    assert len(interval.watermarks.holds) == 0
     assert world.store.timers() == []
 
 
@@ -573,7 +573,7 @@ async def test_a_wall_timer_that_is_due_and_waits_for_credits_keeps_nobody_busy(
     world.clock.advance(1)
     await world.turns(50)
     lane = engine.lane
-    assert world.interval("do").has_due(world.clock.now())
+    assert world.interval("do").timers.has_due(world.clock.now())
     take, looks = lane.runner._take, 0
 
     def counting(*arguments: Any) -> Any:

@@ -482,7 +482,7 @@ async def test_a_computation_is_added_while_workers_that_do_not_know_it_go_on() 
     def promise_kept() -> bool:
         """Nobody promises for the new one what those who send to it have not (I5)."""
         assert all(
-            interval.durable <= new.publisher.watermarks.least(tally.id)
+            interval.watermarks.durable <= new.publisher.watermarks.least(tally.id)
             for interval in new.exchange.of(extra.id)
         )
         return cluster.clock.monotonic() > until
@@ -629,7 +629,7 @@ async def test_an_injector_is_removed_and_nobody_waits_for_its_watermark() -> No
     assert {item.number for item in values} <= read
     last = await cluster.start_worker(three(with_third=False))
     await cluster.end()
-    assert all(interval.durable == MAX_TIME for interval in last.intervals)
+    assert all(interval.watermarks.durable == MAX_TIME for interval in last.intervals)
     assert len(cluster.rows()) == len(read)
 
 

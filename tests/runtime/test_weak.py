@@ -271,7 +271,9 @@ async def test_what_is_late_is_stored_with_what_was_promised_before_it_was_sent(
     world = World(made)
     engine = await world.start()
     promised = int(at(50).timestamp() * 1e6)
-    await world.until(lambda: gate.reached and world.interval("dawdle").durable == promised)
+    await world.until(
+        lambda: gate.reached and world.interval("dawdle").watermarks.durable == promised
+    )
     gate.open()
 
     def stored() -> list[Delivery[Any]]:
@@ -553,7 +555,7 @@ async def test_a_due_timer_that_is_cancelled_before_its_turn_lets_the_watermark_
     made.sink(TALLY, Table("out", Counted, numbered=True))
     world = World(made)
     engine = await world.start(close_at_end=True)
-    await world.until(lambda: gate.reached and world.interval("twice").firings == 2)
+    await world.until(lambda: gate.reached and world.interval("twice").timers.firings == 2)
     await world.turns()
     gate.open()
     await world.finish(engine)

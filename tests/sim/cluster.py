@@ -370,7 +370,7 @@ class Cluster:
             for i in engine.intervals:
                 logs = [(log.id, log.first, log.next_seq, log.unacked) for log in i.logs]
                 lines.append(
-                    f"  {i.name} id {i.id} input {i.input_watermark} stored {i.durable} intake "
+                    f"  {i.name} id {i.id} input {i.watermarks.input} stored {i.watermarks.durable} intake "
                     f"{len(i.intake)} busy {len(i.backlog)} leaving {i.leaving} dirty {i.dirty} "
                     f"logs {logs}"
                 )

@@ -123,7 +123,7 @@ async def run_plan(
 
     def due(commit: Commit) -> str | None:
         """The fault planned for this commit, if it is not a zombie's."""
-        own = {interval.sequencer for interval in world.engines[-1].intervals}
+        own = {interval.commits.sequencer for interval in world.engines[-1].intervals}
         if over.is_set() or commit.intervals[0].sequencer not in own:
             return None
         return plan.faults.pop(world.tried - 1, None)

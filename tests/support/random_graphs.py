@@ -638,7 +638,7 @@ class Stage:
             self.promised[link.interval_id] = max(known, link.low_watermark)
         newest = self.world.engines[-1]
         if self._over or commit.intervals[0].sequencer not in {
-            interval.sequencer for interval in newest.intervals
+            interval.commits.sequencer for interval in newest.intervals
         }:
             return  # a zombie's, or in vain
         fault = self._faults.pop(self.world.tried - 1, None)

@@ -35,6 +35,7 @@ from millwheel.model import Key
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
 from millwheel.runtime.interval.folds import fold
+from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.sources import Partition
 from millwheel.store.memory import MemoryStore
@@ -302,10 +303,10 @@ class World:
         for interval in engine.intervals:
             logs = [(log.id, log.first, log.next_seq, log.unacked) for log in interval.logs]
             lines.append(
-                f"{interval.name}: input {interval.input_watermark} stored {interval.durable} "
+                f"{interval.name}: input {interval.watermarks.input} stored {interval.watermarks.durable} "
                 f"intake {len(interval.intake)} busy {list(interval.backlog)} "
-                f"dirty {interval.dirty} logs {logs} holds {len(interval.holds)} "
-                f"due {interval.has_due(now)}"
+                f"dirty {interval.dirty} logs {logs} holds {len(interval.watermarks.holds)} "
+                f"due {interval.timers.has_due(now)}"
             )
         return "\n".join(lines)
 
@@ -332,7 +333,7 @@ class World:
     def counter(self, computation: str, name: str) -> int:
         """A counter of the newest engine."""
         return sum(
-            i.counters.get(name, 0)
+            i.counters.totals.get(name, 0)
             for i in self.engines[-1].intervals
             if i.step.name == computation
         )
@@ -340,7 +341,7 @@ class World:
     def state(self, computation: str, key: Key) -> dict[str, Any]:
         return self.store.state(computation, encode_key(key)[0])
 
-    def interval(self, name: str, number: int = 0) -> Any:
+    def interval(self, name: str, number: int = 0) -> Interval:
         """An interval of the newest engine."""
         return [i for i in self.engines[-1].intervals if i.step.name == name][number]
 

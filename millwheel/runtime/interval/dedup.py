@@ -22,7 +22,7 @@ A computation added with ``exactly_once=False`` knows the ids in flight, and no 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -222,6 +222,8 @@ class Dedup:
         """By bucket."""
         self._spans: dict[int, Seen] = {}
         """User-supplied ids, by the span of time in which their buckets begin."""
+        self.sorting: Sequence[Any] = ()
+        """Items taken from the queue that are looked up: neither queued nor in flight."""
         self.in_flight: dict[bytes, Delivery[Any]] = {}
         """Ids received and not durable yet, each with the first copy."""
         self._derived: dict[bytes, Delivery[Any]] = {}

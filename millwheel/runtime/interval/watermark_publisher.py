@@ -54,15 +54,15 @@ class WatermarkPublisher:
         those too that were here before."""
         intervals = self._exchange.intervals
         for interval in intervals:
-            self.watermarks.report(interval.report(interval.durable))
-            for percentile, kept in interval.percentiles.items():
+            self.watermarks.report(interval.report(interval.watermarks.durable))
+            for percentile, kept in interval.watermarks.percentiles.items():
                 self.percentiles[percentile].report(interval.report(kept.durable))
         for interval in intervals:
             if interval.source_task is None:
-                interval.hear(self.watermarks.input(interval.step.id))
-                for percentile in interval.percentiles:
+                interval.watermarks.raise_input(self.watermarks.input(interval.step.id))
+                for percentile in interval.watermarks.percentiles:
                     told = self.percentiles[percentile].input(interval.step.id)
-                    interval.hear_percentile(percentile, told)
+                    interval.watermarks.raise_percentile(percentile, told)
                 self._consider(interval)
 
     def stored(self, interval: Interval, work: IntervalWork) -> None:
@@ -81,7 +81,7 @@ class WatermarkPublisher:
         for computation in readers:
             moved = self.watermarks.input(computation)
             for reader in self._exchange.of(computation):
-                reader.hear(moved)
+                reader.watermarks.raise_input(moved)
                 self._consider(reader)
 
     def take_percentile(self, percentile: float, report: Report) -> None:
@@ -94,7 +94,7 @@ class WatermarkPublisher:
         for computation in readers:
             moved = kept.input(computation)
             for reader in self._exchange.of(computation):
-                reader.hear_percentile(percentile, moved)
+                reader.watermarks.raise_percentile(percentile, moved)
                 self._consider(reader)
 
     def _follow(self, computation: int) -> None:
@@ -109,9 +109,9 @@ class WatermarkPublisher:
         """What came in has moved on in time: timers may be due or to be read, holds among them, or
         more may be promised."""
         now = self._env.now()
-        if interval.has_due(now) or interval.lacking_timers(now):
+        if interval.timers.has_due(now) or interval.timers.lacking(now):
             interval.wake()
-        elif interval.has_news():
+        elif interval.watermarks.has_news():
             interval.touch(urgent=True)
 
     def excuse_idle(self) -> None:
@@ -138,8 +138,8 @@ class WatermarkPublisher:
 
     def _publish_here(self, interval: Interval) -> None:
         """Readers here take what is stored of an interval as it is now."""
-        self.take_report(interval.report(interval.durable))
-        for percentile, kept in interval.percentiles.items():
+        self.take_report(interval.report(interval.watermarks.durable))
+        for percentile, kept in interval.watermarks.percentiles.items():
             self.take_percentile(percentile, interval.report(kept.durable))
 
     def _least_awake(self, kept: Watermarks, percentile: float | None = None) -> int | None:

@@ -148,7 +148,7 @@ class Recovery:
         if isinstance(error, StatementError):
             for interval, work in failed.works.items():
                 interval.mode.refused(work, error, alone=len(failed.works) == 1)
-        watermarks = {interval: interval.input_watermark for interval in failed.works}
+        watermarks = {interval: interval.watermarks.input for interval in failed.works}
         await self._start_over(suspects, self._not_again(failed.items(), error))
         here = self._still_here(suspects)
         if here:

@@ -123,7 +123,7 @@ class OwnedIntervals:
                 rebuilding = rebuild_filters(self._env, self._buckets, interval)
                 self._env.spawn(rebuilding, f"filters of {interval.name}")
             self._lane.add(interval)
-            interval.touch(urgent=interval.has_news())
+            interval.touch(urgent=interval.watermarks.has_news())
             interval.wake()
         for interval in taken:
             if interval.source_task is not None:
@@ -226,7 +226,7 @@ class OwnedIntervals:
         try:
             while (
                 interval.ownership is Ownership.HELD
-                and interval.folded < interval.durable_n
+                and interval.commits.folded < interval.commits.durable_n
                 and await self._env.patiently(lambda: fold(self._env.store, interval))
             ):
                 pass
@@ -239,7 +239,9 @@ class OwnedIntervals:
         self._send_on(interval)
         self._forget(interval)
         released = await self._env.patiently(
-            lambda: self._env.store.release(self._env.worker, {interval.id: interval.sequencer})
+            lambda: self._env.store.release(
+                self._env.worker, {interval.id: interval.commits.sequencer}
+            )
         )
         interval.transition("release")
         return bool(released)
