@@ -14,8 +14,13 @@ help: ## show this list
 setup: ## make .venv ready (all the others do it by themselves)
 	@.ci/setup
 
-demo: setup ## run the flights example and print its report
-	@$(VENV_PYTHON) -m examples.flights $(ARGS)
+# Spark is 400 MB: its packages are installed while the engine runs.
+demo: ## run the flights example and print its report
+	@.ci/setup engine
+	@log=$$(mktemp); .ci/setup >$$log 2>&1 & setup=$$!; \
+	    $(VENV_PYTHON) -m examples.flights run || exit; \
+	    wait $$setup || { cat $$log; exit 1; }; rm $$log
+	@$(VENV_PYTHON) -m examples.flights report
 
 test: setup ## run the tests
 	@$(VENV_PYTHON) -m pytest -n auto --maxprocesses=4 --dist loadgroup $(ARGS)
