@@ -31,10 +31,10 @@ from millwheel import Computation, Context, Pipeline, Record, Settings, Stream
 from millwheel.clock import SystemClock
 from millwheel.model import from_micros
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.frames import Acknowledge, Deliver, Frame
-from millwheel.runtime.greeting import Identity
-from millwheel.runtime.links import Links
-from millwheel.runtime.network import Link
+from millwheel.runtime.network.frames import Acknowledge, Deliver, Frame
+from millwheel.runtime.network.handshake import Identity
+from millwheel.runtime.network.links import Links
+from millwheel.runtime.network.ports import Link
 from millwheel.services import loop
 from millwheel.services.tcp import Tcp
 from millwheel.store.postgres import PostgresStore
@@ -100,7 +100,7 @@ CELLS = (
 
 def pipeline(name: str, cell: Cell, depth: int, source: Script) -> tuple[Pipeline, Arrive]:
     """The stages, from source to end; every record has a key of its own."""
-    made = Pipeline(name, settings=replace(Settings(), lanes=1))
+    made = Pipeline(name, settings=replace(Settings(), intervals=1))
     streams = [Stream(f"balls_{number}", Ball) for number in range(depth + 1)]
     made.inject(streams[0], source, timestamp=lambda ball: from_micros(ball.number))
     for number in range(depth):

@@ -23,7 +23,7 @@ from bench import quiet
 from bench.server import drop, fresh_store
 from bench.workload import Account, Balance, Payment, lines_file, payments_file, pipeline
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.load import FREE_OF_CHARGE
+from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.services import loop
 from millwheel.store.lane import PostgresLane
 from millwheel.store.port import Commit

@@ -23,11 +23,11 @@ from bench.cells import pipeline as stages
 from bench.server import fresh_store
 from millwheel import Computation, Context, Discard, Pipeline, Record, Settings, Stream
 from millwheel.model import Delivery, from_micros
-from millwheel.runtime.courier import Courier
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.frames import Row
-from millwheel.runtime.interval import Interval
-from millwheel.runtime.sent import SentLog
+from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.sent_log import SentLog
+from millwheel.runtime.network.courier import Courier
+from millwheel.runtime.network.frames import Row
 from millwheel.store.postgres import PostgresStore
 from millwheel.testing.script import Script, inject
 
@@ -58,7 +58,7 @@ async def upstream(url: str, slow_key: int | None, seconds: float) -> dict[str, 
     name = "bench_slow"
     await (await fresh_store(url, name)).close()
     script = Script("balls")
-    made = Pipeline(name, settings=replace(Settings(), lanes=1))
+    made = Pipeline(name, settings=replace(Settings(), intervals=1))
     made.inject(BALLS, script, timestamp=lambda ball: from_micros(ball.number))
     made.add(Pass(PASSED), BALLS.by(number_of), productions="weak")
     made.add(Take(slow_key), PASSED.by(lambda ball: ball.number % KEYS))

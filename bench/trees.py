@@ -27,14 +27,14 @@ import msgspec
 
 from millwheel import Computation, Context, Discard, Pipeline, Record, Settings, Stream
 from millwheel.clock import VirtualClock
-from millwheel.runtime.balancer import Balancer
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.frames import Acknowledge, Deliver, Loose, RootReport, decode
-from millwheel.runtime.greeting import Identity
-from millwheel.runtime.interval import Interval
-from millwheel.runtime.links import Links
-from millwheel.runtime.load import Process
-from millwheel.runtime.placing import Placing
+from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.network.frames import Acknowledge, Deliver, Loose, RootReport, decode
+from millwheel.runtime.network.handshake import Identity
+from millwheel.runtime.network.links import Links
+from millwheel.runtime.ownership.balancer import Balancer
+from millwheel.runtime.ownership.claiming import Placing
+from millwheel.runtime.process.load import Process
 from millwheel.store.memory import MemoryStore
 from millwheel.testing import inject
 from millwheel.testing.ether import FAIR, SECRET, Ether, Fate
@@ -56,7 +56,7 @@ LONG = timedelta(hours=1)
 """Nothing is taken for late: what is counted is what happens when all goes well."""
 
 LIMITS = Settings(
-    max_unacked_records=100_000, max_unacked_bytes=1 << 30, waiting_keys=1_000_000, lanes=1
+    max_unacked_records=100_000, max_unacked_bytes=1 << 30, waiting_keys=1_000_000, intervals=1
 )
 FREE_OF_CHARGE = Process(cpu_seconds=lambda: 0.0, run_seconds=lambda: 0.0)
 

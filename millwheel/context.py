@@ -45,13 +45,11 @@ class Effects:
         "caused",
         "counters",
         "dead_letters",
-        "fused",
         "held",
         "keeper",
         "lineage",
         "lines",
         "productions",
-        "queued",
         "rows",
         "size",
         "statements",
@@ -62,10 +60,6 @@ class Effects:
         self.productions: list[Delivery[Any]] = []
         self.caused: list[tuple[Delivery[Any], Delivery[Any]]] = []
         """Weak productions, each behind the record that it comes of."""
-        self.fused: list[tuple[Delivery[Any], Any]] = []
-        """Records behind which a fused computation ran, each with the interval it ran in place of."""
-        self.queued: set[int] = set()
-        """Computations that could be fused, and to which weak productions go by the queue."""
         self.lineage: Lineage | None = None
         """Of a weak computation: how its productions are called."""
         self.keeper: Keeper | None = None
@@ -113,8 +107,9 @@ class Effects:
         if other.rows:
             self.rows += other.rows
             other.rows.clear()
-        if other.caused or other.fused:
-            self._take_weak(other)
+        if other.caused:
+            self.caused += other.caused
+            other.caused.clear()
         if other.held:
             self.held += other.held
             other.held.clear()
@@ -133,14 +128,6 @@ class Effects:
         other.lines.clear()
         other.dead_letters.clear()
         other.counters.clear()
-
-    def _take_weak(self, other: Effects) -> None:
-        self.caused += other.caused
-        self.fused += other.fused
-        self.queued |= other.queued
-        other.caused.clear()
-        other.fused.clear()
-        other.queued.clear()
 
     def are_stored(self) -> bool:
         """Whether a commit has to carry any of it: weak productions alone need none."""

@@ -11,10 +11,9 @@ MEBIBYTE = 1 << 20
 class Settings:
     """Limits and periods of one worker. Sizes in bytes, times in seconds."""
 
-    lanes: int = 1
-    """Ordered commit chains, each with a connection of its own and an interval of each new
-    computation. While a commit is on the wire its lane runs on, so one keeps a core busy; two halve the
-    bundles, and cost a tenth more a record. More help where the way to Postgres is long."""
+    intervals: int = 1
+    """Key intervals of a computation at its first deploy. Workers split and merge intervals by load
+    afterwards; start with more if you know that many workers will share the pipeline at once."""
 
     bundle_records: int = 2000
     """Records and timers in one commit at the most; past this the gain per record is small."""
@@ -58,10 +57,6 @@ class Settings:
     timers_in_memory: int = 20_000
     """Timers of one interval and kind kept in memory, the soonest; the others stand in the store
     and are read in pages of this size as time gets there."""
-
-    fuse: bool = True
-    """Run neighbouring weak computations on the same key back to back, without queues between them.
-    What comes of it is the same; False: for measuring, and for tests."""
 
     waiting_keys: int = 1000
     """Keys of one lane whose user code may wait (for a network call, say) before another chunk is begun."""

@@ -3,7 +3,7 @@
 Six tables are append-only and cut into *buckets*: `commit_record`, `state_change`,
 `timer_change`, `production`, `straggler`, `seen_record`. Here stand their empty parents, which readers
 query; each bucket is a child table (``production_17`` inherits `production`) that writers
-address by name and that is dropped whole (see `millwheel.runtime.buckets`).
+address by name and that is dropped whole (see `millwheel.runtime.interval.buckets`).
 
 Times are microseconds since 1970-01-01T00:00Z; the views turn them into timestamps.
 """

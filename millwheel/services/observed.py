@@ -20,9 +20,9 @@ from millwheel import __version__
 from millwheel.errors import StoreError
 from millwheel.model import MIN_TIME
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.interval import Interval
-from millwheel.runtime.observer import Observer
-from millwheel.runtime.step import Step
+from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.routing import Step
+from millwheel.runtime.process.observer import Observer
 from millwheel.services.figures import ComputationFigures, Durations, Figures, Tally
 
 STORE_SECONDS = 1.0

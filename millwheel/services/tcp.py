@@ -1,7 +1,7 @@
 """Connections between workers over TCP, with TLS or without.
 
 Two things decide whether a peer is let in. In the greeting both sides prove that they know the
-pipeline's secret; there always is one (`millwheel.runtime.greeting`), so a worker may listen on any
+pipeline's secret; there always is one (`millwheel.runtime.network.handshake`), so a worker may listen on any
 address. TLS adds what a secret cannot do:
 
 =======================  ==========================  ============================================
@@ -33,10 +33,10 @@ from pathlib import Path
 import structlog
 
 from millwheel.errors import UsageError
-from millwheel.runtime.connection import shown
-from millwheel.runtime.links import TOO_MANY
-from millwheel.runtime.network import AbandonKind, Admit, Make, Visitor
-from millwheel.runtime.tasks import end
+from millwheel.runtime.network.connection import shown
+from millwheel.runtime.network.links import TOO_MANY
+from millwheel.runtime.network.ports import AbandonKind, Admit, Make, Visitor
+from millwheel.runtime.process.tasks import end
 
 HANDSHAKE_SECONDS = 5.0
 """For the TLS handshake of an outgoing connection."""
@@ -102,7 +102,7 @@ class Tls:
 
 
 class Tcp:
-    """A `millwheel.runtime.network.Medium`.
+    """A `millwheel.runtime.network.ports.Medium`.
 
     Args:
         host: what to listen on.

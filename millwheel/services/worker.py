@@ -9,12 +9,12 @@ from functools import partial
 
 from millwheel.clock import Clock, SystemClock
 from millwheel.pipeline import Pipeline
-from millwheel.runtime.balancer import Balancer
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.greeting import Identity, Secret
-from millwheel.runtime.links import Links
-from millwheel.runtime.network import Limits, Network
-from millwheel.runtime.placing import LeaseGuard, Placing
+from millwheel.runtime.network.handshake import Identity, Secret
+from millwheel.runtime.network.links import Links
+from millwheel.runtime.network.ports import Limits, Network
+from millwheel.runtime.ownership.balancer import Balancer
+from millwheel.runtime.ownership.claiming import LeaseGuard, Placing
 from millwheel.services.endpoint import Endpoint
 from millwheel.services.hosting import Beside, hosted, opened, unless
 from millwheel.services.http import HttpService

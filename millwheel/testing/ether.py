@@ -6,7 +6,7 @@
     one = Links(Identity("p", "one", SECRET), ether.medium("one"), clock=clock)
     two = Links(Identity("p", "two", SECRET), ether.medium("two"), clock=clock)
 
-Everything above the bytes is the real thing: `millwheel.runtime.links` with its greetings,
+Everything above the bytes is the real thing: `millwheel.runtime.network.links` with its greetings,
 frames, pings and pauses. What is made up is the line. It carries whole frames, each with a fate:
 how late it comes, how often (0: never), and whether it may overtake. A line between two places
 can be *cut*, so that both sides see it break, or *parted*: then nothing comes through and nobody is
@@ -26,9 +26,9 @@ from random import Random
 from typing import Any
 
 from millwheel.clock import Clock
-from millwheel.runtime.frames import PREFIX_BYTES, Splitter
-from millwheel.runtime.greeting import Secret
-from millwheel.runtime.network import Admit, Make
+from millwheel.runtime.network.frames import PREFIX_BYTES, Splitter
+from millwheel.runtime.network.handshake import Secret
+from millwheel.runtime.network.ports import Admit, Make
 
 SECRET = Secret(b"what workers on the ether know", "given")
 """For workers to which nothing else is given."""
@@ -199,7 +199,7 @@ class Ether:
 
 
 class Place:
-    """A `millwheel.runtime.network.Medium`: where one worker is."""
+    """A `millwheel.runtime.network.ports.Medium`: where one worker is."""
 
     def __init__(self, ether: Ether, name: str) -> None:
         self._ether = ether

@@ -14,7 +14,7 @@ from millwheel.errors import GraphError, UsageError
 from millwheel.model import Key, from_micros, to_micros
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.load import FREE_OF_CHARGE
+from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.settings import Settings
 from millwheel.store.memory import MemoryStore
 from millwheel.streams import Stream
@@ -26,8 +26,8 @@ V = TypeVar("V")
 
 
 def quick(settings: Settings) -> Settings:
-    """The settings of a test: one lane, and nothing waits for company."""
-    return replace(settings, lanes=1, idle_commit_seconds=0.0, watermark_commit_seconds=0.0)
+    """The settings of a test: one interval each, and no commit waits for more work."""
+    return replace(settings, intervals=1, idle_commit_seconds=0.0, watermark_commit_seconds=0.0)
 
 
 class Harness:
@@ -104,7 +104,7 @@ class Harness:
             stop = min([until, *(t for t in due if t > self.clock.now())])
             self.clock.advance((stop - self.clock.now()) / 1e6)
             self._engine.done.clear()
-            self._engine.wake_all()
+            self._engine.lane.wake.set()
             for _ in range(5):
                 await asyncio.sleep(0)
             self._engine.check_finished()

@@ -3,9 +3,9 @@
 How workers reach each other, and Postgres, is a choice of the run:
 
 ==========  ==========================================================================
-frames      each behind a proxy that knows frames (`tests.proxy`)
+frames      each behind a proxy that knows frames (`tests.support.proxy`)
 wire        each behind a proxy that knows what a commit is (`tests.campaign.wire`)
-machines    half of them on another machine, at the end of a cable (`tests.machines`)
+machines    half of them on another machine, at the end of a cable (`tests.support.machines`)
 ==========  ==========================================================================
 """
 
@@ -30,11 +30,11 @@ from tests.campaign.control import Control
 from tests.campaign.sites import Site
 from tests.campaign.wire import Wire, through
 from tests.campaign.workload import VARIABLE, Work
-from tests.chaos import free_port
-from tests.fleet import ROOT, Member
-from tests.machines import Machine
-from tests.proxy import Proxy
-from tests.warm import Forked, Parent
+from tests.faults.chaos import free_port
+from tests.support.fleet import ROOT, Member
+from tests.support.forked_commands import Forked, Parent
+from tests.support.machines import Machine
+from tests.support.proxy import Proxy
 
 SECRET = "sixteen bytes or more"
 KEPT_EVENTS = 400

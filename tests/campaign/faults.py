@@ -19,7 +19,7 @@ from typing import Any
 from tests.campaign.control import POINTS
 from tests.campaign.crew import Crew, Hand
 from tests.campaign.pulse import Pulse
-from tests.machines import Cable, Machine
+from tests.support.machines import Cable, Machine
 
 MICROS = 1_000_000
 LOOK_SECONDS = 0.02

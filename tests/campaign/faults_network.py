@@ -8,9 +8,9 @@ from random import Random
 from millwheel.testing.ether import Fate, Weather, fair
 from tests.campaign.crew import Hand
 from tests.campaign.faults import Outcome, Scene, fault, on_one
-from tests.chaos import STORM
-from tests.machines import INTERFACE, Machine
-from tests.proxy import SIDES, Proxy
+from tests.faults.chaos import STORM
+from tests.support.machines import INTERFACE, Machine
+from tests.support.proxy import SIDES, Proxy
 
 STORM_FRAMES = 5
 """So many frames at the least went through a storm."""

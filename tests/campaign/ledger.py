@@ -31,9 +31,9 @@ from tests.campaign.reader import Reader, judge, positions_of, read, wait_for
 from tests.campaign.results import FaultCount, Result
 from tests.campaign.sites import SITES, Refused, Site
 from tests.campaign.workload import ENDLESS, LOOK_ROWS, NAME, PARTITIONS, Work, set_rows
-from tests.fleet import make_directory
-from tests.machines import Refused as NoMachines
-from tests.machines import machines
+from tests.support.fleet import make_directory
+from tests.support.machines import Refused as NoMachines
+from tests.support.machines import machines
 
 START_SECONDS = 30.0
 AFTERMATH_SECONDS = 12.0

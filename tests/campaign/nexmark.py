@@ -31,7 +31,7 @@ from tests.campaign.plan import Nexmark
 from tests.campaign.results import FaultCount, Result
 from tests.campaign.sites import Plain
 from tests.campaign.workload import Work
-from tests.fleet import make_directory
+from tests.support.fleet import make_directory
 
 EVENT_SECONDS = 200
 """Event time of all events: windows close, and no auction of Q3 waits for its seller for the 600 s
@@ -181,7 +181,9 @@ class NexmarkRun:
         return sum(row or 0 for _, row in rows) / total
 
     def _judge(self, url: str, directory: Path) -> None:
-        from tests.nexmark_oracle import Oracle  # DuckDB, which tells of leaks where it is not used
+        from tests.support.nexmark_oracle import (
+            Oracle,  # DuckDB, which tells of leaks where it is not used
+        )
 
         wanted = Counter(Oracle(directory).answer(self._run.query))
         with psycopg.connect(url) as connection:

@@ -1,6 +1,6 @@
 """Bugs to plant into the workers of a run: each takes away a rule, and the reader must see it.
 
-What is not here is planted in plain snapshots and in real tables (`tests.test_campaign`).
+What is not here is planted in plain snapshots and in real tables (`tests.campaign.test_campaign`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from millwheel.runtime.dedup import Dedup
+from millwheel.runtime.interval.dedup import Dedup
 from millwheel.store import statements
 from millwheel.store.lane import PostgresLane
 from millwheel.store.statements import FENCE

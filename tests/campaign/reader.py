@@ -17,7 +17,7 @@ from psycopg import sql
 from tests.campaign.checks import Found, Snapshot, Watcher
 from tests.campaign.looker import Looker, connect
 from tests.campaign.workload import KEYS, NAME, PARTITIONS, STRIDE, Work
-from tests.fleet import CHAINS
+from tests.support.fleet import CHAINS
 
 PENDING_LOOKS = 4
 """Every so many looks what is pending is counted, too: that costs more."""

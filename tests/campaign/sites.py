@@ -22,7 +22,7 @@ import psycopg
 from millwheel.store import embedded
 from millwheel.store.account import server_account
 from millwheel.store.binaries import find_binaries
-from tests.chaos import wait_for_end
+from tests.faults.chaos import wait_for_end
 
 USER = DATABASE = "millwheel"
 PORT = 5432

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit, urlunsplit
 
-from millwheel.runtime.tasks import end
+from millwheel.runtime.process.tasks import end
 
 FATES = ("unsent", "sent", "answered", "late")
 ENGINES = b"WITH part_"

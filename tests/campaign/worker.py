@@ -29,7 +29,7 @@ from millwheel.store.lane import PostgresLane
 from millwheel.store.postgres import PostgresStore
 from millwheel.store.statements import Statements
 from tests.campaign.control import Control
-from tests.told import told
+from tests.support.engine_dump import told
 
 NETWORK, CONTROL, PLANT = "CAMPAIGN_NETWORK", "CAMPAIGN_CONTROL", "CAMPAIGN_PLANT"
 CLONE_NEWNET = 0x40000000

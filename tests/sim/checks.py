@@ -13,9 +13,9 @@ from typing import Any
 from millwheel.model import MAX_TIME, MIN_TIME, name_of, to_micros
 from millwheel.store.memory.tables import Tables
 from millwheel.store.port import Bucket, Claim, Commit
-from tests.random_graphs import Dot
 from tests.sim.ledger import Ledger, acked_of, is_in
-from tests.test_runtime_world import at
+from tests.support.random_graphs import Dot
+from tests.support.worlds import at
 
 
 class Broken(Exception):

@@ -11,12 +11,10 @@ from typing import Any, NoReturn, cast
 import structlog
 
 from millwheel.errors import StoreUnavailable
-from millwheel.runtime.deploying import deploy
 from millwheel.store.port import MergeWish, SplitWish, Wish
 from millwheel.testing import advance, inject
 from millwheel.testing.ether import Ether, Weather
 from millwheel.testing.virtual_loop import NothingToDo, VirtualLoop, current_machine, new_loop
-from tests.random_graphs import SOURCES, Dot, Row, Tape, Wait, Word
 from tests.sim.machines import LoopClock, Worker
 from tests.sim.monitor import NOTHING_LEFT, Beginner, Monitor
 from tests.sim.network import Sky
@@ -26,7 +24,8 @@ from tests.sim.scenario import Act, Member, Scenario
 from tests.sim.server import Database, Server, Trouble
 from tests.sim.violation import Violation
 from tests.sim.wire import Wire, store
-from tests.test_runtime_world import at
+from tests.support.random_graphs import SOURCES, Dot, Row, Tape, Wait, Word
+from tests.support.worlds import at
 
 MOST_WORKERS = 4
 NOBODY = 1000
@@ -84,8 +83,6 @@ class Cluster:
     async def play(self) -> None:
         """The scenario, and then its end."""
         scenario = self.scenario
-        if any(member.lanes is not None for member in scenario.members):
-            await self._deploy()
         self._worsen()
         for member in scenario.members:
             self._join(member)
@@ -96,23 +93,6 @@ class Cluster:
         await feeding
         await asyncio.gather(*self._plays)
         await self.finish()
-
-    async def _deploy(self) -> None:
-        """As somebody did who has gone since, and had as many lanes as there are to be intervals."""
-        database = self.database.another()
-        assert isinstance(database, Database)
-        machine = self._machines.machine("before")
-        before = Worker(
-            NOBODY,
-            machine,
-            Member(),
-            make_pipeline(self.scenario, self.tapes),
-            store(self.server, database, machine),
-            self._ether,
-            self.monitor,
-            copies=1,
-        )
-        await deploy(before.engine)
 
     async def _wait_for(self, act: Act) -> None:
         """Until it is time for what is to happen."""
@@ -204,7 +184,7 @@ class Cluster:
             number,
             machine,
             member,
-            make_pipeline(self.scenario, self.tapes, member.lanes),
+            make_pipeline(self.scenario, self.tapes),
             store(self.server, database, machine),
             self._ether,
             self.monitor,
@@ -217,8 +197,8 @@ class Cluster:
 
     @property
     def _another(self) -> Member:
-        """One who comes later: his clock is right."""
-        return Member(lanes=self.scenario.members[0].lanes)
+        """A worker that joins later: its clock is right."""
+        return Member()
 
     def _ended(self, worker: Worker, life: asyncio.Task[None]) -> None:
         self._gone(worker, loudly=True)  # the process ends, and whatever it has left with it

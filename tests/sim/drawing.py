@@ -6,7 +6,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
-from tests.random_graphs import (
+from tests.sim.scenario import (
+    LEASE_SECONDS,
+    STRONG,
+    Act,
+    Air,
+    Calls,
+    Event,
+    Member,
+    Mode,
+    Scenario,
+)
+from tests.support.random_graphs import (
     ALL_KEPT,
     EXACT,
     SIMPLE,
@@ -19,17 +30,6 @@ from tests.random_graphs import (
     Wait,
     Word,
     plans,
-)
-from tests.sim.scenario import (
-    LEASE_SECONDS,
-    STRONG,
-    Act,
-    Air,
-    Calls,
-    Event,
-    Member,
-    Mode,
-    Scenario,
 )
 
 SPAN_SECONDS = 10.0
@@ -55,7 +55,6 @@ STEPS = 0.15
 
 STEP_SECONDS = (-300.0, -30.0, -4.0, -1.0, 30.0, 300.0)
 
-MANY_LANES = 8
 HAND_OVERS: tuple[Event, ...] = ("crash", "crash", "vanish", "leave", "move", "move", "join")
 
 WEAKLY: tuple[Mode, ...] = (
@@ -84,7 +83,6 @@ def draw(seed: int) -> Scenario:
         _acts(chance),
         _air(chance),
         _calls(chance),
-        chance.random() < 0.7,
         chance.choice([5, 20, 50]) if chance.random() < 0.1 else None,
         chance.random() < 0.75,
         seed,
@@ -121,9 +119,9 @@ def _losing(chance: Random, scenario: Scenario) -> Scenario:
 
 
 def _under_load(chance: Random, scenario: Scenario) -> Scenario:
-    """The same with more rows than there are credits, few intervals on workers of many lanes, and what
-    goes wrong goes wrong while records are on their way. No bucket is dropped: before that all
-    intervals commit, and so wake whoever sleeps."""
+    """The same with more rows than there are credits and few intervals; what goes wrong goes wrong
+    while records are on their way. No bucket is dropped: before that all intervals commit, and so
+    wake whatever sleeps."""
     plan = scenario.plan
     steps: list[Step] = []
     for step in plan.steps:
@@ -133,11 +131,10 @@ def _under_load(chance: Random, scenario: Scenario) -> Scenario:
             steps += [replace(step, key=chance.choice("abcdefgh")) for _ in range(more)]
     limits = replace(
         plan.limits,
-        lanes=chance.choice([1, 1, 2]),
+        intervals=chance.choice([1, 1, 2]),
         unacked=chance.choice([1, 1, 2]),
         bucket=120.0,
     )
-    lanes = chance.choice([None, *[MANY_LANES] * 3])
     members = [*scenario.members, *[Member()] * chance.choice([0, 1, 2])][:4]
     acts = [
         *scenario.acts,
@@ -152,7 +149,7 @@ def _under_load(chance: Random, scenario: Scenario) -> Scenario:
             replace(act, at=SPAN_SECONDS, commits=commits)
             for act, commits in zip(acts, moments, strict=True)
         ),
-        members=tuple(replace(each, lanes=lanes) for each in members),
+        members=tuple(members),
         calls=replace(scenario.calls, usual_seconds=chance.choice([0.004, 0.03, 0.03])),
         quiet=True,
     )
@@ -176,7 +173,7 @@ def _plan(chance: Random) -> Plan:
 def _limits(chance: Random) -> Limits:
     pick = chance.choice
     return Limits(
-        lanes=pick([1, 1, 2, 3]),
+        intervals=pick([1, 1, 2, 3]),
         chunk=pick([1, 2, 100]),
         bundle=pick([1, 3, 1000]),
         unacked=pick([1, 2, 5, 1000]),

@@ -19,8 +19,8 @@ from millwheel.graph import Graph, Node
 from millwheel.model import MAX_TIME, MIN_TIME, name_of, record_id
 from millwheel.store.memory.tables import Tables
 from millwheel.store.port import Claim, Commit, IntervalCommit
-from tests.random_graphs import Dot, Event, Tape, outcome
 from tests.sim.scenario import Scenario
+from tests.support.random_graphs import Dot, Event, Tape, outcome
 
 Acked = tuple[int, list[tuple[int, int]]]
 """The first number that is not acknowledged, and runs beyond it."""

@@ -9,14 +9,14 @@ from uuid import UUID
 from millwheel.clock import Clock
 from millwheel.errors import PeerError
 from millwheel.pipeline import Pipeline
-from millwheel.runtime.balancer import Balancer
-from millwheel.runtime.connection import Connection
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.frames import Frame
-from millwheel.runtime.greeting import Identity
-from millwheel.runtime.links import Links
-from millwheel.runtime.load import FREE_OF_CHARGE
-from millwheel.runtime.placing import LeaseGuard, Placing
+from millwheel.runtime.network.connection import Connection
+from millwheel.runtime.network.frames import Frame
+from millwheel.runtime.network.handshake import Identity
+from millwheel.runtime.network.links import Links
+from millwheel.runtime.ownership.balancer import Balancer
+from millwheel.runtime.ownership.claiming import LeaseGuard, Placing
+from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.services.hosting import unless
 from millwheel.store.port import Store
 from millwheel.testing.ether import SECRET, Ether

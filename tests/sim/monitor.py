@@ -10,10 +10,9 @@ import msgspec
 from millwheel.errors import MillwheelError
 from millwheel.graph import Graph
 from millwheel.model import MAX_TIME
-from millwheel.runtime.frames import Acknowledge
+from millwheel.runtime.network.frames import Acknowledge
 from millwheel.store.port import Bucket, Claim, Commit
 from millwheel.testing.virtual_loop import VirtualLoop
-from tests.random_graphs import Tape
 from tests.sim import checks
 from tests.sim.checks import Broken
 from tests.sim.ledger import Ledger
@@ -21,6 +20,7 @@ from tests.sim.scenario import Scenario
 from tests.sim.server import Database
 from tests.sim.violation import Violation
 from tests.sim.watch import Watch
+from tests.support.random_graphs import Tape
 
 LAST_EVENTS = 60
 

@@ -10,8 +10,8 @@ import asyncio
 from contextvars import copy_context
 from typing import Any
 
-from millwheel.runtime.frames import Acknowledge, decode
-from millwheel.runtime.network import Admit, Make, Visitor
+from millwheel.runtime.network.frames import Acknowledge, decode
+from millwheel.runtime.network.ports import Admit, Make, Visitor
 from millwheel.testing.ether import Ether, Fate, Place, Weather
 from millwheel.testing.virtual_loop import Machine
 from tests.sim.watch import Watch

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from millwheel.store.memory import MemoryStore
-from tests import random_graphs
-from tests.random_graphs import OUTPUT_TABLES, WINDOWS
 from tests.sim.scenario import Scenario
 from tests.sim.violation import Violation
+from tests.support import random_graphs
+from tests.support.random_graphs import OUTPUT_TABLES, WINDOWS
 
 
 def check_outcome(scenario: Scenario, store: MemoryStore) -> None:

@@ -1,4 +1,4 @@
-"""The pipeline of a scenario: the nodes of `tests.random_graphs`, each added in its mode."""
+"""The pipeline of a scenario: the nodes of `tests.support.random_graphs`, each added in its mode."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 from millwheel import Computation, Context, Pipeline, Record
 from millwheel.sinks import SinkUse
-from tests.random_graphs import (
+from tests.sim.scenario import STRONG, Mode, Scenario
+from tests.support.random_graphs import (
     IDLE_SECONDS,
     JOURNAL_TABLES,
     JOURNALS,
@@ -27,8 +28,7 @@ from tests.random_graphs import (
     outcome,
     time_of,
 )
-from tests.sim.scenario import STRONG, Mode, Scenario
-from tests.test_runtime_world import at
+from tests.support.worlds import at
 
 STRAGGLER_AFTER = timedelta(seconds=0.3)
 REPLAY_AFTER = timedelta(seconds=1)
@@ -48,10 +48,10 @@ class Passing(Computation[Dot, None]):
             ctx.produce(OUTPUTS[self._number], dot, timestamp=moment)
 
 
-def make_pipeline(scenario: Scenario, tapes: Sequence[Tape], lanes: int | None = None) -> Pipeline:
-    """The graph of a scenario over its sources, for a worker of so many lanes."""
+def make_pipeline(scenario: Scenario, tapes: Sequence[Tape]) -> Pipeline:
+    """The graph of a scenario over its sources."""
     plan = scenario.plan
-    pipeline = Pipeline("graph", settings=scenario.settings(lanes))
+    pipeline = Pipeline("graph", settings=scenario.settings())
     for number, source in enumerate(plan.sources):
         mine = [t for t, owner in zip(tapes, plan.partitions(), strict=True) if owner == number]
         pipeline.inject(

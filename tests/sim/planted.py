@@ -16,16 +16,19 @@ from unittest import mock
 
 from millwheel.errors import Fenced, StoreUnavailable, StoreWentBack
 from millwheel.model import MIN_TIME, Delivery, record_id
-from millwheel.runtime import commits, delivery, holdings, lane
-from millwheel.runtime.bundle import Bundle
-from millwheel.runtime.dedup import Dedup
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.greeting import Greeting
-from millwheel.runtime.injector import Injector
-from millwheel.runtime.interval import Interval
-from millwheel.runtime.links import Links
-from millwheel.runtime.recovery import Recovery
-from millwheel.runtime.sent import SentLog
+from millwheel.runtime.interval.dedup import Dedup
+from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.sent_log import SentLog
+from millwheel.runtime.lane import commit_builder as commits
+from millwheel.runtime.lane import lane
+from millwheel.runtime.lane.open_commit import Bundle
+from millwheel.runtime.lane.recovery import Recovery
+from millwheel.runtime.network import wire_stream as delivery
+from millwheel.runtime.network.handshake import Greeting
+from millwheel.runtime.network.links import Links
+from millwheel.runtime.ownership import owned_intervals as holdings
+from millwheel.runtime.source.injector import Injector
 from millwheel.store.memory import lane as memory_lane
 from millwheel.store.memory.placement import MemoryPlacement
 from millwheel.store.port import TIMERS_A_PAGE, Claim, Commit
@@ -239,7 +242,7 @@ def _gap_ignored() -> list[Patch]:
 
 
 def _no_wake_for_what_is_sent_again() -> list[Patch]:
-    """What a claim sends again is put to its readers, and their lanes are not woken (I8)."""
+    """What a claim sends again is put to its readers, and the lane is not woken (I8)."""
     send_again = holdings.Holdings._send_again
 
     async def quietly(self: holdings.Holdings, interval: Interval, log: SentLog) -> None:

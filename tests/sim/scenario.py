@@ -1,6 +1,6 @@
 """What is to happen in one simulation, as plain data whose text makes it again.
 
-The pipeline and what its sources give are a `tests.random_graphs.Plan`; beside it stand how each
+The pipeline and what its sources give are a `tests.support.random_graphs.Plan`; beside it stand how each
 node is added, who works on it with what clock, how bad wire and server are, and what happens when.
 The seed draws what is too small to be told: how long each call takes, which frame is lost.
 """
@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
-from millwheel.runtime.lease import MARGIN
+from millwheel.runtime.process.lease import MARGIN
 from millwheel.settings import Settings
-from tests import random_graphs
-from tests.random_graphs import Plan
+from tests.support import random_graphs
+from tests.support.random_graphs import Plan
 
 T = TypeVar("T")
 
@@ -73,12 +73,10 @@ STRONG = Mode()
 
 @dataclass(frozen=True)
 class Member:
-    """A worker's clock, by how many seconds it is ahead and how fast it goes, and its lanes."""
+    """A worker's clock, by how many seconds it is ahead and how fast it goes."""
 
     ahead: float = 0.0
     rate: float = 1.0
-    lanes: int | None = None
-    """None: as many as the plan says. Else the graph is deployed before, by somebody who has those."""
 
     @property
     def is_too_slow(self) -> bool:
@@ -120,21 +118,19 @@ class Scenario:
     acts: tuple[Act, ...] = ()
     air: Air = Air()
     calls: Calls = Calls()
-    fuse: bool = True
     copy_after: int | None = None
     """After so many commits the store is copied, and in the end another cluster goes on from there."""
     quiet: bool = False
     """Whether the sources stay open until all that they gave is done: nothing comes to anybody's help."""
     seed: int = 0
 
-    def settings(self, lanes: int | None = None) -> Settings:
-        """The limits of each worker, but for its lanes."""
+    def settings(self) -> Settings:
+        """The limits of each worker."""
         return replace(
-            replace(self.plan.limits, lanes=lanes or self.plan.limits.lanes).settings(),
+            self.plan.limits.settings(),
             lease_seconds=LEASE_SECONDS,
             placement_seconds=0.4,
             housekeeping_seconds=0.2,
-            fuse=self.fuse,
         )
 
     def doubles(self, number: int) -> bool:
@@ -173,8 +169,6 @@ def smaller(scenario: Scenario) -> Iterator[Scenario]:
         if member != Member():
             members = _with(scenario.members, number, Member())
             yield replace(scenario, members=members)
-    if not scenario.fuse:
-        yield replace(scenario, fuse=True)
     if scenario.copy_after is not None:
         yield replace(scenario, copy_after=None)
     for plan in random_graphs.smaller(scenario.plan):

@@ -8,7 +8,7 @@ from millwheel.store.memory import MemoryStore
 from millwheel.store.port import Store
 from tests.sim.server import Database, Server
 from tests.sim.wire import store
-from tests.store_contract import MemorySite
+from tests.support.store_sites import MemorySite
 
 
 class SimulatedSite(MemorySite):

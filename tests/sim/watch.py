@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from millwheel.errors import MillwheelError
-from millwheel.runtime.frames import Acknowledge
+from millwheel.runtime.network.frames import Acknowledge
 from millwheel.store.port import Bucket, Claim, Commit
 
 

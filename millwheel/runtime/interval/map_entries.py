@@ -1,0 +1,343 @@
+"""The entries of the collections of one key, in memory: what is durable plus what the running bundles
+have changed.
+
+Each remembers its encoded form as last captured for a commit, like the state object (`states`). Not all that
+is stored need be here: what is known to be whole is told by collection and by stretch of names.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from millwheel.codec import Codec
+from millwheel.errors import InvariantBroken, UserCodeError
+from millwheel.state import ABSENT, UNKNOWN, Collection
+
+if TYPE_CHECKING:
+    from millwheel.runtime.interval.key_state import KeyState
+
+ENTRIES_BYTES = 700
+"""Bytes that a key with collections costs in memory besides, with no entry in them."""
+
+CELL_BYTES = 220
+"""Bytes an entry costs in memory besides its encoded value."""
+
+TRIM_CELLS = 4096
+"""Entries of one key from which clean ones are dropped one by one."""
+
+SCAN_ENTRIES = 1000
+"""Entries fetched at a time for a whole collection."""
+
+READ_AHEAD = 256
+"""Entries fetched at a time for a range: what is read by time goes on where it ended."""
+
+MAX_SPANS = 64
+"""Stretches of one collection that are known to be in memory; the oldest are forgotten."""
+
+AFTER = "\x01"
+"""Sorts a name behind itself: names are JSON, which writes control characters as escapes."""
+
+Change = tuple[str, bytes | None]
+"""Entry and encoded value; None: removed."""
+
+
+class Cell:
+    """One entry: as last captured (`encoded`), and as an object, if somebody looked."""
+
+    __slots__ = ("codec", "encoded", "n", "value")
+
+    def __init__(self, encoded: bytes | None, n: int = 0) -> None:
+        self.encoded = encoded
+        self.value: Any = UNKNOWN
+        self.codec: Codec[Any] | None = None
+        self.n = n
+        """The commit that carries the last change."""
+
+
+Encoding = tuple[str, Cell, bytes | None]
+"""An entry that somebody looked at, as it is now."""
+
+
+class Entries:
+    """What the collections of one key work on."""
+
+    __slots__ = ("_cache", "_key", "_order", "_spans", "_touched", "_trimmed_at", "_whole", "bound", "cells", "size")  # fmt: skip
+
+    def __init__(self, key: KeyState) -> None:
+        self._key = key
+        self._cache = key.cache
+        self.cells: dict[str, Cell] = {}
+        self.size = 0
+        """What they occupy, in bytes."""
+        self.bound: Any = None
+        """The collections of the state object that are bound to these."""
+        self._whole: tuple[str, ...] = ()
+        """Collections of which every entry is in memory; of all if the key is complete."""
+        self._spans: dict[str, list[tuple[str, str]]] = {}
+        """Per collection, stretches [first, until) of which every entry is in memory."""
+        self._order: dict[str, list[str]] = {}
+        """Per collection that is read by range, the names of its entries in memory, sorted. What
+        was removed and captured is left out: else a queue would be read past all it ever held."""
+        self._touched: set[str] = set()
+        self._trimmed_at = -1
+        self._grow(ENTRIES_BYTES)
+
+    # -- what collections see -------------------------------------------------------
+
+    def known(self, prefix: str) -> list[str] | None:
+        if not self._knows(prefix):
+            return None
+        return [entry for entry in self.cells if entry.startswith(prefix)]
+
+    def _knows(self, entry: str) -> bool:
+        """Whether an entry that is not in memory is not stored either."""
+        if self._key.complete or entry.startswith(self._whole):
+            return True
+        return bool(self._spans) and any(
+            first <= entry < until for spans in self._spans.values() for first, until in spans
+        )
+
+    def lookup(self, entry: str, codec: Codec[Any]) -> Any:
+        cell = self.cells.get(entry)
+        if cell is None:
+            return ABSENT if self._knows(entry) else UNKNOWN
+        return self._value(entry, cell, codec)
+
+    def _value(self, entry: str, cell: Cell, codec: Codec[Any]) -> Any:
+        if cell.value is UNKNOWN:
+            cell.codec = codec
+            if cell.encoded is None:
+                cell.value = ABSENT
+            else:
+                cell.value = codec.decode(cell.encoded)
+                stored, cell.encoded = cell.encoded, codec.encode(cell.value)
+                self._grow(len(cell.encoded) - len(stored))
+        self._touched.add(entry)
+        return cell.value
+
+    async def fetch(self, entry: str, codec: Codec[Any]) -> Any:
+        found = await self._cache.fetch_entry(self._key, entry)
+        if entry not in self.cells:  # else user code that does several things at once was faster
+            self.add(entry, None if found is None else found[0])
+        return self._value(entry, self.cells[entry], codec)
+
+    def add(self, entry: str, encoded: bytes | None, n: int = 0) -> Cell:
+        """One more entry in memory.
+
+        It is as it was stored: migrations are for the state object alone.
+        """
+        cell = self.cells[entry] = Cell(encoded, n)
+        self._grow(len(encoded or b"") + CELL_BYTES)
+        if self._order:
+            self._put_in_order(entry)
+        return cell
+
+    def _put_in_order(self, entry: str) -> None:
+        for prefix, names in self._order.items():
+            if entry.startswith(prefix):
+                place = bisect_left(names, entry)
+                if place == len(names) or names[place] != entry:
+                    names.insert(place, entry)
+
+    def _take_out_of_order(self, entry: str) -> None:
+        for prefix, names in self._order.items():
+            if entry.startswith(prefix):
+                place = bisect_left(names, entry)
+                if place < len(names) and names[place] == entry:
+                    del names[place]
+
+    def store(self, entry: str, codec: Codec[Any], value: Any) -> None:
+        cell = self.cells.get(entry)
+        if cell is None:
+            cell = self.add(entry, None)
+        elif cell.encoded is None and self._order:
+            self._put_in_order(entry)
+        cell.codec = codec
+        cell.value = value
+        self._touched.add(entry)
+        if cell.encoded is None and cell.n == 0 and not self._knows(entry):
+            cell.n = -1  # written blindly: what the store holds is unknown
+
+    def erase(self, entry: str, codec: Codec[Any]) -> None:
+        self.store(entry, codec, ABSENT)
+
+    async def scan(self, prefix: str, codec: Codec[Any]) -> AsyncIterator[tuple[str, Any]]:
+        if not self._knows(prefix):
+            await self._load_all(prefix)
+        for entry in sorted(entry for entry in self.cells if entry.startswith(prefix)):
+            cell = self.cells.get(entry)
+            if cell is not None:
+                value = self._value(entry, cell, codec)
+                if value is not ABSENT:
+                    yield entry, value
+
+    async def span(
+        self, prefix: str, first: str, until: str, codec: Codec[Any]
+    ) -> AsyncIterator[tuple[str, Any]]:
+        reached = first
+        while reached < until:
+            end = self._in_memory_until(prefix, reached, until)
+            if end <= reached:
+                await self._load_ahead(prefix, reached)
+                continue
+            names = self._names(prefix)
+            for entry in names[bisect_left(names, reached) : bisect_left(names, end)]:
+                cell = self.cells.get(entry)
+                if cell is not None:
+                    value = self._value(entry, cell, codec)
+                    if value is not ABSENT:
+                        yield entry, value
+            reached = end
+
+    def _in_memory_until(self, prefix: str, first: str, until: str) -> str:
+        """How far, from `first` on, every entry of a collection is in memory."""
+        if self._key.complete or prefix in self._whole:
+            return until
+        for start, end in self._spans.get(prefix, ()):
+            if start <= first < end:
+                return min(end, until)
+        return first
+
+    def _names(self, prefix: str) -> list[str]:
+        """The sorted names of a collection's entries in memory."""
+        names = self._order.get(prefix)
+        if names is None:
+            names = self._order[prefix] = sorted(
+                entry
+                for entry, cell in self.cells.items()
+                if entry.startswith(prefix)
+                and not (cell.encoded is None and (cell.value is UNKNOWN or cell.value is ABSENT))
+            )
+        return names
+
+    async def _load_ahead(self, prefix: str, first: str) -> None:
+        """Fetch entries from `first` on, up to where they are in memory again.
+
+        Not only as far as they were asked for: the next range mostly begins in this one and
+        ends a little later, and should not need the store again.
+        """
+        spans = self._spans.get(prefix, [])
+        until = min((start for start, _ in spans if start > first), default=_end_of(prefix))
+        page = await self._cache.scan_entries(self._key, first, until, READ_AHEAD)
+        for entry, encoded, _ in page:
+            if entry not in self.cells:
+                self.add(entry, encoded)
+        if len(page) == READ_AHEAD:
+            until = page[-1][0] + AFTER
+        apart = [span for span in spans if span[1] < first or span[0] > until]
+        joined = [span for span in spans if span not in apart]
+        begin = min([first, *(span[0] for span in joined)])
+        end = max([until, *(span[1] for span in joined)])
+        self._spans[prefix] = [*apart, (begin, end)][-MAX_SPANS:]
+
+    async def _load_all(self, prefix: str) -> None:
+        after, before = prefix, _end_of(prefix)
+        while True:
+            page = await self._cache.scan_entries(self._key, after, before, SCAN_ENTRIES)
+            for entry, encoded, _ in page:
+                if entry not in self.cells:
+                    self.add(entry, encoded)
+            if not page:
+                break
+            after = page[-1][0]
+        self._whole += (prefix,)
+
+    # -- what the state of the key does -----------------------------------------------
+
+    def replace(self, state: Any) -> None:
+        """Let the collections of `state` take the place of the stored ones."""
+        fresh: list[tuple[Collection, str, Codec[Any], Any]] = []
+        gone: list[str] = []
+        for name, (kind, key_type, codec) in self._cache.layout.collections.items():
+            prefix = name + "/"
+            collection = getattr(state, name)
+            if not isinstance(collection, kind):
+                raise UserCodeError(f"{name} of the new state is no {kind.__name__}")
+            if collection.is_part_of(self, prefix):
+                continue
+            if not collection.is_loose():
+                raise UserCodeError(
+                    f"{name} of the new state belongs to another state already; put its entries "
+                    f"into a new {kind.__name__}()"
+                )
+            entries = collection.entries_of(self, prefix)
+            if entries is None:
+                raise UserCodeError(
+                    f"key {self._key.key!r} has more of {name} than is in memory, so that a new state "
+                    f"cannot take its place at once; await ctx.state.{name}.clear() before"
+                )
+            fresh.append((collection, prefix, codec, key_type))
+            gone += entries
+        for entry in gone:
+            self.erase(entry, fresh[0][2])
+        for collection, prefix, codec, key_type in fresh:
+            collection.take_over(self, prefix, codec, key_type)
+        self.bound = self._cache.layout.bound(state)
+
+    def encoded(self) -> list[Encoding]:
+        """What somebody looked at since the last capture, as it is now."""
+        encodings: list[Encoding] = []
+        for entry in self._touched:
+            cell = self.cells[entry]
+            if cell.value is UNKNOWN:
+                continue
+            if cell.codec is None:
+                raise InvariantBroken(f"entry {entry!r} of key {self._key.key!r} has no codec")
+            encoded = None if cell.value is ABSENT else cell.codec.encode(cell.value)
+            if encoded is not None and encoded != cell.encoded:
+                cell.codec.check(encoded, cell.value)
+            encodings.append((entry, cell, encoded))
+        return encodings
+
+    def capture(self, touched: list[Encoding], n: int) -> list[Change]:
+        """What changed since the last capture; it goes into commit `n`."""
+        changes: list[Change] = []
+        for entry, cell, value in touched:
+            if value != cell.encoded or cell.n == -1:
+                self._grow(len(value or b"") - len(cell.encoded or b""))
+                cell.encoded = value
+                cell.n = n
+                changes.append((entry, value))
+                if value is None and self._order:
+                    self._take_out_of_order(entry)
+        self._touched.clear()
+        if len(self.cells) > TRIM_CELLS and self._cache.folded != self._trimmed_at:
+            self._trim()
+        return changes
+
+    def revert(self) -> None:
+        """Forget what user code did since the last capture."""
+        for entry in self._touched:
+            cell = self.cells[entry]
+            cell.value = UNKNOWN
+            if cell.n == -1:
+                del self.cells[entry]
+                self._grow(-len(cell.encoded or b"") - CELL_BYTES)
+                self._forget_whole()  # what the store holds under this name was not fetched
+        self._touched.clear()
+
+    def _trim(self) -> None:
+        """Drop the entries that are folded; no others will be before the next fold."""
+        folded = self._trimmed_at = self._cache.folded
+        for entry in [e for e, cell in self.cells.items() if cell.n <= folded]:
+            cell = self.cells.pop(entry)
+            self._grow(-len(cell.encoded or b"") - CELL_BYTES)
+        self._key.complete = False
+        self._forget_whole()
+
+    def _forget_whole(self) -> None:
+        """Nothing is known any more of entries that are not in memory, but by `complete`."""
+        self._whole = ()
+        self._spans.clear()
+        self._order.clear()
+
+    def _grow(self, by: int) -> None:
+        self.size += by
+        self._cache.size += by
+
+
+def _end_of(prefix: str) -> str:
+    """The first name behind all that start with `prefix`."""
+    return prefix[:-1] + chr(ord(prefix[-1]) + 1)

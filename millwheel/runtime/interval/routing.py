@@ -1,0 +1,402 @@
+"""A node of the graph as it runs here: its routes, and the intervals that are owned."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import msgspec
+
+from millwheel.addresses import Address, cell_address, spread_addresses
+from millwheel.codec import Codec, encode_key, place_of, reason, shown
+from millwheel.context import Effects, StateCell
+from millwheel.errors import UserCodeError
+from millwheel.graph import Node, Reading
+from millwheel.model import NAME_BYTES, SLOTS, Delivery, Key
+from millwheel.runtime.modes.weak_ids import NO_RUN, Lineage, id_at
+from millwheel.sinks import Console, JsonLinesFiles, SinkUse, Table
+from millwheel.streams import Broadcast, Stream
+
+
+class Queue(Protocol):
+    """Where records are put for an interval."""
+
+    def append(self, delivery: Delivery[Any], /) -> None: ...
+
+
+class Destination(Protocol):
+    """An interval, here or elsewhere, as a sender sees it."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def slots(self) -> tuple[int, int]: ...
+    @property
+    def intake(self) -> Queue: ...
+    @property
+    def is_here(self) -> bool: ...
+    @property
+    def queued(self) -> int:
+        """How many records wait there, as far as is known here and no log bounds them."""
+        ...
+
+
+NOBODY = 0
+"""The receiver of what is stored, sent and forgotten: acknowledged at once."""
+
+
+@dataclass(eq=False)
+class Step:
+    """One node with its stored id and the intervals this worker holds of it."""
+
+    id: int
+    place: int
+    """In the order of the graph, in which writers come before readers."""
+    node: Node
+    routes: dict[str, StreamRoute]
+    run: bytes = NO_RUN
+    """The mark of this worker in the ids of weak productions."""
+    removed: bool = False
+    """It was taken away while this worker runs code that still has it."""
+    destinations: list[Destination] = field(default_factory=list)
+    """Who gets the records of which slots, in the order of slots."""
+    starts: list[int] = field(default_factory=list)
+    """The first slot of each."""
+    _nearest: list[Address] | None = None
+
+    def put(self, destination: Destination) -> Destination | None:
+        """Let an interval have its slots; gives who had exactly these."""
+        start = destination.slots[0]
+        place = bisect_right(self.starts, start)
+        if place and self.starts[place - 1] == start:
+            before, self.destinations[place - 1] = self.destinations[place - 1], destination
+            self._nearest = None
+            return before
+        self._nearest = None
+        self.starts.insert(place, start)
+        self.destinations.insert(place, destination)
+        return None
+
+    def arrange(self, destinations: list[Destination]) -> None:
+        """All of them anew, in the order of slots."""
+        self._nearest = None
+        self.destinations = destinations
+        self.starts = [destination.slots[0] for destination in destinations]
+
+    def interval_of(self, slot: int) -> Destination:
+        """Who gets a key's records: an interval here, or what stands for one elsewhere."""
+        return self.destinations[bisect_right(self.starts, slot) - 1]
+
+    @property
+    def nearest(self) -> list[Address]:
+        """Where a spread record may go, each interval as often: those here, if there are any."""
+        if self._nearest is None:
+            of: dict[int, list[Address]] = {}
+            for address in spread_addresses():
+                of.setdefault(bisect_right(self.starts, address.slot) - 1, []).append(address)
+            here = [
+                addresses for place, addresses in of.items() if self.destinations[place].is_here
+            ]
+            rows = _in_turn(here or list(of.values()))
+            self._nearest = [address for row in rows for address in row]
+        return self._nearest
+
+    @property
+    def slots(self) -> int:
+        """How many slots its keys have; of an injector, how many partitions there are, or may be."""
+        injection = self.node.injection
+        if injection is None or injection.growing is not None:
+            return SLOTS
+        return len(injection.source.partitions())
+
+    @property
+    def name(self) -> str:
+        """The node's name."""
+        return self.node.name
+
+    @property
+    def version(self) -> int:
+        """The version of its state's type."""
+        return self.node.computation.version if self.node.computation else 1
+
+    @cached_property
+    def fleeting(self) -> frozenset[int]:
+        """The computations among its readers that get each record at most once."""
+        readers = [reader for route in self.routes.values() for reader in route.readers]
+        return frozenset(reader.step.id for reader in readers if reader.step.node.at_most_once)
+
+    @cached_property
+    def codecs(self) -> dict[str, Codec[Any]]:
+        """The codec of each stream it reads."""
+        return {input_.stream.name: input_.stream.codec for input_ in self.node.inputs}
+
+    def renew(self, delivery: Delivery[Any]) -> None:
+        """Give a record that runs again the value it came with, whatever was done to it."""
+        codec = self.codecs[delivery.stream]
+        if codec.mutable:
+            delivery.value = codec.decode(delivery.encoded)
+
+
+class Reader(Protocol):
+    """A consumer of a stream, and where it wants a record to go."""
+
+    step: Step
+    bit: int
+    """Its own among the readers of a source's row."""
+
+    def address(self, value: Any, stream: str, offset: int | None = None) -> tuple[Any, bytes, int]:
+        """The key the consumer gets a value under, in canonical bytes too, and its slot; `offset`
+        is that of a source's row."""
+        ...
+
+
+@dataclass(eq=False)
+class KeyedReader:
+    """One that takes the key from the value."""
+
+    step: Step
+    bit: int
+    extractor: Callable[[Any], Key]
+
+    def address(self, value: Any, stream: str, offset: int | None = None) -> tuple[Key, bytes, int]:
+        """The key the consumer takes from a value; its failure is told as such."""
+        extractor = self.extractor
+        try:
+            key = extractor(value)
+        except BaseException as error:
+            raise UserCodeError(
+                f"the key extractor of {self.step.name!r} failed on a value of stream {stream!r}: "
+                f"{reason(error)}; value {shown(value, 300)}; the extractor is {place_of(extractor)}"
+            ) from error
+        try:
+            key_text, slot = encode_key(key)
+        except UserCodeError as error:
+            raise UserCodeError(
+                f"the key extractor of {self.step.name!r} gave for a value of stream {stream!r} what "
+                f"is no key: {error}; the extractor is {place_of(extractor)}"
+            ) from error
+        return key, key_text, slot
+
+
+@dataclass(eq=False)
+class SpreadReader:
+    """One that leaves the key to the engine."""
+
+    step: Step
+    bit: int
+    sent: int = 0
+
+    def address(self, value: Any, stream: str, offset: int | None = None) -> Address:
+        """The next place in turn.
+
+        A row of a source that is read again must get the place it had, wherever intervals are by
+        then: its ids are kept by slot. Of a production the place is stored.
+        """
+        if offset is not None:
+            everywhere = spread_addresses()
+            return everywhere[offset % len(everywhere)]
+        nearest = self.step.nearest
+        self.sent += 1
+        return nearest[self.sent % len(nearest)]
+
+    def address_of(self, id_: bytes) -> Address:
+        """The place of a weak production, the same whenever it is made again."""
+        everywhere = spread_addresses()
+        return everywhere[int.from_bytes(id_[:NAME_BYTES]) % len(everywhere)]
+
+
+@dataclass(eq=False)
+class CellReader:
+    """One cell of a consumer that gets every record in all its cells."""
+
+    step: Step
+    bit: int
+    cell: Address
+
+    def address(self, value: Any, stream: str, offset: int | None = None) -> Address:
+        """The cell's."""
+        return self.cell
+
+
+class StreamRoute:
+    """Where one stream goes from one node: consumers here, and sinks in the same commit."""
+
+    def __init__(self, stream: Stream[Any], sinks: list[SinkUse]) -> None:
+        self.stream = stream.name
+        self.codec = stream.codec
+        self._classes = stream.codec.classes
+        self._line_codec: Codec[Any] = Codec(Any, what=f"a row of stream {stream.name!r}")
+        self.readers: list[Reader] = []
+        self.tables: list[tuple[Table[Any], Callable[[Any], Any] | None]] = []
+        self.prefixes: list[str] = []
+        self.to_file = False
+        self.discarded = False
+        for use in sinks:
+            if isinstance(use.sink, Table):
+                self.tables.append((use.sink, use.row))
+            elif isinstance(use.sink, Console):
+                self.prefixes.append(use.sink.prefix)
+            elif isinstance(use.sink, JsonLinesFiles):
+                self.to_file = True
+            else:
+                self.discarded = True
+        self.rows = [use.row for use in sinks if isinstance(use.sink, (Console, JsonLinesFiles))]
+
+    def send(self, effects: Effects, cell: StateCell, value: Any, micros: int, hold: int) -> None:
+        """One delivery per consumer and one row per table, decided, not yet written.
+
+        Each consumer gets an object of its own, decoded from the stored JSON: it sees the same value
+        as after a crash, and no change that another consumer makes.
+
+        Raises:
+            UserCodeError: the value is not of the stream's type.
+        """
+        if type(value) not in self._classes:
+            self._check(value)
+        readers, encode = self.readers, self.codec.encode
+        if self.discarded:
+            encoded = encode(value)
+            size = len(encoded)
+            effects.size += size
+            effects.productions.append(
+                Delivery(
+                    cell.key, None, micros, self.stream, cell.key_text, cell.slot, NOBODY, hold,
+                    size, encoded,
+                )
+            )  # fmt: skip
+        if readers:
+            encoded = encode(value)
+            size = len(encoded)
+            effects.size += size * len(readers)
+            for reader in readers:
+                copy = self.codec.check(encoded, value)
+                key, key_text, slot = reader.address(copy, self.stream)
+                effects.productions.append(
+                    Delivery(
+                        key, copy, micros, self.stream, key_text, slot, reader.step.id,
+                        hold, size, encoded,
+                    )
+                )  # fmt: skip
+        if self.tables or self.to_file or self.prefixes:
+            self._write(effects, cell, value)
+
+    def _check(self, value: Any) -> None:
+        """Refuse a value of another type, if its class alone does not prove that it is of this one."""
+        codec = self.codec
+        codec.check_class(value)
+        if not self.readers:  # else they decode what is stored
+            codec.check(codec.encode(value), value)
+
+    def _write(self, effects: Effects, cell: StateCell, value: Any) -> None:
+        """To the sinks that ride in the producer's commit: they take what a reader would take."""
+        if not self.readers:  # else it has been encoded
+            self.codec.check_finite(value)
+        for table, row in self.tables:
+            self._write_row(effects, cell.key, table, row(value) if row else value)
+        if self.to_file or self.prefixes:
+            self._write_line(effects, value)
+
+    def _write_row(self, effects: Effects, key: Key, table: Table[Any], row: Any) -> None:
+        try:
+            values = table.values(row)
+        except (TypeError, AttributeError, msgspec.MsgspecError) as error:
+            raise UserCodeError(f"table {table.name!r}: {error}") from error
+        if table.producer_positions:
+            own = tuple(values[position] for position in table.producer_positions)
+            if own != (key if isinstance(key, tuple) else (key,)):
+                raise UserCodeError(
+                    f"table {table.name!r}: the columns {table.producer_key} of the row hold {own!r:.80}, "
+                    f"but the producing key is {key!r:.80}; another key could write the same row. "
+                    "Leave producer_key out: then the rows get a step of their own"
+                )
+        effects.rows.append((table, values))
+        effects.size += 32 * len(values)
+
+    def _write_line(self, effects: Effects, value: Any) -> None:
+        for row in self.rows:
+            if row is None:
+                line = self.codec.encode(value)
+                self.codec.check(line, value)
+            else:
+                line = self._line_codec.encode(row(value))
+            if self.to_file:
+                effects.lines.append(line)
+                effects.size += len(line)
+            for prefix in self.prefixes:
+                print(prefix + line.decode(), flush=True)
+
+
+class WeakRoute(StreamRoute):
+    """Where one stream of a weak computation goes: to readers before anything is stored."""
+
+    def send(self, effects: Effects, cell: StateCell, value: Any, micros: int, hold: int) -> None:
+        """Like that of strong productions, with ids that come of the record's.
+
+        What a timer produces is strong: the commit that takes the timer away carries it.
+        """
+        lineage = effects.lineage
+        assert isinstance(lineage, Lineage)
+        cause = lineage.cause
+        if cause is None:
+            super().send(effects, cell, value, micros, hold)
+            return
+        if type(value) not in self._classes:
+            self._check(value)
+        if self.readers:
+            encoded = self.codec.encode(value)
+            size = len(encoded)
+            id_ = lineage.next_id(self.stream, encoded, micros)
+            for reader in self.readers:
+                copy = self.codec.check(encoded, value)
+                if reader.step.node.at_most_once:  # sent once: by the commit that notes the record
+                    key, key_text, slot = reader.address(copy, self.stream)
+                    effects.productions.append(
+                        Delivery(
+                            key, copy, micros, self.stream, key_text, slot, reader.step.id,
+                            hold, size, encoded,
+                        )
+                    )  # fmt: skip
+                    continue
+                of = id_
+                if isinstance(reader, SpreadReader):
+                    key, key_text, slot = reader.address_of(id_)
+                else:
+                    key, key_text, slot = reader.address(copy, self.stream)
+                if isinstance(reader, CellReader):
+                    of = id_at(id_, slot)
+                output: Delivery[Any] = Delivery(
+                    key, copy, micros, self.stream, key_text, slot, reader.step.id, hold, size,
+                    encoded, 0, 0, cause.stamp, of, 0, False, cause.origin,
+                )  # fmt: skip
+                effects.caused.append((cause, output))
+        self._write(effects, cell, value)
+
+
+def connect(steps: dict[str, Step], node: Node, routes: dict[str, StreamRoute]) -> None:
+    """Attach the readers of everything `node` writes."""
+    for stream in node.writes:
+        readers = routes[stream.name].readers
+        for step in steps.values():
+            for input_ in step.node.inputs:
+                if input_.stream.name == stream.name:
+                    readers += _readers(step, input_, 1 << len(readers))
+
+
+def _readers(step: Step, input_: Reading, bit: int) -> list[Reader]:
+    """A consumer as the readers that it is; no source has one that is several (the graph)."""
+    if isinstance(input_, Broadcast):
+        node = step.node
+        cells = [cell_address(cell, node.grain) for cell in range(node.cells)]
+        return [CellReader(step, bit, cell) for cell in cells]
+    if input_.extractor is None:
+        return [SpreadReader(step, bit)]
+    return [KeyedReader(step, bit, input_.extractor)]
+
+
+def _in_turn(lists: list[list[Address]]) -> list[list[Address]]:
+    """Rows with one of each list; the shorter lists begin anew until the longest is through."""
+    longest = max(map(len, lists))
+    return [[each[row % len(each)] for each in lists] for row in range(longest)]

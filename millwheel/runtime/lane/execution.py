@@ -1,0 +1,405 @@
+"""Running user code over the items of one key.
+
+Fast path: one context for all of them, state captured once at the end. If anything
+raises, the key goes back to where it was and the items run again one by one, with the
+state captured after each: the one that fails is found, retried as often as its
+computation allows, and then given up on or raised. Code that cancels the task
+that it runs in ends this run too; it runs again *apart*, each item in a task of its own.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import deque
+from collections.abc import Awaitable, Callable
+from sys import getrefcount
+from typing import Any
+
+import msgspec
+
+from millwheel.codec import KEY_CHARACTERS, LETTER_CHARACTERS, reason, shown, storable
+from millwheel.context import DEAD_LETTERS, Context, Effects, TimerIdentity
+from millwheel.errors import UserCodeError
+from millwheel.model import Delivery, Firing, Record, Timer
+from millwheel.runtime.interval.broadcast_tables import Table
+from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.key_state import KeyState
+from millwheel.runtime.interval.map_entries import Change
+from millwheel.runtime.lane.late_use import LateUses
+from millwheel.runtime.lane.open_commit import Item
+from millwheel.runtime.lane.user_code import Process, context_of, process_of
+from millwheel.runtime.modes.weak_ids import Lineage
+from millwheel.runtime.process.tasks import in_own_task, is_ours, raise_ours
+from millwheel.store.port import DeadLetter
+
+Group = tuple[KeyState, list[Item]]
+"""One key's items, to be run in order."""
+
+Finish = Callable[[Interval, KeyState, list[Item], Effects, list[Change]], None]
+"""Takes what a key's items have decided; the effects are empty again then."""
+
+SOONER_TIMERS = 256
+"""Timers set by timers that fire at once, between two due ones of a key."""
+
+
+class Execution:
+    """Runs items of one interval, key after key; its effects are taken after each key.
+
+    Not shared between tasks: user code that waits keeps the one it runs in.
+
+    Args:
+        late_uses: ends contexts that somebody holds after their call.
+        apart: each item runs in a task of its own, so that it can cancel no other.
+        run_twice: weak code is run twice, and must say the same (tests).
+    """
+
+    __slots__ = (
+        "_alone",
+        "_apart",
+        "_context",
+        "_interval",
+        "_late_uses",
+        "_lineage",
+        "_node",
+        "_process",
+        "_run_twice",
+        "_table",
+        "effects",
+        "group",
+    )
+
+    def __init__(
+        self,
+        interval: Interval,
+        late_uses: LateUses,
+        *,
+        apart: bool = False,
+        run_twice: bool = False,
+    ) -> None:
+        node = interval.step.node
+        assert node.computation is not None
+        self.effects = Effects()
+        self.effects.keeper = interval
+        self._interval = interval
+        self._late_uses = late_uses
+        self._node = node
+        self._table: Table | None = None
+        """What the key that runs shares with others."""
+        self._lineage = Lineage(interval.step.id, interval.step.run) if node.is_weak else None
+        self.effects.lineage = self._lineage
+        self._run_twice = run_twice
+        assert node.layout is not None
+        self._apart = apart
+        self._alone = apart or (run_twice and node.is_weak and not node.layout.stateless)
+        """Its items run one by one, so that the state before each is at hand."""
+        self.group: Group
+        """What `run_all` is at, or was at last."""
+        self._process = self._process_of_records()
+        self._context = context_of(interval.step, self.effects)
+
+    def _process_of_records(self) -> Process:
+        """The user's `process_record`; if its productions are weak, with each record as their cause."""
+        process = process_of(self._interval.step, self.effects, run_twice=self._run_twice)
+        lineage = self._lineage
+        if lineage is None:
+            return process
+
+        def weakly(record: Record[Any], context: Context[Any, Any]) -> Awaitable[None]:
+            lineage.begin(record)  # type: ignore[arg-type]
+            return process(record, context)
+
+        return weakly
+
+    def _renew_context(self) -> Context[Any, Any]:
+        """End the context of the last call, and give another one for the next."""
+        ended = self._context
+        self._context = context = context_of(self._interval.step, self.effects)
+        context._open(ended._cell, ended._watermark, ended._promised, ended._now, self._table)
+        self._late_uses.end(ended)
+        return context
+
+    async def run_all(self, groups: deque[Group], finish: Finish, clock: Callable[[], int]) -> None:
+        """Run the items of key after key, and what has come for a key meanwhile.
+
+        Each key sees the input watermark as it is when its turn comes: what is promised may have
+        moved since its records were taken, and what user code takes for open must not be closed
+        downstream already.
+
+        The loop is here so that a key costs no coroutine of its own: most have one record.
+
+        Args:
+            groups: those that are left; others may take from it while user code waits.
+            clock: tells the wall time, in microseconds.
+
+        Raises:
+            UserCodeError: an item failed for good and its computation says ``on_error="fail"``.
+            CancelledError: the task is to end, be it that user code has cancelled it; nothing has
+                come of any item of `group`.
+        """
+        interval, context, effects = self._interval, self._context, self.effects
+        backlog, alone = interval.backlog, self._alone
+        plain = interval.tables is None
+        now = clock()
+        held = getrefcount(context)
+        while groups:
+            group: Group | None = groups.popleft()
+            while group is not None:
+                self.group = state, items = group
+                watermark = interval.input_watermark
+                if not plain:
+                    self._begin(state, now)
+                changes: list[Change] | None = None
+                if not alone:
+                    # `Context._open`, written out; the rest of it is the same for all keys.
+                    context._cell, context._now = state, now
+                    context._watermark, context._promised = watermark, interval.promised
+                    process = self._process
+                    try:
+                        for item in items:
+                            if type(item) is Delivery:
+                                context._micros = item.micros
+                                await process(item, context)
+                            else:
+                                await self._fire_sooner(item)  # type: ignore[arg-type]
+                                await self._fire(item)  # type: ignore[arg-type]
+                            if getrefcount(context) != held:
+                                context = self._renew_context()
+                        if self._table is not None:
+                            self._table.check_unchanged()
+                        changes = state.capture(interval.n + 1)
+                    except GeneratorExit:
+                        raise
+                    except BaseException as error:
+                        state.revert()
+                        effects.clear()
+                        context = self._renew_context()
+                        if is_ours(error):
+                            raise_ours(error)
+                if changes is None:
+                    changes = await self._run_carefully(state, items, watermark, now)
+                    context = self._context
+                finish(interval, state, items, effects, changes)
+                group = None
+                waiting = backlog.pop(state.key_text)
+                if waiting is not None:
+                    backlog[state.key_text] = None
+                    group = state, waiting
+                    now = clock()
+
+    async def run(
+        self, state: KeyState, items: list[Item], watermark: int, now: int
+    ) -> list[Change]:
+        """Run one key's items, one by one; what they ask for is in `effects`.
+
+        Raises:
+            UserCodeError, CancelledError: as from `run_all`.
+        """
+        self._begin(state, now)
+        return await self._run_carefully(state, items, watermark, now)
+
+    def _begin(self, state: KeyState, now: int) -> None:
+        """Prepare the turn of a key: the table that it shares with other keys."""
+        if self._interval.tables is not None:
+            self._share(state)
+        self._context._share(self._table)
+
+    def _share(self, state: KeyState) -> None:
+        """Have the table of the cell at hand; or change it, if the key is the cell's own."""
+        tables = self._interval.tables
+        assert tables is not None
+        if isinstance(state, Table):
+            self._table, self._process = None, self._process_broadcast
+        else:
+            self._table, self._process = tables.of(state.slot), self._process_of_records()
+
+    async def _process_broadcast(self, record: Record[Any], context: Context[Any, Any]) -> None:
+        computation = self._node.computation
+        assert computation is not None
+        name = self._node.shown_names.get(record.stream, record.stream)
+        shown = Record(record.key, record.value, record.micros, name)
+        await computation.process_broadcast(shown, context.state)
+
+    async def _fire_sooner(self, firing: Firing) -> None:
+        """Run the timers that this key has just set for an instant before a due one's (I6).
+
+        They need not be stored first: like anything else that was decided here, they are
+        decided again if this run comes to nothing. A key that goes on setting timers so gets
+        no further than `SOONER_TIMERS` a time; the others take the way through the queue.
+        """
+        context = self._context
+        timers = self.effects.timers
+        computation = self._node.computation
+        assert computation is not None
+        for _ in range(SOONER_TIMERS):
+            if not timers or not self._interval.still_due(firing):
+                return
+            sooner = _soonest_before(firing, timers)
+            if sooner is None:
+                return
+            due, name = sooner
+            context._micros = due
+            timers[name] = None
+            if self._lineage is not None:
+                self._lineage.begin(None)
+            await computation.process_timer(Timer(name[2], firing.timer.kind, due), context)
+
+    async def _fire(self, firing: Firing) -> None:
+        """Run a timer, unless it was replaced or cancelled before its turn came."""
+        context = self._context
+        timer = firing.timer
+        name = (firing.key_text, timer.kind, timer.tag)
+        timers = self.effects.timers
+        if not self._interval.still_due(firing) or name in timers:
+            return
+        if timers and _soonest_before(firing, timers) is not None:
+            timers[name] = (timer.micros, firing.hold, firing.key, firing.slot)
+            return
+        context._micros = timer.micros
+        timers[name] = None
+        if self._lineage is not None:
+            self._lineage.begin(None)
+        computation = self._node.computation
+        assert computation is not None
+        await computation.process_timer(timer, context)
+
+    async def _run_carefully(
+        self, state: KeyState, items: list[Item], watermark: int, now: int
+    ) -> list[Change]:
+        interval = self._interval
+        node = self._node
+        total = Effects()
+        total.keeper = interval
+        changes: dict[str, bytes | None] = {}
+        for item in items:
+            for attempt in range(1, node.retries + 2):
+                context = self._context
+                context._open(state, watermark, interval.promised, now, self._table)
+                try:
+                    if isinstance(item, Delivery):
+                        interval.step.renew(item)
+                        context._micros = item.micros
+                        work = self._process(item, context)
+                    else:
+                        self.effects.timers.update(total.timers)
+                        work = self._fire(item)
+                    await (in_own_task(work) if self._apart else work)
+                    if self._table is not None:
+                        self._table.check_unchanged()
+                    n = interval.n + 1
+                    if changes:  # a commit may have gone without them, while user code waited
+                        state.carry(list(changes.items()), n)
+                    changed = state.capture(n)
+                except GeneratorExit:
+                    raise
+                except BaseException as error:
+                    state.revert()
+                    self.effects.clear()
+                    if is_ours(error):
+                        total.clear()
+                        raise_ours(error)
+                    if attempt <= node.retries:
+                        continue
+                    total.take(give_up(interval, item, error, attempt, now))
+                else:
+                    total.take(self.effects)
+                    changes.update(changed)
+                finally:
+                    self._renew_context()
+                break
+        self.effects.take(total)
+        return list(changes.items())
+
+
+def _soonest_before(
+    firing: Firing, timers: dict[TimerIdentity, Any]
+) -> tuple[int, TimerIdentity] | None:
+    """The soonest timer that its key has just set for an instant before a due one's: that one
+    fires first, and if it cannot here, the due one is set anew to fire after it (I6)."""
+    due, kind = firing.timer.micros, firing.timer.kind
+    return min(
+        (
+            (timer[0], name)
+            for name, timer in timers.items()
+            if timer is not None and timer[0] < due and name[1] == kind
+        ),
+        default=None,
+    )
+
+
+def give_up(
+    interval: Interval, item: Item, error: BaseException, attempts: int, now: int
+) -> Effects:
+    """The end of an item that cannot be processed: a dead letter, or an error that stops all.
+
+    Raises:
+        UserCodeError: the computation says ``on_error="fail"``.
+    """
+    node = interval.step.node
+    key = item.key
+    what = (
+        f"record of stream {_stream_of(interval, item)!r}"
+        if isinstance(item, Delivery)
+        else f"timer {item.timer.tag!r}"
+    )
+    if node.on_error == "fail":
+        raise UserCodeError(
+            f"{node.name!r} failed on a {what}, key {shown(key, KEY_CHARACTERS)}, {_place(item)}: {reason(error)}\n"
+            "Nothing of it was committed. Fix the code and start again, or add the computation "
+            'with on_error="dead_letter" to set such records aside'
+        ) from error
+    effects = Effects()
+    effects.dead_letters.append(dead_letter(interval, item, error, attempts, now))
+    effects.counters[DEAD_LETTERS] = 1
+    if isinstance(item, Firing):
+        effects.timers[(item.key_text, item.timer.kind, item.timer.tag)] = None
+    return effects
+
+
+def _stream_of(interval: Interval, item: Delivery[Any]) -> str:
+    """The stream of a record as its reader calls it: hidden ones are nobody's business."""
+    return interval.step.node.shown_names.get(item.stream, item.stream)
+
+
+def _place(item: Item) -> str:
+    if isinstance(item, Delivery):
+        if item.log < 0:
+            return f"passed on under token {-item.log}"
+        return f"log {item.log} number {item.seq}"
+    return f"due {item.timer.at.isoformat()}"
+
+
+def dead_letter(
+    interval: Interval, item: Item, error: BaseException, attempts: int, now: int
+) -> DeadLetter:
+    """The row that keeps an item that was given up on."""
+    lines = storable("".join(traceback.format_exception(error)))
+    common = {
+        "slot": item.slot,
+        "computation": interval.step.id,
+        "key": item.key_text,
+        "place": _place(item),
+        "error": storable(reason(error)),
+        "traceback": lines[-LETTER_CHARACTERS:],
+        "attempts": attempts,
+        "stamp": now,
+    }
+    if isinstance(item, Delivery):
+        return DeadLetter(
+            stream=_stream_of(interval, item),
+            record_id=item.id,
+            value=item.encoded.decode() or _json_text(item.value),
+            ts=item.micros,
+            **common,  # type: ignore[arg-type]
+        )
+    return DeadLetter(
+        stream="timer", record_id=None, value=_json_text(f"{item.timer.kind} {item.timer.tag}"),
+        ts=item.timer.micros, **common,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def _json_text(value: Any) -> str:
+    """A value as JSON, whatever it holds: no codec's limits, since the column is text."""
+    try:
+        return msgspec.json.encode(value).decode()
+    except Exception:
+        return storable(shown(value, LETTER_CHARACTERS))

@@ -1,0 +1,116 @@
+"""Uses of a `Context` after its call, by tasks of user code that nobody awaited.
+
+A context serves call after call (`execution.py`). The engine is the only one to hold it between
+two calls, so its reference count tells whether a call has left it with somebody: a task, an object, a
+traceback. Then the context is ended (`Context._end`) and another takes its place. The check costs a
+record a comparison of two numbers.
+
+An ended context refuses each use. The record of its call may be durable by then, so it is too late for a
+dead letter: the engine fails with the error, whatever `on_error` says. It also fails when all input is
+processed and a task still waits that holds an ended context: the loop ends before the task can use it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from types import BuiltinMethodType, CellType, FrameType, FunctionType, MethodType
+from typing import Any
+
+from millwheel.context import Context, Ended
+from millwheel.errors import UserCodeError
+
+MOST_DEPTH = 3
+"""Functions within functions that are looked into for a context."""
+
+
+class LateUses:
+    """Ends the contexts of one engine, and fails it when one is used later.
+
+    Args:
+        log: takes the error as `context_used_late`.
+        fail: stops the engine with the error.
+    """
+
+    def __init__(self, log: Any, fail: Callable[[BaseException], None]) -> None:
+        self._log = log
+        self._fail = fail
+        self._is_logged = False
+        self._has_ended_any = False
+
+    def end(self, context: Context[Any, Any]) -> None:
+        """Let no call use a context any more."""
+        self._has_ended_any = True
+        context._end(self.report)
+
+    def report(self, error: UserCodeError) -> None:
+        """Log the first late use, and fail."""
+        self._note(error)
+        self._fail(error)
+
+    def _note(self, error: UserCodeError) -> None:
+        if not self._is_logged:
+            self._is_logged = True
+            self._log.error("context_used_late", error=str(error))
+
+    def check_tasks(self, *, all_is_done: bool) -> None:
+        """Log a task that has not ended yet and holds a context whose call has ended.
+
+        Args:
+            all_is_done: the engine ends because all input is processed: it fails instead of
+                calling that complete.
+        """
+        if not self._has_ended_any:
+            return
+        for task in asyncio.all_tasks():
+            for name, frame in self._held_by(task):
+                place = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+                error = UserCodeError(
+                    f"{name} has started a task that uses ctx and that nobody has awaited. It still "
+                    f"waits at {place}, and what it would do is lost. Await inside process_record "
+                    "(or process_timer, process_bundle) every task that it starts and that uses "
+                    "ctx, for example with asyncio.TaskGroup"
+                )
+                if all_is_done:
+                    self.report(error)
+                else:
+                    self._note(error)
+                return
+
+    def _held_by(self, task: asyncio.Task[Any]) -> Iterator[tuple[str, FrameType]]:
+        """The computations whose ended contexts a task holds, each with the frame that has it."""
+        coroutine: Any = task.get_coro()
+        while (frame := getattr(coroutine, "cr_frame", None)) is not None:
+            for value in frame.f_locals.values():
+                for context in _contexts_in(value):
+                    report = object.__getattribute__(context, "_report_late_use")
+                    if report == self.report:
+                        yield object.__getattribute__(context, "_name"), frame
+            coroutine = getattr(coroutine, "cr_await", None)
+
+
+def _contexts_in(value: Any, depth: int = 0) -> Iterator[Ended]:
+    """The ended contexts that a local variable holds: itself, or as a function that can use one (a method
+    of it, a lambda that closes over it, a partial that has it as an argument)."""
+    if isinstance(value, Ended):
+        yield value
+        return
+    parts: Iterable[Any] = ()
+    if isinstance(value, (MethodType, BuiltinMethodType)):
+        parts = (value.__self__,)
+    elif isinstance(value, FunctionType):
+        parts = [cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)]
+    elif isinstance(value, partial):
+        parts = (value.func, *value.args, *value.keywords.values())
+    if depth < MOST_DEPTH:
+        for part in parts:
+            yield from _contexts_in(part, depth + 1)
+
+
+def _is_filled(cell: CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018 - it raises
+    except ValueError:
+        return False
+    return True

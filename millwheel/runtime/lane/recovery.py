@@ -1,0 +1,365 @@
+"""The one way back of a lane: claim again, read what is durable, run what was on its way (I12).
+
+When a commit fails, everything later in the lane is dropped with it. Its intervals are claimed again,
+which settles what became of the commit; state and timers are read back, and the records that were on
+their way here run again: their ids may turn out to be seen. A commit that was refused for what user
+code wrote is cut in halves until the item at fault stands alone (decision 3).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from millwheel.errors import (
+    BucketGone,
+    CommitUnknown,
+    Fenced,
+    OutputFull,
+    StatementError,
+    StatementRace,
+    StoreUnavailable,
+)
+from millwheel.model import Delivery
+from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.lane.execution import give_up
+from millwheel.runtime.lane.open_commit import Bundle, Item
+
+if TYPE_CHECKING:
+    from millwheel.runtime.engine import Engine
+    from millwheel.runtime.lane.lane import Lane
+
+Name = bytes | tuple[bytes, str, str, int] | int
+"""Of something that a commit carries: a record's id, a timer with its time, or an interval without either."""
+
+Suspect = tuple[Interval, Item]
+"""One of the items of a commit that was refused for what user code wrote."""
+
+PASSING = (StoreUnavailable, CommitUnknown, OutputFull)
+"""A commit that failed by one of these is tried again, for as long as patience with the store lasts."""
+
+Todo = deque[tuple[list[Suspect], Exception | None]]
+"""Parts of a refused commit, and why one is given up; None: it is to be run."""
+
+Split = Callable[[list[Suspect], Exception], None]
+
+FIRST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 2.0
+
+OUTAGE_GAP_SECONDS = 10.0
+"""An interval that had nothing to commit for so long since its lane recovered meets a new outage."""
+
+LEAST_FAILURES = 3
+"""Failures of one record or timer before patience with it can end. Slow user code runs for longer than
+patience lasts between two of them, and two may be of two outages."""
+
+
+@dataclass
+class Failures:
+    """How often something has failed to become durable, and when first and last."""
+
+    since: float
+    last: float
+    times: int = 0
+
+
+class Recovery:
+    """Brings one lane back after a commit that failed."""
+
+    def __init__(self, lane: Lane, engine: Engine) -> None:
+        self._lane = lane
+        self._engine = engine
+        self.under_way = False
+        self._failing: dict[Name, Failures] = {}
+        """What has failed to become durable. Patience is for each record: commits of other records that
+        go well in between say nothing of one that always fails."""
+        self._recovered_at = 0.0
+        self._commit_began = 0.0
+        self._pause = FIRST_PAUSE_SECONDS
+
+    def commit_begins(self) -> None:
+        """A commit is about to be tried."""
+        self._commit_began = self._engine.clock.monotonic()
+
+    def commit_durable(self, bundle: Bundle) -> None:
+        """It went well: if any of it fails again, that is another outage."""
+        if self._failing:
+            for name in (*names_of(bundle), *(interval.id for interval in bundle.works)):
+                self._failing.pop(name, None)
+
+    async def recover(self, failed: Bundle, error: Exception) -> None:
+        """Drop the failed bundle and everything after it, and start from what is durable."""
+        engine = self._engine
+        engine.log.warning("commit_failed", error=str(error))
+        self.under_way = True
+        if not isinstance(error, (StatementError, Fenced)):
+            error = await self._wait_after(error, names_of(failed))
+        suspects = failed.items() if isinstance(error, StatementError) else []
+        if isinstance(error, StatementError):
+            for interval, work in failed.works.items():
+                if work.delivers and interval.bundling is not None:
+                    interval.bundling.refuse(error, alone=len(failed.works) == 1)
+        watermarks = {interval: interval.input_watermark for interval in failed.works}
+        await self._start_over(suspects, self._not_again(failed.items(), error))
+        here = self._still_here(suspects)
+        if here:
+            in_company = len(here) < len(suspects) or any(
+                work.delivers for work in failed.works.values()
+            )
+            await self._bisect(here, watermarks, None if in_company else error)
+        self.under_way = False
+        if not engine.stopping:
+            self._lane.run_on()
+
+    async def _wait_after(self, error: Exception, names: Sequence[Name]) -> Exception:
+        """Back off, longer each time, until patience with what failed is at an end; see which buckets
+        there are, if one was missed.
+
+        Returns:
+            The error to act on: a race that some user's statement never wins counts against its record.
+
+        Raises:
+            StoreUnavailable, OutputFull: some of it has failed for longer than that.
+        """
+        clock = self._engine.clock
+        if isinstance(error, OutputFull):
+            await self._wait_for_room(error)
+            return error
+        if self._is_overdue(error, names):
+            if isinstance(error, StatementRace):
+                return StatementError(str(error))
+            patience = self._engine.settings.store_patience_seconds
+            raise StoreUnavailable(
+                f"commits have failed for {patience:.0f} s: {error}. Nothing is lost: start again "
+                "when the store is well"
+            ) from error
+        await clock.sleep(self._pause)
+        self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
+        if isinstance(error, BucketGone):
+            await self._engine.patiently(self._engine.buckets.load)
+        return error
+
+    def _is_overdue(self, error: Exception, names: Sequence[Name]) -> bool:
+        """Note what has failed; whether patience with some of it is at an end."""
+        now = self._engine.clock.monotonic()
+        patience = self._engine.settings.store_patience_seconds
+        failing = self._failing
+        if self._commit_began - self._recovered_at > OUTAGE_GAP_SECONDS:
+            # A record or timer that fails again is the same one, however long user code took.
+            for interval in [name for name in failing if isinstance(name, int)]:
+                del failing[interval]
+        if failing.keys().isdisjoint(names):
+            self._pause = FIRST_PAUSE_SECONDS
+        is_overdue = False
+        for name in names:
+            found = failing.setdefault(name, Failures(now, now))
+            found.last = now
+            found.times += 1
+            is_overdue |= now - found.since > patience and found.times >= LEAST_FAILURES
+        for name in [name for name, of in failing.items() if of.last < now - 2 * patience]:
+            del failing[name]  # it is elsewhere by now, or was durable after all
+        return is_overdue
+
+    async def _wait_for_room(self, error: OutputFull) -> None:
+        """Back off, longer each time, until patience is at an end. It counts from the first failure of
+        that file: commits that write nothing to it go well meanwhile.
+
+        Raises:
+            OutputFull: the file has been full for longer than that.
+        """
+        clock, patience = self._engine.clock, self._engine.settings.store_patience_seconds
+        full = clock.monotonic() - error.since
+        if full > patience:
+            raise OutputFull(f"{error} (tried for {patience:.0f} s). Then start again") from error
+        await clock.sleep(min(max(full, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS))
+
+    def _not_again(self, items: list[Suspect], error: Exception) -> list[Delivery[Any]]:
+        """Records that may have had their effect, and are not to have it twice: of computations
+        that get them at most once, if nobody knows what became of the commit."""
+        if not isinstance(error, CommitUnknown):
+            return []
+        return [
+            item
+            for interval, item in items
+            if interval.step.node.at_most_once and isinstance(item, Delivery)
+        ]
+
+    async def _start_over(
+        self, suspects: list[Suspect], given_up: Sequence[Delivery[Any]] = ()
+    ) -> None:
+        """Claim the lane's intervals again, and queue what was on its way here once more.
+
+        `suspects` are kept out of the queues: the caller runs them by itself. Those `given_up` are
+        done with.
+        """
+        await self._lane.stop_running()
+        for interval in list(self._lane.intervals):
+            if interval.source_task is not None:
+                await (
+                    interval.source_task.stop()
+                )  # or it gives up rows now, and when it reads again
+        self._lane.drop_open()
+        apart = {id(item) for _, item in suspects} | {id(delivery) for delivery in given_up}
+        engine = self._engine
+        intervals = list(self._lane.intervals)  # who comes later has nothing to start over from
+        for interval in intervals:
+            engine.stretches.forget(interval)
+            interval.requeue(apart)
+        await self._reconnect()
+        await engine.holdings.restore(intervals)
+        engine.acknowledge(given_up)
+        for interval, item in suspects:
+            if isinstance(item, Delivery):
+                interval.step.renew(item)
+                if interval not in self._lane.intervals:
+                    engine.holdings.send_on(interval.step, [item])
+        self._recovered_at = engine.clock.monotonic()
+
+    def _still_here(self, suspects: list[Suspect]) -> list[Suspect]:
+        """Those whose intervals have not turned out to be somebody else's."""
+        return [(interval, item) for interval, item in suspects if interval in self._lane.intervals]
+
+    async def _reconnect(self) -> None:
+        """A connection whose predecessor is surely at an end."""
+        pause = FIRST_PAUSE_SECONDS
+        engine = self._engine
+        patience = engine.settings.store_patience_seconds
+        deadline = engine.clock.monotonic() + patience
+        while True:
+            try:
+                await self._lane.disconnect()
+                await self._lane.connect()
+            except StoreUnavailable as error:
+                if engine.clock.monotonic() > deadline:
+                    raise StoreUnavailable(
+                        f"{error} (tried for {patience:.0f} s). Nothing is lost: start again when the "
+                        "store is back"
+                    ) from error
+                await engine.clock.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+            else:
+                return
+
+    async def _bisect(
+        self,
+        suspects: list[Suspect],
+        watermarks: dict[Interval, int],
+        error: Exception | None,
+    ) -> None:
+        """Find the items whose own statements or rows are refused, and give up on them alone.
+
+        The suspects were refused as a whole; halves are run and committed apart, under the
+        input watermark of the first time, until each culprit stands alone. That one is tried
+        as often as its computation allows.
+
+        Args:
+            error: None if they were refused in the company of others, whose fault it may be: a
+                numbered bundle's, or of intervals that are gone.
+        """
+        todo: Todo = deque()
+        tries: Counter[int] = Counter()
+
+        def split(segment: list[Suspect], refused: Exception) -> None:
+            middle = len(segment) // 2
+            if middle:
+                todo.extendleft([(segment[middle:], None), (segment[:middle], None)])
+                return
+            interval, item = segment[0]
+            tries[id(item)] += 1
+            given_up = tries[id(item)] > interval.step.node.retries
+            todo.appendleft((segment, refused if given_up else None))
+
+        if error is None:
+            todo.append((suspects, None))
+        else:
+            split(suspects, error)
+        while todo:
+            segment, refused = todo.popleft()
+            segment = self._still_here(segment)
+            if not segment:
+                continue
+            try:
+                if refused is not None:
+                    await self._commit_given_up(segment[0], refused)
+                else:
+                    await self._run_apart(segment, watermarks)
+            except StatementError as once_more:
+                await self._refused(segment, once_more, todo, split)
+            except (*PASSING, Fenced) as delay:
+                # What became of it is for dedup to find out: all go back to the queues.
+                if not isinstance(delay, Fenced):
+                    acted_on = await self._wait_after(delay, [name_of_item(i) for _, i in segment])
+                    if isinstance(acted_on, StatementError):
+                        await self._refused(segment, acted_on, todo, split)
+                        continue
+                given_up = self._not_again(segment, delay)
+                again = {id(delivery) for delivery in given_up}
+                rest = [pair for pair in segment if id(pair[1]) not in again]
+                rest += [pair for part, _ in todo for pair in part]
+                await self._start_over(rest, given_up)
+                rest = self._still_here(rest)
+                for interval in dict.fromkeys(interval for interval, _ in rest):
+                    records = [i for of, i in rest if of is interval and isinstance(i, Delivery)]
+                    interval.intake.extendleft(reversed(records))
+                return
+
+    async def _refused(
+        self, segment: list[Suspect], error: StatementError, todo: Todo, split: Split
+    ) -> None:
+        """Some items were refused once more: cut them in halves, unless some are gone meanwhile."""
+        await self._start_over([*segment, *(pair for part, _ in todo for pair in part)])
+        here = self._still_here(segment)
+        if len(here) == len(segment):
+            split(segment, error)
+        elif here:
+            todo.appendleft((here, None))
+
+    async def _run_apart(self, segment: list[Suspect], watermarks: dict[Interval, int]) -> None:
+        """Run some items and commit them, with nothing else of the lane in between; user code has
+        tasks of its own, as this one is the lane's."""
+        by_key: dict[tuple[Interval, bytes], list[Item]] = {}
+        for interval, item in segment:
+            by_key.setdefault((interval, item.key_text), []).append(item)
+        for (interval, key_text), items in by_key.items():
+            items = interval.retake(items)
+            if not items:
+                continue
+            state = interval.state_of(items[0].key, key_text, items[0].slot)
+            if not state.loaded:
+                await self._lane.load(interval, [state])
+            execution = self._lane.execution(interval, apart=True)
+            now = self._engine.now()
+            changes = await execution.run(state, items, watermarks[interval], now)
+            self._lane.finish(interval, state, items, execution.effects, changes)
+        await self._lane.commit_open()
+
+    async def _commit_given_up(self, suspect: tuple[Interval, Item], error: Exception) -> None:
+        interval, item = suspect
+        taken = interval.retake([item])
+        if not taken:
+            return  # a timer that was cancelled or replaced meanwhile
+        (item,) = taken
+        state = interval.state_of(item.key, item.key_text, item.slot)
+        attempts = interval.step.node.retries + 1
+        effects = give_up(interval, item, error, attempts, self._engine.now())
+        self._lane.finish(interval, state, [item], effects, [])
+        await self._lane.commit_open()
+
+
+def names_of(bundle: Bundle) -> list[Name]:
+    """What tells everything in a bundle from all else, whatever else is committed with it."""
+    found: list[Name] = []
+    for interval, work in bundle.works.items():
+        found += [name_of_item(item) for item in work.items]
+        if not work.items:
+            found.append(interval.id)
+    return found
+
+
+def name_of_item(item: Item) -> Name:
+    """What a record or timer is known by when it runs again."""
+    if isinstance(item, Delivery):
+        return item.id
+    return item.key_text, item.timer.kind, item.timer.tag, item.timer.micros

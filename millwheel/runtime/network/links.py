@@ -1,0 +1,355 @@
+"""All links of one worker, over any medium: dials, greets, keeps alive, hangs up.
+
+::
+
+    outgoing:  dial ──> greeting ──> up ──> down ──┐        one task a link
+                 ^────────── pause ────────────────┘        pauses grow, with chance in them
+    incoming:  accepted ──> (TLS) ──> greeting ──> up ──> down   no task; the caller comes again
+
+There is one link at most to each worker and one from each: if a worker calls again while its last
+connection still looks alive here, the newer one counts and the older is closed. (It restarted its
+connection, having noticed earlier than this side that the line was broken.) If another worker
+listens where one was called, or one of another pipeline, the link stays down.
+
+An incoming connection is a *stranger* from accept to the end of its greeting. `Limits.strangers`
+bounds their number, and `Limits.greeting_seconds` is the deadline for all of it, TLS included.
+
+What goes wrong again and again is logged once per *kind*: for a link until it has been up (garbage
+once for each peer and direction), for strangers of one machine until one of that machine gets
+through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from random import Random
+
+import structlog
+
+from millwheel.clock import Clock, SystemClock
+from millwheel.errors import InvariantBroken
+from millwheel.runtime.network.connection import Connection, End, Kind
+from millwheel.runtime.network.frames import NONCE_BYTES, Frame
+from millwheel.runtime.network.handshake import Greeting, Identity
+from millwheel.runtime.network.ports import Handler, Limits, Link, Medium
+from millwheel.runtime.process.tasks import end, within
+
+PURPOSE: frozenset[Kind] = frozenset(("closed", "goodbye"))
+"""Endings that nobody needs to be warned of."""
+
+STRANGE_HOSTS = 256
+"""Machines, and peers with garbage, for which it is remembered what was logged of them."""
+
+TOO_MANY = "too many strangers at a time; come again"
+
+
+class WorkerLink:
+    """A `millwheel.runtime.network.ports.Link`."""
+
+    def __init__(self, links: Links, peer: str, *, outgoing: bool) -> None:
+        self._links = links
+        self.peer = peer
+        self.outgoing = outgoing
+        self.connection: Connection | None = None
+        self.handler_knows = False
+        """`link_up` was called, and `link_down` not yet."""
+        self.failed: set[Kind] = set()
+        """How it has failed since it was up, and that was logged."""
+        self.dialer: asyncio.Task[None] | None = None
+
+    @property
+    def up(self) -> bool:
+        return self.connection is not None and self.connection.up
+
+    @property
+    def full(self) -> bool:
+        return self.connection is not None and self.connection.full
+
+    def send(self, frame: Frame) -> None:
+        connection = self.connection
+        if connection is not None and connection.up:
+            connection.send(frame)
+
+    def close(self) -> None:
+        self._links.forget(self)
+        if self.connection is not None:
+            self.connection.end("closed", "the link is not needed any more")
+
+
+class Links:
+    """A `millwheel.runtime.network.ports.Network`: all links of one worker.
+
+    Args:
+        medium: what connections are made of.
+        random: decides the lengths of pauses.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        medium: Medium,
+        *,
+        clock: Clock | None = None,
+        limits: Limits | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self._identity = identity
+        self._medium = medium
+        self._clock = clock or SystemClock()
+        self._limits = limits or Limits()
+        self._random = random or Random()  # noqa: S311 (pauses are no secret)
+        self._handler: Handler | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._connections: dict[Connection, None] = {}
+        """All whose transport is open, ended or not."""
+        self._links: dict[Connection, WorkerLink] = {}
+        """The links that connections are for; a stranger's has none."""
+        self._outgoing: dict[str, WorkerLink] = {}
+        self._incoming: dict[str, WorkerLink] = {}
+        self._dialers: set[asyncio.Task[None]] = set()
+        self._over: dict[Connection, asyncio.Event] = {}
+        self._all_gone = asyncio.Event()
+        self._all_gone.set()
+        self._strange: dict[str, set[Kind]] = {}
+        self._spoilt: set[tuple[str, bool]] = set()
+        """Peers that sent garbage, with whether the link was outgoing: that was logged."""
+        self._closing = False
+        self._refuses = False
+        """The worker starts over."""
+        self._incarnation = ""
+        """Of the store's server, as this worker knows it."""
+        self.address = ""
+        self._log = structlog.get_logger().bind(
+            pipeline=identity.pipeline, worker=identity.worker[:8]
+        )
+
+    # -- life ---------------------------------------------------------------------
+
+    async def start(self, handler: Handler, incarnation: str = "") -> None:
+        """Listen, and keep connections alive.
+
+        Raises:
+            UsageError: it cannot, or must not, listen there.
+        """
+        self._handler = handler
+        self._incarnation = incarnation
+        self.address = await self._medium.listen(self._admit, self._limits.greeting_seconds)
+        self._keeper = asyncio.create_task(self._keep())
+
+    def hang_up(self) -> None:
+        """End all links, and refuse others until `begin_again`."""
+        self._refuses = True
+        for link in list(self._outgoing.values()):
+            link.close()
+        for connection in list(self._connections):
+            connection.end("closed", "the worker starts over")
+
+    def begin_again(self, handler: Handler, incarnation: str) -> None:
+        """Take links again, for another handler, after `hang_up`."""
+        for connection in list(self._connections):  # its greeting names the former incarnation
+            connection.end("closed", "the worker starts over; come again")
+        self._handler = handler
+        self._incarnation = incarnation
+        self._refuses = False
+
+    def link(self, worker: str, address: str) -> Link:
+        """A link to a worker, which connects by itself until it is closed."""
+        if self._handler is None or self._closing:
+            raise InvariantBroken("links are made between start and close of the network")
+        if worker in self._outgoing:
+            raise InvariantBroken(f"there is a link to worker {worker!r} already")
+        link = self._outgoing[worker] = WorkerLink(self, worker, outgoing=True)
+        link.dialer = asyncio.create_task(self._dial_again_and_again(link, address))
+        self._dialers.add(link.dialer)
+        link.dialer.add_done_callback(self._dialers.discard)
+        return link
+
+    def forget(self, link: WorkerLink) -> None:
+        """Dial no more for a link that is closed."""
+        if link.outgoing and self._outgoing.get(link.peer) is link:
+            del self._outgoing[link.peer]
+        if link.dialer is not None:
+            link.dialer.cancel()
+
+    async def close(self) -> None:
+        """Say goodbye, end all links and wait until they have ended."""
+        self._closing = True
+        self._medium.deafen()
+        for connection in list(self._connections):
+            connection.end("closed", "the worker stops")
+        await end(self._dialers)
+        try:
+            await within(self._clock, self._limits.closing_seconds, self._all_gone.wait())
+        except TimeoutError:
+            for connection in list(self._connections):
+                connection.abort()
+            await self._all_gone.wait()
+        if self._keeper is not None:
+            await end([self._keeper])
+        await self._medium.close()
+
+    async def _keep(self) -> None:
+        while True:
+            await self._clock.sleep(self._limits.ping_seconds)
+            for connection in list(self._connections):
+                connection.tend()
+
+    # -- dialing ------------------------------------------------------------------
+
+    async def _dial_again_and_again(self, link: WorkerLink, address: str) -> None:
+        limits = self._limits
+        pause = limits.first_pause_seconds
+        while True:
+            began = self._clock.monotonic()
+            failure = await self._dial(link, address)
+            self._log_failure(link, address, failure)
+            if self._clock.monotonic() - began >= limits.longest_pause_seconds:
+                pause = limits.first_pause_seconds  # it was good for something
+            await self._clock.sleep(pause * self._random.uniform(0.5, 1.0))
+            pause = min(limits.longest_pause_seconds, 2 * pause)
+
+    async def _dial(self, link: WorkerLink, address: str) -> End:
+        """Connect, and stay until the connection has ended; gives the reason."""
+        connection = self._connection(link.peer)
+        link.connection = connection
+        self._links[connection] = link
+        over = self._over[connection] = asyncio.Event()
+        calling = self._medium.connect(lambda: connection, address)
+        made = False
+        try:
+            await within(self._clock, self._limits.greeting_seconds, calling)
+            made = True
+            await over.wait()
+        except OSError as error:  # TimeoutError and ssl.SSLError are such
+            connection.end("unreachable", str(error) or type(error).__name__)
+        finally:
+            connection.end("closed", "the link is not needed any more")
+            if not made:
+                connection.abandon()
+            del self._over[connection]
+        assert connection.end_reason is not None
+        return connection.end_reason
+
+    def _connection(self, expected: str | None, remote: str = "nowhere") -> Connection:
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        greeting = Greeting(self._identity, nonce, expected=expected, incarnation=self._incarnation)
+        return Connection(self, greeting, self._clock, self._limits, remote)
+
+    def _admit(self, remote: str) -> Connection:
+        """Count an accepted connection; it is welcome if there are not too many strangers."""
+        strangers = sum(
+            not c.up and c.end_reason is None and c not in self._links for c in self._connections
+        )
+        connection = self._connection(None, remote)
+        connection.welcome = strangers < self._limits.strangers
+        self._connections[connection] = None
+        self._all_gone.clear()
+        return connection
+
+    # -- what becomes of connections ----------------------------------------------
+
+    def opened(self, connection: Connection) -> None:
+        self._connections[connection] = None
+        self._all_gone.clear()
+        if self._closing:
+            connection.end("closed", "the worker stops")
+        elif self._refuses:
+            connection.end("closed", "the worker starts over; come again")
+        elif not connection.welcome:
+            connection.end("refused", TOO_MANY)
+
+    def greeted(self, connection: Connection) -> None:
+        link = self._links.get(connection)
+        if link is None:
+            before = self._incoming.get(connection.peer)
+            if before is not None and before.connection is not None:
+                before.connection.end("closed", "the same worker connected again")
+                self._tell_down(before, "the same worker connected again")
+            link = WorkerLink(self, connection.peer, outgoing=False)
+            link.connection = connection
+            self._links[connection] = self._incoming[connection.peer] = link
+            self._strange.pop(host_of(connection.remote), None)
+        link.failed.clear()
+        link.handler_knows = True
+        self._log.info("link_up", peer=link.peer, address=connection.remote, outgoing=link.outgoing)
+        assert self._handler is not None
+        self._handler.link_up(link)
+
+    def received(self, connection: Connection, frame: Frame) -> None:
+        assert self._handler is not None
+        self._handler.received(self._links[connection], frame)
+
+    def ended(self, connection: Connection, end: End) -> None:
+        link = self._links.pop(connection, None)
+        if link is None:
+            self._log_stranger(connection, end)
+            return
+        # Not at once: it may be that the handler is sending just now.
+        asyncio.get_running_loop().call_soon(self._tell_down, link, str(end))
+        if link.outgoing and end.kind == "refused":
+            asyncio.get_running_loop().call_soon(self._tell_refused, link)
+        over = self._over.get(connection)
+        if over is not None:
+            over.set()
+        elif not link.outgoing:
+            self._log_failure(link, connection.remote, end)
+            if self._incoming.get(link.peer) is link:
+                del self._incoming[link.peer]
+
+    def drained(self, connection: Connection) -> None:
+        assert self._handler is not None
+        self._handler.link_drained(self._links[connection])
+
+    def gone(self, connection: Connection) -> None:
+        self._connections.pop(connection, None)
+        if not self._connections:
+            self._all_gone.set()
+
+    def _tell_down(self, link: WorkerLink, reason: str) -> None:
+        if link.handler_knows:
+            link.handler_knows = False
+            assert self._handler is not None
+            self._handler.link_down(link, reason)
+
+    def _tell_refused(self, link: WorkerLink) -> None:
+        assert self._handler is not None
+        self._handler.link_refused(link)
+
+    # -- logs ---------------------------------------------------------------------
+
+    def _log_failure(self, link: WorkerLink, address: str, end: End) -> None:
+        if end.kind in link.failed:
+            return
+        link.failed.add(end.kind)
+        if end.kind == "garbage":
+            if (link.peer, link.outgoing) in self._spoilt:
+                return
+            if len(self._spoilt) >= STRANGE_HOSTS:
+                self._spoilt.clear()
+            self._spoilt.add((link.peer, link.outgoing))
+        log = self._log.info if end.kind in PURPOSE else self._log.warning
+        log(
+            "link_down",
+            peer=link.peer,
+            address=address,
+            outgoing=link.outgoing,
+            kind=end.kind,
+            reason=end.text,
+        )
+
+    def _log_stranger(self, connection: Connection, end: End) -> None:
+        host = host_of(connection.remote)
+        if end.kind in PURPOSE or end.kind in self._strange.get(host, ()):
+            return
+        if host not in self._strange and len(self._strange) >= STRANGE_HOSTS:
+            self._strange.clear()
+        self._strange.setdefault(host, set()).add(end.kind)
+        self._log.warning(
+            "stranger_refused", address=connection.remote, kind=end.kind, reason=end.text
+        )
+
+
+def host_of(address: str) -> str:
+    """The machine of an address, for which ports come and go."""
+    return address.rpartition(":")[0]

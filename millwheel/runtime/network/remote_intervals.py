@@ -1,0 +1,213 @@
+"""What stands here for the intervals of other workers, and which worker owns each.
+
+A record goes to the interval that has its slot. Where that is not here, a stand-in
+(`courier.Remote`) takes its place among the destinations of its step, keeps what waits to be sent,
+and knows the worker that it goes to. Only the store says which worker that is: it is asked every
+second, and at once when a worker says something that the last answer does not know of
+(`millwheel.runtime.network.trust`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from millwheel.model import MAX_TIME, Delivery
+from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.routing import NOBODY, Destination, Step
+from millwheel.runtime.network.courier import Remote, in_order
+from millwheel.runtime.network.frames import IntervalReport
+from millwheel.runtime.network.trust import Trust, Word
+from millwheel.store.port import PlacedInterval, Placement
+from millwheel.timers.watermark import Report
+
+if TYPE_CHECKING:
+    from millwheel.runtime.engine import Engine
+
+LAST_WORD = (1 << 63) - 1
+"""A sequencer above all: nothing that is still on its way counts after it."""
+
+
+class Nowhere:
+    """In the place of a removed computation's intervals: what is sent there is done with."""
+
+    id = NOBODY
+    is_here = False
+    queued = 0
+
+    def __init__(self, engine: Engine, step: Step) -> None:
+        self._engine = engine
+        self._came: list[Delivery[Any]] = []
+        self.slots = (0, step.slots)
+        self.intake = self
+
+    def append(self, delivery: Delivery[Any]) -> None:
+        """One more; it is acknowledged when its sender has noted that it was sent."""
+        if not self._came:
+            asyncio.get_running_loop().call_soon(self._acknowledge)
+        self._came.append(delivery)
+
+    def _acknowledge(self) -> None:
+        came, self._came = self._came, []
+        self._engine.acknowledge(came)
+
+
+class Neighbours:
+    """The other workers of a pipeline; a worker that is alone has none."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._stand_ins: dict[int, Remote] = {}
+        """By interval."""
+        self.trust = Trust()
+        self._look = 0
+        """The number of the look at the store whose result is being placed."""
+        self.look_up_wanted = asyncio.Event()
+        """Who owns what should be read again soon."""
+
+    def remotes(self) -> Iterable[Remote]:
+        """What stands here for intervals that are not."""
+        return self._stand_ins.values()
+
+    def remote(self, interval_id: int) -> Remote | None:
+        """What stands here for an interval that is not."""
+        return self._stand_ins.get(interval_id)
+
+    def stand_in(self, interval: Interval) -> Remote:
+        """What stands for an interval from the moment when it leaves."""
+        found = self._stand_ins.get(interval.id)
+        if found is not None and found.slots == interval.slots:
+            return found  # it was leaving, and is lost
+        return self._stand_in(interval.step, interval.id, interval.slots)
+
+    def _stand_in(self, step: Step, id_: int, slots: tuple[int, int]) -> Remote:
+        assert self._engine.courier is not None
+        remote = self._stand_ins[id_] = Remote(self._engine.courier, step, id_, slots)
+        return remote
+
+    def forget_stand_in(self, remote: Remote) -> list[Delivery[Any]]:
+        """The interval is here now: gives the records that waited for it."""
+        self._stand_ins.pop(remote.id, None)
+        return remote.take_out()
+
+    def forget_sent(self, logs: set[int]) -> None:
+        """Records of these logs are not for this worker to send, or will be sent again."""
+        for remote in self.remotes():
+            for log in logs & remote.streams.keys():
+                del remote.streams[log]
+
+    def look_up(self) -> None:
+        """Request a placement refresh: the owner of an interval may be another one by now."""
+        self.look_up_wanted.set()
+
+    async def look_around(self) -> Placement:
+        """Read from the store which workers there are and what they own, and send records there.
+
+        Skip the update while our lease may have expired and intervals are still here: others may
+        have cut these, and what waits in them has to come before what is sent from now on (I14).
+        """
+        engine = self._engine
+        look = self.trust.begin_look()
+        placement = await engine.store.read_placement()
+        for computation in placement.removed & engine.steps.keys():
+            self._take_away(engine.steps[computation])
+        if engine.lease.left > 0 or not engine.intervals:
+            self._look = look
+            self.place(placement)
+        return placement
+
+    def place(self, placement: Placement) -> None:
+        """Take over what the store says of other workers and of all intervals."""
+        engine = self._engine
+        assert engine.courier is not None
+        self.trust.learn(placement, self._look)
+        engine.pause(placement.paused)
+        engine.courier.meet(
+            {w.id: w.address for w in placement.workers if w.id != engine.worker and w.address}
+        )
+        of: dict[int, list[Destination]] = {step: [] for step in engine.steps}
+        before, self._stand_ins = self._stand_ins, {}
+        for row in placement.intervals:
+            step = engine.steps.get(row.computation)
+            if step is not None:
+                of[step.id].append(engine.holdings.held(row.id) or self._place(step, row, before))
+        for step_id, destinations in of.items():
+            step = engine.steps[step_id]
+            step.arrange([Nowhere(engine, step)] if step.removed else destinations)
+        self._share_out(before.values())
+        for worker, kept in self.trust.take_kept():
+            for looks, report in kept:
+                self._weigh(worker, report, looks)
+        engine.courier.reconsider()
+        engine.check_finished()
+
+    def _place(self, step: Step, row: PlacedInterval, known: dict[int, Remote]) -> Remote:
+        """What stands for an interval that is not here: the one that is `known`, if it is no
+        other interval by now."""
+        slots = (row.slot_from, row.slot_to)
+        found = known.get(row.id)
+        if found is not None and found.slots == slots:
+            remote = self._stand_ins[row.id] = known.pop(row.id)
+        else:
+            remote = self._stand_in(step, row.id, slots)
+        if row.sequencer >= remote.sequencer:
+            owner = None if row.lease_over or row.owner == self._engine.worker else row.owner
+            remote.belongs_to(owner, row.sequencer)
+        return remote
+
+    def _share_out(self, cut: Iterable[Remote]) -> None:
+        """Records for intervals that were split or merged go by their slots to those that have
+        these now: of each log in its order, before anything newer (I14)."""
+        waiting = [delivery for remote in cut for delivery in remote.take_out()]
+        self._engine.send(sorted(waiting, key=in_order))
+
+    def hear(self, worker: str, reports: Iterable[IntervalReport]) -> None:
+        """Take the low watermarks that another worker has stored for intervals that it owns."""
+        for report in reports:
+            self._weigh(worker, report, self.trust.looks)
+        self._engine.check_finished()
+
+    def _weigh(self, worker: str, report: IntervalReport, looks: int) -> None:
+        """Take a report if the store says that the worker owns the interval; ask the store if what
+        it said last does not decide.
+
+        Args:
+            looks: how many looks at the store had begun when the report came.
+        """
+        engine, trust = self._engine, self.trust
+        assert engine.courier is not None
+        id_, computation, low, high, sequencer, watermark, idle, percentiles = report
+        if computation not in engine.steps:
+            return  # of a graph that grew since we started
+        word = trust.owns(worker, id_, sequencer)
+        if word is Word.NEW and not trust.is_settled(looks):
+            self.look_up()
+            if trust.keep(worker, report, looks):
+                return
+        if word is not Word.TRUE or not trust.fits(report):
+            engine.courier.refused["report"] += 1
+            return
+        engine.promises.take_report(Report(computation, low, high, sequencer, watermark, idle))
+        for percentile, early in percentiles.items():
+            of_percentile = Report(computation, low, high, sequencer, early, idle)
+            engine.promises.take_percentile(percentile, of_percentile)
+
+    def _take_away(self, step: Step) -> None:
+        """A computation was removed: nobody waits for it, and what it has here goes.
+
+        Its intervals are gone from the store, so that the next commit of each is refused, and
+        who wrote it lets go: the one way there is out of an interval that is not one's own.
+        """
+        engine = self._engine
+        if step.removed:
+            return
+        step.removed = True
+        engine.log.info("computation_removed", computation=step.name)
+        end = Report(step.id, 0, step.slots, LAST_WORD, MAX_TIME)
+        promises = engine.promises
+        promises.take_report(end)
+        for percentile in promises.percentiles:
+            promises.take_percentile(percentile, end)
+        for interval in engine.holdings.of(step.id):
+            interval.touch(urgent=True)

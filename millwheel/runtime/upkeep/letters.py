@@ -1,0 +1,108 @@
+"""The log of dead letters: one line for the first of a kind, and then one in a while.
+
+A kind is a computation, the class of the error and the line that raised it: a bug or a bad file gives
+thousands of letters of one kind. Each line says how many of its kind were left out since the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from millwheel.clock import Clock
+from millwheel.runtime.interval.routing import Step
+from millwheel.store.port import DeadLetter
+
+REPEAT_SECONDS = 10.0
+"""Between two lines about letters of one kind."""
+
+MOST_KINDS = 1_000
+"""Kinds remembered; further ones of a computation count as one."""
+
+MOST_CHARACTERS = 300
+"""Of a key or an error in a line."""
+
+Kind = tuple[str, str, str]
+"""Computation, class of the error, and the line that raised it."""
+
+
+@dataclass
+class _Told:
+    """A kind, and its last line in the log."""
+
+    at: float
+    left_out: int = 0
+
+
+class DeadLetterLog:
+    """Logs letters that are durable."""
+
+    def __init__(self, log: Any, clock: Clock, steps: Mapping[int, Step]) -> None:
+        self._log = log
+        self._clock = clock
+        self._steps = steps
+        self._kinds: dict[Kind, _Told] = {}
+
+    def add(self, letters: Iterable[DeadLetter]) -> None:
+        """Log the letters of a commit, or count them for a later line."""
+        now = self._clock.monotonic()
+        for letter in letters:
+            kind = self._kind_of(letter)
+            told = self._kinds.get(kind)
+            if told is not None and now - told.at < REPEAT_SECONDS:
+                told.left_out += 1
+                continue
+            left_out = 0 if told is None else told.left_out
+            self._kinds[kind] = _Told(now)
+            self._log.warning(
+                "dead_letter",
+                computation=kind[0],
+                stream=letter.stream,
+                key=_short((letter.key or b"").decode()) or None,
+                place=letter.place,
+                error=_short(_first_line(letter.error)),
+                raised_at=kind[2] or None,
+                left_out=left_out,
+            )
+
+    def flush(self, *, all_of_them: bool = False) -> None:
+        """Log how many letters were left out, of kinds that have had no line for a while, or of all."""
+        now = self._clock.monotonic()
+        for (computation, error, place), told in self._kinds.items():
+            if told.left_out and (all_of_them or now - told.at >= REPEAT_SECONDS):
+                self._log.warning(
+                    "dead_letters_left_out",
+                    computation=computation,
+                    error=error or None,
+                    raised_at=place or None,
+                    left_out=told.left_out,
+                )
+                told.at, told.left_out = now, 0
+
+    def _kind_of(self, letter: DeadLetter) -> Kind:
+        step = self._steps.get(letter.computation)
+        name = str(letter.computation) if step is None else step.name
+        kind = name, "", ""
+        if letter.traceback:  # a row of a source has none, and its error begins with its place
+            kind = name, letter.error.partition(":")[0], raised_at(letter.traceback)
+        if kind not in self._kinds and len(self._kinds) >= MOST_KINDS:
+            return name, "", ""
+        return kind
+
+
+def raised_at(traceback: str) -> str:
+    """The innermost line of a traceback, as ``file:line in function``."""
+    for line in reversed(traceback.splitlines()):
+        if line.startswith('  File "') and line.count(", ") >= 2:
+            file, number, function = line.rsplit(", ", 2)
+            return f"{file[8:-1]}:{number.removeprefix('line ')} {function}"
+    return ""
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 1] + "…"

@@ -1,0 +1,159 @@
+"""Who is told how far event time is, and when: once it is stored (I5).
+
+An interval's low watermark is a promise to its readers. It is durable before any of them hears of
+it, here or on another worker; readers then fire timers and may promise more themselves.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millwheel.model import MAX_TIME
+from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.routing import Step
+from millwheel.runtime.source.partition_discovery import PartitionDiscovery
+from millwheel.runtime.source.source_task import SourceTask
+from millwheel.timers.watermark import Report, Watermarks
+
+if TYPE_CHECKING:
+    from millwheel.runtime.engine import Engine
+
+
+class Promises:
+    """The stored low watermarks of all intervals that this worker knows of."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.watermarks = Watermarks()
+        self.percentiles = {p: Watermarks() for n in engine.graph.nodes for p in n.percentiles}
+        self._growing: set[int] = set()
+        """The injectors whose partitions appear while they run."""
+        self._idle: list[SourceTask] = []
+        """Those here that were idle at the last look."""
+
+    def connect(self, by_name: dict[str, Step]) -> None:
+        """Every computation reads from those upstream of it in the graph."""
+        for step in self._engine.steps.values():
+            injection = step.node.injection
+            grows = injection is not None and injection.growing is not None
+            slots, free = (1, step.slots - 1) if grows else (step.slots, 0)
+            if grows:
+                self._growing.add(step.id)
+            for kept in (self.watermarks, *self.percentiles.values()):
+                kept.add_sender(step.id, slots, free)
+            if step.node.kind != "injector":
+                senders = [by_name[node.name].id for node in self._engine.graph.upstream(step.node)]
+                self.watermarks.add_reader(step.id, senders)
+                for percentile in step.node.percentiles:
+                    self.percentiles[percentile].add_reader(step.id, senders)
+
+    def restore(self) -> None:
+        """Start from what the intervals in hand have stored: all that read from them go on from it,
+        those too that were here before."""
+        engine = self._engine
+        for interval in engine.intervals:
+            self.watermarks.report(interval.report(interval.durable))
+            for percentile, kept in interval.percentiles.items():
+                self.percentiles[percentile].report(interval.report(kept.durable))
+        for interval in engine.intervals:
+            if interval.source_task is None:
+                interval.hear(self.watermarks.input(interval.step.id))
+                for percentile in interval.percentiles:
+                    told = self.percentiles[percentile].input(interval.step.id)
+                    interval.hear_percentile(percentile, told)
+                self._consider(interval)
+
+    def stored(self, interval: Interval, watermark: int) -> None:
+        """An interval's low watermark is durable: only now may its readers know (I5)."""
+        engine = self._engine
+        if interval.source_task is not None:
+            self.excuse_idle()
+        if engine.courier is not None:
+            engine.courier.tell(interval)
+        self.take_report(interval.report(watermark))
+
+    def percentile_stored(self, interval: Interval, percentile: float, watermark: int) -> None:
+        """A percentile low watermark of an interval is durable: its readers may know."""
+        self.take_percentile(percentile, interval.report(watermark))
+
+    def take_report(self, report: Report) -> None:
+        """What an interval, here or elsewhere, has stored: its readers here go on from it."""
+        readers = self.watermarks.report(report)
+        self._follow(report.computation)
+        for computation in readers:
+            moved = self.watermarks.input(computation)
+            for reader in self._engine.holdings.of(computation):
+                reader.hear(moved)
+                self._consider(reader)
+
+    def take_percentile(self, percentile: float, report: Report) -> None:
+        """As `take_report`, of a percentile low watermark."""
+        kept = self.percentiles.get(percentile)
+        if kept is None:
+            return
+        readers = kept.report(report)
+        self._follow(report.computation)
+        for computation in readers:
+            moved = kept.input(computation)
+            for reader in self._engine.holdings.of(computation):
+                reader.hear_percentile(percentile, moved)
+                self._consider(reader)
+
+    def _follow(self, computation: int) -> None:
+        """A partition has stored its low watermark: the discovery of partitions promises the least
+        of them, if it is here."""
+        if computation in self._growing:
+            for interval in self._engine.holdings.of(computation):
+                if isinstance(interval.source_task, PartitionDiscovery):
+                    interval.source_task.follow()
+
+    def _consider(self, interval: Interval) -> None:
+        """What came in has moved on in time: timers may be due or to be read, holds among them, or
+        more may be promised."""
+        engine = self._engine
+        now = engine.now()
+        if interval.has_due(now) or interval.lacking_timers(now):
+            interval.wake()
+        elif interval.has_news():
+            interval.touch(urgent=True)
+
+    def excuse_idle(self) -> None:
+        """Idle partitions here go along with the least of those that are not, here or elsewhere.
+
+        What others have is known by what they told, which is stored. That one is idle may be old
+        news, and does no harm: what is excused promises for its own rows alone, and whoever reads
+        still goes by the least of all (decision 26).
+        """
+        tasks = self._engine.source_tasks
+        idle = [task for task in tasks if task.idle]
+        for task in tasks:
+            if (task in idle) != (task in self._idle):
+                self._tell_readers(task.interval)
+        self._idle = idle
+        if not idle:
+            return
+        least = self._least_awake(self.watermarks)
+        if least is None:
+            return  # everybody is: time stands still
+        percentiles = {p: self._least_awake(kept, p) for p, kept in self.percentiles.items()}
+        for task in idle:
+            task.go_along(least, percentiles)
+
+    def _tell_readers(self, interval: Interval) -> None:
+        """Readers here take what is stored of an interval as it is now."""
+        self.take_report(interval.report(interval.durable))
+        for percentile, kept in interval.percentiles.items():
+            self.take_percentile(percentile, interval.report(kept.durable))
+
+    def _least_awake(self, kept: Watermarks, percentile: float | None = None) -> int | None:
+        """The least that is stored of the partitions that are not idle and have not ended, of all
+        injectors.
+
+        An injector that keeps no such percentile low watermark counts with its exact one.
+        """
+        found = []
+        for step in self._engine.steps.values():
+            if step.node.kind == "injector":
+                keeps = percentile is None or percentile in step.node.percentiles
+                found.append((kept if keeps else self.watermarks).least_awake(step.id))
+        return min((least for least in found if least not in (None, MAX_TIME)), default=None)

@@ -1,0 +1,119 @@
+"""What docs/deploy says is so, as far as a machine without Docker can tell."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from millwheel.cli.main import app
+from millwheel.errors import DeployRefused, SchemaBehind, UsageError
+from millwheel.services import http
+from millwheel.services.metrics import exposition
+from tests.cli.test_http import some_figures
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "docs" / "deploy"
+UNIT = DEPLOY / "millwheel-worker@.service"
+README = (DEPLOY / "README.md").read_text()
+COMPOSE = (DEPLOY / "compose.yaml").read_text()
+
+
+def commands() -> list[list[str]]:
+    """Every command line of millwheel's in the files there."""
+    found = re.findall(r"^ExecStart=\S+/millwheel (.*)$", UNIT.read_text(), re.MULTILINE)
+    found += re.findall(r"^    command: (?!postgres )(.*)$", COMPOSE, re.MULTILINE)
+    found += re.findall(r"--rm migrate (status .*)$", COMPOSE, re.MULTILINE)
+    found += re.findall(r"^[#$] millwheel (.*?)(?: +#.*)?$", README, re.MULTILINE)
+    found += re.findall(r"`millwheel (\w[^`]*)`", README)
+    return [shlex.split(line) for line in found]
+
+
+def options(line: list[str]) -> set[str]:
+    found: Any = typer.main.get_command(app)
+    for word in line:
+        if not hasattr(found, "commands"):
+            break
+        if word not in found.commands:
+            pytest.fail(f"there is no `millwheel {word}`")
+        found = found.commands[word]
+    return {"--help"}.union(*(option.opts for option in found.params))
+
+
+def test_there_are_commands_to_look_at() -> None:
+    names = [line[0] for line in commands()]
+    assert names.count("worker") >= 4
+    assert names.count("migrate") >= 3
+    assert {"status", "run", "intervals", "pause", "resume", "remove"} <= set(names)
+
+
+@pytest.mark.parametrize("line", commands(), ids=" ".join)
+def test_the_commands_are_there(line: list[str]) -> None:
+    asked = {argument for argument in line if argument.startswith("--")}
+    assert asked <= options(line)
+
+
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("there is no systemd-analyze on this machine")
+    text = UNIT.read_text().replace("/opt/millwheel/bin/millwheel", "/bin/true")
+    (tmp_path / UNIT.name).write_text(text)
+    result = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", tmp_path / "millwheel-worker@1.service"],
+        capture_output=True,
+        text=True,
+    )
+    told = [line for line in result.stderr.splitlines() if "millwheel" in line]
+    assert (result.returncode, told) == (0, [])
+
+
+def test_what_a_restart_does_not_mend_is_not_restarted() -> None:
+    (codes,) = re.findall(r"^RestartPreventExitStatus=(.*)$", UNIT.read_text(), re.MULTILINE)
+    wrong = (UsageError, SchemaBehind, DeployRefused)
+    assert {int(code) for code in codes.split()} == {error.exit_code for error in wrong}
+
+
+def test_the_compose_file_is_one() -> None:
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+    found = yaml.safe_load(COMPOSE)
+    assert set(found["services"]) == {"postgres", "migrate", "worker"}
+    worker = found["services"]["worker"]
+    assert worker["environment"]["MILLWHEEL_STORE"].startswith("postgresql://")
+    assert "MILLWHEEL_SECRET" in worker["environment"]
+    for name, condition in worker["depends_on"].items():
+        assert name in found["services"]
+        if condition["condition"] == "service_healthy":
+            assert "healthcheck" in found["services"][name]
+    dockerfile = ROOT / worker["build"]["dockerfile"]
+    assert dockerfile == DEPLOY / "Dockerfile"
+    assert (DEPLOY / worker["build"]["context"]).resolve() == ROOT
+
+
+def test_the_health_check_asks_what_is_answered() -> None:
+    (port, path) = re.findall(r"http://127\.0\.0\.1:(\d+)(/\w+)'", COMPOSE)[0]
+    assert f"--http 0.0.0.0:{port}" in COMPOSE
+    assert path == "/readyz"
+
+
+def test_the_image_gets_what_the_package_is_made_of() -> None:
+    kept = (DEPLOY / "Dockerfile.dockerignore").read_text()
+    wanted = {name.removeprefix("!") for name in re.findall(r"^!.*$", kept, re.MULTILINE)}
+    links = {path.name for path in (ROOT / "millwheel").iterdir() if path.is_symlink()}
+    assert wanted == {"LICENSE", "README.md", "pyproject.toml", "millwheel", "examples"} | links
+
+
+def test_the_paths_and_metrics_that_are_named_are_there() -> None:
+    named = set(re.findall(r"`(/\w+)` \|", README))
+    answers = http._Answers(None, None, None)  # type: ignore[arg-type]
+    assert named == set(answers._paths)
+    text = exposition(some_figures())[0].decode()
+    metrics = set(re.findall(r"`(millwheel_\w+)`", README))
+    assert metrics
+    for metric in metrics:
+        assert f"\n# HELP {metric} " in text

@@ -1,0 +1,465 @@
+"""Servers that come back without their newest commits, for real: each survivor must notice (decision 40)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import AsyncConnection, sql
+from psycopg.conninfo import make_conninfo
+from structlog.testing import capture_logs
+
+from millwheel.errors import StoreUnavailable, StoreWentBack
+from millwheel.store import embedded, postgres
+from millwheel.store.incarnation import Session, begin_session
+from millwheel.store.inspection import inspect, select
+from millwheel.store.lane import PostgresLane
+from millwheel.store.migrate import migrate
+from millwheel.store.postgres import PostgresStore
+from millwheel.store.statements import Statements
+from tests.campaign.reader import wait_for
+from tests.campaign.sites import Lagging, Refused, Stepping, until
+from tests.conftest import VERSIONS, _programs, _quick_directory
+from tests.faults.chaos import wait_for_end
+from tests.support.store_sites import Owner, PostgresSite, Schema, deploy
+
+NAME = "wheel"
+PATIENCE_SECONDS = 30.0
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """A directory that the server's account can reach."""
+    found = Path(tempfile.mkdtemp(prefix="millwheel-incarnation-", dir=_quick_directory()))
+    found.chmod(0o755)
+    yield found
+    shutil.rmtree(found, ignore_errors=True)
+
+
+class Server:
+    """A server that a test may crash."""
+
+    def __init__(self, directory: Path, version: int) -> None:
+        self._directory = directory / "store"
+        self._programs = _programs(version)
+        self.url = ""
+        self.start()
+
+    def start(self) -> None:
+        self.url = embedded.start(self._directory, binaries=self._programs).url
+
+    def stop(self) -> None:
+        """End it in order, with a checkpoint."""
+        embedded.stop(self._directory)
+
+    def crash(self) -> None:
+        """End it at once, without a checkpoint."""
+        pid = embedded.status(self._directory).pid
+        assert pid is not None
+        os.kill(pid, signal.SIGQUIT)
+        wait_for_end(pid)
+
+    def query(self, text: str, *params: Any) -> list[Any]:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            cursor = connection.execute(text.encode(), params or None)
+            return cursor.fetchall() if cursor.description else []
+
+
+@pytest.fixture(params=VERSIONS, ids=[f"pg{version}" for version in VERSIONS])
+def server(
+    request: pytest.FixtureRequest, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Server]:
+    """A server of one's own, with an empty pipeline."""
+    monkeypatch.delenv("PGBIN", raising=False)
+    found = Server(directory, request.param)
+    migrate(found.url, NAME)
+    yield found
+    embedded.remove(found._directory)
+
+
+async def opened(url: str) -> PostgresStore:
+    return await PostgresStore(url, NAME).open()
+
+
+async def patiently(store: PostgresStore, what: Callable[[], Any]) -> Any:
+    """Until the server answers, one way or the other: pools find out one by one that lines are cut, and
+    on a busy machine a new primary takes a moment to answer."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return await what()
+        except StoreUnavailable:
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(0.02)
+
+
+async def notices(store: PostgresStore) -> None:
+    """Everything that the store does is refused until it begins again."""
+    with pytest.raises(StoreWentBack):
+        await patiently(store, store.open_lane)
+    for call in (store.read_placement, store.now, store.incarnation):
+        with pytest.raises(StoreWentBack):
+            await patiently(store, call)
+    with pytest.raises(StoreWentBack):
+        await patiently(store, lambda: store.heartbeat(OWN, 15.0, {}))
+
+
+OWN = "7d3bc7ee-3d4e-4c7d-9d0a-1d6dd4a1e0f1"
+
+
+@pytest.fixture
+async def stores(server: Server) -> AsyncIterator[tuple[PostgresStore, PostgresStore]]:
+    one, two = await opened(server.url), await opened(server.url)
+    yield one, two
+    await one.close()
+    await two.close()
+
+
+def kill_one_backend(server: Server) -> None:
+    """The postmaster lives, ends all other sessions, and recovers."""
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        victim = psycopg.connect(server.url, autocommit=True)
+        os.kill(victim.info.backend_pid, signal.SIGKILL)
+        until_ended(connection)
+        victim.close()
+    assert wait_for(server.url, 60.0)
+
+
+def until_ended(connection: psycopg.Connection[Any]) -> None:
+    """The server ends this session."""
+    with contextlib.suppress(psycopg.OperationalError):
+        connection.execute("SELECT pg_sleep(60)")
+        raise AssertionError("the session lives")
+
+
+def crash(server: Server) -> None:
+    server.crash()
+    server.start()
+
+
+def restart(server: Server) -> None:
+    server.stop()
+    server.start()
+
+
+@pytest.mark.parametrize("mishap", [crash, kill_one_backend, restart])
+async def test_who_survives_the_server_notices_and_may_begin_again(
+    server: Server, stores: tuple[PostgresStore, PostgresStore], mishap: Callable[[Server], None]
+) -> None:
+    one, two = stores
+    before = await one.incarnation()
+    assert await two.incarnation() == before
+    await one.register_worker(OWN, 15.0)
+    mishap(server)
+    await notices(one)
+    one.begin_again()
+    after = await patiently(one, one.incarnation)
+    assert after != before
+    lane = await one.open_lane()
+    await lane.close()
+    await patiently(one, lambda: one.heartbeat(OWN, 15.0, {}))
+    await notices(two)
+    two.begin_again()
+    assert await patiently(two, two.incarnation) == after
+
+
+async def test_a_restart_in_order_loses_nothing_and_keeps_the_id(server: Server) -> None:
+    store = await opened(server.url)
+    await store.close()
+    before = server.query(f"SELECT id FROM {NAME}.incarnation")
+    restart(server)
+    assert server.query(f"SELECT id FROM {NAME}.incarnation") == before != []
+
+
+async def test_a_pooled_connection_to_another_server_is_closed_unused(server: Server) -> None:
+    """The former primary may live on, with a connection of the pool."""
+    store = await opened(server.url)
+    await store.now()
+    former = list(store._incarnation_of)
+    for connection in former:
+        store._incarnation_of[connection] = "of the former primary"
+    with pytest.raises(StoreUnavailable, match="earlier incarnation"):
+        await store.now()
+    await patiently(store, store.now)
+    assert any(connection.closed for connection in former)
+    await store.close()
+
+
+@pytest.mark.parametrize("mishap", [crash, restart])
+async def test_a_pipeline_is_deployed_first_in_one_incarnation_only(
+    server: Server, mishap: Callable[[Server], None]
+) -> None:
+    """After a restart in order as well: a backup of the directory comes back with the same id. Numbers
+    of bundles that were given in the lost time would be given to other records."""
+    store = await opened(server.url)
+    assert (await deploy(store)).is_first
+    assert (await deploy(store)).is_first
+    await store.close()
+    mishap(server)
+    store = await opened(server.url)
+    assert not (await deploy(store)).is_first
+    await store.close()
+
+
+async def test_where_a_pipeline_was_deployed_does_not_depend_on_the_clock(server: Server) -> None:
+    store = await opened(server.url)
+    await deploy(store)
+    await store.close()
+    crash(server)
+    server.query(f"UPDATE {NAME}.generation SET began_at = now() + interval '1 hour'")
+    store = await opened(server.url)
+    assert not (await deploy(store)).is_first
+    await store.close()
+
+
+@pytest.fixture(params=VERSIONS, ids=[f"pg{version}" for version in VERSIONS])
+def pair(
+    request: pytest.FixtureRequest, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Lagging]:
+    """A primary and an asynchronous standby."""
+    monkeypatch.delenv("PGBIN", raising=False)
+    programs = _programs(request.param)
+    try:
+        found = Lagging(directory, programs)
+    except Refused as refused:
+        pytest.skip(str(refused))
+    migrate(found.url, NAME)
+    yield found
+    found.remove()
+
+
+async def test_who_survives_a_failover_notices(pair: Lagging) -> None:
+    store = await opened(pair.url)
+    try:
+        before = await store.incarnation()
+        held = pair.hold_back()
+        with psycopg.connect(pair.url, autocommit=True) as connection:
+            connection.execute("CREATE TABLE lost ()")
+        assert pair.newest() > held
+        pair.fail_over()
+        with psycopg.connect(pair.url, autocommit=True) as connection:
+            assert connection.execute("SELECT to_regclass('lost')").fetchone() == (None,)
+        await notices(store)
+        store.begin_again()
+        assert await patiently(store, store.incarnation) != before
+    finally:
+        await store.close()
+
+
+def url_of_standby(pair: Lagging) -> str:
+    """The address of the standby, once that has the schema."""
+    url = make_conninfo(
+        "", host=str(pair._sockets("b")), port=5432, user="millwheel", dbname="millwheel"
+    )
+    with psycopg.connect(url, autocommit=True) as connection:
+        until(
+            lambda: (
+                connection.execute(f"SELECT to_regclass('{NAME}.incarnation')").fetchone()
+                != (None,)
+            ),
+            "the standby has no schema",
+        )
+    return url
+
+
+async def test_a_standby_is_no_store_to_work_with(pair: Lagging) -> None:
+    standby = url_of_standby(pair)
+    store = PostgresStore(standby, NAME)
+    with pytest.raises(
+        StoreUnavailable, match="is a standby, which takes no writes: give the address"
+    ):
+        await store.open()
+    await store.close()
+
+
+async def test_a_look_goes_where_workers_go_and_to_a_standby(pair: Lagging) -> None:
+    """Workers' address names all servers and asks for the one that takes writes."""
+    standby = url_of_standby(pair)
+    for url in (pair.url, standby):
+        with inspect(url) as inspection:
+            assert inspection.pipelines() == [NAME]
+        with select(url, "SELECT 1", pipeline=NAME, seconds=5, as_json=True) as answer:
+            assert list(answer.rows) == [(1,)]
+
+
+# -- a server whose clock is set ----------------------------------------------------------------
+
+
+async def test_workers_are_told_no_time_that_is_before_a_heartbeat(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The campaign moves the clock of a real server in the same way."""
+    monkeypatch.delenv("PGBIN", raising=False)
+    try:
+        site = Stepping(directory)
+    except Refused as refused:
+        pytest.skip(str(refused))
+    try:
+        migrate(site.url, NAME)
+        store = await opened(site.url)
+        try:
+            await store.register_worker(OWN, 15.0)
+            before = await store.now()
+            site.set_clock(-600)
+            assert await store.now() < before - 590_000_000
+            assert (await store.view_buckets()).now >= before - 1_000_000
+            left = {w.id: w.lease_left for w in await store.other_workers("")}
+            assert left[OWN] > 500
+            await store.heartbeat(OWN, 15.0, {})
+            await store.register_worker(str(uuid.uuid4()), 15.0)
+            left = {w.id: w.lease_left for w in await store.other_workers("")}
+            assert max(left.values()) <= 15
+        finally:
+            await store.close()
+    finally:
+        site.remove()
+
+
+# -- what commits wait for ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def role(schema: Schema) -> Iterator[Callable[[str], str]]:
+    """Gives the URL of the server for a role with its own `synchronous_commit`."""
+    with psycopg.connect(schema.url, autocommit=True) as connection:
+        connection.execute("DROP ROLE IF EXISTS hasty")
+        connection.execute("CREATE ROLE hasty SUPERUSER LOGIN")
+
+        def url(value: str) -> str:
+            connection.execute(
+                sql.SQL("ALTER ROLE hasty SET synchronous_commit = {}").format(sql.Literal(value))
+            )
+            return make_conninfo(schema.url, user="hasty")
+
+        yield url
+        connection.execute("DROP ROLE hasty")
+
+
+async def kept(connection: psycopg.AsyncConnection[Any]) -> str:
+    cursor = await connection.execute("SHOW synchronous_commit")
+    return str((await cursor.fetchone() or ("",))[0])
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ("off", "on"),
+        ("local", "on"),
+        ("remote_write", "on"),
+        ("on", "on"),
+        ("remote_apply", "remote_apply"),
+    ],
+)
+async def test_commits_wait_for_the_disk_whatever_the_role_is_set_to(
+    schema: Schema, role: Callable[[str], str], asked: str, found: str
+) -> None:
+    store = await PostgresStore(role(asked), schema.name).open()
+    try:
+        lane = await store.open_lane()
+        assert isinstance(lane, PostgresLane)
+        assert lane._connection is not None
+        assert await kept(lane._connection) == found
+        for pool in (store._pool, store._lifeline):
+            async with pool.connection() as connection:
+                assert await kept(connection) == found
+        await lane.close()
+    finally:
+        await store.close()
+
+
+async def test_a_server_that_is_set_to_less_later_changes_no_session(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reload reaches open sessions, unless they have set the value themselves."""
+    with monkeypatch.context() as patch:
+        patch.delitem(embedded._FIXED_SETTINGS, "synchronous_commit")
+        restart(server)
+    server.query("ALTER SYSTEM RESET synchronous_commit")
+    store = await opened(server.url)
+    lane = await store.open_lane()
+    assert lane._connection is not None
+    server.query("ALTER SYSTEM SET synchronous_commit = off")
+    server.query("SELECT pg_reload_conf()")
+    async with await psycopg.AsyncConnection.connect(server.url, autocommit=True) as other:
+        for _ in range(500):
+            if await kept(other) == "off":
+                break
+            await asyncio.sleep(0.01)
+        assert await kept(other) == "off"
+    await asyncio.sleep(0.1)  # each process rereads its settings by itself
+    assert await kept(lane._connection) == "on"
+    await store.close()
+
+
+async def test_a_session_whose_commits_do_not_wait_is_warned_of_once(
+    schema: Schema, role: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get = Statements.get
+
+    def lost(self: Statements, name: str, **tables: str) -> str:
+        """The pooler between hands each statement to another session."""
+        return "SELECT 1" if name == "raise_durability" else get(self, name, **tables)
+
+    monkeypatch.setattr(Statements, "get", lost)
+    with capture_logs() as logs:
+        store = await PostgresStore(role("off"), schema.name).open()
+        await (await store.open_lane()).close()
+        await store.close()
+    told = [line for line in logs if line["event"] == "commits_do_not_wait"]
+    assert [line["synchronous_commit"] for line in told] == ["off"]
+    assert "allow the role to SET synchronous_commit" in told[0]["what_to_do"]
+
+
+async def test_a_server_that_never_waits_for_its_disk_is_warned_of_once(schema: Schema) -> None:
+    """The servers of the tests are such."""
+    with capture_logs() as logs:
+        store = await PostgresStore(schema.url, schema.name).open()
+        await (await store.open_lane()).close()
+        await store.close()
+    assert [line["event"] for line in logs].count("fsync_is_off") == 1
+
+
+async def test_a_lane_whose_chain_was_cut_behind_its_back_says_so(postgres: PostgresSite) -> None:
+    """As after a restore into the running server: no connection was lost, and the commits are gone."""
+    owner = await Owner.take(postgres.store)
+    await owner.write(owner.fill(owner.commit(), 2))
+    await owner.write(owner.fill(owner.commit(), 2, first=10))
+    newest = f"(SELECT max(n) FROM {postgres.schema.name}.commit_record)"
+    await postgres.query(f"DELETE FROM {{c}} WHERE n = {newest}", c="commit_record")
+    with pytest.raises(StoreWentBack, match="the store has lost commits"):
+        await owner.lane.commit(owner.fill(owner.commit(), 2, first=20))
+
+
+async def test_a_connection_that_cannot_begin_is_closed(
+    schema: Schema, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pool, which has made it, only drops it."""
+    dropped: list[AsyncConnection[Any]] = []
+
+    async def fail(connection: AsyncConnection[Any], statements: Statements) -> Session:
+        if len(dropped) < 2:
+            dropped.append(connection)
+            raise psycopg.OperationalError("it ended just now")
+        return await begin_session(connection, statements)
+
+    store = PostgresStore(schema.url, schema.name)
+    await store.open()
+    monkeypatch.setattr(postgres, "begin_session", fail)
+    try:
+        await asyncio.gather(*(store.now() for _ in range(6)))  # more than there are connections
+        assert len(dropped) == 2
+        assert all(connection.closed for connection in dropped)
+    finally:
+        await store.close()

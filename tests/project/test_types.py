@@ -1,0 +1,37 @@
+"""Wrong programs are type errors: each marked line of a file, and no other line."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+MARK = "# WRONG"
+
+
+def test_every_wrong_line_is_an_error_and_no_other(tmp_path: Path) -> None:
+    program = tmp_path / "wrong_programs.py"
+    shutil.copy(HERE / "wrong_programs.py.txt", program)
+    result = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", ROOT / ".mypy_cache",
+         "--config-file", ROOT / "pyproject.toml", "--no-color-output",
+         "--disable-error-code", "unused-coroutine", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )  # fmt: skip
+    errors: dict[int, str] = {}
+    for file, line, message in re.findall(r"^(.+?):(\d+): error: (.*)$", result.stdout, re.M):
+        assert file.endswith(program.name), result.stdout
+        errors.setdefault(int(line), message)
+    lines = program.read_text().splitlines()
+    marked = {number for number, line in enumerate(lines, 1) if line.endswith(MARK)}
+    assert len(marked) > 60
+    accepted = [f"{n}: {lines[n - 1].strip()}" for n in sorted(marked - errors.keys())]
+    refused = [f"{n}: {errors[n]}" for n in sorted(errors.keys() - marked)]
+    assert (accepted, refused) == ([], []), "mypy accepts wrong lines, or refuses right ones"

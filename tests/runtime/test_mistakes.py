@@ -1,0 +1,303 @@
+"""Typical mistakes in user code: each is told with what is wrong, where, and what to write."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import psycopg
+import pytest
+
+from millwheel import (
+    Computation,
+    Console,
+    Context,
+    Discard,
+    JsonLines,
+    Pipeline,
+    Record,
+    Stream,
+    Table,
+)
+from millwheel.errors import GraphError, InputError, StatementError, UserCodeError
+from millwheel.graph import Productions
+from millwheel.model import Statement
+from millwheel.testing import Harness
+from tests.support.worlds import (
+    ITEMS,
+    QUICK,
+    Count,
+    Item,
+    World,
+    at,
+    doing,
+    items,
+    key_of,
+    script,
+    time_of,
+)
+
+OUT = Stream("out", Item)
+
+
+class Good(Computation[Item, None]):
+    writes = (OUT,)
+
+    async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
+        ctx.produce(OUT, record.value)
+
+
+def made(*values: Any) -> Pipeline:
+    pipeline: Any = Pipeline("made", settings=QUICK)
+    pipeline.inject(ITEMS, script(ITEMS, values), timestamp=time_of)
+    return pipeline  # type: ignore[no-any-return]
+
+
+def refused(add: Callable[[Any], object]) -> str:
+    with pytest.raises(GraphError) as raised:
+        add(made())
+    return str(raised.value)
+
+
+def test_a_stream_without_a_way_to_read_it() -> None:
+    told = refused(lambda pipeline: pipeline.add(Good(), ITEMS))
+    assert told.startswith(
+        "'good' does not say how it reads the stream 'items'; give STREAM.by(key)"
+    )
+    assert "STREAM.spread()" in told
+    assert "STREAM.broadcast()" in told
+    assert "cannot read 5" in refused(lambda pipeline: pipeline.add(Good(), 5))
+
+
+def test_a_class_in_place_of_an_instance() -> None:
+    assert "give Good()" in refused(lambda p: p.add(Good, ITEMS.by(key_of)))
+    assert "give JsonLines(...)" in refused(lambda p: p.inject(OUT, JsonLines, timestamp=time_of))
+    assert "give Table(...)" in refused(lambda p: p.sink(ITEMS, Table))
+    assert "give Console(...)" in refused(lambda p: p.sink(ITEMS, Console))
+
+
+def test_something_else_in_place_of_what_is_wanted() -> None:
+    assert "extends Computation" in refused(lambda p: p.add(key_of, ITEMS.by(key_of)))
+    assert "no source" in refused(lambda p: p.inject(OUT, "lines.jsonl", timestamp=time_of))
+    assert "no sink" in refused(lambda p: p.sink(ITEMS, "lines.jsonl"))
+    assert "no stream" in refused(lambda p: p.sink(Item, Discard()))
+    assert "no stream" in refused(lambda p: p.inject("items", JsonLines("a"), timestamp=time_of))
+
+
+def test_writes_without_its_comma() -> None:
+    class Bare(Good):
+        writes = OUT  # type: ignore[assignment]
+
+    assert "Bare.writes is a tuple of streams, as in writes = (OUT,)" in refused(
+        lambda p: p.add(Bare(), ITEMS.by(key_of))
+    )
+
+
+class Plain(Computation[Item, None]):
+    def process_record(self, record: Record[Item], ctx: Context[None]) -> None:  # type: ignore[override]
+        """Not awaitable."""
+
+
+class PlainTimer(Good):
+    def process_timer(self, timer, ctx):  # type: ignore[no-untyped-def]
+        """Not awaitable."""
+
+
+class PlainBroadcast(Good):
+    def process_broadcast(self, record: Any, shared: Any) -> None:  # type: ignore[override]
+        """Not awaitable."""
+
+
+class PlainBundle(Computation[Item, None]):
+    def process_bundle(self, records: Any, ctx: Any) -> None:  # type: ignore[override]
+        """Not awaitable."""
+
+
+class Yields(Computation[Item, None]):
+    async def process_record(  # type: ignore[override]
+        self, record: Record[Item], ctx: Context[None]
+    ) -> AsyncIterator[Item]:
+        yield record.value
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [
+        (Plain, "process_record"),
+        (PlainTimer, "process_timer"),
+        (PlainBroadcast, "process_broadcast"),
+        (PlainBundle, "process_bundle"),
+    ],
+)
+def test_a_plain_function_where_a_coroutine_is_awaited(kind: Any, method: str) -> None:
+    told = refused(lambda p: p.add(kind(), ITEMS.by(key_of)))
+    line = getattr(kind, method).__code__.co_firstlineno
+    assert told == (
+        f"{kind.__name__}.{method} ({__file__}:{line}) is a plain function; "
+        f"write `async def {method}`"
+    )
+
+
+def test_a_generator_where_a_coroutine_is_awaited() -> None:
+    told = refused(lambda p: p.add(Yields(), ITEMS.by(key_of)))
+    assert "Yields.process_record" in told
+    assert "ctx.produce" in told
+
+
+def test_a_function_that_returns_a_coroutine_is_none_of_these() -> None:
+    class Passes(Good):
+        def process_record(
+            self, record: Record[Item], ctx: Context[None]
+        ) -> Coroutine[Any, Any, None]:
+            return super().process_record(record, ctx)
+
+    made().add(Passes(), ITEMS.by(key_of))
+
+
+def test_a_state_that_may_be_none() -> None:
+    class Really(Computation[Item, Count | None]):
+        async def process_record(self, record: Any, ctx: Any) -> None: ...
+
+    told = refused(lambda p: p.add(Really(), ITEMS.by(key_of)))
+    assert "the state of really is of type" in told
+    assert "Name one class" in told
+
+
+@pytest.mark.parametrize("productions", ["strong", "weak"])
+async def test_a_timer_that_nothing_takes_is_refused_when_it_is_set(
+    productions: Productions,
+) -> None:
+    class Sets(Computation[Item, None]):
+        async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
+            ctx.set_timer(at(5))
+
+    pipeline = made(*items(1))
+    pipeline.add(Sets(), ITEMS.by(key_of), productions=productions)
+    world = World(pipeline)
+    with pytest.raises(UserCodeError, match="sets sets timers but defines no process_timer"):
+        await world.run()
+    await world.close()
+
+
+async def failing(
+    *, key: Callable[[Item], Any] = key_of, error: type[Exception], **injected: Any
+) -> str:
+    pipeline = Pipeline("failing", settings=QUICK)
+    pipeline.inject(ITEMS, script(ITEMS, items(1)), **{"timestamp": time_of, **injected})
+    pipeline.add(Good(), ITEMS.by(key))
+    world = World(pipeline)
+    with pytest.raises(error) as raised:
+        await world.run()
+    await world.close()
+    return str(raised.value)
+
+
+def no_time(item: Item) -> Any:
+    return None
+
+
+def breaks(item: Item) -> Any:
+    return item.nothing  # type: ignore[attr-defined]
+
+
+def place(function: Callable[..., Any]) -> str:
+    return f"{function.__name__} ({__file__}:{function.__code__.co_firstlineno})"
+
+
+@pytest.mark.parametrize("option", ["timestamp", "seen", "watermark"])
+@pytest.mark.parametrize("function", [no_time, breaks])
+async def test_a_function_of_inject_that_gives_no_time_is_blamed(
+    option: str, function: Callable[[Item], Any]
+) -> None:
+    if (option, function) == ("watermark", no_time):
+        pytest.skip("None means that a record says nothing of time")
+    told = await failing(error=InputError, **{option: function})
+    assert f"{option}= of inject('items', ...), {place(function)}, fails or gives no time" in told
+    assert "Correct that function or the row" in told
+    assert "Correct the file" not in told
+
+
+async def test_a_function_that_gives_no_key_is_blamed() -> None:
+    def half(item: Item) -> Any:
+        return 1.5
+
+    told = await failing(key=half, error=InputError)
+    assert "the key extractor of 'good' gave for a value of stream 'items'" in told
+    assert f"the extractor is {place(half)}" in told
+    assert "1.5 cannot be a key" in told
+    assert "Correct the file" not in told
+
+
+async def test_long_keys_are_not_shown_in_full() -> None:
+    told = await failing(key=lambda item: "x" * 2000, error=InputError)
+    assert "it takes 2,002 bytes" in told
+    assert "x" * 100 not in told
+
+    async def do(record: Record[Item], ctx: Context[Any]) -> None:
+        raise ValueError("no")
+
+    world = World(doing(items(1, key="x" * 1200), do))
+    with pytest.raises(UserCodeError) as raised:
+        await world.run()
+    assert "x" * 100 not in str(raised.value)
+    assert "xxx…" in str(raised.value)
+    await world.close()
+
+
+async def number() -> int:
+    return 1
+
+
+async def test_a_forgotten_await_is_asked_for() -> None:
+    forgotten: list[Coroutine[Any, Any, int]] = []
+
+    def numbered() -> Coroutine[Any, Any, int]:
+        forgotten.append(number())
+        return forgotten[-1]
+
+    async def add(record: Record[Item], ctx: Context[Any]) -> None:
+        ctx.state.count += numbered()
+
+    async def keep(record: Record[Item], ctx: Context[Any]) -> None:
+        ctx.state.count = numbered()
+
+    for do in (add, keep):
+        world = World(doing(items(1), do))
+        with pytest.raises(UserCodeError, match=r'Did you forget "await"\?'):
+            await world.run()
+        await world.close()
+    for coroutine in forgotten:
+        coroutine.close()
+
+
+async def test_a_statement_knows_the_line_that_asked_for_it() -> None:
+    async def do(record: Record[Item], ctx: Context[Any]) -> None:
+        ctx.execute("INSERT INTO nosuch VALUES (%s)", (1,))
+
+    async with Harness(doing([], do)) as harness:
+        await harness.inject(ITEMS, *items(1))
+        ((statement, parameters),) = harness.store.statements
+    assert (statement, parameters) == ("INSERT INTO nosuch VALUES (%s)", (1,))
+    assert isinstance(statement, Statement)
+    line = do.__code__.co_firstlineno + 1
+    assert repr(statement).endswith(f"VALUES (%s)' (ctx.execute at {__file__}:{line})")
+
+
+@pytest.mark.newest
+async def test_a_refused_statement_is_told_with_its_line(postgres: Any) -> None:
+    from millwheel.services.run import Run
+
+    async def do(record: Record[Item], ctx: Context[Any]) -> None:
+        ctx.execute(
+            "INSERT INTO nosuch VALUES (%s)",
+            (record.value.number,),
+        )
+
+    pipeline = doing(items(1), do)
+    pipeline.name = postgres.schema.name
+    with pytest.raises(UserCodeError) as raised:
+        await Run(pipeline, postgres.schema.url).run()
+    line = do.__code__.co_firstlineno + 1
+    assert f"(ctx.execute at {__file__}:{line}): relation" in str(raised.value)
+    assert isinstance(raised.value.__cause__, StatementError)
+    assert isinstance(raised.value.__cause__.__cause__, psycopg.errors.UndefinedTable)

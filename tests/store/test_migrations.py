@@ -1,0 +1,246 @@
+"""The schema: made by migrations, equal to its description, known to nobody but the store."""
+
+from __future__ import annotations
+
+import ast
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from psycopg import sql
+from sqlalchemy import MetaData, create_engine, pool
+
+from millwheel.errors import SchemaBehind, StoreError, StoreUnavailable
+from millwheel.store.address import StoreAddress
+from millwheel.store.migrate import HEAD, migrate, require_version, schema_version
+from millwheel.store.schema import KEY_TEXT, metadata
+from tests.conftest import VERSIONS
+from tests.support.store_sites import Owner, PostgresSite, Schema
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(params=VERSIONS, ids=[f"pg{version}" for version in VERSIONS])
+def empty(request: pytest.FixtureRequest, postgres_url: Callable[[int], str]) -> Iterator[Schema]:
+    """A schema that is not there yet, under a name that must be quoted."""
+    schema = Schema(postgres_url(request.param), "order", request.param)
+    yield schema
+    with psycopg.connect(schema.url, autocommit=True) as connection:
+        connection.execute("SET client_min_messages = warning")
+        connection.execute(
+            sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema.name))
+        )
+
+
+def address_of(schema: Schema) -> StoreAddress:
+    return StoreAddress.parse(schema.url)
+
+
+def _drift(schema: Schema) -> list[Any]:
+    """Where the migrated schema differs from `millwheel.store.schema`."""
+    described = MetaData()
+    for table in metadata.tables.values():
+        table.to_metadata(described, schema=schema.name)
+    engine = create_engine(
+        "postgresql+psycopg://",
+        creator=lambda: psycopg.connect(schema.url, options="-c search_path="),
+        poolclass=pool.NullPool,
+    )
+    with engine.connect() as connection:
+        context = MigrationContext.configure(
+            connection,
+            opts={
+                "include_schemas": True,
+                "include_name": lambda name, kind, _: kind != "schema" or name == schema.name,
+                "version_table_schema": schema.name,
+                "compare_type": True,
+                "compare_server_default": True,
+            },
+        )
+        found: list[Any] = compare_metadata(context, described)
+    engine.dispose()
+    return found
+
+
+def test_the_migrated_schema_is_the_described_one(empty: Schema) -> None:
+    migrate(empty.url, empty.name)
+    assert _drift(empty) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        'ALTER TABLE {log} ADD COLUMN "more" text',
+        "ALTER TABLE {bucket} ALTER COLUMN high TYPE integer",
+        "ALTER TABLE {log} ALTER COLUMN source SET NOT NULL",
+        "COMMENT ON COLUMN {log}.source IS 'another'",
+        "DROP INDEX {log_interval_live}",
+        "CREATE TABLE {more} (x integer)",
+    ],
+)
+def test_a_drift_is_seen(schema: Schema, change: str) -> None:
+    names = {name: name for name in re.findall(r"{(\w+)}", change)}
+    schema.query(change, **names)
+    assert _drift(schema) != []
+
+
+def test_keys_are_compared_byte_by_byte(empty: Schema) -> None:
+    """Alembic does not compare collations; the PyPI builds have no ICU."""
+    migrate(empty.url, empty.name)
+    rows = empty.query(
+        "SELECT c.relname, a.attname FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid "
+        "JOIN pg_collation AS l ON l.oid = a.attcollation WHERE c.relnamespace = %s::regnamespace "
+        "AND c.relkind = 'r' AND l.collname = 'C'",
+        '"order"',
+    )
+    described = {
+        (table.name, column.name)
+        for table in metadata.tables.values()
+        for column in table.columns
+        if getattr(column.type, "collation", None) == KEY_TEXT.collation
+    }
+    assert set(rows) == described
+    assert {("state", "key"), ("state", "entry"), ("timer", "tag")} <= described
+
+
+def test_head_is_the_newest_revision() -> None:
+    config = Config()
+    config.set_main_option("script_location", "millwheel:migrations")
+    config.set_main_option("path_separator", "os")
+    assert ScriptDirectory.from_config(config).get_heads() == [HEAD]
+
+
+def test_a_schema_tells_its_version(empty: Schema) -> None:
+    assert schema_version(empty.url, empty.name) is None
+    migrate(empty.url, empty.name)
+    assert schema_version(empty.url, empty.name) == HEAD
+
+
+def test_a_schema_that_is_behind_is_refused_with_the_command(empty: Schema) -> None:
+    with pytest.raises(
+        SchemaBehind, match=r"is not there.*Run: millwheel migrate \S+ --store '?postgresql://"
+    ):
+        require_version(empty.url, empty.name, address=address_of(empty), migrate_now=False)
+    migrate(empty.url, empty.name)
+    require_version(empty.url, empty.name, address=address_of(empty), migrate_now=False)
+    empty.query("UPDATE {v} SET version_num = '0000'", v="alembic_version")
+    with pytest.raises(SchemaBehind, match=r"is at version 0000.*needs version " + HEAD):
+        require_version(empty.url, empty.name, address=address_of(empty), migrate_now=False)
+
+
+@pytest.mark.parametrize("migrate_now", [False, True])
+def test_a_schema_of_a_newer_release_is_left_alone(empty: Schema, migrate_now: bool) -> None:
+    migrate(empty.url, empty.name)
+    empty.query("UPDATE {v} SET version_num = '9999'", v="alembic_version")
+    with pytest.raises(StoreError, match=r"version 9999.*a newer millwheel made it"):
+        require_version(empty.url, empty.name, address=address_of(empty), migrate_now=migrate_now)
+    with pytest.raises(StoreError, match="a newer millwheel made it"):
+        migrate(empty.url, empty.name)
+    assert schema_version(empty.url, empty.name) == "9999"
+
+
+def test_a_schema_is_migrated_where_that_is_allowed(empty: Schema) -> None:
+    require_version(empty.url, empty.name, address=address_of(empty), migrate_now=True)
+    assert schema_version(empty.url, empty.name) == HEAD
+    require_version(empty.url, empty.name, address=address_of(empty), migrate_now=True)
+
+
+def test_a_server_that_does_not_answer_is_told_so() -> None:
+    with pytest.raises(StoreUnavailable, match="cannot be reached"):
+        schema_version("postgresql:///x?host=/nonexistent", "wheel")
+
+
+def test_several_processes_may_migrate_at_once(empty: Schema) -> None:
+    with ThreadPoolExecutor(4) as workers:
+        for done in [workers.submit(migrate, empty.url, empty.name) for _ in range(4)]:
+            done.result()
+    assert schema_version(empty.url, empty.name) == HEAD
+    assert empty.query("SELECT count(*) FROM {v}", v="alembic_version") == [(1,)]
+
+
+async def test_migrating_again_keeps_everything(postgres: PostgresSite) -> None:
+    owner = await Owner.take(postgres.store)
+    await owner.write(owner.fill(owner.commit(), 3))
+    before = await postgres.states(), await postgres.timers(), await postgres.pending()
+    migrate(postgres.schema.url, postgres.schema.name)
+    assert (await postgres.states(), await postgres.timers(), await postgres.pending()) == before
+    await owner.write(owner.fill(owner.commit(), 3, first=10))
+
+
+def test_a_migration_that_fails_leaves_nothing(
+    empty: Schema, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("no views today")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("millwheel.store.views.install_views", fail)
+        with pytest.raises(RuntimeError, match="no views today"):
+            migrate(empty.url, empty.name)
+    assert schema_version(empty.url, empty.name) is None
+    migrate(empty.url, empty.name)
+
+
+async def test_pipelines_of_one_database_keep_out_of_each_others_way(
+    new_schema: Callable[[int], Schema],
+) -> None:
+    sites = [await PostgresSite.open(new_schema(VERSIONS[-1])) for _ in range(2)]
+    owners = [await Owner.take(site.store) for site in sites]
+    await owners[0].write(owners[0].fill(owners[0].commit(), 3))
+    assert len(await sites[0].states()) == 3
+    assert await sites[1].states() == []
+    assert await sites[1].store.other_workers(str(uuid.uuid4()))
+    for site in sites:
+        await site.aclose()
+
+
+# -- the house's rule: SQL stands in the store --------------------------------------------------
+
+KNOWS_SQL = ("store", "migrations", "spark")
+STATEMENT = re.compile(
+    r"\bSELECT\b[\s\S]+\bFROM\b|\bINSERT\s+INTO\b|\bDELETE\s+FROM\b|\bUPDATE\b[\s\S]+\bSET\b|"
+    r"\b(CREATE|ALTER|DROP|LOCK|TRUNCATE)\s+(TABLE|VIEW|INDEX|SCHEMA|ROLE|DATABASE|SEQUENCE)\b|"
+    r"\bpg_[a-z_]+\("
+)
+
+
+def _texts(path: Path) -> Iterator[tuple[int, str]]:
+    """The string constants of a module that are no docstrings."""
+    tree = ast.parse(path.read_text("utf-8"))
+    prose = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+            yield node.lineno, node.value
+
+
+def test_no_sql_stands_outside_the_store() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {text[:60]!r}"
+        for path in sorted((ROOT / "millwheel").rglob("*.py"))
+        if path.relative_to(ROOT / "millwheel").parts[0] not in KNOWS_SQL
+        for line, text in _texts(path)
+        if STATEMENT.search(text)
+    ]
+    assert found == []
+
+
+def test_each_statement_has_its_file_and_each_file_its_statement() -> None:
+    """One statement a file, each used; the text says why it is as it is."""
+    folder = ROOT / "store" / "sql"
+    code = "".join(path.read_text("utf-8") for path in sorted((ROOT / "store").glob("*.py")))
+    for path in sorted(folder.glob("*.sql")):
+        assert re.search(rf'"{path.stem}"', code), f"{path.name} is used by nobody"
+        assert path.read_text("utf-8").startswith("-- "), f"{path.name} does not say what it does"

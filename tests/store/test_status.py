@@ -1,0 +1,144 @@
+"""What the status of a pipeline says of workers, of who is to own what, and of what rests."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from millwheel.cli.store import flow_text, status, unowned
+from millwheel.cli.watch import lines
+from millwheel.model import MAX_TIME
+from millwheel.store.inspection import PipelineStatus, SourceFlow, inspect
+from millwheel.store.port import Wish
+from tests.support.store_sites import START, Owner, PostgresSite
+
+
+def look(site: PostgresSite) -> PipelineStatus:
+    with inspect(site.schema.url) as inspection:
+        return inspection.status(site.schema.name)
+
+
+async def test_what_a_worker_said_of_itself_last(postgres: PostgresSite) -> None:
+    owner = await Owner.take(postgres.store)
+    other = str(uuid.uuid4())
+    await postgres.store.register_worker(other, 9.0, address="10.0.0.1:7000")
+    await postgres.store.heartbeat(owner.worker, 9.0, {"cpu": 0.25, "rss_bytes": 1 << 33})
+    mine, theirs = look(postgres).workers
+    assert (mine.id, mine.intervals, mine.address) == (owner.worker, 3, "")
+    assert (mine.cpu, mine.rss_bytes) == (0.25, 1 << 33)
+    assert (theirs.id, theirs.intervals) == (other, 0)
+    assert theirs.address == "10.0.0.1:7000"
+    assert (theirs.cpu, theirs.rss_bytes) == (None, None), "it has said nothing yet"
+
+
+async def test_how_much_of_a_source_is_on_its_way(postgres: PostgresSite) -> None:
+    owner = await Owner.take(postgres.store)
+    (source,) = look(postgres).sources
+    assert source.flow is None, "its owner has said nothing yet"
+    told = {"pending": 40, "cap": 1200, "latency": 0.25, "target": 0.5}
+    load = {"intervals": {str(owner.injector.id): {"flow": told}}}
+    await postgres.store.heartbeat(owner.worker, 9.0, load)
+    (source,) = look(postgres).sources
+    assert source.flow == SourceFlow(40, 1200, 0.25, 0.5)
+    assert flow_text(source.flow) == (
+        "40 of 1,200 rows pending, acknowledged in 0.25 s (target 0.50 s)"
+    )
+    assert flow_text(SourceFlow(0, 8000, None, None)) == "0 of 8,000 rows pending"
+    await postgres.store.heartbeat(owner.worker, 0.0, load)
+    (source,) = look(postgres).sources
+    assert source.flow is None, "nobody alive has it"
+
+
+async def test_an_interval_is_moving_while_another_than_its_owner_is_to_have_it(
+    postgres: PostgresSite,
+) -> None:
+    owner = await Owner.take(postgres.store)
+    lower, upper = owner.intervals
+    other = str(uuid.uuid4())
+    wanted = {lower.id: owner.worker, upper.id: other}
+    sequencers = {id_: claim.interval.sequencer for id_, claim in owner.claims.items()}
+    await postgres.store.wish([Wish(i, sequencers[i], w, "test") for i, w in wanted.items()])
+    assert _moving(postgres) == {upper.id: (owner.worker, other)}
+    await postgres.store.release(owner.worker, {upper.id: sequencers[upper.id]})
+    assert _moving(postgres) == {upper.id: (None, other)}
+
+
+def _moving(site: PostgresSite) -> dict[int, tuple[str | None, str]]:
+    """Owner and next owner of what is on its way."""
+    found = look(site).intervals
+    return {i.id: (i.owner, i.wanted_by) for i in found if i.wanted_by is not None}
+
+
+async def test_intervals_of_nobody_alive_are_told(postgres: PostgresSite) -> None:
+    owner = await Owner.take(postgres.store)
+    assert unowned(look(postgres)) == []
+    upper = owner.intervals[1]
+    sequencer = owner.claims[upper.id].interval.sequencer
+    await postgres.store.release(owner.worker, {upper.id: sequencer})
+    line = "count: 1 of 2 key intervals unowned; records queue upstream"
+    assert unowned(look(postgres)) == [line]
+    await postgres.store.heartbeat(owner.worker, 0.0, {})
+    assert unowned(look(postgres)) == [
+        "lines: 1 of 1 partitions unowned; no rows are read",
+        "count: 2 of 2 key intervals unowned; records queue upstream",
+    ]
+
+
+async def _write(owner: Owner, low_watermark: int) -> None:
+    """Commits of all intervals that promise so much."""
+    for interval in (owner.injector, *owner.intervals):
+        ends = {"input_watermark": low_watermark, "low_watermark": low_watermark}
+        await owner.write(owner.commit(interval, **ends))
+
+
+async def test_a_pipeline_at_the_end_of_time_is_complete(
+    postgres: PostgresSite, capsys: pytest.CaptureFixture[str]
+) -> None:
+    owner = await Owner.take(postgres.store)
+    await _write(owner, START)
+    holders = "SELECT computation FROM {h} ORDER BY computation"
+    assert await postgres.query(holders, h="watermark_holders") == [("count",), ("lines",)]
+    await postgres.store.stop_worker(owner.worker)
+    assert not look(postgres).complete
+    assert len(unowned(look(postgres))) == 2
+    status(postgres.schema.name, postgres.schema.url, as_json=False)
+    told = capsys.readouterr().out
+    assert "no worker runs it" in told
+    assert "complete" not in told
+
+    await _write(await Owner.take(postgres.store, owner.deployment), MAX_TIME)
+    for worker in look(postgres).workers:
+        await postgres.store.stop_worker(worker.id)
+    found = look(postgres)
+    assert found.complete
+    assert unowned(found) == []
+    assert [one.holder for one in found.computations] == [None, None]
+    assert await postgres.query(holders, h="watermark_holders") == []
+    status(postgres.schema.name, postgres.schema.url, as_json=False)
+    told = capsys.readouterr().out
+    assert "complete: all input is processed, and event time is at its end" in told
+    assert "no worker runs it" not in told
+    assert "unowned" not in told
+    assert "complete" in "".join(lines([found]))
+
+
+async def test_a_pipeline_with_records_on_their_way_is_not_complete(postgres: PostgresSite) -> None:
+    owner = await Owner.take(postgres.store)
+    await _write(owner, MAX_TIME)
+    commit = owner.commit(input_watermark=MAX_TIME, low_watermark=MAX_TIME)
+    commit.productions = [owner.production("a", 1)]
+    await owner.write(commit)
+    found = look(postgres)
+    assert [one.backlog for one in found.computations] == [0, 1]
+    assert not found.complete
+
+
+async def test_injectors_that_rest_are_told(postgres: PostgresSite) -> None:
+    await Owner.take(postgres.store)
+    assert [c.paused for c in look(postgres).computations] == [False, False]
+    await postgres.pause("lines")
+    assert {c.name: c.paused for c in look(postgres).computations} == {
+        "lines": True,
+        "count": False,
+    }

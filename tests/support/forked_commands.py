@@ -1,0 +1,253 @@
+"""Commands as processes of their own that start at once: forked from one that has imported all of it.
+
+Python and the engine take 0.7 s of CPU to start, and tests of the command line start some hundred
+commands of which a second start says nothing new. So one process, the *parent*, imports what
+commands use, runs nothing, and forks:
+
+::
+
+    test ──request, with the ends of pipes──> parent ──fork──> command: main(), as a start would
+         <────────────── pid, then how it ended ──┘
+
+A command has its own pid, environment, directory, pipes and signals, and ends as every Python does.
+What it does not do is start. The parent ends with who made it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import functools
+import gc
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+IMPORTED = (
+    "millwheel.cli.main", "millwheel.cli.display", "millwheel.cli.intervals", "millwheel.cli.run",
+    "millwheel.cli.store", "millwheel.cli.target", "millwheel.cli.watch", "millwheel.cli.worker",
+    "millwheel.computations", "millwheel.services.http", "millwheel.services.worker",
+    "millwheel.store.embedded", "millwheel.store.migrate", "millwheel.store.postgres",
+)  # fmt: skip
+ROOT = Path(__file__).resolve().parents[2]
+REQUEST_BYTES = 1 << 18
+"""The words of a command and its environment."""
+
+_number = struct.Struct("<i")
+
+
+class Process(Protocol):
+    """What tests use of a `subprocess.Popen` with pipes of text."""
+
+    pid: int
+    returncode: Any
+
+    @property
+    def stdout(self) -> IO[str] | None: ...
+    @property
+    def stderr(self) -> IO[str] | None: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, sig: int) -> None: ...
+    def kill(self) -> None: ...
+    def communicate(self) -> tuple[str, str]: ...
+
+
+class Forked:
+    """A `Process` whose parent is another one."""
+
+    def __init__(self, ending: socket.socket, stdout: int, stderr: int) -> None:
+        self.pid: int = _number.unpack(_exactly(ending, _number.size))[0]
+        self.stdout: IO[str] = os.fdopen(stdout, encoding="utf-8")
+        self.stderr: IO[str] = os.fdopen(stderr, encoding="utf-8")
+        self.returncode: int | None = None
+        self._ending = ending
+        self._lock = threading.Lock()
+
+    async def ended(self) -> int:
+        """`wait` for an event loop; not beside it."""
+        if self.returncode is None:
+            self._ending.setblocking(False)
+            data = await asyncio.get_running_loop().sock_recv(self._ending, _number.size)
+            if len(data) < _number.size:
+                raise RuntimeError("the process that commands are forked from has ended")
+            self.returncode = _number.unpack(data)[0]
+            self._ending.close()
+        return self.returncode
+
+    def poll(self) -> int | None:
+        """How it ended, if it has."""
+        with contextlib.suppress(TimeoutError, BlockingIOError):
+            return self.wait(0)
+        return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; gives its exit code, below zero that of the signal that killed it."""
+        with self._lock:
+            if self.returncode is None:
+                self._ending.settimeout(timeout)
+                self.returncode = _number.unpack(_exactly(self._ending, _number.size))[0]
+                self._ending.close()
+            return self.returncode
+
+    def send_signal(self, sig: int) -> None:
+        """Unless it is known to have ended."""
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, sig)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self) -> tuple[str, str]:
+        """Wait for its end; what is left to be read of both pipes."""
+        said: list[str] = []
+        reading = threading.Thread(target=lambda: said.append(self.stdout.read()))
+        reading.start()
+        told = self.stderr.read()
+        reading.join()
+        self.wait()
+        self.stdout.close()
+        self.stderr.close()
+        return said[0], told
+
+
+class Parent:
+    """The process that commands are forked from.
+
+    Args:
+        entry: ``module:function`` that a command is.
+        imported: what to import beside what every command uses.
+    """
+
+    def __init__(
+        self, entry: str = "millwheel.cli.main:main", imported: Sequence[str] = ()
+    ) -> None:
+        self._requests, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        with far:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", __file__, str(far.fileno()), entry, *imported],
+                cwd="/", env={**os.environ, "PYTHONPATH": path},
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                pass_fds=[far.fileno()],
+            )  # fmt: skip
+        atexit.register(self.close)
+
+    def start(self, arguments: list[str], directory: Path, environment: dict[str, str]) -> Forked:
+        """Begin a command ``millwheel`` with these arguments."""
+        ending, far = socket.socketpair()
+        out, err = os.pipe(), os.pipe()
+        request = json.dumps([["millwheel", *arguments], str(directory), environment]).encode()
+        assert len(request) < REQUEST_BYTES
+        ends = [out[1], err[1], far.fileno()]
+        socket.send_fds(self._requests, [request], ends)
+        far.close()
+        os.close(out[1])
+        os.close(err[1])
+        return Forked(ending, out[0], err[0])
+
+    def close(self) -> None:
+        """End it; commands that still run go on."""
+        self._requests.close()
+        self._process.wait()
+
+
+@functools.cache
+def parent() -> Parent:
+    """That of this process."""
+    return Parent()
+
+
+def _exactly(source: socket.socket, number: int) -> bytes:
+    data = source.recv(number, socket.MSG_WAITALL)
+    if len(data) < number:
+        raise RuntimeError("the process that commands are forked from has ended")
+    return data
+
+
+# -- in the parent ------------------------------------------------------------------------------
+
+
+def serve(requests: socket.socket) -> None:
+    """Fork a command for each request, and tell how it ended. Returns in the command only."""
+    endings: dict[int, socket.socket] = {}
+    woken, waking = socket.socketpair()
+    for end in (woken, waking):
+        end.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(waking.fileno())
+    with selectors.DefaultSelector() as selector:
+        selector.register(requests, selectors.EVENT_READ)
+        selector.register(woken, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj is woken:
+                    woken.recv(1 << 12)
+                    _bury(endings)
+                    continue
+                request, ends, _, _ = socket.recv_fds(requests, REQUEST_BYTES, 3)
+                if not request:
+                    os._exit(0)  # whoever asked is gone
+                pid = os.fork()
+                if pid == 0:
+                    signal.set_wakeup_fd(-1)
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    for other in (requests, woken, waking, *endings.values()):
+                        other.close()
+                    _become(request, ends)
+                    return
+                for fd in ends[:2]:
+                    os.close(fd)
+                endings[pid] = socket.socket(fileno=ends[2])
+                endings[pid].sendall(_number.pack(pid))
+
+
+def _bury(endings: dict[int, socket.socket]) -> None:
+    """Tell of all commands that have ended."""
+    while endings:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        with endings.pop(pid) as ending, contextlib.suppress(BrokenPipeError):
+            ending.sendall(_number.pack(os.waitstatus_to_exitcode(status)))
+
+
+def _become(request: bytes, ends: list[int]) -> None:
+    """Be the command that was asked for."""
+    words, directory, environment = json.loads(request)
+    for fd, end in zip((1, 2), ends, strict=False):
+        os.dup2(end, fd)
+    for end in ends:
+        os.close(end)
+    os.chdir(directory)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv[:] = words
+
+
+def main() -> None:
+    """The parent; and each command."""
+    _, requests, entry, *imported = sys.argv
+    for name in (*IMPORTED, *imported):
+        __import__(name)
+    gc.collect()
+    gc.freeze()  # so that commands go on sharing this memory
+    serve(socket.socket(fileno=int(requests)))
+    module, _, function = entry.partition(":")
+    getattr(sys.modules.get(module) or importlib.import_module(module), function)()
+
+
+if __name__ == "__main__":
+    main()
