@@ -1,4 +1,4 @@
-"""What a user gets: wheel, sdist and ``pip install .`` are whole, the same, and work."""
+"""Packages for users: wheel, sdist and ``pip install .`` are whole, the same, and work."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def packaged() -> set[str]:
 
 
 def build(kind: str, source: Path, target: Path) -> Path:
-    """What ``pip wheel`` and ``python -m build`` do, without their network."""
+    """Build as ``pip wheel`` and ``python -m build`` do, without their network."""
     script = f"import setuptools.build_meta as backend; backend.build_{kind}({str(target)!r})"
     result = subprocess.run(
         [sys.executable, "-c", script], cwd=source, capture_output=True, text=True
@@ -103,7 +103,7 @@ def test_the_sdist_is_whole_and_has_no_tests(sdist: Path) -> None:
 
 
 def tracked(folder: str) -> set[str]:
-    """The files of a folder, without what running leaves there."""
+    """The files of a folder, without those that running leaves there."""
     paths = (path for path in (ROOT / folder).rglob("*") if path.is_file())
     return {path.relative_to(ROOT).as_posix() for path in paths if "__pycache__" not in path.parts}
 
