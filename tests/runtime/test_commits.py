@@ -919,7 +919,7 @@ async def test_a_bucket_may_go_between_the_filters_maybe_and_the_look_up() -> No
     await world.until(lambda: gate.reached)
     await world.turns(100, tick=1.0)
     await engine.buckets.collect()
-    assert (log.id, 0) not in engine.buckets._sources, "the bucket is gone"
+    assert (log.id, 0) not in engine.buckets.sources, "the bucket is gone"
     gate.open()
     read_on(engine)
     await world.finish(engine)

@@ -1178,7 +1178,7 @@ async def test_who_waits_to_see_buckets_has_his_records_in_hand() -> None:
     await cluster.go(lambda: engine.processed > 100)
     gate = Gate()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine.buckets, "knows_offset", lambda *place: False)
+        patch.setattr(engine.buckets.sources, "knows", lambda *place: False)
         patch.setattr(engine.buckets, "load", gate.wait)
         await cluster.go(lambda: gate.reached)
         assert any(d.log < 0 for i in engine.intervals for d in i.dedup.sorting)
