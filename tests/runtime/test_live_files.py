@@ -13,6 +13,7 @@ import pytest
 
 from millwheel import JsonLines, Pipeline, Settings, Table
 from millwheel.errors import InputError
+from millwheel.runtime.ownership.owned_intervals import OwnedIntervals
 from millwheel.sources import Source
 from millwheel.store.port import Commit
 from tests.support.worlds import (
