@@ -247,13 +247,13 @@ def number_in(link: IntervalCommit) -> int | None:
 
 
 @pytest.mark.parametrize("weakly", [False, True])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 async def test_workers_come_and_go_and_intervals_are_cut(seed: int, *, weakly: bool) -> None:
     await wander(seed, weakly=weakly)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(12, 500))
+@pytest.mark.parametrize("seed", range(6, 500))
 async def test_workers_come_and_go_and_intervals_are_cut_for_long(seed: int) -> None:
     await wander(seed, weakly=seed % 2 == 0)
 

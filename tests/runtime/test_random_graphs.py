@@ -36,8 +36,8 @@ from tests.support.random_graphs import (
 )
 from tests.support.worlds import at
 
-EXAMPLES = 200
-FEWER_EXAMPLES = 100
+EXAMPLES = 100
+FEWER_EXAMPLES = 50
 """Of what tests/runtime/test_exactly_once.py has examples of as well."""
 SOAK_EXAMPLES = 5_000
 REDUCE_SECONDS = 20.0

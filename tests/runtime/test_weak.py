@@ -30,7 +30,7 @@ from millwheel.store.postgres import PostgresStore
 from millwheel.testing import Harness
 from millwheel.testing.ether import Fate, Weather
 from tests.support.clusters import SHARED, Cluster, check, many, number_of
-from tests.support.drawing import examples
+from tests.support.drawing import examples, seeds
 from tests.support.store_sites import Schema
 from tests.support.weak_chains import (
     AGAIN,
@@ -1081,7 +1081,7 @@ def shared(values: Sequence[Item], depth: int = 2) -> Pipeline:
     return made
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(6, 12))
 async def test_workers_come_and_go(seed: int) -> None:
     chance = Random(seed)
     # Seconds as a source of the real world reads them: what is made again is compared as JSON.
