@@ -61,7 +61,7 @@ from tests.support.worlds import (
     time_of,
 )
 
-LONG_SECONDS = 20.0
+LONG_SECONDS = 10.0
 """Of virtual time, in which both versions of the code are at work."""
 
 EXTRA = Stream("extra", Counted)
@@ -217,7 +217,7 @@ async def roll(cluster: Rolling, to: Pipeline, *, both_for: float = LONG_SECONDS
 async def test_workers_go_over_to_new_code_one_by_one_and_nothing_is_lost(
     change: Callable[[list[Item]], Pipeline],
 ) -> None:
-    values = many(4000)
+    values = many(2000)
     cluster = Rolling(counting(values))
     for _ in range(3):
         await cluster.start_worker(cluster.pipeline)
@@ -246,7 +246,7 @@ async def test_state_is_brought_up_to_date_key_by_key_when_it_is_touched() -> No
 
 
 async def test_going_back_takes_a_way_down() -> None:
-    values = many(4000)
+    values = many(2000)
     cluster = Rolling(counting(values))
     for pipeline in (counting(values), counting(values)):
         await cluster.start_worker(pipeline)
@@ -268,7 +268,7 @@ async def test_going_back_takes_a_way_down() -> None:
 
 
 async def test_who_crashes_while_others_go_over_may_come_back_with_the_old_code() -> None:
-    values = many(4000)
+    values = many(2000)
     cluster = Rolling(counting(values))
     for _ in range(3):
         await cluster.start_worker(cluster.pipeline)
@@ -293,7 +293,7 @@ async def test_who_crashes_while_others_go_over_may_come_back_with_the_old_code(
 async def test_what_newer_code_has_had_waits_for_newer_code_and_that_is_said_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    values = many(4000)
+    values = many(2000)
     cluster = Rolling(counting(values))
     old = await cluster.start_worker(counting(values))
     new = await cluster.start_worker(with_total(values))
@@ -465,7 +465,7 @@ async def test_a_migration_that_fails_on_what_comes_from_old_code_ends_the_new_w
 
 
 async def test_a_computation_is_added_while_workers_that_do_not_know_it_go_on() -> None:
-    values = many(4000)
+    values = many(2000)
     cluster = Rolling(counting(values))
     for _ in range(2):
         await cluster.start_worker(cluster.pipeline)
@@ -531,7 +531,7 @@ def names_held(engine: Engine) -> set[str]:
 
 
 async def test_a_computation_is_removed_while_its_workers_run() -> None:
-    values = many(4000)
+    values = many(2000)
     cluster = Rolling(grown(values))
     for _ in range(2):
         await cluster.start_worker(grown(values))
