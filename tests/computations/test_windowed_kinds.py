@@ -39,18 +39,9 @@ from millwheel.windows import (
     instant,
 )
 from tests.support.drawing import examples
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    Gate,
-    Item,
-    World,
-    at,
-    key_of,
-    read_on,
-    script,
-    time_of,
-)
+from tests.support.pipelines import QUICK, script
+from tests.support.values import ITEMS, Item, at, key_of, time_of
+from tests.support.worlds import Gate, World, read_on
 
 LISTS = Stream("lists", Pane[list[int]])
 SUMS = Stream("sums", Pane[int])

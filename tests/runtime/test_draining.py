@@ -31,21 +31,9 @@ from millwheel.store.port import (
 from millwheel.testing.ether import Weather
 from tests.support.clusters import AGAIN, SHARED, Cluster, Recount, check, many, number_of
 from tests.support.drawing import seeds
-from tests.support.worlds import (
-    ITEMS,
-    TALLY,
-    Broken,
-    Count,
-    Counted,
-    Gate,
-    Item,
-    Tally,
-    World,
-    key_of,
-    script,
-    tally_pipeline,
-    time_of,
-)
+from tests.support.pipelines import Broken, Tally, script, tally_pipeline
+from tests.support.values import ITEMS, TALLY, Count, Counted, Item, key_of, time_of
+from tests.support.worlds import Gate, World
 
 STUCK = "key 3"
 

@@ -40,7 +40,9 @@ from tests.support.clusters import (
     number_of,
 )
 from tests.support.drawing import examples
-from tests.support.worlds import ITEMS, TALLY, Counted, Gate, Tally, key_of, script, time_of
+from tests.support.pipelines import Tally, script
+from tests.support.values import ITEMS, TALLY, Counted, key_of, time_of
+from tests.support.worlds import Gate
 
 ACTS = ["join", "crash", "leave", "lapse", "away", "unknown", "refused", "cut", "outage", "slow"]
 

@@ -15,21 +15,9 @@ from millwheel.runtime.source.injector import Injector
 from millwheel.testing import inject
 from millwheel.testing.script import Script
 from tests.support.clusters import SHARED, Cluster
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    TALLY,
-    Count,
-    Counted,
-    Item,
-    Parts,
-    Tally,
-    World,
-    at,
-    key_of,
-    script,
-    time_of,
-)
+from tests.support.pipelines import QUICK, Parts, Tally, script
+from tests.support.values import ITEMS, TALLY, Count, Counted, Item, at, key_of, time_of
+from tests.support.worlds import World
 
 IDLE_SECONDS = 10.0
 SOON = 3.0

@@ -34,7 +34,7 @@ from tests.support.random_graphs import (
     phased,
     plans,
 )
-from tests.support.worlds import at
+from tests.support.values import at
 
 EXAMPLES = 100
 FEWER_EXAMPLES = 50

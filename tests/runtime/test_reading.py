@@ -51,23 +51,10 @@ from millwheel.store.postgres import PostgresStore
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
 from millwheel.testing.ether import Weather
 from tests.support.clusters import ACTS, SHARED, Act, Cluster
+from tests.support.pipelines import QUICK, Broken, script
 from tests.support.store_sites import Schema
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    Broken,
-    Count,
-    Gate,
-    Item,
-    World,
-    at,
-    items,
-    key_of,
-    read_on,
-    script,
-    time_of,
-    unknown_once,
-)
+from tests.support.values import ITEMS, Count, Item, at, items, key_of, time_of
+from tests.support.worlds import Gate, World, read_on, unknown_once
 
 CELLS = 4
 FEW_CELLS = replace(QUICK, broadcast_cells=CELLS)

@@ -32,6 +32,7 @@ from millwheel.store.postgres import PostgresStore
 from millwheel.testing.ether import Weather
 from tests.support.clusters import AGAIN, SHARED, Recount, check, counting, many, number_of
 from tests.support.drawing import examples
+from tests.support.pipelines import Tally, script
 from tests.support.rolling_clusters import Rolling
 from tests.support.sessions import until, waiting_for_a_lock
 from tests.support.store_sites import (
@@ -48,18 +49,8 @@ from tests.support.store_sites import (
     Site,
     deploy,
 )
-from tests.support.worlds import (
-    ITEMS,
-    TALLY,
-    Count,
-    Counted,
-    Item,
-    Tally,
-    end_scripts,
-    key_of,
-    script,
-    time_of,
-)
+from tests.support.values import ITEMS, TALLY, Count, Counted, Item, key_of, time_of
+from tests.support.worlds import end_scripts
 
 LONG_SECONDS = 10.0
 """Of virtual time, in which both versions of the code are at work."""

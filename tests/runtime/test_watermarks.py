@@ -17,29 +17,19 @@ from millwheel.model import MAX_TIME, MIN_TIME, from_micros, to_micros
 from millwheel.store.port import Commit
 from millwheel.testing import Harness, advance, inject
 from tests.support.cancellation import cancel_oneself
-from tests.support.worlds import (
-    ITEMS,
+from tests.support.pipelines import (
     QUICK,
-    TALLY,
     Broken,
-    Counted,
-    Gate,
-    Item,
     Kept,
     Parts,
     Tally,
-    World,
-    at,
     doing,
-    fail_once,
-    items,
-    key_of,
     produce,
-    read_on,
     script,
-    time_of,
     two_sources,
 )
+from tests.support.values import ITEMS, TALLY, Counted, Item, at, items, key_of, time_of
+from tests.support.worlds import Gate, World, fail_once, read_on
 
 
 def low_of(world: World, name: str) -> datetime:

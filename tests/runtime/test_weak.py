@@ -31,7 +31,9 @@ from millwheel.testing import Harness
 from millwheel.testing.ether import Fate, Weather
 from tests.support.clusters import SHARED, Cluster, check, many, number_of
 from tests.support.drawing import examples, seeds
+from tests.support.pipelines import QUICK, Tally, script
 from tests.support.store_sites import Schema
+from tests.support.values import ITEMS, TALLY, Count, Counted, Item, at, key_of, time_of
 from tests.support.weak_chains import (
     AGAIN,
     FEW,
@@ -48,21 +50,7 @@ from tests.support.weak_chains import (
     halves,
     number_of_item,
 )
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    TALLY,
-    Count,
-    Counted,
-    Gate,
-    Item,
-    Tally,
-    World,
-    at,
-    key_of,
-    script,
-    time_of,
-)
+from tests.support.worlds import Gate, World
 
 
 class Pass(Computation[Item, None]):
