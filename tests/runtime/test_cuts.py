@@ -27,18 +27,9 @@ from millwheel.windows import Pane, Tumbling
 from tests.support.clusters import SHARED, counting, many
 from tests.support.lone_clusters import Lone, report_load
 from tests.support.panes import Row, text_key
-from tests.support.worlds import (
-    ITEMS,
-    TALLY,
-    Counted,
-    Gate,
-    Item,
-    Tally,
-    at,
-    key_of,
-    script,
-    time_of,
-)
+from tests.support.pipelines import Tally, script
+from tests.support.values import ITEMS, TALLY, Counted, Item, at, key_of, time_of
+from tests.support.worlds import Gate
 
 
 async def test_a_split_with_records_in_flight_keeps_their_order() -> None:

@@ -16,17 +16,9 @@ from millwheel.errors import InputError
 from millwheel.runtime.ownership.owned_intervals import OwnedIntervals
 from millwheel.sources import Source
 from millwheel.store.port import Commit
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    TALLY,
-    Counted,
-    Item,
-    Tally,
-    World,
-    key_of,
-    time_of,
-)
+from tests.support.pipelines import QUICK, Tally
+from tests.support.values import ITEMS, TALLY, Counted, Item, key_of, time_of
+from tests.support.worlds import World
 
 DEADLINE_SECONDS = 30.0
 

@@ -19,19 +19,9 @@ from millwheel.runtime.interval.observer import Observer
 from millwheel.store.port import Commit
 from tests.support.clusters import Cluster, counting, many
 from tests.support.outside import Outside, outward
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    Gate,
-    Item,
-    World,
-    doing,
-    items,
-    produce,
-    script,
-    tally_of,
-    tally_pipeline,
-)
+from tests.support.pipelines import QUICK, doing, produce, script, tally_pipeline
+from tests.support.values import ITEMS, Item, items, tally_of
+from tests.support.worlds import Gate, World
 
 TEN = [Item("a", number) for number in range(10)]
 
