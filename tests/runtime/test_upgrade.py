@@ -1008,7 +1008,9 @@ async def test_whose_records_are_in_a_bundle_that_is_begun_is_not_removed(
 
     await say({"number": 7, "open": [id_.hex() for id_ in members]})
     await site.store.stop_worker(owner.worker)
-    with pytest.raises(UsageError, match=r"removed.*\n  2 in bundle 7 of count\nPause the injectors"):
+    with pytest.raises(
+        UsageError, match=r"removed.*\n  2 in bundle 7 of count\nPause the injectors"
+    ):
         await remove(site, "pages")
     assert (await site.store.read_placement()).removed == frozenset()
     assert len((await site.store.read_placement()).intervals) == 5
