@@ -107,7 +107,7 @@ async def test_a_worker_that_was_ended_does_not_come_back() -> None:
     await world.turns(5)
     await world.store.stop_worker(engine.worker)
     world.store.come_back_as(world.store.saved())
-    with pytest.raises(Fenced, match="somebody ended this worker"):
+    with pytest.raises(Fenced, match="another worker ended this one"):
         await world.until(engine.done.is_set, tick=0.05)
     await engine.stop()
 

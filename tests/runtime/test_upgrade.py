@@ -927,7 +927,9 @@ async def test_whose_records_are_in_a_bundle_that_is_begun_is_not_removed(
 
     await say({"number": 7, "open": [id_.hex() for id_ in members]})
     await site.store.stop_worker(owner.worker)
-    with pytest.raises(UsageError, match=r"removed.*\n  2 in bundle 7 of count\nLet the injectors"):
+    with pytest.raises(
+        UsageError, match=r"removed.*\n  2 in bundle 7 of count\nPause the injectors"
+    ):
         await remove(site, "pages")
     assert (await site.store.read_placement()).removed == frozenset()
     assert len((await site.store.read_placement()).intervals) == 5
@@ -952,7 +954,7 @@ async def test_a_removal_that_was_broken_off_is_taken_up_again(
     for row in owner.intervals:
         link = owner.links[row.id]
         assert await postgres.store.fold(row.id, link.sequencer, 0, link.n)
-    with pytest.raises(UsageError, match="has it to itself"):
+    with pytest.raises(UsageError, match="has the pipeline to itself"):
         await asyncio.to_thread(remove_computations, url, name, ["count"])
     await postgres.store.stop_worker(owner.worker)
     with monkeypatch.context() as patch:
