@@ -190,6 +190,10 @@ class Engine:
         if self.started:  # otherwise it begins with the engine
             self.env.spawn(make(self).run(), name)
 
+    def observe(self, observer: Observer) -> None:
+        """Call an observer's hooks from now on, and again after each start over."""
+        self.observer = self.exchange.observer = observer
+
     async def begin(self) -> None:
         """Start with nothing in memory."""
         env = self.env
