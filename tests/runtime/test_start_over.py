@@ -181,7 +181,8 @@ class Counting(Observer):
 async def test_observers_hear_of_every_interval_that_goes_and_comes() -> None:
     world = World(in_small_commits())
     engine = await world.start()
-    engine.observer = observer = Counting()
+    observer = Counting()
+    engine.observe(observer)
     for interval in engine.intervals:
         observer.interval_taken(interval)
     world.store.come_back_as(world.store.saved())
