@@ -21,7 +21,7 @@ from millwheel.sinks import Console, JsonLinesFiles, SinkUse, Table
 from millwheel.streams import Broadcast, Stream
 
 
-class Queue(Protocol):
+class DeliveryQueue(Protocol):
     """Where records are put for an interval."""
 
     def append(self, delivery: Delivery[Any], /) -> None: ...
@@ -35,7 +35,7 @@ class Destination(Protocol):
     @property
     def slots(self) -> tuple[int, int]: ...
     @property
-    def intake(self) -> Queue: ...
+    def intake(self) -> DeliveryQueue: ...
     @property
     def is_here(self) -> bool: ...
     @property
