@@ -144,7 +144,7 @@ class Step:
             delivery.value = codec.decode(delivery.encoded)
 
 
-class Reader(Protocol):
+class StreamReader(Protocol):
     """A consumer of a stream, and where it wants a record to go."""
 
     step: Step
@@ -233,7 +233,7 @@ class StreamRoute:
         self.codec = stream.codec
         self._classes = stream.codec.classes
         self._line_codec: Codec[Any] = Codec(Any, what=f"a row of stream {stream.name!r}")
-        self.readers: list[Reader] = []
+        self.readers: list[StreamReader] = []
         self.tables: list[tuple[Table[Any], Callable[[Any], Any] | None]] = []
         self.prefixes: list[str] = []
         self.to_file = False
@@ -389,7 +389,7 @@ def connect(steps: dict[str, Step], node: Node, routes: dict[str, StreamRoute]) 
                     readers += _readers(step, input_, 1 << len(readers))
 
 
-def _readers(step: Step, input_: Reading, bit: int) -> list[Reader]:
+def _readers(step: Step, input_: Reading, bit: int) -> list[StreamReader]:
     """A consumer as the readers that it is; no source has one that is several (the graph)."""
     if isinstance(input_, Broadcast):
         node = step.node

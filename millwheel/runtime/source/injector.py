@@ -35,7 +35,7 @@ from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.buckets import Buckets
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.routing import NOBODY, Destination
-from millwheel.runtime.interval.routing import Reader as StreamReader
+from millwheel.runtime.interval.routing import StreamReader
 from millwheel.runtime.interval.sent_log import SentLog
 from millwheel.runtime.process.load import Measured
 from millwheel.runtime.source.pacing import Flow, Pace
