@@ -19,7 +19,7 @@ from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.testing import Harness, advance, inject
 from millwheel.timers.holds import Holds
 from millwheel.timers.queue import Pending, Place, TimerName, TimerQueue
-from millwheel.timers.watermark import WatermarkReport, SlotWatermarks, Watermarks
+from millwheel.timers.watermark import SlotWatermarks, WatermarkReport, Watermarks
 from tests.support.worlds import (
     EPOCH,
     ITEMS,
