@@ -16,7 +16,7 @@ from millwheel.context import Effects, StateCell
 from millwheel.errors import UserCodeError
 from millwheel.graph import Node, Reading
 from millwheel.model import NAME_BYTES, SLOTS, Delivery, Key
-from millwheel.runtime.interval.weak_ids import NO_RUN, Lineage, id_at
+from millwheel.runtime.interval.weak_ids import NO_RUN, WeakIds, id_at
 from millwheel.sinks import Console, JsonLinesFiles, SinkUse, Table
 from millwheel.streams import Broadcast, Stream
 
@@ -342,7 +342,7 @@ class WeakRoute(StreamRoute):
         What a timer produces is strong: the commit that takes the timer away carries it.
         """
         lineage = effects.lineage
-        assert isinstance(lineage, Lineage)
+        assert isinstance(lineage, WeakIds)
         cause = lineage.cause
         if cause is None:
             super().send(effects, cell, value, micros, hold)

@@ -22,7 +22,7 @@ from millwheel.runtime.interval.dead_letters import give_up
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.key_state import KeyState
 from millwheel.runtime.interval.map_entries import Change
-from millwheel.runtime.interval.weak_ids import Lineage
+from millwheel.runtime.interval.weak_ids import WeakIds
 from millwheel.runtime.interval.work import Item
 from millwheel.runtime.lane.user_code import Process, context_of, process_of
 from millwheel.runtime.process.late_use import LateUses
@@ -81,7 +81,7 @@ class Execution:
         self._node = node
         self._table: BroadcastTable | None = None
         """What the key that runs shares with others."""
-        self._lineage = Lineage(interval.step.id, interval.step.run) if node.is_weak else None
+        self._lineage = WeakIds(interval.step.id, interval.step.run) if node.is_weak else None
         self.effects.lineage = self._lineage
         self._wrap = wrap
         assert node.layout is not None
