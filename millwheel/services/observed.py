@@ -40,7 +40,7 @@ class EngineObserved(Observer):
         self._asking: asyncio.Task[int] | None = None
         for interval in engine.intervals:
             self.interval_taken(interval)
-        engine.observer = self
+        engine.observe(self)
 
     # -- hooks that the engine calls ------------------------------------------------------
 

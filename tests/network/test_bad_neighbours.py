@@ -45,7 +45,9 @@ from millwheel.timers.holds import Holds
 from tests.support.clusters import SHARED, Cluster, apart, check, counting, live, many
 from tests.support.fault_plans import with_ids
 from tests.support.peers import Listener, call, hang_up, links_of, logged, until
-from tests.support.worlds import ITEMS, Count, Item, Kept, at, doing, end_scripts, read_on, script
+from tests.support.pipelines import Kept, doing, script
+from tests.support.values import ITEMS, Count, Item, at
+from tests.support.worlds import end_scripts, read_on
 
 # -- large records ---------------------------------------------------------------------------------
 

@@ -67,7 +67,8 @@ from tests.support import hostile
 from tests.support.clusters import SHARED, Cluster, check, counting, live, many
 from tests.support.hostile import Attacker
 from tests.support.peers import Listener, links_of, logged, record, until
-from tests.support.worlds import TALLY, Counted, Item, end_scripts, key_of, time_of
+from tests.support.values import TALLY, Counted, Item, key_of, time_of
+from tests.support.worlds import end_scripts
 
 LARGEST = (1 << 63) - 1
 

@@ -54,26 +54,10 @@ from tests.support.outside import (
     links,
     outward,
 )
+from tests.support.pipelines import QUICK, Broken, Tally, script
 from tests.support.store_sites import Schema
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    TALLY,
-    Broken,
-    Counted,
-    Gate,
-    Item,
-    Tally,
-    World,
-    at,
-    fail_once,
-    items,
-    key_of,
-    read_on,
-    script,
-    time_of,
-    unknown_once,
-)
+from tests.support.values import ITEMS, TALLY, Counted, Item, at, items, key_of, time_of
+from tests.support.worlds import Gate, World, fail_once, read_on, unknown_once
 
 
 def sink_of(pipeline: Pipeline) -> Any:
@@ -247,13 +231,13 @@ def number_in(link: IntervalCommit) -> int | None:
 
 
 @pytest.mark.parametrize("weakly", [False, True])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 async def test_workers_come_and_go_and_intervals_are_cut(seed: int, *, weakly: bool) -> None:
     await wander(seed, weakly=weakly)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(12, 500))
+@pytest.mark.parametrize("seed", range(6, 500))
 async def test_workers_come_and_go_and_intervals_are_cut_for_long(seed: int) -> None:
     await wander(seed, weakly=seed % 2 == 0)
 

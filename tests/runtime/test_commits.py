@@ -43,31 +43,19 @@ from millwheel.store.port import Commit
 from millwheel.testing import advance, inject
 from millwheel.testing.script import Script
 from tests.support.part_files import written_numbers
-from tests.support.worlds import (
-    ITEMS,
+from tests.support.pipelines import (
     QUICK,
-    TALLY,
     Broken,
-    Counted,
     Do,
-    Gate,
-    Item,
     Kept,
     Tally,
-    World,
-    at,
     doing,
-    fail_once,
-    items,
-    key_of,
     produce,
-    read_on,
     script,
-    tally_of,
     tally_pipeline,
-    time_of,
-    unknown_once,
 )
+from tests.support.values import ITEMS, TALLY, Counted, Item, at, items, key_of, tally_of, time_of
+from tests.support.worlds import Gate, World, fail_once, read_on, unknown_once
 
 END = Stream("end", Counted)
 SMALL = replace(QUICK, chunk_records=2, bundle_records=4)
@@ -919,7 +907,7 @@ async def test_a_bucket_may_go_between_the_filters_maybe_and_the_look_up() -> No
     await world.until(lambda: gate.reached)
     await world.turns(100, tick=1.0)
     await engine.buckets.collect()
-    assert (log.id, 0) not in engine.buckets._sources, "the bucket is gone"
+    assert (log.id, 0) not in engine.buckets.sources, "the bucket is gone"
     gate.open()
     read_on(engine)
     await world.finish(engine)

@@ -29,21 +29,10 @@ from millwheel.store.port import (
 )
 from millwheel.testing.fake_network import Weather
 from tests.support.clusters import AGAIN, SHARED, Cluster, Recount, check, many, number_of
-from tests.support.worlds import (
-    ITEMS,
-    TALLY,
-    Broken,
-    Count,
-    Counted,
-    Gate,
-    Item,
-    Tally,
-    World,
-    key_of,
-    script,
-    tally_pipeline,
-    time_of,
-)
+from tests.support.drawing import seeds
+from tests.support.pipelines import Broken, Tally, script, tally_pipeline
+from tests.support.values import ITEMS, TALLY, Count, Counted, Item, key_of, time_of
+from tests.support.worlds import Gate, World
 
 STUCK = "key 3"
 
@@ -824,6 +813,6 @@ def wander(seed: int) -> None:
     asyncio.run(go())
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(6, 12))
 def test_whatever_is_wished_while_keys_wait(seed: int) -> None:
     wander(seed)

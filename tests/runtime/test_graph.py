@@ -36,27 +36,20 @@ from millwheel.store.views import VIEWS
 from millwheel.testing import Harness, advance, inject
 from millwheel.windows import Pane, Tumbling
 from tests.support.part_files import written_numbers
-from tests.support.worlds import (
+from tests.support.pipelines import QUICK, Do, Kept, Tally, doing, produce, script, tally_pipeline
+from tests.support.values import (
     ITEMS,
-    QUICK,
     TALLY,
     Count,
     Counted,
-    Do,
     Item,
-    Kept,
-    Tally,
-    World,
     at,
-    doing,
     items,
     key_of,
-    produce,
-    script,
     tally_of,
-    tally_pipeline,
     time_of,
 )
+from tests.support.worlds import World
 
 WORDS = Stream("words", str)
 MORE = Stream("more", str)

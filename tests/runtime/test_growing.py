@@ -27,20 +27,10 @@ from millwheel.timers.holds import Holds
 from millwheel.timers.watermark import WatermarkReport, Watermarks
 from tests.support.clusters import SHARED, Cluster
 from tests.support.fault_plans import FAULTS, Plan, run_plan
+from tests.support.pipelines import QUICK, Tally
 from tests.support.store_sites import Owner, Site
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    TALLY,
-    Counted,
-    Item,
-    Tally,
-    World,
-    at,
-    key_of,
-    tally_of,
-    time_of,
-)
+from tests.support.values import ITEMS, TALLY, Counted, Item, at, key_of, tally_of, time_of
+from tests.support.worlds import World
 
 IDLE_SECONDS = 5.0
 

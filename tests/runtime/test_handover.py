@@ -39,7 +39,9 @@ from tests.support.clusters import (
     number_of,
 )
 from tests.support.drawing import examples
-from tests.support.worlds import ITEMS, TALLY, Counted, Gate, Tally, key_of, script, time_of
+from tests.support.pipelines import Tally, script
+from tests.support.values import ITEMS, TALLY, Counted, key_of, time_of
+from tests.support.worlds import Gate
 
 ACTS = ["join", "crash", "leave", "lapse", "away", "unknown", "refused", "cut", "outage", "slow"]
 
@@ -143,7 +145,7 @@ def check_whatever_happens_to_leases_and_commits(acts: list[Act], bad: bool, see
     asyncio.run(go())
 
 
-@examples(30)
+@examples(15)
 @PLANS
 @example([(5, "lapse", 0), (3, "lapse", 1), (2, "lapse", 0)], False, 0)
 @example([(8, "join", 0), (2, "refused", 0), (1, "lapse", 0), (1, "refused", 1)], False, 0)

@@ -17,18 +17,9 @@ from millwheel.runtime.process.tasks import end
 from millwheel.runtime.upkeep.folding import OLD_SNAPSHOT_SECONDS, PATIENCE_WITH_SNAPSHOTS
 from millwheel.testing import inject
 from tests.support.clusters import SHARED, Cluster, check, counting, many
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    Gate,
-    Item,
-    World,
-    items,
-    read_on,
-    script,
-    tally_of,
-    tally_pipeline,
-)
+from tests.support.pipelines import QUICK, script, tally_pipeline
+from tests.support.values import ITEMS, Item, items, tally_of
+from tests.support.worlds import Gate, World, read_on
 
 FOLDS = replace(QUICK, fold_seconds=1.0, housekeeping_seconds=0.1)
 

@@ -11,25 +11,14 @@ import pytest
 from millwheel import Computation, Context, Pipeline, Record, Stream, Table
 from millwheel.model import MAX_TIME, MIN_TIME, to_micros
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.source.injector import Injector
 from millwheel.testing import inject
 from millwheel.testing.script import Script
 from tests.support.clusters import SHARED, Cluster
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    TALLY,
-    Count,
-    Counted,
-    Item,
-    Parts,
-    Tally,
-    World,
-    at,
-    key_of,
-    script,
-    time_of,
-)
+from tests.support.pipelines import QUICK, Parts, Tally, script
+from tests.support.values import ITEMS, TALLY, Count, Counted, Item, at, key_of, time_of
+from tests.support.worlds import World
 
 IDLE_SECONDS = 10.0
 SOON = 3.0
@@ -104,13 +93,13 @@ class Partitions(Cluster):
 
     def low(self) -> float | None:
         """How far the counting is."""
-        return _seconds(min(i.durable for i in self._tallying()))
+        return _seconds(min(i.watermarks.durable for i in self._tallying()))
 
     def input(self) -> float | None:
         """What the counting goes by."""
-        return _seconds(min(i.input_watermark for i in self._tallying()))
+        return _seconds(min(i.watermarks.input for i in self._tallying()))
 
-    def _tallying(self) -> list[Any]:
+    def _tallying(self) -> list[Interval]:
         found = [i for e in self.alive for i in e.intervals if i.step.name == "tally"]
         assert len(found) >= SHARED.intervals
         return found

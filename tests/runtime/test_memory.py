@@ -22,26 +22,9 @@ from millwheel.runtime.lane.sorting import AHEAD_SHARE
 from millwheel.state import StateLayout
 from millwheel.store.port import Commit
 from millwheel.testing import inject
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    TALLY,
-    Counted,
-    Gate,
-    Item,
-    Kept,
-    Tally,
-    World,
-    doing,
-    items,
-    key_of,
-    produce,
-    read_on,
-    script,
-    tally_of,
-    tally_pipeline,
-    time_of,
-)
+from tests.support.pipelines import QUICK, Kept, Tally, doing, produce, script, tally_pipeline
+from tests.support.values import ITEMS, TALLY, Counted, Item, items, key_of, tally_of, time_of
+from tests.support.worlds import Gate, World, read_on
 
 NEXT = Stream("next", Counted)
 

@@ -20,21 +20,10 @@ from millwheel.store.port import Commit
 from millwheel.store.postgres import PostgresStore
 from millwheel.testing import inject
 from tests.support.clusters import Cluster, counting, many
+from tests.support.pipelines import QUICK, Kept, doing, script, tally_pipeline
 from tests.support.store_sites import Schema
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    Gate,
-    Item,
-    Kept,
-    World,
-    at,
-    doing,
-    end_scripts,
-    items,
-    script,
-    tally_pipeline,
-)
+from tests.support.values import ITEMS, Item, at, items
+from tests.support.worlds import Gate, World, end_scripts
 
 
 def of(figures: Figures, name: str) -> ComputationFigures:

@@ -16,24 +16,10 @@ from millwheel.runtime.engine import Engine
 from millwheel.store import administration
 from millwheel.testing import inject
 from tests.support.clusters import Cluster, check, counting, many
+from tests.support.pipelines import QUICK, Kept, doing, script, tally_pipeline, two_sources
 from tests.support.store_sites import PostgresSite, Schema, deploy
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    Gate,
-    Item,
-    Kept,
-    World,
-    at,
-    doing,
-    fail_once,
-    items,
-    read_on,
-    script,
-    tally_of,
-    tally_pipeline,
-    two_sources,
-)
+from tests.support.values import ITEMS, Item, at, items, tally_of
+from tests.support.worlds import Gate, World, fail_once, read_on
 
 FEW = replace(QUICK, chunk_records=5, bundle_records=10, max_unacked_records=10)
 """An injector with these is never far ahead of what is processed."""

@@ -25,7 +25,9 @@ from millwheel.timers.holds import Holds
 from millwheel.timers.percentile import LEAST_SAMPLES, SAMPLES, Disorder, Percentile
 from millwheel.windows import Pane, Tumbling
 from tests.support.fault_plans import FAULTS, Plan, run_plan
-from tests.support.worlds import ITEMS, QUICK, Gate, Item, World, at, key_of, time_of
+from tests.support.pipelines import QUICK
+from tests.support.values import ITEMS, Item, at, key_of, time_of
+from tests.support.worlds import Gate, World
 
 MINUTES = Stream("minutes", Pane[int])
 EARLY = Stream("early_minutes", Pane[int])

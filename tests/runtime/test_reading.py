@@ -53,23 +53,10 @@ from millwheel.store.postgres import PostgresStore
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
 from millwheel.testing.fake_network import Weather
 from tests.support.clusters import ACTS, SHARED, Act, Cluster
+from tests.support.pipelines import QUICK, Broken, script
 from tests.support.store_sites import Schema
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    Broken,
-    Count,
-    Gate,
-    Item,
-    World,
-    at,
-    items,
-    key_of,
-    read_on,
-    script,
-    time_of,
-    unknown_once,
-)
+from tests.support.values import ITEMS, Count, Item, at, items, key_of, time_of
+from tests.support.worlds import Gate, World, read_on, unknown_once
 
 CELLS = 4
 FEW_CELLS = replace(QUICK, broadcast_cells=CELLS)
@@ -812,7 +799,9 @@ async def test_a_table_outlives_its_worker_folded_or_not(
 
 
 async def folded(engine: Engine, interval: Any) -> None:
-    while interval.folded < interval.durable_n and await fold(engine.store, interval):
+    while interval.commits.folded < interval.commits.durable_n and await fold(
+        engine.store, interval
+    ):
         pass
 
 

@@ -20,26 +20,9 @@ from millwheel.testing import Harness, advance, inject
 from millwheel.timers.holds import Holds
 from millwheel.timers.queue import Pending, Place, TimerName, TimerQueue
 from millwheel.timers.watermark import SlotWatermarks, WatermarkReport, Watermarks
-from tests.support.worlds import (
-    EPOCH,
-    ITEMS,
-    QUICK,
-    TALLY,
-    Counted,
-    Do,
-    Gate,
-    Item,
-    Kept,
-    World,
-    at,
-    doing,
-    items,
-    key_of,
-    produce,
-    read_on,
-    script,
-    time_of,
-)
+from tests.support.pipelines import QUICK, Do, Kept, doing, produce, script
+from tests.support.values import EPOCH, ITEMS, TALLY, Counted, Item, at, items, key_of, time_of
+from tests.support.worlds import Gate, World, read_on
 
 
 def second(moment: datetime) -> int:

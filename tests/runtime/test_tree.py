@@ -31,6 +31,8 @@ from millwheel.testing.fake_network import FAIR, Fate, Weather
 from tests.support.clusters import SHARED, Cluster, check, many, number_of
 from tests.support.drawing import examples
 from tests.support.modes import entry_of
+from tests.support.pipelines import QUICK, Tally, script
+from tests.support.values import ITEMS, TALLY, Count, Counted, Item, at, items, key_of, time_of
 from tests.support.weak_chains import (
     AGAIN,
     FEW,
@@ -47,23 +49,7 @@ from tests.support.weak_chains import (
     halves,
     number_of_item,
 )
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    TALLY,
-    Count,
-    Counted,
-    Gate,
-    Item,
-    Tally,
-    World,
-    at,
-    items,
-    key_of,
-    read_on,
-    script,
-    time_of,
-)
+from tests.support.worlds import Gate, World, read_on
 
 TREE: dict[str, Any] = {"productions": "weak", "acknowledgement": "tree"}
 
@@ -1178,7 +1164,7 @@ async def test_who_waits_to_see_buckets_has_his_records_in_hand() -> None:
     await cluster.go(lambda: engine.processed > 100)
     gate = Gate()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine.buckets, "knows_offset", lambda *place: False)
+        patch.setattr(engine.buckets.sources, "knows", lambda *place: False)
         patch.setattr(engine.buckets, "load", gate.wait)
         await cluster.go(lambda: gate.reached)
         assert any(d.log < 0 for i in engine.intervals for d in i.dedup.sorting)

@@ -21,24 +21,9 @@ from millwheel.runtime.interval.folds import fold
 from millwheel.store.port import Commit
 from millwheel.testing import Harness, advance, inject
 from tests.support.cancellation import await_what_is_cancelled, cancel_oneself
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    Broken,
-    Gate,
-    Item,
-    Kept,
-    World,
-    at,
-    doing,
-    fail_once,
-    items,
-    produce,
-    read_on,
-    script,
-    tally_of,
-    tally_pipeline,
-)
+from tests.support.pipelines import QUICK, Broken, Kept, doing, produce, script, tally_pipeline
+from tests.support.values import ITEMS, Item, at, items, tally_of
+from tests.support.worlds import Gate, World, fail_once, read_on
 
 
 async def test_a_key_that_waits_holds_up_neither_other_keys_nor_their_commits() -> None:

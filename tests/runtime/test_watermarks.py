@@ -17,29 +17,19 @@ from millwheel.model import MAX_TIME, MIN_TIME, from_micros, to_micros
 from millwheel.store.port import Commit
 from millwheel.testing import Harness, advance, inject
 from tests.support.cancellation import cancel_oneself
-from tests.support.worlds import (
-    ITEMS,
+from tests.support.pipelines import (
     QUICK,
-    TALLY,
     Broken,
-    Counted,
-    Gate,
-    Item,
     Kept,
     Parts,
     Tally,
-    World,
-    at,
     doing,
-    fail_once,
-    items,
-    key_of,
     produce,
-    read_on,
     script,
-    time_of,
     two_sources,
 )
+from tests.support.values import ITEMS, TALLY, Counted, Item, at, items, key_of, time_of
+from tests.support.worlds import Gate, World, fail_once, read_on
 
 
 def low_of(world: World, name: str) -> datetime:
@@ -291,7 +281,7 @@ async def test_what_is_older_than_its_record_holds_the_watermark_while_code_wait
     await older.world.finish(engine)
     assert older.world.numbers() == [1]
     assert older.world.letters() == []
-    assert {len(interval.holds) for interval in engine.intervals} == {0}
+    assert {len(interval.watermarks.holds) for interval in engine.intervals} == {0}
     assert older.stored == at(100)
 
 
@@ -321,7 +311,7 @@ async def test_what_was_never_sent_holds_nothing(weak: bool) -> None:
     await older.world.finish(engine)
     assert older.world.numbers() == []
     assert len(older.world.letters()) == 1
-    assert {len(interval.holds) for interval in engine.intervals} == {0}
+    assert {len(interval.watermarks.holds) for interval in engine.intervals} == {0}
 
 
 async def test_a_lane_that_starts_over_holds_nothing_for_what_its_code_has_produced() -> None:
@@ -336,7 +326,7 @@ async def test_a_lane_that_starts_over_holds_nothing_for_what_its_code_has_produ
     await older.world.finish(engine)
     ((_, error),) = older.world.letters()
     assert "older than both its input" in error
-    assert {len(interval.holds) for interval in engine.intervals} == {0}
+    assert {len(interval.watermarks.holds) for interval in engine.intervals} == {0}
 
 
 async def test_code_that_cancels_its_task_leaves_no_hold_behind() -> None:

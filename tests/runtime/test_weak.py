@@ -30,8 +30,10 @@ from millwheel.store.postgres import PostgresStore
 from millwheel.testing import Harness
 from millwheel.testing.fake_network import Fate, Weather
 from tests.support.clusters import SHARED, Cluster, check, many, number_of
-from tests.support.drawing import examples
+from tests.support.drawing import examples, seeds
+from tests.support.pipelines import QUICK, Tally, script
 from tests.support.store_sites import Schema
+from tests.support.values import ITEMS, TALLY, Count, Counted, Item, at, key_of, time_of
 from tests.support.weak_chains import (
     AGAIN,
     FEW,
@@ -48,21 +50,7 @@ from tests.support.weak_chains import (
     halves,
     number_of_item,
 )
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    TALLY,
-    Count,
-    Counted,
-    Gate,
-    Item,
-    Tally,
-    World,
-    at,
-    key_of,
-    script,
-    time_of,
-)
+from tests.support.worlds import Gate, World
 
 
 class Pass(Computation[Item, None]):
@@ -1083,7 +1071,7 @@ def shared(values: Sequence[Item], depth: int = 2) -> Pipeline:
     return made
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(6, 12))
 async def test_workers_come_and_go(seed: int) -> None:
     chance = Random(seed)
     # Seconds as a source of the real world reads them: what is made again is compared as JSON.

@@ -25,7 +25,7 @@ from tests.sim.server import Database, Server, Trouble
 from tests.sim.violation import Violation
 from tests.sim.wire import Wire, store
 from tests.support.random_graphs import SOURCES, Dot, Row, Tape, Wait, Word
-from tests.support.worlds import at
+from tests.support.values import at
 
 MOST_WORKERS = 4
 NOBODY = 1000

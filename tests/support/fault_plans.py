@@ -26,19 +26,9 @@ from millwheel.runtime.engine import Engine
 from millwheel.store.port import Commit
 from millwheel.testing import advance
 from millwheel.testing.script import Script
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    TALLY,
-    Counted,
-    Item,
-    Tally,
-    World,
-    at,
-    key_of,
-    script,
-    time_of,
-)
+from tests.support.pipelines import QUICK, Tally, script
+from tests.support.values import ITEMS, TALLY, Counted, Item, at, key_of, time_of
+from tests.support.worlds import World
 
 PASSED = Stream("passed", Item)
 

@@ -35,7 +35,9 @@ from millwheel.testing import advance, inject
 from millwheel.testing.script import Script, ScriptReader
 from millwheel.windows import Pane, Session, Sliding, Tumbling
 from tests.support.fault_plans import FAULTS
-from tests.support.worlds import QUICK, World, at, end_scripts, read_on
+from tests.support.pipelines import QUICK
+from tests.support.values import at
+from tests.support.worlds import World, end_scripts, read_on
 
 SECOND = timedelta(seconds=1)
 TICK_SECONDS = 0.02

@@ -293,12 +293,12 @@ class Dedup:
             source, place = delivery.origin, delivery.stamp
             if source != last:
                 last, low, high = source, 0, 0
-                floor = buckets.source_floor(source) if source else buckets.gc_watermark
+                floor = buckets.sources.floor(source) if source else buckets.gc_watermark
             if place < floor:
                 seen.append(delivery)
                 continue
             if not low <= place < high:
-                found = buckets.of_offset(source, place) if source else buckets.of_stamp(place)
+                found = buckets.sources.of(source, place) if source else buckets.of_stamp(place)
                 bucket, low, high = found.id, found.low, found.high
                 known = self.seen_in(bucket)
             in_flight[id_] = delivery

@@ -13,7 +13,6 @@ from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.ports import SourcePort
-from millwheel.runtime.interval.routing import Step
 from millwheel.runtime.interval.work import IntervalWork
 from millwheel.timers.watermark import WatermarkReport, Watermarks
 
@@ -33,9 +32,10 @@ class WatermarkPublisher:
         self._idle: list[SourcePort] = []
         """Those here that were idle at the last look."""
 
-    def connect(self, by_name: dict[str, Step]) -> None:
+    def connect(self) -> None:
         """Every computation reads from those upstream of it in the graph."""
-        for step in self._exchange.steps.values():
+        by_name = {step.name: step for step in self._exchange.steps.values()}
+        for step in by_name.values():
             injection = step.node.injection
             grows = injection is not None and injection.growing is not None
             slots, free = (1, step.slots - 1) if grows else (step.slots, 0)

@@ -86,7 +86,7 @@ class Sorter:
         buckets = self._buckets
         for delivery in deliveries:
             if delivery.origin:
-                known = buckets.knows_offset(delivery.origin, delivery.stamp)
+                known = buckets.sources.knows(delivery.origin, delivery.stamp)
             else:
                 known = buckets.covers(delivery.stamp)
             if not known:

@@ -132,6 +132,18 @@ class OwnedIntervals:
                 self._courier.sender.publish(interval)  # and with it, which worker has it now
         return taken
 
+    def take_new(self, interval_ids: list[int]) -> None:
+        """Take intervals that were made for new partitions, if this worker is alone; otherwise they are
+        placed like all others."""
+        if self._courier is not None:
+            self._courier.remotes.look_up()
+            return
+        new = [id_ for id_ in interval_ids if not self._exchange.knows(id_)]
+        self._env.spawn(self._take_all(new), "new partitions")
+
+    async def _take_all(self, interval_ids: list[int]) -> None:
+        await self.take(interval_ids)
+
     def _install(self, claim: Claim, inherited: frozenset[int]) -> Interval:
         """An interval in its place among the others; it takes no records yet."""
         step = self._exchange.steps[claim.interval.computation]

@@ -134,7 +134,7 @@ class Injector(SourceTask):
         read_at = stored.get("since") if stored else None
         self._marks.append((self.log.first, self._seen, read_at or self._env.now()))
         self.waiting = self.ended = False
-        self._sent_before = self._buckets.source_end(self.log.id)
+        self._sent_before = self._buckets.sources.end(self.log.id)
         self._sent_since = self._interval.position.since
         if reading:
             self._begin(self._measured_run())
