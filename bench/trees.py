@@ -218,7 +218,7 @@ def parts(value: Any) -> Iterator[Any]:
     elif isinstance(value, msgspec.Struct):
         for name in value.__struct_fields__:
             yield getattr(value, name)
-    elif isinstance(value, Holds) or type(value).__name__ in ("Root", "Waiting", "SentLog"):
+    elif isinstance(value, Holds) or type(value).__name__ in ("Root", "WaitingInput", "SentLog"):
         for name in getattr(type(value), "__slots__", None) or vars(value):
             yield getattr(value, name)
 

@@ -51,7 +51,7 @@ from millwheel.runtime.restarts import Restarts
 from millwheel.runtime.source.injector import Injector
 from millwheel.runtime.source.source_tasks import SourceTasks
 from millwheel.runtime.upkeep.completion import Completion
-from millwheel.runtime.upkeep.figures import Figures
+from millwheel.runtime.upkeep.figures import WorkerFigures
 from millwheel.runtime.upkeep.folding import Folding
 from millwheel.runtime.upkeep.housekeeping import Housekeeping
 from millwheel.store.port import Deployment, Store
@@ -153,7 +153,7 @@ class Engine:
             self.lane,
             self.courier,
         )
-        self.figures = Figures(env, exchange, self.courier)
+        self.figures = WorkerFigures(env, exchange, self.courier)
         self._store_clock = StoreClock(env)
         self._completion = Completion(env, exchange, self.publisher, self.lane, self.sources.paused)
         exchange.trees = self.modes.trees

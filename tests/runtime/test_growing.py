@@ -24,7 +24,7 @@ from millwheel.store.port import Commit
 from millwheel.testing import advance, inject
 from millwheel.testing.script import Script, ScriptReader
 from millwheel.timers.holds import Holds
-from millwheel.timers.watermark import Report, Watermarks
+from millwheel.timers.watermark import WatermarkReport, Watermarks
 from tests.support.clusters import SHARED, Cluster
 from tests.support.fault_plans import FAULTS, Plan, run_plan
 from tests.support.pipelines import QUICK, Tally
@@ -292,15 +292,15 @@ def test_slots_of_partitions_to_come_count_from_their_first_report_on() -> None:
     kept.add_sender(1, 1, free=9)
     kept.add_reader(2, [1])
     assert kept.least_from(1, 1) is None
-    kept.report(Report(1, 0, 1, 5, 100))
+    kept.report(WatermarkReport(1, 0, 1, 5, 100))
     assert kept.input(2) == 100
-    kept.report(Report(1, 3, 4, 6, 70))
+    kept.report(WatermarkReport(1, 3, 4, 6, 70))
     assert (kept.input(2), kept.least(1), kept.least_from(1, 1)) == (100, 70, 70)
-    kept.report(Report(1, 0, 1, 5, 200))
+    kept.report(WatermarkReport(1, 0, 1, 5, 200))
     assert kept.input(2) == 100
-    kept.report(Report(1, 3, 4, 6, 150))
+    kept.report(WatermarkReport(1, 3, 4, 6, 150))
     assert (kept.input(2), kept.least_from(1, 1)) == (150, 150)
-    kept.report(Report(1, 0, 10, 99, MAX_TIME))
+    kept.report(WatermarkReport(1, 0, 10, 99, MAX_TIME))
     assert kept.all_at_end()
 
 

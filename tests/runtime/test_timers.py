@@ -19,7 +19,7 @@ from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.testing import Harness, advance, inject
 from millwheel.timers.holds import Holds
 from millwheel.timers.queue import Pending, Place, TimerName, TimerQueue
-from millwheel.timers.watermark import Report, SlotWatermarks, Watermarks
+from millwheel.timers.watermark import SlotWatermarks, WatermarkReport, Watermarks
 from tests.support.pipelines import QUICK, Do, Kept, doing, produce, script
 from tests.support.values import EPOCH, ITEMS, TALLY, Counted, Item, at, items, key_of, time_of
 from tests.support.worlds import Gate, World, read_on
@@ -756,18 +756,22 @@ def test_watermarks_are_the_least_of_all_senders_and_never_go_back() -> None:
         marks.add_sender(sender, 100)
     marks.add_reader(9, [1, 2])
     marks.add_reader(8, [2])
-    assert marks.report(Report(1, 0, 100, 1, 50)) == []
+    assert marks.report(WatermarkReport(1, 0, 100, 1, 50)) == []
     assert marks.input(9) == MIN_TIME, "a sender that told nothing yet counts"
-    assert marks.report(Report(2, 0, 50, 2, 20)) == [], "of half of its slots nothing is known"
-    assert marks.report(Report(2, 50, 100, 3, 30)) == [9, 8]
+    assert marks.report(WatermarkReport(2, 0, 50, 2, 20)) == [], (
+        "of half of its slots nothing is known"
+    )
+    assert marks.report(WatermarkReport(2, 50, 100, 3, 30)) == [9, 8]
     assert (marks.input(9), marks.input(8)) == (20, 20)
-    assert marks.report(Report(2, 0, 50, 2, 10)) == [], "an old report"
-    assert marks.report(Report(2, 0, 50, 2, 80)) == [9, 8]
+    assert marks.report(WatermarkReport(2, 0, 50, 2, 10)) == [], "an old report"
+    assert marks.report(WatermarkReport(2, 0, 50, 2, 80)) == [9, 8]
     assert (marks.input(9), marks.input(8)) == (30, 30)
-    assert marks.report(Report(2, 50, 100, 4, 90)) == [9, 8]
+    assert marks.report(WatermarkReport(2, 50, 100, 4, 90)) == [9, 8]
     assert (marks.input(9), marks.input(8)) == (50, 80)
-    assert marks.report(Report(1, 0, 100, 1, 60)) == [9]
-    assert marks.report(Report(1, 0, 100, 5, 10)) == [], "a merge may tell less; time stands"
+    assert marks.report(WatermarkReport(1, 0, 100, 1, 60)) == [9]
+    assert marks.report(WatermarkReport(1, 0, 100, 5, 10)) == [], (
+        "a merge may tell less; time stands"
+    )
     assert (marks.input(9), marks.least(1)) == (60, 10)
 
 
@@ -789,17 +793,17 @@ def test_the_least_of_those_that_are_not_idle() -> None:
     marks.add_sender(1, 3)
     marks.add_reader(9, [1])
     for partition, watermark in enumerate((10, 20, 30)):
-        marks.report(Report(1, partition, partition + 1, 1, watermark))
+        marks.report(WatermarkReport(1, partition, partition + 1, 1, watermark))
     assert marks.least_awake(1) == 10
-    marks.report(Report(1, 0, 1, 1, 10, idle=True))
+    marks.report(WatermarkReport(1, 0, 1, 1, 10, idle=True))
     assert marks.least_awake(1) == 20, "that it is idle comes with no other watermark"
     assert marks.input(9) == 10, "who reads goes by the least of all"
-    marks.report(Report(1, 0, 1, 1, 5))
+    marks.report(WatermarkReport(1, 0, 1, 1, 5))
     assert marks.least_awake(1) == 20, "an old report"
-    marks.report(Report(1, 0, 1, 2, 5))
+    marks.report(WatermarkReport(1, 0, 1, 2, 5))
     assert marks.least_awake(1) == 5, "a new owner has begun to look"
     for partition in range(3):
-        marks.report(Report(1, partition, partition + 1, 3, 40, idle=True))
+        marks.report(WatermarkReport(1, partition, partition + 1, 3, 40, idle=True))
     assert marks.least_awake(1) is None
     assert marks.input(9) == 40
 
@@ -847,15 +851,15 @@ def test_a_merge_takes_nothing_back_from_readers(upper: int) -> None:
     marks = Watermarks()
     marks.add_sender(1, 100)
     marks.add_reader(2, [1])
-    marks.report(Report(1, 0, 50, 5, 100))
+    marks.report(WatermarkReport(1, 0, 50, 5, 100))
     if upper > MIN_TIME:
-        marks.report(Report(1, 50, 100, 6, upper))
+        marks.report(WatermarkReport(1, 50, 100, 6, upper))
     assert marks.input(2) == upper
-    assert marks.report(Report(1, 0, 100, 9, upper)) == []
+    assert marks.report(WatermarkReport(1, 0, 100, 9, upper)) == []
     assert marks.input(2) == upper
-    assert marks.report(Report(1, 0, 100, 9, 80)) == [2]
+    assert marks.report(WatermarkReport(1, 0, 100, 9, 80)) == [2]
     assert marks.input(2) == 80
-    assert marks.report(Report(1, 0, 50, 5, 200)) == [], "a part's last word, too late"
+    assert marks.report(WatermarkReport(1, 0, 50, 5, 200)) == [], "a part's last word, too late"
 
 
 @pytest.mark.parametrize("others", range(12))

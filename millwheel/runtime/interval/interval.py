@@ -41,7 +41,7 @@ from millwheel.runtime.process.load import Workload
 from millwheel.runtime.process.state_table import next_state
 from millwheel.settings import Settings
 from millwheel.store.port import Claim
-from millwheel.timers.watermark import Report
+from millwheel.timers.watermark import WatermarkReport
 
 
 class Ownership(enum.Enum):
@@ -277,10 +277,10 @@ class Interval:
 
     # -- what others learn of it ------------------------------------------------------------
 
-    def report(self, watermark: int) -> Report:
+    def report(self, watermark: int) -> WatermarkReport:
         """Its low watermark, as it is published."""
         idle = self.source_task is not None and self.source_task.idle
-        return Report(self.step.id, *self.slots, self.commits.sequencer, watermark, idle)
+        return WatermarkReport(self.step.id, *self.slots, self.commits.sequencer, watermark, idle)
 
     def figures(self) -> dict[str, Any]:
         """Sizes of its queue and state, and how its source flows: published with the heartbeat."""

@@ -14,7 +14,7 @@ from millwheel.runtime.interval.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.ports import SourcePort
 from millwheel.runtime.interval.work import IntervalWork
-from millwheel.timers.watermark import Report, Watermarks
+from millwheel.timers.watermark import WatermarkReport, Watermarks
 
 
 class WatermarkPublisher:
@@ -74,7 +74,7 @@ class WatermarkPublisher:
         for percentile, watermark in work.percentiles.items():
             self.take_percentile(percentile, interval.report(watermark))
 
-    def take_report(self, report: Report) -> None:
+    def take_report(self, report: WatermarkReport) -> None:
         """What an interval, here or elsewhere, has stored: its readers here go on from it."""
         readers = self.watermarks.report(report)
         self._follow(report.computation)
@@ -84,7 +84,7 @@ class WatermarkPublisher:
                 reader.watermarks.raise_input(moved)
                 self._consider(reader)
 
-    def take_percentile(self, percentile: float, report: Report) -> None:
+    def take_percentile(self, percentile: float, report: WatermarkReport) -> None:
         """As `take_report`, of a percentile low watermark."""
         kept = self.percentiles.get(percentile)
         if kept is None:

@@ -17,12 +17,12 @@ from typing import Any
 from millwheel.context import Context, Effects, TimerIdentity
 from millwheel.model import Delivery, Firing, Record, Timer
 from millwheel.runtime.environment import Wrap
-from millwheel.runtime.interval.broadcast_tables import Table
+from millwheel.runtime.interval.broadcast_tables import BroadcastTable
 from millwheel.runtime.interval.dead_letters import give_up
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.key_state import KeyState
 from millwheel.runtime.interval.map_entries import Change
-from millwheel.runtime.interval.weak_ids import Lineage
+from millwheel.runtime.interval.weak_ids import WeakIds
 from millwheel.runtime.interval.work import Item
 from millwheel.runtime.lane.user_code import Process, context_of, process_of
 from millwheel.runtime.process.late_use import LateUses
@@ -79,9 +79,9 @@ class Execution:
         self._interval = interval
         self._late_uses = late_uses
         self._node = node
-        self._table: Table | None = None
+        self._table: BroadcastTable | None = None
         """What the key that runs shares with others."""
-        self._lineage = Lineage(interval.step.id, interval.step.run) if node.is_weak else None
+        self._lineage = WeakIds(interval.step.id, interval.step.run) if node.is_weak else None
         self.effects.lineage = self._lineage
         self._wrap = wrap
         assert node.layout is not None
@@ -204,7 +204,7 @@ class Execution:
         """Have the table of the cell at hand; or change it, if the key is the cell's own."""
         tables = self._interval.tables
         assert tables is not None
-        if isinstance(state, Table):
+        if isinstance(state, BroadcastTable):
             self._table, self._process = None, self._process_broadcast
         else:
             self._table, self._process = tables.of(state.slot), self._process_of_records()

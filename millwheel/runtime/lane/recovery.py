@@ -75,7 +75,7 @@ class Claims(Protocol):
         """Claim intervals again and start them over from what is durable."""
 
 
-class Connection(Protocol):
+class CommitterPort(Protocol):
     """The lane's connection, and the commits made on it while nothing else of the lane runs."""
 
     async def connect(self) -> None:
@@ -100,7 +100,7 @@ class RecoveringLane(Protocol):
     @property
     def tasks(self) -> WorkerTasks: ...
     @property
-    def committer(self) -> Connection: ...
+    def committer(self) -> CommitterPort: ...
 
     async def stop_running(self) -> None:
         """Take no more work."""

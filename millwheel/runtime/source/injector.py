@@ -34,8 +34,7 @@ from millwheel.model import (
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.buckets import Buckets
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.interval.routing import NOBODY, Destination
-from millwheel.runtime.interval.routing import Reader as StreamReader
+from millwheel.runtime.interval.routing import NOBODY, Destination, StreamReader
 from millwheel.runtime.interval.sent_log import SentLog
 from millwheel.runtime.process.load import Measured
 from millwheel.runtime.source.pacing import Flow, Pace

@@ -39,7 +39,7 @@ from millwheel.runtime.source.pausing import PausedInjectors
 from millwheel.runtime.source.source_task import SourceTask
 from millwheel.sources import Discovery, GrowingSource, Lag
 from millwheel.store.port import FoundPartition
-from millwheel.timers.watermark import Report
+from millwheel.timers.watermark import WatermarkReport
 
 FIRST_SLOT = 1
 """The first slot of a partition; the discovery has the one before it."""
@@ -153,7 +153,7 @@ class PartitionDiscovery(SourceTask):
         self._known = {partition.identity: partition for partition in found}
         for partition in found:
             slot = partition.slot
-            report = Report(
+            report = WatermarkReport(
                 interval.step.id, slot, slot + 1, partition.sequencer, partition.low_watermark
             )
             self._publisher.take_report(report)

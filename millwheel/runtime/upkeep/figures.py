@@ -13,7 +13,7 @@ from millwheel.runtime.network.courier import Courier
 from millwheel.runtime.process.load import Meter
 
 
-class Figures:
+class WorkerFigures:
     """What a worker has done, what waits, and what it costs."""
 
     def __init__(self, env: Environment, exchange: Exchange, courier: Courier | None) -> None:
