@@ -232,13 +232,13 @@ class Narrow:
 
 async def test_while_a_link_is_full_all_who_send_over_it_take_turns() -> None:
     pipeline, _ = weighing([], LARGE)
-    engine = Engine(pipeline, MemoryStore("weighing"), network=lambda worker: cast(Network, None))
+    engine = Engine(pipeline, MemoryStore("weighing"), network=lambda worker: cast(Network, object()))
     courier = engine.courier
     assert courier is not None
     link = Narrow()
     courier.peers._links["they"] = link
     step = Step(3, 0, pipeline.graph().nodes[-1], {})
-    owner = cast(Interval, SimpleNamespace(sequencer=1))
+    owner = cast(Interval, SimpleNamespace(commits=SimpleNamespace(sequencer=1)))
     for log in (1, 2):
         engine.exchange.logs[log] = SentLog(log, Holds()), owner
     remotes = [Remote(courier.sender, step, id_, (0, SLOTS)) for id_ in (10, 11)]
@@ -531,7 +531,7 @@ async def test_a_worker_with_a_wrong_secret_gets_nothing_and_the_others_go_on() 
     assert stranger.worker not in {event.to_worker for event in released}
     assert not_ready is not None
     names = ", ".join(sorted([first.worker[:8], second.worker[:8]]))
-    assert not_ready.startswith(f"it does not reach the workers {names}, who share")
+    assert not_ready.startswith(f"it does not reach the workers {names} of the same pipeline")
     (line,) = logged(logs, "out_of_touch")
     assert line["worker"] == stranger.worker[:8]
     assert line["others"] == sorted([first.worker[:8], second.worker[:8]])
