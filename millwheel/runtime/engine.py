@@ -252,7 +252,7 @@ class Engine:
     async def _take_intervals(self, deployment: Deployment) -> None:
         """Claim all intervals, or see where other workers have them."""
         if self.courier is not None:
-            await self.courier.remotes.look_around()
+            await self.courier.remotes.refresh()
             return
         pauses = Pauses(self.env, self.sources.paused)
         await pauses.run_once()
@@ -279,7 +279,7 @@ class Engine:
             new = [id_ for id_ in interval_ids if not self.exchange.knows(id_)]
             self.env.spawn(self._take(new), "new partitions")
         else:
-            self.courier.remotes.look_up()
+            self.courier.remotes.request_refresh()
 
     async def _take(self, interval_ids: list[int]) -> None:
         await self.owned.take(interval_ids)

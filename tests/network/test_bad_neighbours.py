@@ -450,7 +450,7 @@ async def test_what_a_zombie_sends_is_dropped_and_counted_and_not_acknowledged()
         )
     before = courier.refused["old or a copy"]
     await cluster.go(lambda: courier.refused["old or a copy"] >= before + 3)
-    assert courier.receiver._sources[log].peer == first.worker, (
+    assert courier.receiver._ack_links[log].peer == first.worker, (
         "what comes is still acknowledged to its sender"
     )
     await cluster.go(cluster.finished)

@@ -32,12 +32,12 @@ class Answers:
         self, link: Link, frame: Gap | NotMine | Progress | TooNew
     ) -> tuple[Remote, Outgoing] | None:
         """The stream that a peer speaks of, if that is sent to this peer, which is thought to own the
-        interval, and has not begun again since."""
+        interval, and has not epoch again since."""
         remote = self._remotes.remote(frame.interval)
         if remote is None or remote.owner != link.peer:
             return None
         stream = remote.streams.get(frame.log)
-        if stream is None or stream.to != link.peer or stream.begun != frame.epoch:
+        if stream is None or stream.receiver != link.peer or stream.epoch != frame.epoch:
             return None
         return remote, stream
 
@@ -50,12 +50,12 @@ class Answers:
             if remote.owner != link.peer or remote.step.id != frame.receiver:
                 continue
             stream = remote.streams.get(frame.log)
-            if stream is not None and stream.to == link.peer:
+            if stream is not None and stream.receiver == link.peer:
                 arrived += stream.acknowledge(frame.seqs)
         if arrived:
             self._exchange.acknowledged(frame.log, frame.receiver, arrived)
 
-    def begin_again(self, link: Link, gap: Gap) -> None:
+    def restart_stream(self, link: Link, gap: Gap) -> None:
         found = self._stream(link, gap)
         if found is not None and not found[1].halted:
             remote, _ = found
@@ -72,13 +72,13 @@ class Answers:
                 self._exchange.acknowledged(answer.log, remote.step.id, durable)
             self._sender.has_work(remote)
 
-    def lose_owner(self, link: Link, refusal: NotMine) -> None:
+    def not_mine(self, link: Link, refusal: NotMine) -> None:
         """The worker that was thought to own it does not, or not yet: wait for what the store says."""
         found = self._stream(link, refusal)
         if found is not None:
             remote = found[0]
             remote.owner, remote.refused_by = None, link.peer
-            self._remotes.look_up()
+            self._remotes.request_refresh()
 
     def halt(self, link: Link, refusal: TooNew) -> None:
         """The owner's code is older than what it was sent: keep that until another worker has it."""

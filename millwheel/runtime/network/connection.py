@@ -7,7 +7,7 @@
         │                              ├── silent, deaf, or the line broke ────> ended
         └── refused, silent, broken ──────────────────────────────────────────> ended
 
-`Connection` is an asyncio protocol over any transport: bytes come in by `data_received` and are
+`PeerConnection` is an asyncio protocol over any transport: bytes come in by `data_received` and are
 taken in the same call; nothing here waits, and no task belongs to a connection. Frames sent in
 one turn of the event loop leave as one write.
 
@@ -40,7 +40,7 @@ from millwheel.runtime.network.frames import (
 from millwheel.runtime.network.handshake import Handshake
 from millwheel.runtime.network.ports import Limits, Visitor
 
-Kind = Literal[
+EndKind = Literal[
     "closed",  # by this side, on purpose
     "goodbye",  # by the other side, on purpose
     "refused",  # in the greeting, by one of the two
@@ -53,7 +53,7 @@ Kind = Literal[
     "no TLS",  # the caller's TLS handshake failed
 ]
 
-LAST_WORDS: frozenset[Kind] = frozenset(("closed", "refused", "garbage", "too long"))
+ANNOUNCED: frozenset[EndKind] = frozenset(("closed", "refused", "garbage", "too long"))
 """Close reasons that are sent to the peer."""
 
 REASON_CHARACTERS = 500
@@ -63,7 +63,7 @@ REASON_CHARACTERS = 500
 class End(NamedTuple):
     """Why a connection ended."""
 
-    kind: Kind
+    kind: EndKind
     text: str
 
     def __str__(self) -> str:
@@ -73,30 +73,30 @@ class End(NamedTuple):
 class Owner(Protocol):
     """Hooks called on a connection's events."""
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: PeerConnection) -> None:
         """It has a transport; the greeting begins."""
 
-    def greeted(self, connection: Connection) -> None:
+    def greeted(self, connection: PeerConnection) -> None:
         """It is up."""
 
-    def received(self, connection: Connection, frame: Frame) -> None:
+    def received(self, connection: PeerConnection, frame: Frame) -> None:
         """A frame with something to say.
 
         Raises:
             PeerError: no worker sends such a frame; the connection ends as garbage.
         """
 
-    def ended(self, connection: Connection, end: End) -> None:
-        """It cannot be used any more. May be called within `Connection.send`."""
+    def ended(self, connection: PeerConnection, end: End) -> None:
+        """It cannot be used any more. May be called within `PeerConnection.send`."""
 
-    def drained(self, connection: Connection) -> None:
+    def drained(self, connection: PeerConnection) -> None:
         """It was full, and is not any more."""
 
-    def gone(self, connection: Connection) -> None:
+    def gone(self, connection: PeerConnection) -> None:
         """Its transport is closed, or never was ready. May be called twice."""
 
 
-class Connection(Visitor):
+class PeerConnection(Visitor):
     """One connection; use it only while `up`.
 
     Args:
@@ -119,10 +119,10 @@ class Connection(Visitor):
         self._transport: asyncio.Transport | None = None
         self._outbox: list[bytearray] = []
         self._outbox_bytes = 0
-        self._choked = False
+        self._transport_full = False
         """The transport has enough to write."""
-        self._since = self._heard = clock.monotonic()
-        self._asked: float | None = None
+        self._since = self._received_at = clock.monotonic()
+        self._pinged_at: float | None = None
         """When the oldest ping that was not answered left."""
         self.up = False
         self.end_reason: End | None = None
@@ -136,7 +136,7 @@ class Connection(Visitor):
     @property
     def full(self) -> bool:
         """Whether so much waits to be written that more had better not come now."""
-        return self._choked or self._outbox_bytes >= self._limits.burst_bytes
+        return self._transport_full or self._outbox_bytes >= self._limits.burst_bytes
 
     def send(self, frame: Frame) -> None:
         """Write a frame with whatever else is sent in this turn of the event loop."""
@@ -152,11 +152,11 @@ class Connection(Visitor):
         if waiting > self._limits.waiting_bytes:
             self.end("deaf", f"{waiting:,} bytes wait to be written to it")
 
-    def end(self, kind: Kind, text: str) -> None:
+    def end(self, kind: EndKind, text: str) -> None:
         """Use it no more; the other side is told why if it can hear it."""
         if self.end_reason is not None:
             return
-        if kind in LAST_WORDS and self._transport is not None:
+        if kind in ANNOUNCED and self._transport is not None:
             reason = f"{kind}: {text}"[:REASON_CHARACTERS]
             last = (
                 Goodbye(reason) if self.up or kind == "closed" else Refuse(text[:REASON_CHARACTERS])
@@ -166,7 +166,7 @@ class Connection(Visitor):
         self.end_reason = End(kind, text)
         self._since = self._clock.monotonic()
         if self._transport is not None:
-            if kind in LAST_WORDS:
+            if kind in ANNOUNCED:
                 self._flush()
                 self._transport.close()
             else:
@@ -186,13 +186,13 @@ class Connection(Visitor):
         elif not self.up:
             if now - self._since >= limits.greeting_seconds:
                 self.end("silent", f"no greeting within {limits.greeting_seconds:g} seconds")
-        elif now - self._heard >= limits.silence_seconds:
-            self.end("silent", f"nothing was heard for {now - self._heard:.1f} seconds")
-        elif self._asked is not None and now - self._asked >= limits.deaf_seconds:
-            self.end("deaf", f"no answer to a ping for {now - self._asked:.1f} seconds")
+        elif now - self._received_at >= limits.silence_seconds:
+            self.end("silent", f"nothing was heard for {now - self._received_at:.1f} seconds")
+        elif self._pinged_at is not None and now - self._pinged_at >= limits.deaf_seconds:
+            self.end("deaf", f"no answer to a ping for {now - self._pinged_at:.1f} seconds")
         else:
-            if self._asked is None:
-                self._asked = now
+            if self._pinged_at is None:
+                self._pinged_at = now
             self.send(Ping())
 
     def abort(self) -> None:
@@ -200,7 +200,7 @@ class Connection(Visitor):
         if self._transport is not None:
             self._transport.abort()
 
-    def abandon(self, kind: Kind = "lost", text: str = "it was never made") -> None:
+    def abandon(self, kind: EndKind = "lost", text: str = "it was never made") -> None:
         """End a connection that has no transport, or lost it untold: uvloop closes one whose making
         was cancelled without a call to `connection_lost`."""
         self.end(kind, text)
@@ -212,9 +212,9 @@ class Connection(Visitor):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._heard = self._clock.monotonic()
+        self._received_at = self._clock.monotonic()
         if self._greeting.role == "caller":  # the time of a listener's greeting runs from accept on
-            self._since = self._heard
+            self._since = self._received_at
         self.remote = shown(transport.get_extra_info("peername"))
         self._transport.set_write_buffer_limits(high=self._limits.burst_bytes)
         self._owner.opened(self)
@@ -224,19 +224,19 @@ class Connection(Visitor):
             self.send(frame)
 
     def pause_writing(self) -> None:
-        self._choked = True
+        self._transport_full = True
 
     def resume_writing(self) -> None:
-        self._choked = False
-        asyncio.get_running_loop().call_soon(self._tell_drained)  # it may be writing just now
+        self._transport_full = False
+        asyncio.get_running_loop().call_soon(self._report_drained)  # it may be writing just now
 
     def data_received(self, data: bytes) -> None:
-        self._heard = self._clock.monotonic()
+        self._received_at = self._clock.monotonic()
         if self.end_reason is not None:
             return
         try:
             for body in self._splitter.feed(data):
-                self._take(decode(body))
+                self._handle(decode(body))
                 if self.end_reason is not None:
                     return
         except PeerError as error:
@@ -250,7 +250,7 @@ class Connection(Visitor):
 
     # -- frames -------------------------------------------------------------------
 
-    def _take(self, frame: Frame) -> None:
+    def _handle(self, frame: Frame) -> None:
         if not self.up:
             self._greet(frame)
         elif isinstance(frame, Message):
@@ -258,7 +258,7 @@ class Connection(Visitor):
         elif isinstance(frame, Ping):
             self.send(Pong())
         elif isinstance(frame, Pong):
-            self._asked = None
+            self._pinged_at = None
         elif isinstance(frame, Goodbye):
             self.end("goodbye", _quoted(frame.reason))
         else:
@@ -266,7 +266,7 @@ class Connection(Visitor):
 
     def _greet(self, frame: Frame) -> None:
         if isinstance(frame, Refuse | Goodbye):
-            kind: Kind = "refused" if isinstance(frame, Refuse) else "goodbye"
+            kind: EndKind = "refused" if isinstance(frame, Refuse) else "goodbye"
             self.end(kind, _quoted(frame.reason))
             return
         try:
@@ -294,9 +294,9 @@ class Connection(Visitor):
         if outbox and self._transport is not None:
             self._transport.write(b"".join(outbox))
         if was_full:
-            asyncio.get_running_loop().call_soon(self._tell_drained)
+            asyncio.get_running_loop().call_soon(self._report_drained)
 
-    def _tell_drained(self) -> None:
+    def _report_drained(self) -> None:
         if self.up and not self.full:
             self._owner.drained(self)
 

@@ -4,8 +4,8 @@
 * `millwheel.runtime.network.answers` takes what peers say of records that were sent to them;
 * `millwheel.runtime.network.receiver` takes records, and acknowledges them.
 
-What comes over a link is believed of the owner of what it speaks of (I18): `Report` as
-`RemoteIntervals.hear` says, `RootReport` of any worker of the pipeline, since it names a token that is
+What comes over a link is believed of the owner of what it speaks of (I18): `WatermarkReport` as
+`RemoteIntervals.receive_reports` says, `RootReport` of any worker of the pipeline, since it names a token that is
 known, and all other frames as those modules say. A frame that no worker sends raises `PeerError`, which
 closes its connection, and changes nothing.
 """
@@ -25,15 +25,15 @@ from millwheel.runtime.network.frames import (
     Acknowledge,
     Ask,
     Deliver,
+    EdgeReport,
     Frame,
     Gap,
     Loose,
     NotMine,
     Progress,
-    Report,
     RootReport,
-    Told,
     TooNew,
+    WatermarkReport,
 )
 from millwheel.runtime.network.peers import Peers
 from millwheel.runtime.network.ports import Link, Network
@@ -71,14 +71,14 @@ class Courier:
         )
         self.answers = Answers(env, exchange, self.sender, self.remotes)
         self.receiver = Receiver(env, exchange, trees, self.remotes, self.refused)
-        self.remotes.on_placed = self.receiver.reconsider
+        self.remotes.on_placed = self.receiver.answer_deferred
 
     # -- links (`Handler`) ------------------------------------------------------------------
 
     def link_up(self, link: Link) -> None:
         """Send to a worker that came (back) what it may have missed."""
         if link.outgoing:
-            self.peers.came_up(link)
+            self.peers.link_up(link)
             self.sender.link_up(link)
 
     def link_down(self, link: Link, reason: str) -> None:
@@ -86,12 +86,12 @@ class Courier:
         self.sender.link_down(link)
         if not link.outgoing:
             self.remotes.trust.forget(link.peer)
-        self.peers.went_down(link)
+        self.peers.link_down(link)
         self.receiver.link_down(link)
 
     def link_refused(self, link: Link) -> None:
         """Look at the store: perhaps this worker knows an earlier incarnation of the server."""
-        self.remotes.look_up()
+        self.remotes.request_refresh()
 
     def link_drained(self, link: Link) -> None:
         """Continue with records that had to wait."""
@@ -112,19 +112,19 @@ class Courier:
                 self.receiver.answer(link, frame)
             case Progress():
                 self.answers.progress(link, frame)
-            case Report():
-                self.remotes.hear(link.peer, frame.intervals)
+            case WatermarkReport():
+                self.remotes.receive_reports(link.peer, frame.intervals)
             case NotMine():
-                self.answers.lose_owner(link, frame)
+                self.answers.not_mine(link, frame)
             case Gap():
-                self.answers.begin_again(link, frame)
+                self.answers.restart_stream(link, frame)
             case TooNew():
                 self.answers.halt(link, frame)
             case Loose():
                 self.receiver.receive_loose(link, frame)
             case RootReport():
                 if self.receiver.knows(link):
-                    self._trees.hear(frame.told)
+                    self._trees.hear(frame.reports)
 
     # -- for other rooms --------------------------------------------------------------------
 
@@ -132,9 +132,9 @@ class Courier:
         """Acknowledge records to the owner of a log, which is another worker (I1)."""
         self.receiver.acknowledge(log, receiver, seqs)
 
-    def report(self, owner: int, told: list[Told]) -> None:
+    def report(self, owner: int, reports: list[EdgeReport]) -> None:
         """Send reports of trees to the worker whose tokens begin with `owner`."""
-        self.sender.report(owner, told)
+        self.sender.report(owner, reports)
 
     def waiting(self) -> Iterator[int]:
         """The logs of records of no log that wait for a link."""

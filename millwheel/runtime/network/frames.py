@@ -12,7 +12,7 @@ frame          goes       says
 =============  =========  =====================================================================
 `Deliver`      with it    records of one log for one receiving interval, after `previous`
 `Ask`          with it    all through this number was sent: is it there?
-`Report`       with it    the low watermarks of some intervals, by slots (paper 7.2)
+`WatermarkReport`       with it    the low watermarks of some intervals, by slots (paper 7.2)
 `Acknowledge`  against    these numbers of the log are durable at the receiver, or seen before
 `NotMine`      against    the interval has another owner: look it up, begin anew
 `Gap`          against    something is missing before what came: begin anew
@@ -78,7 +78,7 @@ FRAME_REPORTS = 10_000
 """Trees that one `RootReport` tells of, at the most: 200 kB."""
 
 FRAME_INTERVALS = 10_000
-"""Low watermarks in one `Report`, at the most, percentile ones counted too: 640 kB."""
+"""Low watermarks in one `WatermarkReport`, at the most, percentile ones counted too: 640 kB."""
 
 ID_BYTES = 16
 """An id is so long, or left out."""
@@ -98,7 +98,7 @@ KeyText = Annotated[bytes, msgspec.Meta(min_length=1, max_length=MAX_KEY_BYTES)]
 Id = Annotated[bytes, msgspec.Meta(max_length=ID_BYTES)]
 TypeVersion = Annotated[int, msgspec.Meta(ge=0, lt=1 << 15)]
 
-Row: TypeAlias = tuple[
+RecordRow: TypeAlias = tuple[
     Number, str, KeyText, Slot, Micros, Micros, Number, Number, Id, bool, bytes, TypeVersion, Number
 ]
 """One record: (seq, stream, key as canonical JSON, slot, timestamp in microseconds, hold, stamp,
@@ -107,10 +107,10 @@ as JSON, version of the stream's type, the source among whose offsets the stamp 
 
 Token = Annotated[int, msgspec.Meta(gt=0, le=LARGEST)]
 
-LooseRow: TypeAlias = tuple[Token, Row]
+LooseRow: TypeAlias = tuple[Token, RecordRow]
 """A record of a stretch: the token of its root, and in place of its number its edge."""
 
-Told: TypeAlias = tuple[Token, Number]
+EdgeReport: TypeAlias = tuple[Token, Number]
 """(token, XOR of edges); 0: something of the tree is in good hands."""
 
 Run: TypeAlias = tuple[Number, Number]
@@ -173,7 +173,7 @@ class Deliver(Frame, frozen=True, array_like=True, gc=False, tag=5):
     receiver: Number
     """The computation of that interval."""
     previous: Before
-    records: Annotated[list[Row], msgspec.Meta(min_length=1, max_length=FRAME_RECORDS)]
+    records: Annotated[list[RecordRow], msgspec.Meta(min_length=1, max_length=FRAME_RECORDS)]
 
 
 class Acknowledge(Frame, frozen=True, array_like=True, gc=False, tag=6):
@@ -237,7 +237,7 @@ class Progress(Frame, frozen=True, array_like=True, gc=False, tag=15):
     takes: bool
 
 
-class Report(Frame, frozen=True, array_like=True, gc=False, tag=9):
+class WatermarkReport(Frame, frozen=True, array_like=True, gc=False, tag=9):
     """The stored low watermarks of some intervals of the sender."""
 
     intervals: Annotated[list[IntervalReport], msgspec.Meta(max_length=FRAME_INTERVALS)]
@@ -253,7 +253,7 @@ class Loose(Frame, frozen=True, array_like=True, gc=False, tag=16):
 class RootReport(Frame, frozen=True, array_like=True, gc=False, tag=17):
     """What was told of some trees; whose token it is not does not mind."""
 
-    told: Annotated[list[Told], msgspec.Meta(max_length=FRAME_REPORTS)]
+    reports: Annotated[list[EdgeReport], msgspec.Meta(max_length=FRAME_REPORTS)]
 
 
 class Ping(Frame, frozen=True, array_like=True, gc=False, tag=10):
@@ -271,7 +271,7 @@ class Goodbye(Frame, frozen=True, array_like=True, gc=False, tag=12):
 
 
 Message: TypeAlias = (
-    Deliver | Ask | Report | Acknowledge | NotMine | Gap | Progress | TooNew | Loose | RootReport
+    Deliver | Ask | WatermarkReport | Acknowledge | NotMine | Gap | Progress | TooNew | Loose | RootReport
 )  # fmt: skip
 """What workers say to each other once they have greeted; the rest is between two connections."""
 

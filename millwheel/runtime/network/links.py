@@ -29,16 +29,16 @@ import structlog
 
 from millwheel.clock import Clock, SystemClock
 from millwheel.errors import InvariantBroken
-from millwheel.runtime.network.connection import Connection, End, Kind
+from millwheel.runtime.network.connection import End, EndKind, PeerConnection
 from millwheel.runtime.network.frames import NONCE_BYTES, Frame
 from millwheel.runtime.network.handshake import Handshake, Identity
 from millwheel.runtime.network.ports import Handler, Limits, Link, Medium
 from millwheel.runtime.process.tasks import end, within
 
-PURPOSE: frozenset[Kind] = frozenset(("closed", "goodbye"))
+INTENDED: frozenset[EndKind] = frozenset(("closed", "goodbye"))
 """Endings that nobody needs to be warned of."""
 
-STRANGE_HOSTS = 256
+REMEMBERED_HOSTS = 256
 """Machines, and peers with garbage, for which it is remembered what was logged of them."""
 
 TOO_MANY = "too many strangers at a time; come again"
@@ -51,10 +51,10 @@ class WorkerLink:
         self._links = links
         self.peer = peer
         self.outgoing = outgoing
-        self.connection: Connection | None = None
-        self.handler_knows = False
+        self.connection: PeerConnection | None = None
+        self.reported_up = False
         """`link_up` was called, and `link_down` not yet."""
-        self.failed: set[Kind] = set()
+        self.failed: set[EndKind] = set()
         """How it has failed since it was up, and that was logged."""
         self.dialer: asyncio.Task[None] | None = None
 
@@ -100,22 +100,22 @@ class Links:
         self._limits = limits or Limits()
         self._random = random or Random()  # noqa: S311 (pauses are no secret)
         self._handler: Handler | None = None
-        self._keeper: asyncio.Task[None] | None = None
-        self._connections: dict[Connection, None] = {}
+        self._tending: asyncio.Task[None] | None = None
+        self._connections: dict[PeerConnection, None] = {}
         """All whose transport is open, ended or not."""
-        self._links: dict[Connection, WorkerLink] = {}
+        self._links: dict[PeerConnection, WorkerLink] = {}
         """The links that connections are for; a stranger's has none."""
         self._outgoing: dict[str, WorkerLink] = {}
         self._incoming: dict[str, WorkerLink] = {}
         self._dialers: set[asyncio.Task[None]] = set()
-        self._over: dict[Connection, asyncio.Event] = {}
+        self._end_events: dict[PeerConnection, asyncio.Event] = {}
         self._all_gone = asyncio.Event()
         self._all_gone.set()
-        self._strange: dict[str, set[Kind]] = {}
-        self._spoilt: set[tuple[str, bool]] = set()
+        self._logged_strangers: dict[str, set[EndKind]] = {}
+        self._logged_garbage: set[tuple[str, bool]] = set()
         """Peers that sent garbage, with whether the link was outgoing: that was logged."""
         self._closing = False
-        self._refuses = False
+        self._restarting = False
         """The worker starts over."""
         self._incarnation = ""
         """Of the store's server, as this worker knows it."""
@@ -135,11 +135,11 @@ class Links:
         self._handler = handler
         self._incarnation = incarnation
         self.address = await self._medium.listen(self._admit, self._limits.greeting_seconds)
-        self._keeper = asyncio.create_task(self._keep())
+        self._tending = asyncio.create_task(self._tend())
 
     def hang_up(self) -> None:
         """End all links, and refuse others until `begin_again`."""
-        self._refuses = True
+        self._restarting = True
         for link in list(self._outgoing.values()):
             link.close()
         for connection in list(self._connections):
@@ -151,7 +151,7 @@ class Links:
             connection.end("closed", "the worker starts over; come again")
         self._handler = handler
         self._incarnation = incarnation
-        self._refuses = False
+        self._restarting = False
 
     def link(self, worker: str, address: str) -> Link:
         """A link to a worker, which connects by itself until it is closed."""
@@ -160,7 +160,7 @@ class Links:
         if worker in self._outgoing:
             raise InvariantBroken(f"there is a link to worker {worker!r} already")
         link = self._outgoing[worker] = WorkerLink(self, worker, outgoing=True)
-        link.dialer = asyncio.create_task(self._dial_again_and_again(link, address))
+        link.dialer = asyncio.create_task(self._keep_dialing(link, address))
         self._dialers.add(link.dialer)
         link.dialer.add_done_callback(self._dialers.discard)
         return link
@@ -175,7 +175,7 @@ class Links:
     async def close(self) -> None:
         """Say goodbye, end all links and wait until they have ended."""
         self._closing = True
-        self._medium.deafen()
+        self._medium.stop_listening()
         for connection in list(self._connections):
             connection.end("closed", "the worker stops")
         await end(self._dialers)
@@ -185,11 +185,11 @@ class Links:
             for connection in list(self._connections):
                 connection.abort()
             await self._all_gone.wait()
-        if self._keeper is not None:
-            await end([self._keeper])
+        if self._tending is not None:
+            await end([self._tending])
         await self._medium.close()
 
-    async def _keep(self) -> None:
+    async def _tend(self) -> None:
         while True:
             await self._clock.sleep(self._limits.ping_seconds)
             for connection in list(self._connections):
@@ -197,7 +197,7 @@ class Links:
 
     # -- dialing ------------------------------------------------------------------
 
-    async def _dial_again_and_again(self, link: WorkerLink, address: str) -> None:
+    async def _keep_dialing(self, link: WorkerLink, address: str) -> None:
         limits = self._limits
         pause = limits.first_pause_seconds
         while True:
@@ -214,31 +214,31 @@ class Links:
         connection = self._connection(link.peer)
         link.connection = connection
         self._links[connection] = link
-        over = self._over[connection] = asyncio.Event()
+        ended = self._end_events[connection] = asyncio.Event()
         calling = self._medium.connect(lambda: connection, address)
         made = False
         try:
             await within(self._clock, self._limits.greeting_seconds, calling)
             made = True
-            await over.wait()
+            await ended.wait()
         except OSError as error:  # TimeoutError and ssl.SSLError are such
             connection.end("unreachable", str(error) or type(error).__name__)
         finally:
             connection.end("closed", "the link is not needed any more")
             if not made:
                 connection.abandon()
-            del self._over[connection]
+            del self._end_events[connection]
         assert connection.end_reason is not None
         return connection.end_reason
 
-    def _connection(self, expected: str | None, remote: str = "nowhere") -> Connection:
+    def _connection(self, expected: str | None, remote: str = "nowhere") -> PeerConnection:
         nonce = secrets.token_bytes(NONCE_BYTES)
         greeting = Handshake(
             self._identity, nonce, expected=expected, incarnation=self._incarnation
         )
-        return Connection(self, greeting, self._clock, self._limits, remote)
+        return PeerConnection(self, greeting, self._clock, self._limits, remote)
 
-    def _admit(self, remote: str) -> Connection:
+    def _admit(self, remote: str) -> PeerConnection:
         """Count an accepted connection; it is welcome if there are not too many strangers."""
         strangers = sum(
             not c.up and c.end_reason is None and c not in self._links for c in self._connections
@@ -251,70 +251,70 @@ class Links:
 
     # -- what becomes of connections ----------------------------------------------
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: PeerConnection) -> None:
         self._connections[connection] = None
         self._all_gone.clear()
         if self._closing:
             connection.end("closed", "the worker stops")
-        elif self._refuses:
+        elif self._restarting:
             connection.end("closed", "the worker starts over; come again")
         elif not connection.welcome:
             connection.end("refused", TOO_MANY)
 
-    def greeted(self, connection: Connection) -> None:
+    def greeted(self, connection: PeerConnection) -> None:
         link = self._links.get(connection)
         if link is None:
             before = self._incoming.get(connection.peer)
             if before is not None and before.connection is not None:
                 before.connection.end("closed", "the same worker connected again")
-                self._tell_down(before, "the same worker connected again")
+                self._report_down(before, "the same worker connected again")
             link = WorkerLink(self, connection.peer, outgoing=False)
             link.connection = connection
             self._links[connection] = self._incoming[connection.peer] = link
-            self._strange.pop(host_of(connection.remote), None)
+            self._logged_strangers.pop(host_of(connection.remote), None)
         link.failed.clear()
-        link.handler_knows = True
+        link.reported_up = True
         self._log.info("link_up", peer=link.peer, address=connection.remote, outgoing=link.outgoing)
         assert self._handler is not None
         self._handler.link_up(link)
 
-    def received(self, connection: Connection, frame: Frame) -> None:
+    def received(self, connection: PeerConnection, frame: Frame) -> None:
         assert self._handler is not None
         self._handler.received(self._links[connection], frame)
 
-    def ended(self, connection: Connection, end: End) -> None:
+    def ended(self, connection: PeerConnection, end: End) -> None:
         link = self._links.pop(connection, None)
         if link is None:
             self._log_stranger(connection, end)
             return
         # Not at once: it may be that the handler is sending just now.
-        asyncio.get_running_loop().call_soon(self._tell_down, link, str(end))
+        asyncio.get_running_loop().call_soon(self._report_down, link, str(end))
         if link.outgoing and end.kind == "refused":
-            asyncio.get_running_loop().call_soon(self._tell_refused, link)
-        over = self._over.get(connection)
-        if over is not None:
-            over.set()
+            asyncio.get_running_loop().call_soon(self._report_refused, link)
+        ended = self._end_events.get(connection)
+        if ended is not None:
+            ended.set()
         elif not link.outgoing:
             self._log_failure(link, connection.remote, end)
             if self._incoming.get(link.peer) is link:
                 del self._incoming[link.peer]
 
-    def drained(self, connection: Connection) -> None:
+    def drained(self, connection: PeerConnection) -> None:
         assert self._handler is not None
         self._handler.link_drained(self._links[connection])
 
-    def gone(self, connection: Connection) -> None:
+    def gone(self, connection: PeerConnection) -> None:
         self._connections.pop(connection, None)
         if not self._connections:
             self._all_gone.set()
 
-    def _tell_down(self, link: WorkerLink, reason: str) -> None:
-        if link.handler_knows:
-            link.handler_knows = False
+    def _report_down(self, link: WorkerLink, reason: str) -> None:
+        if link.reported_up:
+            link.reported_up = False
             assert self._handler is not None
             self._handler.link_down(link, reason)
 
-    def _tell_refused(self, link: WorkerLink) -> None:
+    def _report_refused(self, link: WorkerLink) -> None:
         assert self._handler is not None
         self._handler.link_refused(link)
 
@@ -325,12 +325,12 @@ class Links:
             return
         link.failed.add(end.kind)
         if end.kind == "garbage":
-            if (link.peer, link.outgoing) in self._spoilt:
+            if (link.peer, link.outgoing) in self._logged_garbage:
                 return
-            if len(self._spoilt) >= STRANGE_HOSTS:
-                self._spoilt.clear()
-            self._spoilt.add((link.peer, link.outgoing))
-        log = self._log.info if end.kind in PURPOSE else self._log.warning
+            if len(self._logged_garbage) >= REMEMBERED_HOSTS:
+                self._logged_garbage.clear()
+            self._logged_garbage.add((link.peer, link.outgoing))
+        log = self._log.info if end.kind in INTENDED else self._log.warning
         log(
             "link_down",
             peer=link.peer,
@@ -340,13 +340,13 @@ class Links:
             reason=end.text,
         )
 
-    def _log_stranger(self, connection: Connection, end: End) -> None:
+    def _log_stranger(self, connection: PeerConnection, end: End) -> None:
         host = host_of(connection.remote)
-        if end.kind in PURPOSE or end.kind in self._strange.get(host, ()):
+        if end.kind in INTENDED or end.kind in self._logged_strangers.get(host, ()):
             return
-        if host not in self._strange and len(self._strange) >= STRANGE_HOSTS:
-            self._strange.clear()
-        self._strange.setdefault(host, set()).add(end.kind)
+        if host not in self._logged_strangers and len(self._logged_strangers) >= REMEMBERED_HOSTS:
+            self._logged_strangers.clear()
+        self._logged_strangers.setdefault(host, set()).add(end.kind)
         self._log.warning(
             "stranger_refused", address=connection.remote, kind=end.kind, reason=end.text
         )

@@ -22,7 +22,7 @@ class Peers:
         self._down_since: dict[str, float] = {}
         """Workers whose link is not up, by the monotonic clock."""
 
-    def meet(self, workers: dict[str, str]) -> None:
+    def connect_to(self, workers: dict[str, str]) -> None:
         """Have a link to each of these workers (address by id), and to no others."""
         for worker in [w for w in self._links if w not in workers]:
             self._links.pop(worker).close()
@@ -57,11 +57,11 @@ class Peers:
         until = self._env.clock.monotonic() - self._env.settings.lease_seconds
         return [worker for worker, since in self._down_since.items() if since <= until]
 
-    def came_up(self, link: Link) -> None:
+    def link_up(self, link: Link) -> None:
         """A link is up."""
         self._down_since.pop(link.peer, None)
 
-    def went_down(self, link: Link) -> None:
+    def link_down(self, link: Link) -> None:
         """A link is down."""
         if self._links.get(link.peer) is link:
             self._down_since[link.peer] = self._env.clock.monotonic()

@@ -175,7 +175,7 @@ class Medium(Protocol):
         """
         ...
 
-    def deafen(self) -> None:
+    def stop_listening(self) -> None:
         """Accept no more connections."""
         ...
 

@@ -38,13 +38,13 @@ from millwheel.runtime.network.frames import (
     Loose,
     NotMine,
     Progress,
-    Row,
+    RecordRow,
     Run,
     TooNew,
 )
 from millwheel.runtime.network.ports import Link
 from millwheel.runtime.network.remote_intervals import RemoteIntervals
-from millwheel.runtime.network.trust import Word
+from millwheel.runtime.network.trust import ClaimStatus
 from millwheel.runtime.network.wire_stream import NOTHING, Incoming, Verdict
 
 QUESTIONS_KEPT = 10_000
@@ -72,15 +72,15 @@ class Receiver:
         self._trees = trees
         self._remotes = remotes
         self._refused = refused
-        self._sources: dict[int, Link] = {}
+        self._ack_links: dict[int, Link] = {}
         """The link that the records of a log last came by."""
         self._incoming: dict[tuple[int, int], Incoming] = {}
         """Streams by log and receiving interval."""
-        self._takers: dict[tuple[int, int], dict[int, Incoming]] = {}
+        self._by_computation: dict[tuple[int, int], dict[int, Incoming]] = {}
         """The same by log and receiving computation, then by interval."""
-        self._doubted: dict[Link, dict[tuple[int, int], tuple[int, Ask]]] = {}
+        self._deferred: dict[Link, dict[tuple[int, int], tuple[int, Ask]]] = {}
         """By link, then by log and receiving interval: questions that wait until the store says whether
-        the peer owns the log, with the number of looks at the store that had begun when each came."""
+        the peer owns the log, with the number of refreshes at the store that had begun when each came."""
 
     def receive(self, link: Link, frame: Deliver) -> None:
         """Records for an interval here: into its queue, in order, or refused.
@@ -102,7 +102,7 @@ class Receiver:
             raise PeerError(f"records of log {frame.log} whose numbers do not ascend")
         deliveries = [self._delivery(frame.log, interval.step, row) for row in frame.records]
         question = Ask(frame.log, frame.sequencer, frame.epoch, frame.interval, seqs[-1])
-        if not self._believes(link, question):
+        if not self._trusts(link, question):
             return
         if not self._can_read(link, interval.step, frame.records):
             self._refused["too new"] += 1
@@ -114,7 +114,9 @@ class Receiver:
         stream = self._incoming.get(name)
         if stream is None:
             stream = self._incoming[name] = Incoming()
-            self._takers.setdefault((frame.log, frame.receiver), {})[frame.interval] = stream
+            self._by_computation.setdefault((frame.log, frame.receiver), {})[frame.interval] = (
+                stream
+            )
         match stream.judge((frame.sequencer, frame.epoch), frame.previous, seqs):
             case Verdict.IGNORED:
                 self._refused["old or a copy"] += 1
@@ -122,11 +124,11 @@ class Receiver:
                 self._refused["gap"] += 1
                 link.send(Gap(frame.log, frame.epoch, frame.interval, stream.last))
             case Verdict.TAKEN:
-                self._sources[frame.log] = link
+                self._ack_links[frame.log] = link
                 interval.intake.extend(deliveries)
                 interval.wake()
 
-    def _believes(self, link: Link, question: Ask) -> bool:
+    def _trusts(self, link: Link, question: Ask) -> bool:
         """Whether a peer owns a log of which it sends or asks something.
 
         If the store's last answer does not say so, the store is asked, and the question is answered
@@ -135,18 +137,18 @@ class Receiver:
         commit tells, and the peer asks again.
         """
         trust = self._remotes.trust
-        word = trust.sends(link.peer, question.log, question.sequencer)
-        if word is Word.TRUE:
+        status = trust.sends(link.peer, question.log, question.sequencer)
+        if status is ClaimStatus.CONFIRMED:
             here = self._exchange.logs.get(question.log)
             if here is None:
                 return True
             self._refused["sent from here"] += 1
             here[1].touch(urgent=True)
-        elif word is Word.FALSE:
+        elif status is ClaimStatus.REFUTED:
             self._refused["old or a copy"] += 1
         else:
             self._refused["not known to own it"] += 1
-            self._doubt(link, question, trust.looks)
+            self._defer(link, question, trust.refreshes)
         return False
 
     def knows(self, link: Link) -> bool:
@@ -155,38 +157,41 @@ class Receiver:
         remotes = self._remotes
         if remotes.trust.knows(link.peer):
             return True
-        remotes.look_up()
+        remotes.request_refresh()
         return False
 
-    def _doubt(self, link: Link, question: Ask, looks: int) -> None:
+    def _defer(self, link: Link, question: Ask, refreshes: int) -> None:
         """Ask the store before a peer is believed, and answer the peer then."""
-        doubted = self._doubted.setdefault(link, {})
+        deferred = self._deferred.setdefault(link, {})
         stream = (question.log, question.interval)
-        if stream in doubted or len(doubted) < QUESTIONS_KEPT:
-            doubted[stream] = (looks, question)
-        self._remotes.look_up()
+        if stream in deferred or len(deferred) < QUESTIONS_KEPT:
+            deferred[stream] = (refreshes, question)
+        self._remotes.request_refresh()
 
-    def reconsider(self) -> None:
+    def answer_deferred(self) -> None:
         """The store has answered: answer those whose questions had to wait for that."""
         trust = self._remotes.trust
-        doubted, self._doubted = self._doubted, {}
-        for link, questions in doubted.items():
-            for looks, question in questions.values():
-                if trust.sends(link.peer, question.log, question.sequencer) is not Word.NEW:
+        deferred, self._deferred = self._deferred, {}
+        for link, questions in deferred.items():
+            for refreshes, question in questions.values():
+                if (
+                    trust.sends(link.peer, question.log, question.sequencer)
+                    is not ClaimStatus.UNKNOWN
+                ):
                     self.answer(link, question)
-                elif not trust.is_settled(looks):
-                    self._doubt(link, question, looks)
+                elif not trust.is_settled(refreshes):
+                    self._defer(link, question, refreshes)
 
     def answer(self, link: Link, question: Ask) -> None:
         """Tell a sender whether all is here that it has sent, and how much of it is durable."""
         log, epoch, interval = question.log, question.epoch, question.interval
         if self._exchange.held(interval) is None:
             if self._exchange.knows(interval):
-                self._put_off(link, question)
+                self._answer_draining(link, question)
             else:
                 link.send(NotMine(log, epoch, interval))
             return
-        if not self._believes(link, question):
+        if not self._trusts(link, question):
             return
         stream = self._incoming.get((log, interval))
         if stream is None:
@@ -194,12 +199,12 @@ class Receiver:
             return
         match stream.judge_question((question.sequencer, epoch), question.last):
             case Verdict.TAKEN:
-                self._sources[log] = link
+                self._ack_links[log] = link
                 link.send(Progress(log, epoch, interval, stream.done, takes=True))
             case Verdict.GAP:
                 link.send(Gap(log, epoch, interval, stream.last))
 
-    def _put_off(self, link: Link, question: Ask) -> None:
+    def _answer_draining(self, link: Link, question: Ask) -> None:
         """The interval is on its way out: until it is gone nobody needs to send anything."""
         log, epoch, interval = question.log, question.epoch, question.interval
         stream, done = self._incoming.get((log, interval)), 0
@@ -226,7 +231,7 @@ class Receiver:
         elif self._migrate(found, rows):
             self._refused["loose"] += self._trees.receive(step, found, link.peer)
 
-    def _can_read(self, link: Link, step: Step, rows: Iterable[Row]) -> bool:
+    def _can_read(self, link: Link, step: Step, rows: Iterable[RecordRow]) -> bool:
         """Whether this code knows the streams in a frame as ones that the computation reads, and the
         versions they are sent as. If not, the peer's code is of another generation.
 
@@ -245,7 +250,7 @@ class Receiver:
                 return False
         return True
 
-    def _delivery(self, log: int, step: Step, row: Row) -> Delivery[Any]:
+    def _delivery(self, log: int, step: Step, row: RecordRow) -> Delivery[Any]:
         """A record of a frame; its value is still to be migrated if it is of another version.
 
         Raises:
@@ -282,7 +287,7 @@ class Receiver:
             stamp, id_ or record_id(log, seq), 0, named, origin,
         )  # fmt: skip
 
-    def _migrate(self, deliveries: list[Delivery[Any]], rows: Iterable[Row]) -> bool:
+    def _migrate(self, deliveries: list[Delivery[Any]], rows: Iterable[RecordRow]) -> bool:
         """Bring values of other versions up to date. If a migration fails the worker stops: the peer
         is not at fault, and a worker that starts again with this code meets the same record.
 
@@ -308,9 +313,9 @@ class Receiver:
     def acknowledge(self, log: int, receiver: int, seqs: Iterable[int]) -> None:
         """Tell the owner of a log, who is elsewhere, that records are durable here (I1)."""
         seqs = list(seqs)
-        for stream in self._takers.get((log, receiver), {}).values():
+        for stream in self._by_computation.get((log, receiver), {}).values():
             stream.acknowledge(seqs)
-        link = self._sources.get(log)
+        link = self._ack_links.get(log)
         if link is not None:
             runs = _runs(seqs)
             for first in range(0, len(runs), FRAME_RUNS):
@@ -318,16 +323,16 @@ class Receiver:
 
     def link_down(self, link: Link) -> None:
         """A link is down: nothing more is acknowledged over it, and no question of it is answered."""
-        self._doubted.pop(link, None)
-        for log in [log for log, source in self._sources.items() if source is link]:
-            del self._sources[log]
+        self._deferred.pop(link, None)
+        for log in [log for log, source in self._ack_links.items() if source is link]:
+            del self._ack_links[log]
 
     def forget(self, interval: Interval) -> None:
         """An interval is gone: its senders begin again, here or elsewhere."""
         for name in [name for name in self._incoming if name[1] == interval.id]:
             del self._incoming[name]
-        for takers in self._takers.values():
-            takers.pop(interval.id, None)
+        for streams in self._by_computation.values():
+            streams.pop(interval.id, None)
 
 
 def _is_cell(step: Step, key_text: bytes, slot: int) -> bool:
@@ -336,7 +341,7 @@ def _is_cell(step: Step, key_text: bytes, slot: int) -> bool:
     return step.node.cells > 0 and cell_address(slot // grain, grain)[1:] == (key_text, slot)
 
 
-def _has_slots(interval: Interval, rows: Iterable[Row]) -> bool:
+def _has_slots(interval: Interval, rows: Iterable[RecordRow]) -> bool:
     low, high = interval.slots
     return all(low <= row[3] < high for row in rows)
 

@@ -30,7 +30,7 @@ class RecordSender(Protocol):
     def begin(self, remote: Remote, log: int) -> None:
         """Send a stream again from its first un-ACKed record."""
 
-    def give_up(self, remote: Remote, log: int, numbers: list[int]) -> None:
+    def finish_sent(self, remote: Remote, log: int, numbers: list[int]) -> None:
         """Finish records that are sent only once and may have arrived."""
 
 
@@ -81,11 +81,11 @@ class Remote:
 
     def insert(self, deliveries: Iterable[Delivery[Any]]) -> None:
         """Records for it that were somewhere else until now, before or between those here."""
-        together = sorted((*deliveries, *self.take_out()), key=in_order)
+        together = sorted((*deliveries, *self.take_unacked()), key=in_order)
         for delivery in together:
             self.append(delivery)
 
-    def belongs_to(self, owner: str | None, sequencer: int) -> None:
+    def set_owner(self, owner: str | None, sequencer: int) -> None:
         """Somebody has claimed it, or nobody has any more.
 
         Who claims it again begins with nothing, be it the same worker. Who has just said that it is
@@ -107,12 +107,12 @@ class Remote:
             self._sender.begin(self, log)
         self._sender.has_work(self)
 
-    def take_out(self) -> list[Delivery[Any]]:
+    def take_unacked(self) -> list[Delivery[Any]]:
         """What is not acknowledged, for somebody else to keep: each log in its order. What is sent
         once only, and was sent, is done with: it would be sent again."""
         for log, stream in self.streams.items():
-            if numbers := stream.give_up():
-                self._sender.give_up(self, log, numbers)
+            if numbers := stream.drop_sent():
+                self._sender.finish_sent(self, log, numbers)
         streams, self.streams = self.streams, {}
         loose, self.loose = self.loose, deque()
         return [

@@ -24,12 +24,12 @@ from millwheel.runtime.network.frames import IntervalReport
 from millwheel.runtime.network.peers import Peers
 from millwheel.runtime.network.remote import Remote, in_order
 from millwheel.runtime.network.sender import Sender
-from millwheel.runtime.network.trust import Trust, Word
+from millwheel.runtime.network.trust import ClaimStatus, Trust
 from millwheel.runtime.process.lease import Lease
 from millwheel.store.port import PlacedInterval, Placement
 from millwheel.timers.watermark import Report
 
-LAST_WORD = (1 << 63) - 1
+FINAL_SEQUENCER = (1 << 63) - 1
 """A sequencer above all: nothing that is still on its way counts after it."""
 
 
@@ -42,19 +42,19 @@ class RemovedStep:
 
     def __init__(self, exchange: Exchange, step: Step) -> None:
         self._exchange = exchange
-        self._came: list[Delivery[Any]] = []
+        self._arrived: list[Delivery[Any]] = []
         self.slots = (0, step.slots)
         self.intake = self
 
     def append(self, delivery: Delivery[Any]) -> None:
         """One more; it is acknowledged when its sender has noted that it was sent."""
-        if not self._came:
+        if not self._arrived:
             asyncio.get_running_loop().call_soon(self._acknowledge)
-        self._came.append(delivery)
+        self._arrived.append(delivery)
 
     def _acknowledge(self) -> None:
-        came, self._came = self._came, []
-        self._exchange.acknowledge(came)
+        arrived, self._arrived = self._arrived, []
+        self._exchange.acknowledge(arrived)
 
     def insert(self, deliveries: Iterable[Delivery[Any]]) -> None:
         """Records that were queued somewhere else until now."""
@@ -97,9 +97,9 @@ class RemoteIntervals:
         """By interval."""
         sender.use(self._stand_ins)
         self.trust = Trust()
-        self._look = 0
-        """The number of the look at the store whose result is being placed."""
-        self.look_up_wanted = asyncio.Event()
+        self._refresh = 0
+        """The number of the refresh at the store whose result is being placed."""
+        self.refresh_wanted = asyncio.Event()
         """Who owns what should be read again soon."""
 
     def remotes(self) -> Iterable[Remote]:
@@ -124,7 +124,7 @@ class RemoteIntervals:
     def forget_stand_in(self, remote: Remote) -> list[Delivery[Any]]:
         """The interval is here now: gives the records that waited for it."""
         self._stand_ins.pop(remote.id, None)
-        return remote.take_out()
+        return remote.take_unacked()
 
     def forget_sent(self, logs: set[int]) -> None:
         """Records of these logs are not for this worker to send, or will be sent again."""
@@ -132,23 +132,23 @@ class RemoteIntervals:
             for log in logs & remote.streams.keys():
                 del remote.streams[log]
 
-    def look_up(self) -> None:
+    def request_refresh(self) -> None:
         """Request a placement refresh: the owner of an interval may be another one by now."""
-        self.look_up_wanted.set()
+        self.refresh_wanted.set()
 
-    async def look_around(self) -> Placement:
+    async def refresh(self) -> Placement:
         """Read from the store which workers there are and what they own, and send records there.
 
         Skip the update while our lease may have expired and intervals are still here: others may
         have cut these, and what waits in them has to come before what is sent from now on (I14).
         """
         steps = self._exchange.steps
-        look = self.trust.begin_look()
+        refresh = self.trust.begin_refresh()
         placement = await self._env.store.read_placement()
         for computation in placement.removed & steps.keys():
-            self._take_away(steps[computation])
+            self._remove(steps[computation])
         if self._lease.left > 0 or not self._exchange.intervals:
-            self._look = look
+            self._refresh = refresh
             self.place(placement)
         return placement
 
@@ -156,9 +156,9 @@ class RemoteIntervals:
         """Take over what the store says of other workers and of all intervals."""
         env, exchange = self._env, self._exchange
         steps = exchange.steps
-        self.trust.learn(placement, self._look)
+        self.trust.learn(placement, self._refresh)
         self._pause(placement.paused)
-        self._peers.meet(
+        self._peers.connect_to(
             {w.id: w.address for w in placement.workers if w.id != env.worker and w.address}
         )
         of: dict[int, list[Destination]] = {step: [] for step in steps}
@@ -171,10 +171,10 @@ class RemoteIntervals:
         for step_id, destinations in of.items():
             step = steps[step_id]
             step.arrange([RemovedStep(exchange, step)] if step.removed else destinations)
-        self._share_out(before.values())
+        self._reroute(before.values())
         for worker, kept in self.trust.take_kept():
-            for looks, report in kept:
-                self._weigh(worker, report, looks)
+            for refreshes, report in kept:
+                self._judge_report(worker, report, refreshes)
         self.on_placed()
         env.check_finished()
 
@@ -189,38 +189,38 @@ class RemoteIntervals:
             remote = self._stand_in(step, row.id, slots)
         if row.sequencer >= remote.sequencer:
             owner = None if row.lease_over or row.owner == self._env.worker else row.owner
-            remote.belongs_to(owner, row.sequencer)
+            remote.set_owner(owner, row.sequencer)
         return remote
 
-    def _share_out(self, cut: Iterable[Remote]) -> None:
+    def _reroute(self, cut: Iterable[Remote]) -> None:
         """Records for intervals that were split or merged go by their slots to those that have
         these now: of each log in its order, before anything newer (I14)."""
-        waiting = [delivery for remote in cut for delivery in remote.take_out()]
+        waiting = [delivery for remote in cut for delivery in remote.take_unacked()]
         self._exchange.send(sorted(waiting, key=in_order))
 
-    def hear(self, worker: str, reports: Iterable[IntervalReport]) -> None:
+    def receive_reports(self, worker: str, reports: Iterable[IntervalReport]) -> None:
         """Take the low watermarks that another worker has stored for intervals that it owns."""
         for report in reports:
-            self._weigh(worker, report, self.trust.looks)
+            self._judge_report(worker, report, self.trust.refreshes)
         self._env.check_finished()
 
-    def _weigh(self, worker: str, report: IntervalReport, looks: int) -> None:
+    def _judge_report(self, worker: str, report: IntervalReport, refreshes: int) -> None:
         """Take a report if the store says that the worker owns the interval; ask the store if what
         it said last does not decide.
 
         Args:
-            looks: how many looks at the store had begun when the report came.
+            refreshes: how many refreshes at the store had begun when the report arrived.
         """
         trust = self.trust
         id_, computation, low, high, sequencer, watermark, idle, percentiles = report
         if computation not in self._exchange.steps:
             return  # of a graph that grew since we started
-        word = trust.owns(worker, id_, sequencer)
-        if word is Word.NEW and not trust.is_settled(looks):
-            self.look_up()
-            if trust.keep(worker, report, looks):
+        status = trust.owns(worker, id_, sequencer)
+        if status is ClaimStatus.UNKNOWN and not trust.is_settled(refreshes):
+            self.request_refresh()
+            if trust.keep(worker, report, refreshes):
                 return
-        if word is not Word.TRUE or not trust.fits(report):
+        if status is not ClaimStatus.CONFIRMED or not trust.fits(report):
             self._refused["report"] += 1
             return
         self._publisher.take_report(Report(computation, low, high, sequencer, watermark, idle))
@@ -228,7 +228,7 @@ class RemoteIntervals:
             of_percentile = Report(computation, low, high, sequencer, early, idle)
             self._publisher.take_percentile(percentile, of_percentile)
 
-    def _take_away(self, step: Step) -> None:
+    def _remove(self, step: Step) -> None:
         """A computation was removed: nobody waits for it, and what it has here goes.
 
         Its intervals are gone from the store, so that the next commit of each is refused, and
@@ -238,7 +238,7 @@ class RemoteIntervals:
             return
         step.removed = True
         self._env.log.info("computation_removed", computation=step.name)
-        end = Report(step.id, 0, step.slots, LAST_WORD, MAX_TIME)
+        end = Report(step.id, 0, step.slots, FINAL_SEQUENCER, MAX_TIME)
         self._publisher.take_report(end)
         for percentile in self._publisher.percentiles:
             self._publisher.take_percentile(percentile, end)

@@ -25,13 +25,13 @@ from millwheel.runtime.network.frames import (
     FRAME_REPORTS,
     Ask,
     Deliver,
+    EdgeReport,
     IntervalReport,
     Loose,
     LooseRow,
-    Report,
+    RecordRow,
     RootReport,
-    Row,
-    Told,
+    WatermarkReport,
 )
 from millwheel.runtime.network.peers import Peers
 from millwheel.runtime.network.ports import Link
@@ -60,11 +60,11 @@ class Sender:
         """The stand-ins, by interval."""
         self._numbers = itertools.count(1)
         """Numbers for the begins of streams."""
-        self._working: dict[Remote, None] = {}
+        self._ready: dict[Remote, None] = {}
         """Stand-ins with records to send."""
-        self._held_up: dict[Link, dict[Remote, None]] = {}
+        self._blocked: dict[Link, dict[Remote, None]] = {}
         """Stand-ins blocked by a full link, least recently served first."""
-        self._news: dict[Interval, None] = {}
+        self._changed: dict[Interval, None] = {}
         """Intervals whose stored low watermark is to be published."""
         self._flushing: asyncio.Handle | None = None
 
@@ -78,8 +78,8 @@ class Sender:
 
     def has_work(self, remote: Remote) -> None:
         """There are records for an interval of another worker."""
-        self._working[remote] = None
-        self._soon()
+        self._ready[remote] = None
+        self._schedule_flush()
 
     def keep_loose(self, remote: Remote, delivery: Delivery[Any]) -> None:
         """Send a record of no log as soon as its owner is known and reached. If too many wait for
@@ -93,16 +93,16 @@ class Sender:
     def begin(self, remote: Remote, log: int) -> None:
         """Send a stream of records anew, above everything this worker has sent before."""
         if numbers := remote.streams[log].begin(next(self._numbers)):
-            self.give_up(remote, log, numbers)
+            self.finish_sent(remote, log, numbers)
 
-    def give_up(self, remote: Remote, log: int, numbers: list[int]) -> None:
+    def finish_sent(self, remote: Remote, log: int, numbers: list[int]) -> None:
         """Records that are sent once only, and may have arrived, are done with."""
         self._exchange.acknowledged(log, remote.step.id, numbers)
 
     def publish(self, interval: Interval) -> None:
         """The interval has stored a low watermark: others may know (I5)."""
-        self._news[interval] = None
-        self._soon()
+        self._changed[interval] = None
+        self._schedule_flush()
 
     def repeat(self) -> None:
         """Say again what may have been lost on the way, ask how far those are who say nothing; called
@@ -119,15 +119,15 @@ class Sender:
                     case Due.BEGIN:
                         self.begin(remote, log)
                         self.has_work(remote)
-        self._news.update(dict.fromkeys(self._exchange.intervals))
-        self._soon()
+        self._changed.update(dict.fromkeys(self._exchange.intervals))
+        self._schedule_flush()
 
     def ask_first(self, remote: Remote) -> None:
         """Hold what was sent to an interval's owner until the owner says what it has of it. What was
         sent to another worker, or to none, it does not have, and could not answer for."""
         link = self._peers.link(remote.owner)
         for log, stream in remote.streams.items():
-            if stream.begun and stream.to == remote.owner:
+            if stream.epoch and stream.receiver == remote.owner:
                 stream.held = True
                 if link is not None:
                     self._ask(link, remote, log, stream)
@@ -136,34 +136,34 @@ class Sender:
     def _ask(self, link: Link, remote: Remote, log: int, stream: Outgoing) -> None:
         found = self._exchange.logs.get(log)
         if found is not None:
-            link.send(Ask(log, found[1].sequencer, stream.begun, remote.id, stream.last))
+            link.send(Ask(log, found[1].sequencer, stream.epoch, remote.id, stream.last))
 
-    def _soon(self) -> None:
+    def _schedule_flush(self) -> None:
         """Send at the end of this turn of the loop, together with what comes until then."""
         if self._flushing is None:
             self._flushing = asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flushing = None
-        working, self._working = self._working, {}
-        had_a_turn: list[tuple[Link, Remote]] = []
-        for remote in working:
+        ready, self._ready = self._ready, {}
+        unfinished: list[tuple[Link, Remote]] = []
+        for remote in ready:
             link = self._peers.link(remote.owner)
             if link is None or not link.up:
                 continue  # it is sent when the owner is known and the link is up
             if link.full:
-                self._hold_up(link, remote)
+                self._block(link, remote)
             elif not self._send(remote, link):
-                had_a_turn.append((link, remote))
-        for link, remote in had_a_turn:
-            self._hold_up(link, remote)
-        for report in _reports(self._news):
+                unfinished.append((link, remote))
+        for link, remote in unfinished:
+            self._block(link, remote)
+        for report in _reports(self._changed):
             for link in self._peers.links():
                 link.send(report)
-        self._news.clear()
+        self._changed.clear()
 
-    def _hold_up(self, link: Link, remote: Remote) -> None:
-        self._held_up.setdefault(link, {})[remote] = None
+    def _block(self, link: Link, remote: Remote) -> None:
+        self._blocked.setdefault(link, {})[remote] = None
 
     def _send(self, remote: Remote, link: Link) -> bool:
         """Send what there is, one log after the other, as far as the link takes it.
@@ -182,9 +182,9 @@ class Sender:
             if found is None:
                 continue  # given up meanwhile: its next owner sends
             _, owner = found
-            if not stream.begun:
+            if not stream.epoch:
                 self.begin(remote, log)
-            stream.turn_to(link.peer)
+            stream.set_receiver(link.peer)
             remote.streams[log] = remote.streams.pop(log)  # to the end: the others come first then
             while not link.full:
                 previous, taken = stream.take(FRAME_RECORDS, FRAME_BYTES)
@@ -192,7 +192,7 @@ class Sender:
                     break
                 link.send(
                     Deliver(
-                        log, owner.sequencer, stream.begun, remote.id, remote.step.id, previous,
+                        log, owner.sequencer, stream.epoch, remote.id, remote.step.id, previous,
                         [self._row(delivery) for delivery in taken],
                     )
                 )  # fmt: skip
@@ -225,7 +225,7 @@ class Sender:
         codec.check(encoded, delivery.value)
         return encoded
 
-    def _row(self, delivery: Delivery[Any]) -> Row:
+    def _row(self, delivery: Delivery[Any]) -> RecordRow:
         stream = self._env.graph.streams[delivery.stream]
         return (
             delivery.seq, delivery.stream, delivery.key_text, delivery.slot, delivery.micros,
@@ -234,12 +234,12 @@ class Sender:
             delivery.named, delivery.encoded, stream.version, delivery.origin,
         )  # fmt: skip
 
-    def report(self, owner: int, told: list[Told]) -> None:
+    def report(self, owner: int, reports: list[EdgeReport]) -> None:
         """Tell the worker whose tokens begin so, if it is another, what became of records of no
         log. What is not heard is asked for by a replay."""
         for link in self._peers.of_token(owner):
-            for first in range(0, len(told), FRAME_REPORTS):
-                link.send(RootReport(told[first : first + FRAME_REPORTS]))
+            for first in range(0, len(reports), FRAME_REPORTS):
+                link.send(RootReport(reports[first : first + FRAME_REPORTS]))
 
     def link_up(self, link: Link) -> None:
         """Send to a worker that came (back) what it may have missed."""
@@ -251,16 +251,16 @@ class Sender:
 
     def link_down(self, link: Link) -> None:
         """Nothing waits for this link any longer: all is sent again when it is up."""
-        self._held_up.pop(link, None)
+        self._blocked.pop(link, None)
 
     def link_drained(self, link: Link) -> None:
         """A link has room again: continue with the stand-ins that it has blocked."""
-        for remote in self._held_up.pop(link, ()):
+        for remote in self._blocked.pop(link, ()):
             self.has_work(remote)
 
     def forget(self, interval: Interval) -> None:
         """Publish nothing more of an interval."""
-        self._news.pop(interval, None)
+        self._changed.pop(interval, None)
 
     def drop_unsent(self) -> None:
         """Send nothing more."""
@@ -268,7 +268,7 @@ class Sender:
             self._flushing.cancel()
 
 
-def _reports(intervals: Iterable[Interval]) -> Iterator[Report]:
+def _reports(intervals: Iterable[Interval]) -> Iterator[WatermarkReport]:
     """The stored low watermarks of some intervals, in frames that are not too long."""
     taken: list[IntervalReport] = []
     size = 0
@@ -276,11 +276,11 @@ def _reports(intervals: Iterable[Interval]) -> Iterator[Report]:
         report = _reported(interval)
         size += 1 + len(report[-1])
         if taken and size > FRAME_INTERVALS:
-            yield Report(taken)
+            yield WatermarkReport(taken)
             taken, size = [], 1 + len(report[-1])
         taken.append(report)
     if taken:
-        yield Report(taken)
+        yield WatermarkReport(taken)
 
 
 def _reported(interval: Interval) -> IntervalReport:

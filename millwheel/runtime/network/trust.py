@@ -7,14 +7,14 @@ they are. What the store last said is kept here, so that the normal case needs n
     ---------------------------------------------------------------  ----------------------------
     the store says: this peer, this sequencer                        true: it counts at once
     the store says a higher sequencer, or another owner              false: it is refused
-    the store says a lower sequencer, or does not know the interval  new: a hint to look at the
+    the store says a lower sequencer, or does not know the interval  new: a hint to refresh at the
                                                                      store, and to judge again then
 
 Sequencers only rise, so a frame with a lower one comes from a former owner and will never be true. A
-hint is judged again after a look at the store that *began* after the frame came: an owner claims
-before it speaks, so that look sees its claim. If the frame is still new then, no owner sent it.
+hint is judged again after a refresh at the store that *began* after the frame came: an owner claims
+before it speaks, so that refresh sees its claim. If the frame is still new then, no owner sent it.
 
-Reports of low watermarks that are new are kept until that look, the newest of each peer and interval.
+Reports of low watermarks that are new are kept until that refresh, the newest of each peer and interval.
 Everything here is plain data: no await, no clock.
 """
 
@@ -28,22 +28,22 @@ from millwheel.runtime.network.frames import IntervalReport
 from millwheel.store.port import PlacedInterval, Placement
 
 KEPT_REPORTS = 10_000
-"""Reports of one peer that wait for a look at the store. Any more are refused; they are repeated."""
+"""Reports of one peer that wait for a refresh at the store. Any more are refused; they are repeated."""
 
 
-class Word(enum.Enum):
+class ClaimStatus(enum.Enum):
     """What the store says of a peer's claim to own something."""
 
-    TRUE = "true"
-    FALSE = "false"
-    NEW = "new"
+    CONFIRMED = "confirmed"
+    REFUTED = "refuted"
+    UNKNOWN = "unknown"
 
 
-class Waiting(NamedTuple):
-    """A report that waits for a look at the store."""
+class PendingReport(NamedTuple):
+    """A report that waits for a refresh at the store."""
 
-    looks: int
-    """How many looks had begun when it came."""
+    refreshes: int
+    """How many refreshes had begun when it came."""
     report: IntervalReport
 
 
@@ -51,24 +51,24 @@ class Trust:
     """Who may speak for which intervals and logs, as the store last said."""
 
     def __init__(self) -> None:
-        self.looks = 0
-        """How many looks at the store have begun."""
+        self.refreshes = 0
+        """How many refreshes at the store have begun."""
         self._seen = 0
-        """The number of the newest look whose result is here."""
+        """The number of the newest refresh whose result is here."""
         self._intervals: dict[int, PlacedInterval] = {}
         self._of_log: dict[int, PlacedInterval] = {}
         self._generations: dict[str, int] = {}
-        self._waiting: dict[str, dict[int, Waiting]] = {}
+        self._pending: dict[str, dict[int, PendingReport]] = {}
         """By peer and interval."""
 
-    def begin_look(self) -> int:
-        """A look at the store begins; gives its number."""
-        self.looks += 1
-        return self.looks
+    def begin_refresh(self) -> int:
+        """A refresh at the store begins; gives its number."""
+        self.refreshes += 1
+        return self.refreshes
 
-    def learn(self, placement: Placement, look: int) -> None:
-        """Take the result of a look."""
-        self._seen = max(self._seen, look)
+    def learn(self, placement: Placement, refresh: int) -> None:
+        """Take the result of a refresh."""
+        self._seen = max(self._seen, refresh)
         self._intervals = {row.id: row for row in placement.intervals}
         self._of_log = {log: row for row in placement.intervals for log in row.logs}
         self._generations = {worker.id: worker.generation for worker in placement.workers}
@@ -81,11 +81,11 @@ class Trust:
         """The generation of a peer's code; None: it is no worker that the store knows."""
         return self._generations.get(peer)
 
-    def owns(self, peer: str, interval: int, sequencer: int) -> Word:
+    def owns(self, peer: str, interval: int, sequencer: int) -> ClaimStatus:
         """Whether a peer owns an interval under this sequencer."""
         return _judge(peer, self._intervals.get(interval), sequencer)
 
-    def sends(self, peer: str, log: int, sequencer: int) -> Word:
+    def sends(self, peer: str, log: int, sequencer: int) -> ClaimStatus:
         """Whether a peer owns the interval of a log under this sequencer."""
         return _judge(peer, self._of_log.get(log), sequencer)
 
@@ -99,40 +99,44 @@ class Trust:
             high,
         )
 
-    def is_settled(self, looks: int) -> bool:
-        """Whether the store was asked, and has answered, since so many looks had begun: then what
+    def is_settled(self, refreshes: int) -> bool:
+        """Whether the store was asked, and has answered, since so many refreshes had begun: then what
         is still new is false."""
-        return self._seen > looks
+        return self._seen > refreshes
 
-    def keep(self, peer: str, report: IntervalReport, looks: int) -> bool:
+    def keep(self, peer: str, report: IntervalReport, refreshes: int) -> bool:
         """Keep a report until the store says who owns its interval; of one interval the newest.
 
         Args:
-            looks: how many looks had begun when it came.
+            refreshes: how many refreshes had begun when it came.
 
         Returns:
             Whether there was room for it.
         """
-        waiting = self._waiting.setdefault(peer, {})
+        pending = self._pending.setdefault(peer, {})
         id_, sequencer, watermark = report[0], report[4], report[5]
-        before = waiting.get(id_)
-        if before is None and len(waiting) >= KEPT_REPORTS:
+        before = pending.get(id_)
+        if before is None and len(pending) >= KEPT_REPORTS:
             return False
         if before is None or (sequencer, watermark) >= (before.report[4], before.report[5]):
-            waiting[id_] = Waiting(looks, report)
+            pending[id_] = PendingReport(refreshes, report)
         return True
 
-    def take_kept(self) -> Iterable[tuple[str, list[Waiting]]]:
+    def take_kept(self) -> Iterable[tuple[str, list[PendingReport]]]:
         """Give the reports that were kept, by peer, and forget them."""
-        kept, self._waiting = self._waiting, {}
-        return [(peer, list(waiting.values())) for peer, waiting in kept.items()]
+        kept, self._pending = self._pending, {}
+        return [(peer, list(pending.values())) for peer, pending in kept.items()]
 
     def forget(self, peer: str) -> None:
         """Drop what was kept of a peer: its link is down, and it repeats all when that is up."""
-        self._waiting.pop(peer, None)
+        self._pending.pop(peer, None)
 
 
-def _judge(peer: str, row: PlacedInterval | None, sequencer: int) -> Word:
+def _judge(peer: str, row: PlacedInterval | None, sequencer: int) -> ClaimStatus:
     if row is None or sequencer > row.sequencer:
-        return Word.NEW
-    return Word.TRUE if sequencer == row.sequencer and row.owner == peer else Word.FALSE
+        return ClaimStatus.UNKNOWN
+    return (
+        ClaimStatus.CONFIRMED
+        if sequencer == row.sequencer and row.owner == peer
+        else ClaimStatus.REFUTED
+    )

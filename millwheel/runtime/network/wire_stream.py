@@ -90,12 +90,12 @@ class Outgoing:
         "_patience",
         "_quiet_since",
         "_unsent",
-        "begun",
+        "epoch",
         "halted",
         "held",
+        "highest_sent",
         "last",
-        "reached",
-        "to",
+        "receiver",
         "unacked",
     )
 
@@ -111,23 +111,23 @@ class Outgoing:
         self.unacked: dict[int, Delivery[Any]] = {}
         """By number, in the order in which they were sent to here."""
         self._unsent: deque[Delivery[Any]] = deque()
-        self.begun = 0
-        """The number it began with; 0: it has not begun yet."""
+        self.epoch = 0
+        """The number it began with; 0: it has not epoch yet."""
         self.halted = False
         """The receiver cannot read what comes: nothing is sent until it begins anew."""
         self.held = False
         """The receiver takes nothing now, and may have all: it is asked before anything is sent."""
         self.last = NOTHING
-        self.to = ""
+        self.receiver = ""
         """The worker that it was last sent to."""
-        self.reached = NOTHING
+        self.highest_sent = NOTHING
         """The highest number sent to that worker, in whatever epoch."""
 
-    def turn_to(self, worker: str) -> None:
+    def set_receiver(self, worker: str) -> None:
         """From here on it is sent to this worker."""
-        if worker != self.to:
-            self.to = worker
-            self.reached = NOTHING
+        if worker != self.receiver:
+            self.receiver = worker
+            self.highest_sent = NOTHING
 
     def append(self, delivery: Delivery[Any]) -> None:
         """Add a record, after those before it; a copy of one that is not acknowledged yet adds
@@ -140,30 +140,30 @@ class Outgoing:
         """Send everything again that is not acknowledged, as a stream of its own.
 
         Args:
-            number: higher than that of any stream begun before.
+            number: higher than that of any stream epoch before.
 
         Returns:
             The numbers that are given up.
         """
-        given_up = self.give_up()
-        self.begun = number
+        dropped = self.drop_sent()
+        self.epoch = number
         self.halted = self.held = False
         self._quiet_since = float("inf")
         self._asked = 0
         self.last = NOTHING
         self._unsent = deque(self.unacked.values())
-        return given_up
+        return dropped
 
-    def give_up(self) -> list[int]:
+    def drop_sent(self) -> list[int]:
         """Forget what was sent and may have arrived, where records are sent once only; gives the
         numbers."""
         if not self._once:
             return []
         unsent = {delivery.seq for delivery in self._unsent}
-        given_up = [seq for seq in self.unacked if seq not in unsent]
-        for seq in given_up:
+        dropped = [seq for seq in self.unacked if seq not in unsent]
+        for seq in dropped:
             del self.unacked[seq]
-        return given_up
+        return dropped
 
     def take(self, records: int, size: int) -> tuple[int, list[Delivery[Any]]]:
         """The next records to send, none if there are none, and the number sent before them.
@@ -186,7 +186,7 @@ class Outgoing:
             unsent.popleft()
         if taken:
             self.last = taken[-1].seq
-            self.reached = max(self.reached, self.last)
+            self.highest_sent = max(self.highest_sent, self.last)
         return previous, taken
 
     def acknowledge(self, runs: Sequence[Run]) -> list[int]:
@@ -200,9 +200,9 @@ class Outgoing:
         unacked = self.unacked
         if not unacked:
             return []
-        first, reached = next(iter(unacked)), self.reached
+        first, highest_sent = next(iter(unacked)), self.highest_sent
         about = [
-            range(max(low, first), min(high, reached) + 1)
+            range(max(low, first), min(high, highest_sent) + 1)
             for low, high in islice(runs, bisect_left(runs, first, key=_end_of_run), None)
         ]
         if sum(map(len, about)) <= len(unacked):
@@ -212,23 +212,23 @@ class Outgoing:
         for seq in found:
             del unacked[seq]
         if found:
-            self._heard()
+            self._answered()
         return found
 
     def progress(self, epoch: int, done: int, *, takes: bool = True) -> list[int]:
         """The receiver has all that it was asked about, and works at it.
 
         Args:
-            epoch: the number that the stream had begun with when it was asked.
+            epoch: the number that the stream had epoch with when it was asked.
             done: what was sent in that epoch and comes before this number is durable there.
             takes: whether it takes more; else it may lack what was sent last, too.
 
         Returns:
             The numbers that must have been acknowledged: the word of it was lost.
         """
-        if epoch != self.begun:
+        if epoch != self.epoch:
             return []
-        self._heard()
+        self._answered()
         self.held = not takes
         last = self.last
         found = [seq for seq in self.unacked if seq < done and seq <= last]
@@ -236,7 +236,7 @@ class Outgoing:
             del self.unacked[seq]
         return found
 
-    def _heard(self) -> None:
+    def _answered(self) -> None:
         self._asked = 0
         self._patience = FIRST_PATIENCE_SECONDS
 
@@ -244,7 +244,7 @@ class Outgoing:
         """Whether to ask the receiver how far it is, or to begin anew, since it says nothing.
 
         Called again and again, with the time on a monotonic clock. What was acknowledged behind the
-        oldest record does not count: the word of that one may be lost. A halted stream is begun
+        oldest record does not count: the word of that one may be lost. A halted stream is epoch
         anew, ever more seldom: nobody else may have the interval, and the owner newer code.
         """
         if not self.unacked or (self._unsent and not (self.halted or self.held)):

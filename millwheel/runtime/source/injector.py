@@ -72,7 +72,7 @@ class Injector(SourceTask):
         self._injection = node.injection
         self._stream = node.writes[0]
         self._seen_of = node.injection.seen
-        self._word_of = node.injection.watermark
+        self._watermark_of = node.injection.watermark
         idle_after = node.injection.idle_after
         self._idle_after = None if idle_after is None else idle_after.total_seconds()
         self._last_row_at = env.clock.monotonic()
@@ -98,7 +98,7 @@ class Injector(SourceTask):
         """Rows before this number may be read whatever the cap is, and the credits."""
         self.waiting = False
         """All rows that are there have been read; the source will wake it."""
-        self._has_place = False
+        self._position_stored = False
         """It is stored where it began to read after this start."""
         self._sent_before = 0
         """Rows before this number may have been sent by an owner before this claim."""
@@ -122,7 +122,7 @@ class Injector(SourceTask):
         readers = self._route.readers
         simple = len(readers) == 1 and self._env.options.inject_copies == 1
         self._only_reader = readers[0] if simple and not readers[0].step.node.named else None
-        self._has_place = self._injection.source.bounded
+        self._position_stored = self._injection.source.bounded
         # Rows past the stored position hold the watermark once they are read again; until
         # then nothing beyond what was promised may be.
         self._interval.exact_watermark = self._interval.durable
@@ -283,8 +283,8 @@ class Injector(SourceTask):
         env.done.clear()
         self._check_numbers(rows)
         self._refuse_after_the_end(rows)
-        if not self._has_place:
-            await self._store_place()
+        if not self._position_stored:
+            await self._store_first_position()
         for first, last in _runs(rows):
             await env.patiently(
                 lambda: self._buckets.ensure_source(log.id, first, last)  # noqa: B023
@@ -298,7 +298,7 @@ class Injector(SourceTask):
         self._advance()
         await asyncio.sleep(0)
 
-    async def _store_place(self) -> None:
+    async def _store_first_position(self) -> None:
         """Store where reading began, before any row of a source without an end is sent.
 
         Otherwise a crash before the next commit would let another start begin with what is there
@@ -314,7 +314,7 @@ class Injector(SourceTask):
                 interval.touch(urgent=True)
                 assert interval.lane is not None
                 await interval.lane.settled()
-        self._has_place = True
+        self._position_stored = True
 
     async def _wait_for_rows(self, reader: Reader) -> None:
         """Rest until the source has more."""
@@ -401,7 +401,7 @@ class Injector(SourceTask):
             and self._env.clock.monotonic() - self._last_row_at >= self._idle_after
         )
 
-    def go_along(self, watermark: int, percentiles: Mapping[float, int | None]) -> None:
+    def advance_idle(self, watermark: int, percentiles: Mapping[float, int | None]) -> None:
         """Promise, while idle, what all that are not have stored."""
         interval = self._interval
         if not interval.log.drained:
@@ -423,7 +423,11 @@ class Injector(SourceTask):
         route, stream = self._route, self._stream.name
         reader = self._only_reader
         seen, lateness, promised = self._seen, self._lateness, self._interval.promised
-        timestamp, seen_of, word_of = self._injection.timestamp, self._seen_of, self._word_of
+        timestamp, seen_of, watermark_of = (
+            self._injection.timestamp,
+            self._seen_of,
+            self._watermark_of,
+        )
         encode, check, mutable = route.codec.encode, route.codec.check, route.codec.mutable
         receiver = reader.step.id if reader is not None else NOBODY
         least = MAX_TIME
@@ -447,9 +451,9 @@ class Injector(SourceTask):
                 continue
             try:
                 micros = event_micros(timestamp(value))
-                if word_of is not None:
-                    word = word_of(value)
-                    moment = MIN_TIME if word is None else to_micros(word)
+                if watermark_of is not None:
+                    given = watermark_of(value)
+                    moment = MIN_TIME if given is None else to_micros(given)
                 else:
                     moment = micros if seen_of is None else event_micros(seen_of(value))
                 if known and log.is_acknowledged(offset):
@@ -535,8 +539,8 @@ class Injector(SourceTask):
         for destination, delivery in found * self._env.options.inject_copies:
             destination.intake.append(delivery)
         if len(self._route.readers) > 1:
-            everybody = sum(reader.bit for reader in self._route.readers)
-            self.log.wait_for_several(row.offset, everybody)
+            all_readers = sum(reader.bit for reader in self._route.readers)
+            self.log.wait_for_several(row.offset, all_readers)
         return max((delivery.size for _, delivery in found), default=0)
 
     def _blame(self, row: Row, error: BaseException) -> InputError:

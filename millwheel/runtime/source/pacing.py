@@ -63,10 +63,10 @@ class Reading(NamedTuple):
     """Monotonic seconds."""
 
 
-class Answer(NamedTuple):
+class Estimate(NamedTuple):
     """What a reading said of the readers when it was acknowledged."""
 
-    fits: float
+    allowed: float
     """Roots that may be pending so that the latency is the one aimed at."""
     tried: float
     """Roots that were pending."""
@@ -102,7 +102,7 @@ class Pace:
         self.target_seconds = target_seconds
         self._cap = float(most if target_seconds is None else min(most, FIRST_CAP))
         self._readings: deque[Reading] = deque()
-        self._answers: deque[Answer] = deque(maxlen=READINGS)
+        self._estimates: deque[Estimate] = deque(maxlen=READINGS)
         self._latencies: deque[float] = deque(maxlen=READINGS)
         self._moved_at = float("inf")
         """When something was acknowledged last, or else read while nothing was on its way."""
@@ -170,9 +170,9 @@ class Pace:
             tried = reading.cap
         elif tried < reading.cap / 2:
             return
-        fits = tried * aim / max(latency, LEAST_SECONDS) + min(sqrt(tried), tried / 8)
-        answers = self._answers
-        answers.append(Answer(fits, tried))
-        allowed = sorted(answers)[len(answers) // READINGS].fits
-        most_tried = max(answer.tried for answer in answers)
+        allowed = tried * aim / max(latency, LEAST_SECONDS) + min(sqrt(tried), tried / 8)
+        estimates = self._estimates
+        estimates.append(Estimate(allowed, tried))
+        allowed = sorted(estimates)[len(estimates) // READINGS].allowed
+        most_tried = max(estimate.tried for estimate in estimates)
         self._cap = min(max(1.0, min(allowed, 2 * most_tried)), float(self.most))

@@ -66,7 +66,7 @@ class PartitionDiscovery(SourceTask):
         self._discovery: Discovery | None = None
         self._known: dict[str, FoundPartition] = {}
         """The partitions found so far, by identity."""
-        self._stands_still = True
+        self._frozen = True
         """Nothing more is promised: partitions are being made, or it has not looked for any yet."""
         self._waiting = False
         node = interval.step.node
@@ -81,7 +81,7 @@ class PartitionDiscovery(SourceTask):
         stored = self._interval.stored_position
         with self._blamed(self._source, "discover"):
             self._discovery = self._source.discover(stored["reader"] if stored else None)
-        self._stands_still, self._waiting = True, False
+        self._frozen, self._waiting = True, False
         await self._make({})
         if reading:
             self._begin(self._run(self._discovery))
@@ -100,7 +100,7 @@ class PartitionDiscovery(SourceTask):
             new = [identity for identity in found if identity not in self._known]
             if new:
                 await self._add(new)
-            self._stands_still = False
+            self._frozen = False
             self.follow()
             self._waiting = True
             self._env.check_finished()
@@ -118,7 +118,7 @@ class PartitionDiscovery(SourceTask):
                 "that fits fewer files, or several pipelines"
             )
         env.done.clear()
-        self._stands_still = True
+        self._frozen = True
         n = interval.durable_n
         while (
             interval.durable_n == n or interval.has_news() or interval.promised != interval.durable
@@ -161,7 +161,7 @@ class PartitionDiscovery(SourceTask):
     def follow(self) -> None:
         """Promise the least that the partitions found so far have stored."""
         interval, publisher = self._interval, self._publisher
-        if self._stands_still or not self._known:
+        if self._frozen or not self._known:
             return
         least = publisher.watermarks.least_from(interval.step.id, FIRST_SLOT)
         assert least is not None, "every known partition has a report"
@@ -183,19 +183,14 @@ class PartitionDiscovery(SourceTask):
         """Always: it only follows its partitions, and nothing is to wait for it besides them."""
         return True
 
-    def go_along(self, watermark: int, percentiles: Mapping[float, int | None]) -> None:
+    def advance_idle(self, watermark: int, percentiles: Mapping[float, int | None]) -> None:
         """Follow the other injectors for as long as there is no partition to follow.
 
         An empty directory holds the watermark like a silent partition: until `idle_after`.
         """
         interval = self._interval
         waited = self._env.clock.monotonic() - self._began
-        if (
-            self._known
-            or self._stands_still
-            or self._idle_after is None
-            or waited < self._idle_after
-        ):
+        if self._known or self._frozen or self._idle_after is None or waited < self._idle_after:
             return
         interval.hear(watermark)
         for percentile in interval.percentiles:

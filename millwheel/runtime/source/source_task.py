@@ -88,7 +88,7 @@ class SourceTask(ABC):
         """Whether others do not wait for it in the watermark of the stream."""
 
     @abstractmethod
-    def go_along(self, watermark: int, percentiles: Mapping[float, int | None]) -> None:
+    def advance_idle(self, watermark: int, percentiles: Mapping[float, int | None]) -> None:
         """Promise, while idle, what all that are not idle have stored."""
 
     def follow(self) -> None:
