@@ -151,7 +151,7 @@ async def test_without_the_secret_nothing_is_said_to_a_worker() -> None:
             await attacker.end()
         attacker = await Attacker.call(plant.address)
         attacker.send(hostile.ACKNOWLEDGE, 2, 3, [[0, 22_000]])  # without a greeting
-        assert b"Hello must come here" in await attacker.end()
+        assert b"where Hello is expected" in await attacker.end()
         assert min(before) < MAX_TIME
         await plant.end()
     assert {line["kind"] for line in logged(logs, "stranger_refused")} == {"refused"}
@@ -181,10 +181,10 @@ def malformed(interval: int, computation: int, slot: int) -> Iterator[tuple[Any,
     yield deliver(row(slot=SLOTS)), "<= 65535"
     yield deliver(row(slot=-1)), ">= 0"
     yield deliver(row(id=b"i" * 40)), "length <= 16"
-    yield deliver(row(id=b"i" * 7)), "whose id has 7 bytes"
+    yield deliver(row(id=b"i" * 7)), "has an id of 7 bytes"
     yield deliver(row(key=b"no JSON")), "with the key b'no JSON'"
-    yield deliver(row(key=b"1.5")), "which is no str, int or tuple"
-    yield deliver(row(key=b'{"cell":0}')), "which is no str, int or tuple"
+    yield deliver(row(key=b"1.5")), "which is not a str, an int or a tuple"
+    yield deliver(row(key=b'{"cell":0}')), "which is not a str, an int or a tuple"
     yield deliver(row(key=b'"' + b"k" * 2000 + b'"')), "length <= 1304"
     yield deliver(row(seq=-1)), ">= 0"
     yield deliver(row(seq=1 << 63)), "<= 9223372036854775807"
@@ -192,14 +192,14 @@ def malformed(interval: int, computation: int, slot: int) -> Iterator[tuple[Any,
     yield deliver(row(origin=-1)), ">= 0"
     yield deliver(), "length >= 1"
     yield deliver(*([row()] * (FRAME_RECORDS + 1))), f"length <= {FRAME_RECORDS}"
-    yield deliver(row(seq=2), row(seq=1)), "whose numbers do not ascend"
-    yield deliver(row(seq=2), row(seq=2)), "whose numbers do not ascend"
-    yield deliver(row(), receiver=computation + 1), "which is one of computation"
+    yield deliver(row(seq=2), row(seq=1)), "do not ascend"
+    yield deliver(row(seq=2), row(seq=2)), "do not ascend"
+    yield deliver(row(), receiver=computation + 1), "which belongs to computation"
     yield deliver(row(), log=-1), ">= 0"
     yield (hostile.ACKNOWLEDGE, 2, 3, []), "length >= 1"
     yield (hostile.ACKNOWLEDGE, 2, 3, [[5, 4]]), "a run from 5 to 4"
-    yield (hostile.ACKNOWLEDGE, 2, 3, [[0, 4], [4, 5]]), "a run from 4 to 5 behind 4"
-    yield (hostile.ACKNOWLEDGE, 2, 3, [[7, 8], [1, 2]]), "a run from 1 to 2 behind 8"
+    yield (hostile.ACKNOWLEDGE, 2, 3, [[0, 4], [4, 5]]), "a run from 4 to 5 after 4"
+    yield (hostile.ACKNOWLEDGE, 2, 3, [[7, 8], [1, 2]]), "a run from 1 to 2 after 8"
     yield (hostile.ACKNOWLEDGE, 2, 3, [[-5, 4]]), ">= 0"
     yield (hostile.ACKNOWLEDGE, 2, 3, [[0, 1 << 63]]), "<= 9223372036854775807"
     yield (
@@ -215,7 +215,7 @@ def malformed(interval: int, computation: int, slot: int) -> Iterator[tuple[Any,
     yield (hostile.LOOSE, computation, []), "length >= 1"
     yield (hostile.LOOSE, computation, [[0, row()]]), ">= 1"
     yield (hostile.ROOT_REPORT, [[1, -1]]), ">= 0"
-    yield (99, 1, 2), "no frame"
+    yield (99, 1, 2), "no valid frame"
     yield (hostile.HELLO, 4, "p", "w", b"n" * 32, "given"), "a frame Hello after the greeting"
 
 
@@ -242,7 +242,7 @@ async def test_a_malformed_frame_closes_its_link_and_nothing_else() -> None:
         twenty_million = b"\xdd" + (20_000_000).to_bytes(4) + b"\x92\x01\x01" * 20_000_000
         attacker = await plant.attack()
         attacker.send_body(b"\x94\x06\x02\x03" + twenty_million)
-        assert b"more than the 1,048,576 allowed" in await attacker.end()
+        assert b"above the limit of 1,048,576" in await attacker.end()
         links = links_of(plant.engines[0])
         await until(lambda: "evil" not in links._incoming)
         assert len(links._incoming) == len(links._outgoing) == 1, "the other worker's"
@@ -738,7 +738,7 @@ async def test_unknown_streams_are_garbage_of_the_same_generation_and_too_new_of
         row = deliver(name).records[0]
         return Loose(interval.step.id, [(5, (*row[:8], id_, *row[9:]))])
 
-    with pytest.raises(PeerError, match="of no log that has no id"):
+    with pytest.raises(PeerError, match="in no log has no id"):
         courier.received(link, loose("tally", b""))
     for name in ("no such stream", "again"):
         with pytest.raises(PeerError, match="which no code of generation 1 sends"):

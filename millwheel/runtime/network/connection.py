@@ -3,18 +3,20 @@
 ::
 
     greeting ──everything fits──> up ──┬── closed here, Goodbye came ──────────> ended
-        │                              ├── no frame, too long, out of place ───> ended
+        │                              ├── invalid, too long or misplaced frame > ended
         │                              ├── silent, deaf, or the line broke ────> ended
         └── refused, silent, broken ──────────────────────────────────────────> ended
 
-`PeerConnection` is an asyncio protocol over any transport: bytes come in by `data_received` and are
-taken in the same call; nothing here waits, and no task belongs to a connection. Frames sent in
-one turn of the event loop leave as one write.
+The *greeting* is the exchange of `millwheel.runtime.network.handshake`.
 
-A peer that is gone without a word (a machine that lost its power, a cut cable) is noticed by its
-silence: each side sends a `Ping` every few seconds whatever else it says. One that talks and does
-not hear, because it reads nothing, is noticed by a ping without an answer, or by what piles up
-for it. Whoever owns the connections calls `tend` every so often, which is when deadlines pass.
+`PeerConnection` is an asyncio protocol over any transport: `data_received` handles the bytes in the
+same call; nothing here waits, and a connection has no task. Frames sent in one turn of the event
+loop leave as one write.
+
+A peer that vanished (a power failure, a cut cable) is noticed by its silence: each side sends a
+`Ping` every few seconds, whatever other frames it sends. A peer that sends but does not read is
+noticed by an unanswered ping, or by the bytes that pile up for it. The owner of the connections
+calls `tend` periodically; deadlines are checked only there.
 """
 
 from __future__ import annotations
@@ -44,12 +46,12 @@ EndKind = Literal[
     "closed",  # by this side, on purpose
     "goodbye",  # by the other side, on purpose
     "refused",  # in the greeting, by one of the two
-    "garbage",  # no frame, or one out of place
-    "silent",  # nothing was heard for too long
-    "deaf",  # it does not take what is sent
-    "too long",  # a frame of this side that nobody would take
+    "garbage",  # an invalid frame, or one that is not allowed in this state
+    "silent",  # no byte arrived for too long
+    "deaf",  # the peer does not read
+    "too long",  # this side tried to send a frame above the limit
     "lost",  # the line broke
-    "unreachable",  # it never came to be
+    "unreachable",  # connecting failed
     "no TLS",  # the caller's TLS handshake failed
 ]
 
@@ -57,7 +59,7 @@ ANNOUNCED: frozenset[EndKind] = frozenset(("closed", "refused", "garbage", "too 
 """Close reasons that are sent to the peer."""
 
 REASON_CHARACTERS = 500
-"""Longest reason that is sent to a peer, or taken from one. It may quote what the peer said."""
+"""Longest close reason sent to a peer or accepted from one. It may quote the peer's frame."""
 
 
 class End(NamedTuple):
@@ -74,33 +76,33 @@ class Owner(Protocol):
     """Hooks called on a connection's events."""
 
     def opened(self, connection: PeerConnection) -> None:
-        """It has a transport; the greeting begins."""
+        """The connection has a transport; the greeting begins."""
 
     def greeted(self, connection: PeerConnection) -> None:
-        """It is up."""
+        """The greeting succeeded: the connection is up."""
 
     def received(self, connection: PeerConnection, frame: Frame) -> None:
-        """A frame with something to say.
+        """A `Message` arrived.
 
         Raises:
             PeerError: no worker sends such a frame; the connection ends as garbage.
         """
 
     def ended(self, connection: PeerConnection, end: End) -> None:
-        """It cannot be used any more. May be called within `PeerConnection.send`."""
+        """The connection cannot be used any more. May be called within `PeerConnection.send`."""
 
     def drained(self, connection: PeerConnection) -> None:
-        """It was full, and is not any more."""
+        """The connection was full and has room again."""
 
     def gone(self, connection: PeerConnection) -> None:
-        """Its transport is closed, or never was ready. May be called twice."""
+        """The transport is closed, or never became ready. May be called twice."""
 
 
 class PeerConnection(Visitor):
     """One connection; use it only while `up`.
 
     Args:
-        remote: the address it was accepted from.
+        remote: the address of the other side.
     """
 
     def __init__(
@@ -120,10 +122,10 @@ class PeerConnection(Visitor):
         self._outbox: list[bytearray] = []
         self._outbox_bytes = 0
         self._transport_full = False
-        """The transport has enough to write."""
+        """The transport's write buffer is full."""
         self._since = self._received_at = clock.monotonic()
         self._pinged_at: float | None = None
-        """When the oldest ping that was not answered left."""
+        """Send time of the oldest unanswered ping."""
         self.up = False
         self.end_reason: End | None = None
         self.remote = remote
@@ -135,11 +137,11 @@ class PeerConnection(Visitor):
 
     @property
     def full(self) -> bool:
-        """Whether so much waits to be written that more had better not come now."""
+        """Whether so many bytes wait to be written that callers should pause."""
         return self._transport_full or self._outbox_bytes >= self._limits.burst_bytes
 
     def send(self, frame: Frame) -> None:
-        """Write a frame with whatever else is sent in this turn of the event loop."""
+        """Queue a frame; all frames of this turn of the event loop leave as one write."""
         if self.end_reason is not None or self._transport is None:
             return
         try:
@@ -153,7 +155,7 @@ class PeerConnection(Visitor):
             self.end("deaf", f"{waiting:,} bytes wait to be written to it")
 
     def end(self, kind: EndKind, text: str) -> None:
-        """Use it no more; the other side is told why if it can hear it."""
+        """Close the connection; the reason is sent to the peer if `ANNOUNCED` lists its kind."""
         if self.end_reason is not None:
             return
         if kind in ANNOUNCED and self._transport is not None:
@@ -175,7 +177,7 @@ class PeerConnection(Visitor):
         self._owner.ended(self, self.end_reason)
 
     def tend(self) -> None:
-        """Look at the deadlines, and ask for a sign of life."""
+        """Check the deadlines and send a ping."""
         now = self._clock.monotonic()
         limits = self._limits
         if self._transport is None:
@@ -196,13 +198,13 @@ class PeerConnection(Visitor):
             self.send(Ping())
 
     def abort(self) -> None:
-        """Let go at once of what is left of it."""
+        """Close the transport immediately."""
         if self._transport is not None:
             self._transport.abort()
 
     def abandon(self, kind: EndKind = "lost", text: str = "it was never made") -> None:
-        """End a connection that has no transport, or lost it untold: uvloop closes one whose making
-        was cancelled without a call to `connection_lost`."""
+        """End a connection that has no transport, or lost it without a call to `connection_lost`:
+        uvloop closes a transport that way if connecting was cancelled."""
         self.end(kind, text)
         self.abort()
         self.connection_lost(None)
@@ -213,12 +215,12 @@ class PeerConnection(Visitor):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._received_at = self._clock.monotonic()
-        if self._greeting.role == "caller":  # the time of a listener's greeting runs from accept on
+        if self._greeting.role == "caller":  # a listener's deadline counts from accept
             self._since = self._received_at
         self.remote = shown(transport.get_extra_info("peername"))
         self._transport.set_write_buffer_limits(high=self._limits.burst_bytes)
         self._owner.opened(self)
-        if self.end_reason is not None:  # given up while it was being made
+        if self.end_reason is not None:  # ended while connecting
             self.abort()
         for frame in self._greeting.begin():
             self.send(frame)
@@ -228,7 +230,7 @@ class PeerConnection(Visitor):
 
     def resume_writing(self) -> None:
         self._transport_full = False
-        asyncio.get_running_loop().call_soon(self._report_drained)  # it may be writing just now
+        asyncio.get_running_loop().call_soon(self._report_drained)  # a write may be in progress
 
     def data_received(self, data: bytes) -> None:
         self._received_at = self._clock.monotonic()
@@ -302,7 +304,7 @@ class PeerConnection(Visitor):
 
 
 def _quoted(reason: str) -> str:
-    """A peer's reason as logs may have it: short, and on one line."""
+    """A peer's reason, safe to log: shortened and on one line."""
     short = reason[:REASON_CHARACTERS]
     return "".join(
         letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in short

@@ -1,22 +1,21 @@
-"""All links of one worker, over any medium: dials, greets, keeps alive, hangs up.
+"""All links of one worker, over any medium: connects, keeps alive, closes.
 
 ::
 
-    outgoing:  dial ──> greeting ──> up ──> down ──┐        one task a link
-                 ^────────── pause ────────────────┘        pauses grow, with chance in them
-    incoming:  accepted ──> (TLS) ──> greeting ──> up ──> down   no task; the caller comes again
+    outgoing:  dial ──> greeting ──> up ──> down ──┐        one task per link
+                 ^────────── pause ────────────────┘        pauses grow, with jitter
+    incoming:  accepted ──> (TLS) ──> greeting ──> up ──> down   no task; the caller reconnects
 
-There is one link at most to each worker and one from each: if a worker calls again while its last
-connection still looks alive here, the newer one counts and the older is closed. (It restarted its
-connection, having noticed earlier than this side that the line was broken.) If another worker
-listens where one was called, or one of another pipeline, the link stays down.
+There is at most one link to each worker and one from each. If a worker connects again while its
+previous connection still looks alive here, the newer connection is used and the older is closed: the
+caller noticed a broken line earlier than this side. If a worker of another name or pipeline listens
+at an address, the link stays down.
 
 An incoming connection is a *stranger* from accept to the end of its greeting. `Limits.strangers`
-bounds their number, and `Limits.greeting_seconds` is the deadline for all of it, TLS included.
+bounds their number, and `Limits.greeting_seconds` is the deadline for the whole, TLS included.
 
-What goes wrong again and again is logged once per *kind*: for a link until it has been up (garbage
-once for each peer and direction), for strangers of one machine until one of that machine gets
-through.
+Repeated failures are logged once per *kind*: for a link until it was up again (garbage once per peer
+and direction), for strangers of one machine until a greeting from that machine succeeds.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ from millwheel.runtime.network.ports import Handler, Limits, Link, Medium
 from millwheel.runtime.process.tasks import end, within
 
 INTENDED: frozenset[EndKind] = frozenset(("closed", "goodbye"))
-"""Endings that nobody needs to be warned of."""
+"""Kinds of endings that are logged without a warning."""
 
 REMEMBERED_HOSTS = 256
-"""Machines, and peers with garbage, for which it is remembered what was logged of them."""
+"""Maximum number of machines, and of peers with garbage, with remembered logged failures."""
 
-TOO_MANY = "too many strangers at a time; come again"
+TOO_MANY = "too many connections are in their greeting; connect again later"
 
 
 class WorkerLink:
@@ -53,9 +52,9 @@ class WorkerLink:
         self.outgoing = outgoing
         self.connection: PeerConnection | None = None
         self.reported_up = False
-        """`link_up` was called, and `link_down` not yet."""
+        """`link_up` was called, and `link_down` has not been called since."""
         self.failed: set[EndKind] = set()
-        """How it has failed since it was up, and that was logged."""
+        """Kinds of failures logged since the link was last up."""
         self.dialer: asyncio.Task[None] | None = None
 
     @property
@@ -81,8 +80,8 @@ class Links:
     """A `millwheel.runtime.network.ports.Network`: all links of one worker.
 
     Args:
-        medium: what connections are made of.
-        random: decides the lengths of pauses.
+        medium: makes and accepts connections.
+        random: source of the jitter in pauses.
     """
 
     def __init__(
@@ -102,9 +101,9 @@ class Links:
         self._handler: Handler | None = None
         self._tending: asyncio.Task[None] | None = None
         self._connections: dict[PeerConnection, None] = {}
-        """All whose transport is open, ended or not."""
+        """Connections with an open transport, ended or not."""
         self._links: dict[PeerConnection, WorkerLink] = {}
-        """The links that connections are for; a stranger's has none."""
+        """The link of each connection; a stranger has none."""
         self._outgoing: dict[str, WorkerLink] = {}
         self._incoming: dict[str, WorkerLink] = {}
         self._dialers: set[asyncio.Task[None]] = set()
@@ -113,12 +112,12 @@ class Links:
         self._all_gone.set()
         self._logged_strangers: dict[str, set[EndKind]] = {}
         self._logged_garbage: set[tuple[str, bool]] = set()
-        """Peers that sent garbage, with whether the link was outgoing: that was logged."""
+        """Peers with logged garbage, and whether the link was outgoing."""
         self._closing = False
         self._restarting = False
-        """The worker starts over."""
+        """The worker starts over and refuses links."""
         self._incarnation = ""
-        """Of the store's server, as this worker knows it."""
+        """The incarnation of the database server that this worker knows."""
         self.address = ""
         self._log = structlog.get_logger().bind(
             pipeline=identity.pipeline, worker=identity.worker[:8]
@@ -130,7 +129,7 @@ class Links:
         """Listen, and keep connections alive.
 
         Raises:
-            UsageError: it cannot, or must not, listen there.
+            UsageError: listening at the address fails or is not allowed.
         """
         self._handler = handler
         self._incarnation = incarnation
@@ -138,7 +137,7 @@ class Links:
         self._tending = asyncio.create_task(self._tend())
 
     def hang_up(self) -> None:
-        """End all links, and refuse others until `begin_again`."""
+        """Close all links, and refuse new ones until `begin_again`."""
         self._restarting = True
         for link in list(self._outgoing.values()):
             link.close()
@@ -146,19 +145,21 @@ class Links:
             connection.end("closed", "the worker starts over")
 
     def begin_again(self, handler: Handler, incarnation: str) -> None:
-        """Take links again, for another handler, after `hang_up`."""
+        """Allow links again after `hang_up`, for another handler."""
         for connection in list(self._connections):  # its greeting names the former incarnation
-            connection.end("closed", "the worker starts over; come again")
+            connection.end("closed", "the worker starts over; connect again")
         self._handler = handler
         self._incarnation = incarnation
         self._restarting = False
 
     def link(self, worker: str, address: str) -> Link:
-        """A link to a worker, which connects by itself until it is closed."""
+        """Make a link to a worker; it connects, and reconnects, until it is closed."""
         if self._handler is None or self._closing:
-            raise InvariantBroken("links are made between start and close of the network")
+            raise InvariantBroken(
+                "a link was asked for before the network's start or after its close"
+            )
         if worker in self._outgoing:
-            raise InvariantBroken(f"there is a link to worker {worker!r} already")
+            raise InvariantBroken(f"a link to worker {worker!r} exists already")
         link = self._outgoing[worker] = WorkerLink(self, worker, outgoing=True)
         link.dialer = asyncio.create_task(self._keep_dialing(link, address))
         self._dialers.add(link.dialer)
@@ -166,14 +167,14 @@ class Links:
         return link
 
     def forget(self, link: WorkerLink) -> None:
-        """Dial no more for a link that is closed."""
+        """Stop dialing for a closed link."""
         if link.outgoing and self._outgoing.get(link.peer) is link:
             del self._outgoing[link.peer]
         if link.dialer is not None:
             link.dialer.cancel()
 
     async def close(self) -> None:
-        """Say goodbye, end all links and wait until they have ended."""
+        """Say goodbye, close all links and wait until they are closed."""
         self._closing = True
         self._medium.stop_listening()
         for connection in list(self._connections):
@@ -205,12 +206,12 @@ class Links:
             failure = await self._dial(link, address)
             self._log_failure(link, address, failure)
             if self._clock.monotonic() - began >= limits.longest_pause_seconds:
-                pause = limits.first_pause_seconds  # it was good for something
+                pause = limits.first_pause_seconds  # the connection was useful
             await self._clock.sleep(pause * self._random.uniform(0.5, 1.0))
             pause = min(limits.longest_pause_seconds, 2 * pause)
 
     async def _dial(self, link: WorkerLink, address: str) -> End:
-        """Connect, and stay until the connection has ended; gives the reason."""
+        """Connect, wait until the connection has ended, and return the reason."""
         connection = self._connection(link.peer)
         link.connection = connection
         self._links[connection] = link
@@ -221,7 +222,7 @@ class Links:
             await within(self._clock, self._limits.greeting_seconds, calling)
             made = True
             await ended.wait()
-        except OSError as error:  # TimeoutError and ssl.SSLError are such
+        except OSError as error:  # includes TimeoutError and ssl.SSLError
             connection.end("unreachable", str(error) or type(error).__name__)
         finally:
             connection.end("closed", "the link is not needed any more")
@@ -239,7 +240,7 @@ class Links:
         return PeerConnection(self, greeting, self._clock, self._limits, remote)
 
     def _admit(self, remote: str) -> PeerConnection:
-        """Count an accepted connection; it is welcome if there are not too many strangers."""
+        """Count an accepted connection, and refuse it if there are too many strangers."""
         strangers = sum(
             not c.up and c.end_reason is None and c not in self._links for c in self._connections
         )
@@ -249,7 +250,7 @@ class Links:
         self._all_gone.clear()
         return connection
 
-    # -- what becomes of connections ----------------------------------------------
+    # -- events of connections (`Owner`) ------------------------------------------
 
     def opened(self, connection: PeerConnection) -> None:
         self._connections[connection] = None
@@ -257,7 +258,7 @@ class Links:
         if self._closing:
             connection.end("closed", "the worker stops")
         elif self._restarting:
-            connection.end("closed", "the worker starts over; come again")
+            connection.end("closed", "the worker starts over; connect again")
         elif not connection.welcome:
             connection.end("refused", TOO_MANY)
 
@@ -287,7 +288,7 @@ class Links:
         if link is None:
             self._log_stranger(connection, end)
             return
-        # Not at once: it may be that the handler is sending just now.
+        # Later: the handler may be in a call to `send`.
         asyncio.get_running_loop().call_soon(self._report_down, link, str(end))
         if link.outgoing and end.kind == "refused":
             asyncio.get_running_loop().call_soon(self._report_refused, link)
@@ -353,5 +354,5 @@ class Links:
 
 
 def host_of(address: str) -> str:
-    """The machine of an address, for which ports come and go."""
+    """The machine of an address, without the port."""
     return address.rpartition(":")[0]
