@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millwheel.clock import VirtualClock
-from millwheel.runtime.network.connection import End, PeerConnection
+from millwheel.runtime.network.connection import Connection, End
 from millwheel.runtime.network.frames import (
     VERSION,
     Frame,
@@ -72,18 +72,18 @@ class Told:
         self.ups = 0
         self.drains = 0
 
-    def opened(self, connection: PeerConnection) -> None: ...
-    def gone(self, connection: PeerConnection) -> None: ...
-    def drained(self, connection: PeerConnection) -> None:
+    def opened(self, connection: Connection) -> None: ...
+    def gone(self, connection: Connection) -> None: ...
+    def drained(self, connection: Connection) -> None:
         self.drains += 1
 
-    def greeted(self, connection: PeerConnection) -> None:
+    def greeted(self, connection: Connection) -> None:
         self.ups += 1
 
-    def received(self, connection: PeerConnection, frame: Frame) -> None:
+    def received(self, connection: Connection, frame: Frame) -> None:
         self.frames.append(frame)
 
-    def ended(self, connection: PeerConnection, end: End) -> None:
+    def ended(self, connection: Connection, end: End) -> None:
         self.ends.append(end)
 
 
@@ -94,7 +94,7 @@ class Bench:
         self.clock = VirtualClock()
         self.told = Told()
         greeting = Handshake(Identity("p", "me", SECRET), b"1" * 32, expected=None)
-        self.connection = PeerConnection(self.told, greeting, self.clock, LIMITS)
+        self.connection = Connection(self.told, greeting, self.clock, LIMITS)
         self.hand = Hand()
         self.connection.connection_made(self.hand)
 
@@ -300,7 +300,7 @@ async def test_a_long_reason_is_cut_so_that_it_can_be_heard() -> None:
 
 async def test_what_is_made_after_it_was_given_up_is_closed_at_once() -> None:
     greeting = Handshake(Identity("p", "me", SECRET), b"1" * 32, expected="you")
-    connection = PeerConnection(Told(), greeting, VirtualClock(), LIMITS)
+    connection = Connection(Told(), greeting, VirtualClock(), LIMITS)
     connection.end("closed", "not needed")
     hand = Hand()
     connection.connection_made(hand)
@@ -314,7 +314,7 @@ async def test_the_time_of_a_listeners_greeting_runs_from_accept_on() -> None:
     for expected, left in ((None, 1.0), ("you", 5.0)):
         clock, told = VirtualClock(), Told()
         greeting = Handshake(Identity("p", "me", SECRET), b"1" * 32, expected=expected)
-        connection = PeerConnection(told, greeting, clock, LIMITS, "127.0.0.1:9")
+        connection = Connection(told, greeting, clock, LIMITS, "127.0.0.1:9")
         assert connection.remote == "127.0.0.1:9"
         clock.advance(LIMITS.greeting_seconds - 1)
         connection.tend()
@@ -330,7 +330,7 @@ async def test_the_time_of_a_listeners_greeting_runs_from_accept_on() -> None:
 async def test_one_that_is_abandoned_before_it_has_a_transport_is_told_of_once() -> None:
     told = Told()
     greeting = Handshake(Identity("p", "me", SECRET), b"1" * 32, expected=None)
-    connection = PeerConnection(told, greeting, VirtualClock(), LIMITS)
+    connection = Connection(told, greeting, VirtualClock(), LIMITS)
     connection.abandon("no TLS", "no certificate")
     connection.abandon("lost", "again")
     assert told.ends == [End("no TLS", "no certificate")]

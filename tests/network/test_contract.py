@@ -23,9 +23,9 @@ from millwheel.runtime.network.frames import (
     Message,
     NotMine,
     Progress,
+    Report,
     RootReport,
     TooNew,
-    WatermarkReport,
 )
 from millwheel.runtime.network.ports import Limits, Link
 from millwheel.testing import fake_network
@@ -40,7 +40,7 @@ TALK: list[Frame] = [
     Acknowledge(1, 7, [(3, 3), (5, 1 << 62)]),
     NotMine(1, 1, 5),
     Gap(1, 1, 5, 3),
-    WatermarkReport([(1, 2, 0, 65536, 9, -62135510400000000, True, {99.5: 12})]),
+    Report([(1, 2, 0, 65536, 9, -62135510400000000, True, {99.5: 12})]),
 ]
 
 
@@ -128,7 +128,7 @@ async def test_every_message_gets_through_both_ways(site: Site) -> None:
     messages: list[Frame] = [
         Deliver(1, 1, 1, 1, 1, 0, [row(9)]),
         Ask(1, 2, 3, 4, 5),
-        WatermarkReport([]),
+        Report([]),
         Acknowledge(1, 1, [(1, 2)]),
         NotMine(1, 2, 3),
         Gap(1, 2, 3, 4),

@@ -11,7 +11,7 @@ from millwheel.errors import PeerError
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
-from millwheel.runtime.network.connection import PeerConnection
+from millwheel.runtime.network.connection import Connection
 from millwheel.runtime.network.frames import Frame
 from millwheel.runtime.network.handshake import Identity
 from millwheel.runtime.network.links import Links
@@ -53,7 +53,7 @@ class HonestLinks(Links):
 
     watch: Watch
 
-    def received(self, connection: PeerConnection, frame: Frame) -> None:
+    def received(self, connection: Connection, frame: Frame) -> None:
         try:
             super().received(connection, frame)
         except PeerError as error:

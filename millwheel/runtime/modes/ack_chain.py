@@ -34,7 +34,7 @@ Caused = tuple[Delivery[Any], Delivery[Any]]
 """An input, and one thing that came of it."""
 
 
-class Waiting:
+class WaitingInput:
     """An input, and what of its productions has not arrived."""
 
     __slots__ = ("cause", "noted", "outputs", "since")
@@ -63,11 +63,11 @@ class AckChain:
         self._log = logs[-1]
         self.straggler_seconds = straggler_seconds
         self._keeps_percentiles = keeps_percentiles
-        self._waiting: dict[int, Waiting] = {}
+        self._waiting: dict[int, WaitingInput] = {}
         """By the identity of the input, in the order of sending."""
-        self._of: dict[int, Waiting] = {}
+        self._of: dict[int, WaitingInput] = {}
         """By the number of a production."""
-        self._watched: deque[Waiting] = deque()
+        self._watched: deque[WaitingInput] = deque()
         """In the order of sending, those that were not noted when they were sent."""
         self.passed = 0
         """Inputs that have landed without a commit since the last one."""
@@ -93,12 +93,12 @@ class AckChain:
         Returns:
             The inputs that are done with: nothing came of them, and they are not noted.
         """
-        here: dict[int, Waiting] = {}
+        here: dict[int, WaitingInput] = {}
         done: list[Delivery[Any]] = []
         causes = {id(cause) for cause, _ in caused}
         for cause in inputs:
             if id(cause) in causes:
-                here[id(cause)] = Waiting(cause, now, noted=noted)
+                here[id(cause)] = WaitingInput(cause, now, noted=noted)
             elif not noted:
                 done.append(cause)
         self.passed += len(done)
@@ -152,9 +152,9 @@ class AckChain:
             watched.popleft()
         return watched[0].since + self.straggler_seconds if watched else None
 
-    def overdue(self, now: float) -> list[Waiting]:
+    def overdue(self, now: float) -> list[WaitingInput]:
         """The inputs that have waited too long: noted from now on, the caller puts them in a bundle."""
-        found: list[Waiting] = []
+        found: list[WaitingInput] = []
         while (due := self.next_overdue()) is not None and due <= now:
             waiting = self._watched.popleft()
             waiting.noted = True

@@ -9,7 +9,7 @@
 
 The *greeting* is the exchange of `millwheel.runtime.network.handshake`.
 
-`PeerConnection` is an asyncio protocol over any transport: `data_received` handles the bytes in the
+`Connection` is an asyncio protocol over any transport: `data_received` handles the bytes in the
 same call; nothing here waits, and a connection has no task. Frames sent in one turn of the event
 loop leave as one write.
 
@@ -75,30 +75,30 @@ class End(NamedTuple):
 class Owner(Protocol):
     """Hooks called on a connection's events."""
 
-    def opened(self, connection: PeerConnection) -> None:
+    def opened(self, connection: Connection) -> None:
         """The connection has a transport; the greeting begins."""
 
-    def greeted(self, connection: PeerConnection) -> None:
+    def greeted(self, connection: Connection) -> None:
         """The greeting succeeded: the connection is up."""
 
-    def received(self, connection: PeerConnection, frame: Frame) -> None:
+    def received(self, connection: Connection, frame: Frame) -> None:
         """A `Message` arrived.
 
         Raises:
             PeerError: no worker sends such a frame; the connection ends as garbage.
         """
 
-    def ended(self, connection: PeerConnection, end: End) -> None:
-        """The connection cannot be used any more. May be called within `PeerConnection.send`."""
+    def ended(self, connection: Connection, end: End) -> None:
+        """The connection cannot be used any more. May be called within `Connection.send`."""
 
-    def drained(self, connection: PeerConnection) -> None:
+    def drained(self, connection: Connection) -> None:
         """The connection was full and has room again."""
 
-    def gone(self, connection: PeerConnection) -> None:
+    def gone(self, connection: Connection) -> None:
         """The transport is closed, or never became ready. May be called twice."""
 
 
-class PeerConnection(Visitor):
+class Connection(Visitor):
     """One connection; use it only while `up`.
 
     Args:

@@ -5,7 +5,7 @@
 * `millwheel.runtime.network.receiver` receives records and acknowledges them.
 
 A frame counts only if its sender owns the interval or log that the frame names (I18).
-`RemoteIntervals.receive_reports` checks a `WatermarkReport`; the modules above check the other frames. A
+`RemoteIntervals.receive_reports` checks a `Report`; the modules above check the other frames. A
 `RootReport` counts from any worker of the pipeline, since it names a token that this worker gave out. A
 frame that no worker sends raises `PeerError`: it closes the connection and changes nothing.
 """
@@ -31,9 +31,9 @@ from millwheel.runtime.network.frames import (
     Loose,
     NotMine,
     Progress,
+    Report,
     RootReport,
     TooNew,
-    WatermarkReport,
 )
 from millwheel.runtime.network.peers import Peers
 from millwheel.runtime.network.ports import Link, Network
@@ -112,7 +112,7 @@ class Courier:
                 self.receiver.answer(link, frame)
             case Progress():
                 self.answers.progress(link, frame)
-            case WatermarkReport():
+            case Report():
                 self.remotes.receive_reports(link.peer, frame.intervals)
             case NotMine():
                 self.answers.not_mine(link, frame)

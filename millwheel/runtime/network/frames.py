@@ -12,7 +12,7 @@ frame              goes  says
 =================  ====  ===========================================================================
 `Deliver`          →     records of one log for one receiving interval, after number `previous`
 `Ask`              →     all records up to this number were sent: did they arrive?
-`WatermarkReport`  →     the stored low watermarks of some intervals, by slots (paper 7.2)
+`Report`           →     the stored low watermarks of some intervals, by slots (paper 7.2)
 `Acknowledge`      ←     these numbers of the log are durable at the receiver, or duplicates
 `NotMine`          ←     the interval has another owner: look it up and restart the stream
 `Gap`              ←     records before this frame are missing: restart the stream
@@ -79,7 +79,7 @@ FRAME_REPORTS = 10_000
 """Maximum number of trees in one `RootReport`: 200 kB."""
 
 FRAME_INTERVALS = 10_000
-"""Maximum number of low watermarks in one `WatermarkReport`, percentile ones included: 640 kB."""
+"""Maximum number of low watermarks in one `Report`, percentile ones included: 640 kB."""
 
 ID_BYTES = 16
 """Length of a record's id; an empty id means that log and number give it."""
@@ -244,7 +244,7 @@ class Progress(Frame, frozen=True, array_like=True, gc=False, tag=15):
     takes: bool
 
 
-class WatermarkReport(Frame, frozen=True, array_like=True, gc=False, tag=9):
+class Report(Frame, frozen=True, array_like=True, gc=False, tag=9):
     """The stored low watermarks of some intervals of the sender."""
 
     intervals: Annotated[list[IntervalReport], msgspec.Meta(max_length=FRAME_INTERVALS)]
@@ -278,7 +278,7 @@ class Goodbye(Frame, frozen=True, array_like=True, gc=False, tag=12):
 
 
 Message: TypeAlias = (
-    Deliver | Ask | WatermarkReport | Acknowledge | NotMine | Gap | Progress | TooNew | Loose | RootReport
+    Deliver | Ask | Report | Acknowledge | NotMine | Gap | Progress | TooNew | Loose | RootReport
 )  # fmt: skip
 """Frames for the owner of a connection; the connection handles all others itself."""
 

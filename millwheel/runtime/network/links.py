@@ -28,7 +28,7 @@ import structlog
 
 from millwheel.clock import Clock, SystemClock
 from millwheel.errors import InvariantBroken
-from millwheel.runtime.network.connection import End, EndKind, PeerConnection
+from millwheel.runtime.network.connection import Connection, End, EndKind
 from millwheel.runtime.network.frames import NONCE_BYTES, Frame
 from millwheel.runtime.network.handshake import Handshake, Identity
 from millwheel.runtime.network.ports import Handler, Limits, Link, Medium
@@ -50,7 +50,7 @@ class WorkerLink:
         self._links = links
         self.peer = peer
         self.outgoing = outgoing
-        self.connection: PeerConnection | None = None
+        self.connection: Connection | None = None
         self.reported_up = False
         """`link_up` was called, and `link_down` has not been called since."""
         self.failed: set[EndKind] = set()
@@ -100,14 +100,14 @@ class Links:
         self._random = random or Random()  # noqa: S311 (pauses are no secret)
         self._handler: Handler | None = None
         self._tending: asyncio.Task[None] | None = None
-        self._connections: dict[PeerConnection, None] = {}
+        self._connections: dict[Connection, None] = {}
         """Connections with an open transport, ended or not."""
-        self._links: dict[PeerConnection, WorkerLink] = {}
+        self._links: dict[Connection, WorkerLink] = {}
         """The link of each connection; a stranger has none."""
         self._outgoing: dict[str, WorkerLink] = {}
         self._incoming: dict[str, WorkerLink] = {}
         self._dialers: set[asyncio.Task[None]] = set()
-        self._end_events: dict[PeerConnection, asyncio.Event] = {}
+        self._end_events: dict[Connection, asyncio.Event] = {}
         self._all_gone = asyncio.Event()
         self._all_gone.set()
         self._logged_strangers: dict[str, set[EndKind]] = {}
@@ -232,14 +232,14 @@ class Links:
         assert connection.end_reason is not None
         return connection.end_reason
 
-    def _connection(self, expected: str | None, remote: str = "nowhere") -> PeerConnection:
+    def _connection(self, expected: str | None, remote: str = "nowhere") -> Connection:
         nonce = secrets.token_bytes(NONCE_BYTES)
         greeting = Handshake(
             self._identity, nonce, expected=expected, incarnation=self._incarnation
         )
-        return PeerConnection(self, greeting, self._clock, self._limits, remote)
+        return Connection(self, greeting, self._clock, self._limits, remote)
 
-    def _admit(self, remote: str) -> PeerConnection:
+    def _admit(self, remote: str) -> Connection:
         """Count an accepted connection, and refuse it if there are too many strangers."""
         strangers = sum(
             not c.up and c.end_reason is None and c not in self._links for c in self._connections
@@ -252,7 +252,7 @@ class Links:
 
     # -- events of connections (`Owner`) ------------------------------------------
 
-    def opened(self, connection: PeerConnection) -> None:
+    def opened(self, connection: Connection) -> None:
         self._connections[connection] = None
         self._all_gone.clear()
         if self._closing:
@@ -262,7 +262,7 @@ class Links:
         elif not connection.welcome:
             connection.end("refused", TOO_MANY)
 
-    def greeted(self, connection: PeerConnection) -> None:
+    def greeted(self, connection: Connection) -> None:
         link = self._links.get(connection)
         if link is None:
             before = self._incoming.get(connection.peer)
@@ -279,11 +279,11 @@ class Links:
         assert self._handler is not None
         self._handler.link_up(link)
 
-    def received(self, connection: PeerConnection, frame: Frame) -> None:
+    def received(self, connection: Connection, frame: Frame) -> None:
         assert self._handler is not None
         self._handler.received(self._links[connection], frame)
 
-    def ended(self, connection: PeerConnection, end: End) -> None:
+    def ended(self, connection: Connection, end: End) -> None:
         link = self._links.pop(connection, None)
         if link is None:
             self._log_stranger(connection, end)
@@ -300,11 +300,11 @@ class Links:
             if self._incoming.get(link.peer) is link:
                 del self._incoming[link.peer]
 
-    def drained(self, connection: PeerConnection) -> None:
+    def drained(self, connection: Connection) -> None:
         assert self._handler is not None
         self._handler.link_drained(self._links[connection])
 
-    def gone(self, connection: PeerConnection) -> None:
+    def gone(self, connection: Connection) -> None:
         self._connections.pop(connection, None)
         if not self._connections:
             self._all_gone.set()
@@ -341,7 +341,7 @@ class Links:
             reason=end.text,
         )
 
-    def _log_stranger(self, connection: PeerConnection, end: End) -> None:
+    def _log_stranger(self, connection: Connection, end: End) -> None:
         host = host_of(connection.remote)
         if end.kind in INTENDED or end.kind in self._logged_strangers.get(host, ()):
             return

@@ -27,7 +27,7 @@ from millwheel.runtime.network.sender import Sender
 from millwheel.runtime.network.trust import ClaimStatus, Trust
 from millwheel.runtime.process.lease import Lease
 from millwheel.store.port import PlacedInterval, Placement
-from millwheel.timers.watermark import Report
+from millwheel.timers.watermark import WatermarkReport
 
 FINAL_SEQUENCER = (1 << 63) - 1
 """A sequencer above all others: no report that is still in flight counts after it."""
@@ -228,9 +228,11 @@ class RemoteIntervals:
         if status is not ClaimStatus.CONFIRMED or not trust.fits(report):
             self._refused["report"] += 1
             return
-        self._publisher.take_report(Report(computation, low, high, sequencer, watermark, idle))
+        self._publisher.take_report(
+            WatermarkReport(computation, low, high, sequencer, watermark, idle)
+        )
         for percentile, early in percentiles.items():
-            of_percentile = Report(computation, low, high, sequencer, early, idle)
+            of_percentile = WatermarkReport(computation, low, high, sequencer, early, idle)
             self._publisher.take_percentile(percentile, of_percentile)
 
     def _remove(self, step: Step) -> None:
@@ -243,7 +245,7 @@ class RemoteIntervals:
             return
         step.removed = True
         self._env.log.info("computation_removed", computation=step.name)
-        end = Report(step.id, 0, step.slots, FINAL_SEQUENCER, MAX_TIME)
+        end = WatermarkReport(step.id, 0, step.slots, FINAL_SEQUENCER, MAX_TIME)
         self._publisher.take_report(end)
         for percentile in self._publisher.percentiles:
             self._publisher.take_percentile(percentile, end)

@@ -30,8 +30,8 @@ from millwheel.runtime.network.frames import (
     Loose,
     LooseRow,
     RecordRow,
+    Report,
     RootReport,
-    WatermarkReport,
 )
 from millwheel.runtime.network.peers import Peers
 from millwheel.runtime.network.ports import Link
@@ -142,7 +142,7 @@ class Sender:
     def _ask(self, link: Link, remote: Remote, log: int, stream: Outgoing) -> None:
         found = self._exchange.logs.get(log)
         if found is not None:
-            link.send(Ask(log, found[1].sequencer, stream.epoch, remote.id, stream.last))
+            link.send(Ask(log, found[1].commits.sequencer, stream.epoch, remote.id, stream.last))
 
     def _schedule_flush(self) -> None:
         """Send at the end of this turn of the event loop, together with further records of this turn."""
@@ -200,7 +200,7 @@ class Sender:
                     break
                 link.send(
                     Deliver(
-                        log, owner.sequencer, stream.epoch, remote.id, remote.step.id, previous,
+                        log, owner.commits.sequencer, stream.epoch, remote.id, remote.step.id, previous,
                         [self._row(delivery) for delivery in taken],
                     )
                 )  # fmt: skip
@@ -278,7 +278,7 @@ class Sender:
             self._flushing.cancel()
 
 
-def _reports(intervals: Iterable[Interval]) -> Iterator[WatermarkReport]:
+def _reports(intervals: Iterable[Interval]) -> Iterator[Report]:
     """The stored low watermarks of some intervals, split into frames."""
     taken: list[IntervalReport] = []
     size = 0
@@ -286,13 +286,15 @@ def _reports(intervals: Iterable[Interval]) -> Iterator[WatermarkReport]:
         report = _reported(interval)
         size += 1 + len(report[-1])
         if taken and size > FRAME_INTERVALS:
-            yield WatermarkReport(taken)
+            yield Report(taken)
             taken, size = [], 1 + len(report[-1])
         taken.append(report)
     if taken:
-        yield WatermarkReport(taken)
+        yield Report(taken)
 
 
 def _reported(interval: Interval) -> IntervalReport:
-    percentiles = {percentile: kept.durable for percentile, kept in interval.percentiles.items()}
-    return (interval.id, *interval.report(interval.durable), percentiles)
+    percentiles = {
+        percentile: kept.durable for percentile, kept in interval.watermarks.percentiles.items()
+    }
+    return (interval.id, *interval.report(interval.watermarks.durable), percentiles)

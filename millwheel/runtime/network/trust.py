@@ -41,7 +41,7 @@ class ClaimStatus(enum.Enum):
     UNKNOWN = "unknown"
 
 
-class PendingReport(NamedTuple):
+class KeptReport(NamedTuple):
     """A report that waits for a refresh."""
 
     refreshes: int
@@ -60,7 +60,7 @@ class Trust:
         self._intervals: dict[int, PlacedInterval] = {}
         self._of_log: dict[int, PlacedInterval] = {}
         self._generations: dict[str, int] = {}
-        self._pending: dict[str, dict[int, PendingReport]] = {}
+        self._pending: dict[str, dict[int, KeptReport]] = {}
         """Reports that wait for a refresh, by peer and interval."""
 
     def begin_refresh(self) -> int:
@@ -122,10 +122,10 @@ class Trust:
         if before is None and len(pending) >= KEPT_REPORTS:
             return False
         if before is None or (sequencer, watermark) >= (before.report[4], before.report[5]):
-            pending[id_] = PendingReport(refreshes, report)
+            pending[id_] = KeptReport(refreshes, report)
         return True
 
-    def take_kept(self) -> Iterable[tuple[str, list[PendingReport]]]:
+    def take_kept(self) -> Iterable[tuple[str, list[KeptReport]]]:
         """Remove and return the kept reports, by peer."""
         kept, self._pending = self._pending, {}
         return [(peer, list(pending.values())) for peer, pending in kept.items()]

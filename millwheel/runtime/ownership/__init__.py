@@ -1,0 +1,1 @@
+"""Which worker owns which interval."""

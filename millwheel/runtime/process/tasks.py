@@ -130,3 +130,13 @@ async def within(clock: Clock, seconds: float, work: Coroutine[Any, Any, T]) -> 
         return working.result()
     finally:
         await end((working, alarm))
+
+
+async def unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Do some work to its end, or until `event` is set; how it ends does not matter."""
+    working = asyncio.ensure_future(work)
+    waiting = asyncio.ensure_future(event.wait())
+    await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
+    working.cancel()
+    waiting.cancel()
+    await asyncio.gather(working, waiting, return_exceptions=True)

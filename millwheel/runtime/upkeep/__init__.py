@@ -1,0 +1,1 @@
+"""Chores beside the lane: folds, buckets, figures."""
