@@ -334,7 +334,7 @@ async def traffic(
                 counted["bytes"] += len(body)
             elif isinstance(frame, RootReport):
                 counted["frames"] += 1
-                counted["entries"] += len(frame.told)
+                counted["entries"] += len(frame.reports)
                 counted["bytes"] += len(body)
             elif isinstance(frame, Loose) or (isinstance(frame, Deliver) and frame.log in logs):
                 counted["records"] += len(frame.records)

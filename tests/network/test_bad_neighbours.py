@@ -452,7 +452,7 @@ async def test_what_a_zombie_sends_is_dropped_and_counted_and_not_acknowledged()
         )
     before = courier.refused["old or a copy"]
     await cluster.go(lambda: courier.refused["old or a copy"] >= before + 3)
-    assert courier.receiver._sources[log].peer == first.worker, (
+    assert courier.receiver._ack_links[log].peer == first.worker, (
         "what comes is still acknowledged to its sender"
     )
     await cluster.go(cluster.finished)
@@ -541,7 +541,7 @@ async def test_a_worker_with_a_wrong_secret_gets_nothing_and_the_others_go_on() 
             for line in logs
             if line["worker"] == engine.worker[:8]
             and line["log_level"] == "warning"
-            and "shared secret of the two workers is not the same" in line["reason"]
+            and "the two workers have different shared secrets" in line["reason"]
         ]
         assert sorted(refused) == ["link_down", "stranger_refused"], "once for each direction"
     for engine in (first, second, stranger):
@@ -629,10 +629,10 @@ async def test_who_loses_touch_hands_over_and_comes_back() -> None:
 
 
 STRANGERS = [
-    (b"GET / HTTP/1.1\r\nHost: worker\r\n\r\n", "said to be 1,195,725,856 bytes long"),
-    (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 50, "said to be 369,295,618 bytes long"),
-    (b"\0\0\0\4\xc1\xc1\xc1\xc1", "4 bytes that are no frame"),
-    (b"\xff" * 100, "said to be 4,294,967,295 bytes long"),
+    (b"GET / HTTP/1.1\r\nHost: worker\r\n\r\n", "announces 1,195,725,856 bytes"),
+    (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 50, "announces 369,295,618 bytes"),
+    (b"\0\0\0\4\xc1\xc1\xc1\xc1", "4 bytes are no valid frame"),
+    (b"\xff" * 100, "announces 4,294,967,295 bytes"),
 ]
 """A browser, a client of TLS, and chance; what is wrong with each."""
 

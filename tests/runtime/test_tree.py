@@ -1211,7 +1211,7 @@ async def test_two_who_take_each_other_for_an_owner_do_not_send_to_and_fro() -> 
     await cluster.pass_time(second.owned.give_up(interval))  # type: ignore[arg-type]
     for engine, other in ((first, second), (second, first)):
         (remote,) = [r for r in engine.remotes.remotes() if r.id == interval.id]
-        remote.belongs_to(other.worker, interval.commits.sequencer + 1)
+        remote.set_owner(other.worker, interval.commits.sequencer + 1)
     sent = 0
 
     def counting(sender: str, receiver: str, body: bytes) -> Fate:

@@ -74,11 +74,11 @@ class Claiming(Service):
     async def run(self) -> None:
         """Work until cancelled; whoever asks for a look does not wait for its turn."""
         while True:
-            self._remotes.look_up_wanted.clear()
+            self._remotes.refresh_wanted.clear()
             with contextlib.suppress(StoreUnavailable):
                 await self.run_once()
             waits = [
-                asyncio.ensure_future(self._remotes.look_up_wanted.wait()),
+                asyncio.ensure_future(self._remotes.refresh_wanted.wait()),
                 asyncio.ensure_future(self._env.clock.sleep(self._period)),
             ]
             try:
@@ -90,13 +90,13 @@ class Claiming(Service):
 
     async def run_once(self) -> None:
         """Look, decide, take, hand over, cut."""
-        placement = await self._remotes.look_around()
+        placement = await self._remotes.refresh()
         is_placed = self._lease.left > 0
         self._notice_who_is_out_of_touch(placement)
         if await self._env.store.try_lead(self._env.settings.lease_seconds):
             wishes = self._decide(placement)
             if wishes and await self._env.store.wish(wishes):
-                placement = await self._remotes.look_around()
+                placement = await self._remotes.refresh()
                 is_placed = self._lease.left > 0
         if self._env.stopping or self._lease.left <= 0 or not is_placed:
             return  # what was not placed, though the lease is renewed by now, may have been cut
@@ -154,7 +154,7 @@ class Claiming(Service):
             try:
                 taken = await self._owned.take(list(wanted), wanted)
             except Fenced:  # one was merged or removed as soon as it was claimed: look again
-                self._remotes.look_up()
+                self._remotes.request_refresh()
                 return
             if taken:
                 self._env.log.info("took", intervals=[interval.name for interval in taken])
@@ -182,7 +182,7 @@ class Claiming(Service):
         for interval, drain in begun.items():
             if not drain.done():
                 self._env.log.info("drains", interval=interval.name, keys=len(interval.backlog))
-                drain.add_done_callback(lambda _: self._remotes.look_up())
+                drain.add_done_callback(lambda _: self._remotes.request_refresh())
         for intervals, act in acts:
             if all(map(self._owned.is_drained, intervals)):
                 await act()
@@ -291,7 +291,7 @@ class Claiming(Service):
     async def _take_back(self, concerned: set[int]) -> None:
         """Claim at once what was given up to be cut, and what came of it; nobody waits for a
         lease. If this worker ends before, others find free intervals."""
-        placement = await self._remotes.look_around()
+        placement = await self._remotes.refresh()
         if self._env.stopping or self._lease.left <= 0:
             return
         await self._claim(

@@ -136,7 +136,7 @@ class OwnedIntervals:
         """Take intervals that were made for new partitions, if this worker is alone; otherwise they are
         placed like all others."""
         if self._courier is not None:
-            self._courier.remotes.look_up()
+            self._courier.remotes.request_refresh()
             return
         new = [id_ for id_ in interval_ids if not self._exchange.knows(id_)]
         self._env.spawn(self._take_all(new), "new partitions")
