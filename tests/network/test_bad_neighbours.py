@@ -232,7 +232,9 @@ class Narrow:
 
 async def test_while_a_link_is_full_all_who_send_over_it_take_turns() -> None:
     pipeline, _ = weighing([], LARGE)
-    engine = Engine(pipeline, MemoryStore("weighing"), network=lambda worker: cast(Network, object()))
+    engine = Engine(
+        pipeline, MemoryStore("weighing"), network=lambda worker: cast(Network, object())
+    )
     courier = engine.courier
     assert courier is not None
     link = Narrow()
