@@ -206,7 +206,8 @@ class OwnedIntervals:
     def keep(self, interval: Interval) -> None:
         """Resume a draining interval: no other worker should own it any more.
 
-        Not for an interval of an injector: only a new claim reads the position to continue from.
+        Not for an interval of an injector: its source task has stopped, and only a new claim reads
+        the position to continue from.
         """
         assert interval.source_task is None
         self._drains.pop(interval).cancel()
@@ -321,7 +322,7 @@ class OwnedIntervals:
         try:
             await end(self._changes)
             for interval in list(self._exchange.intervals):
-                if interval in self._exchange.intervals:  # an earlier `lose` may have waited
+                if interval in self._exchange.intervals:  # not given up while `lose` waited
                     await self.lose(interval)
         finally:
             self._lane.unsuspend()
