@@ -55,7 +55,7 @@ from millwheel.runtime.restarts import Restarts
 from millwheel.runtime.source.injector import Injector
 from millwheel.runtime.source.source_tasks import SourceTasks
 from millwheel.runtime.upkeep.completion import Completion
-from millwheel.runtime.upkeep.figures import Figures
+from millwheel.runtime.upkeep.figures import WorkerFigures
 from millwheel.runtime.upkeep.folding import Folding
 from millwheel.runtime.upkeep.housekeeping import Housekeeping
 from millwheel.store.port import Deployment, Store
@@ -156,7 +156,7 @@ class Engine:
             self.lane,
             self.courier,
         )
-        self.figures = Figures(env, exchange, self.courier)
+        self.figures = WorkerFigures(env, exchange, self.courier)
         self._store_clock = StoreClock(env)
         self._completion = Completion(env, exchange, self.publisher, self.lane, self.sources.paused)
         exchange.trees = self.modes.trees
@@ -452,5 +452,5 @@ class Engine:
         return [task for task in self.source_tasks if isinstance(task, Injector)]
 
     def progress(self) -> dict[str, Any]:
-        """Figures for people: processed records, watermark, backlog, share of the input read."""
+        """WorkerFigures for people: processed records, watermark, backlog, share of the input read."""
         return {**self.figures.progress(), "processed": self.processed}
