@@ -452,5 +452,5 @@ class Engine:
         return [task for task in self.source_tasks if isinstance(task, Injector)]
 
     def progress(self) -> dict[str, Any]:
-        """WorkerFigures for people: processed records, watermark, backlog, share of the input read."""
+        """Figures for people: processed records, watermark, backlog, share of the input read."""
         return {**self.figures.progress(), "processed": self.processed}
