@@ -178,7 +178,7 @@ class AckChain:
         return [outputs[seq] for outputs in found for seq in outputs]
 
     def stored(self, inputs: Iterable[Any]) -> None:
-        """Stop tracking inputs whose commit is durable: now only the log tracks their stragglers."""
+        """Stop tracking inputs with a durable commit: now only the log tracks their stragglers."""
         for item in inputs:
             pending = self._pending.pop(id(item), None)
             if pending is not None:

@@ -313,7 +313,7 @@ class Batches:
 
         Args:
             error: the error of the store.
-            alone: the commit carried nothing else.
+            alone: the commit carried only this delivery.
         """
         tries = 0 if self.refusal is None else self.refusal.tries
         self.refusal = Refusal(self.number, tries + alone, error)

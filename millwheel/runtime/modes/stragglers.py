@@ -31,7 +31,7 @@ class Stragglers:
         self._all[interval] = chain
 
     def watch(self) -> None:
-        """Start the task if it does not run: a production was sent, whose input may become overdue."""
+        """Start the task if it does not run: an input was sent, and may become overdue."""
         if self._watching is None or self._watching.done():
             self._watching = self._env.spawn(self._watch(), "stragglers")
 
@@ -56,7 +56,7 @@ class Stragglers:
                     work.effects.count(STRAGGLERS, sum(len(w.outputs) for w in overdue))
 
     def _chains(self) -> list[tuple[Interval, AckChain]]:
-        """The chains of all intervals except leaving ones, whose next owner starts a new chain."""
+        """The chains of all intervals except leaving ones: their next owners start new chains."""
         here = self._exchange.intervals
         self._all = {interval: self._all[interval] for interval in here if interval in self._all}
         return [

@@ -47,7 +47,9 @@ class Tree(Weak):
     def awaits_room_of(self, reader: int) -> bool:
         return any(step.id == reader for step in self.entry.readers)
 
-    def _sends_itself(self, inputs: list[Delivery[Any]], effects: Effects, *, noted: bool) -> bool:
+    def _bypasses_chain(
+        self, inputs: list[Delivery[Any]], effects: Effects, *, noted: bool
+    ) -> bool:
         if noted or not may_pass_on(effects.caused):
             self.entry.noted(item.id for item in inputs)
             return False
@@ -65,7 +67,7 @@ class Tree(Weak):
         self._exchange.finish(self._interval, causes)
 
     def _release(self, passed: list[Delivery[Any]]) -> None:
-        """Forget inputs whose productions were sent.
+        """Forget inputs after their productions were sent.
 
         A copy that has joined such an input is not forgotten: it runs on its own, since its
         productions have other edges, which nothing has reported for its tree.

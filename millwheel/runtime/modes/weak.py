@@ -50,7 +50,7 @@ class Weak(Mode):
         noted = bool(changes or interval.firings) or effects.are_stored()
         inputs = [item for item in items if type(item) is Delivery]
         interval.workload.decided_bytes += sum(output.size for _, output in effects.caused)
-        if self._sends_itself(inputs, effects, noted=noted):
+        if self._bypasses_chain(inputs, effects, noted=noted):
             return False
         noted = noted or self._is_entry
         caused, effects.caused = effects.caused, []
@@ -73,7 +73,9 @@ class Weak(Mode):
     _is_entry = False
     """The inputs never wait for ACKs in the chain: the tree tracks them, or a commit notes them."""
 
-    def _sends_itself(self, inputs: list[Delivery[Any]], effects: Effects, *, noted: bool) -> bool:
+    def _bypasses_chain(
+        self, inputs: list[Delivery[Any]], effects: Effects, *, noted: bool
+    ) -> bool:
         """Send the productions and track the inputs without the chain; return False to use the chain."""
         return False
 

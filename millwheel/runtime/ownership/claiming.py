@@ -210,7 +210,7 @@ class Claiming(Service):
         await self._owned.give_up(interval)
 
     def _keep(self, placement: Placement, wished: Set[Interval]) -> list[Act]:
-        """Resume draining intervals whose wish was withdrawn.
+        """Resume draining intervals after their wish was withdrawn.
 
         An interval that cannot be resumed is given up, and claimed again if it is free.
         """
@@ -238,7 +238,7 @@ class Claiming(Service):
     async def _cuts(self, placement: Placement, leaving: Set[Interval]) -> list[Act]:
         """The wished splits and merges of intervals that stay here.
 
-        Skip an interval whose sequencer differs from the placement's: the wish is outdated.
+        Skip an interval if the sequencer of its wish is outdated.
         """
         acts: list[Act] = []
         rows = {row.id: row for row in placement.intervals}
@@ -321,7 +321,7 @@ class Claiming(Service):
 class Pauses(Service):
     """Reads which injectors are paused, for a worker that has the pipeline to itself.
 
-    Such a worker needs nothing else of the placement, so it has no `Claiming`.
+    Such a worker needs no other part of the placement, so it has no `Claiming`.
     """
 
     def __init__(self, env: Environment, paused: PausedInjectors) -> None:

@@ -1,4 +1,4 @@
-"""The heartbeat renews the worker's lease, and waits for nothing else.
+"""The heartbeat renews the worker's lease, and has no other work.
 
 Other services may wait for a fold of many rows, a lock, or the drop of a bucket. The heartbeat
 renews the lease in the meantime: a healthy worker must not lose its intervals.

@@ -55,7 +55,7 @@ class LateUses:
             self._log.error("context_used_late", error=str(error))
 
     def check_tasks(self, *, all_is_done: bool) -> None:
-        """Log a running task that holds a context whose call has ended.
+        """Log a running task that holds an ended context.
 
         Args:
             all_is_done: the engine ends because all input is processed. With such a task it fails

@@ -66,7 +66,7 @@ class Process:
 
 
 FREE_OF_CHARGE = Process(cpu_seconds=lambda: 0.0, run_seconds=lambda: 0.0)
-"""A process whose work costs nothing, for tests on virtual time: the speed of the machine must not move
+"""A process without costs, for tests on virtual time: the speed of the machine must not move
 an interval or shorten a chunk."""
 
 
