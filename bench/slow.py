@@ -90,7 +90,7 @@ async def upstream(url: str, slow_key: int | None, seconds: float) -> dict[str, 
     engine.done.clear()  # set again when the last rows are done
     await asyncio.wait_for(engine.run(), 30)
     (weak,) = (i for i in engine.intervals if i.step.node.is_weak)
-    stragglers = weak.counters.get("stragglers", 0)
+    stragglers = weak.counters.totals.get("stragglers", 0)
     await engine.stop()
     await store.close()
     others = sorted(

@@ -218,7 +218,7 @@ def parts(value: Any) -> Iterator[Any]:
     elif isinstance(value, msgspec.Struct):
         for name in value.__struct_fields__:
             yield getattr(value, name)
-    elif isinstance(value, Holds) or type(value).__name__ in ("Root", "Waiting", "SentLog"):
+    elif isinstance(value, Holds) or type(value).__name__ in ("Root", "WaitingInput", "SentLog"):
         for name in getattr(type(value), "__slots__", None) or vars(value):
             yield getattr(value, name)
 
@@ -247,7 +247,7 @@ def kept(engine: Engine) -> int:
         chain = chain_of(interval)
         if chain is None:
             continue
-        things += [chain._waiting, chain._of, chain._watched, interval.log]
+        things += [chain._pending, chain._by_seq, chain._watched, interval.log]
         things += [interval.dedup.in_flight, interval.dedup._derived]
         if interval.step.name == "hop_0":
             for delivery in interval.dedup.in_flight.values():
@@ -377,7 +377,7 @@ def feed(site: Site, number: int) -> None:
 def done(site: Site) -> int:
     """Return the number of records processed by the leaf."""
     return sum(
-        interval.counters.get("processed", 0)
+        interval.counters.totals.get("processed", 0)
         for engine in site.engines
         for interval in engine.intervals
         if interval.step.name == "leaf"

@@ -1,7 +1,7 @@
-"""Alembic's entry: runs the revisions within the connection and schema it is handed."""
+"""Alembic's entry: runs the revisions on a given connection and schema."""
 
 from alembic import context
-from sqlalchemy import text
+from sqlalchemy.schema import CreateSchema
 
 from millwheel.store.schema import metadata
 from millwheel.store.views import install_views
@@ -9,8 +9,7 @@ from millwheel.store.views import install_views
 connection = context.config.attributes["connection"]
 schema = context.config.attributes["schema"]
 
-quoted = connection.dialect.identifier_preparer.quote(schema)
-connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {quoted}"))
+connection.execute(CreateSchema(schema, if_not_exists=True))
 context.configure(
     connection=connection,
     target_metadata=metadata,

@@ -7,13 +7,15 @@ A combination of options that could not keep its guarantees is refused here, bef
 from __future__ import annotations
 
 import inspect
+from datetime import timedelta
 from typing import Any
 
+from millwheel.addresses import MOST_CELLS
 from millwheel.bundles import Bundles
 from millwheel.codec import place_of, shown
 from millwheel.computation import Computation
 from millwheel.errors import GraphError
-from millwheel.graph import Node, Reading
+from millwheel.graph import Injection, Node, Reading
 from millwheel.sinks import Console, Discard, JsonLinesFiles, SinkUse, Table
 from millwheel.streams import Broadcast, Input, Stream
 
@@ -51,6 +53,60 @@ def check_source(stream: Stream[Any], source: object) -> None:
         raise GraphError(
             f"inject into {stream.name!r}: {shown(source, 80)} is not a source; give one such as "
             'JsonLines("file.jsonl")'
+        )
+
+
+def check_injection(stream: Stream[Any], injection: Injection, most_pending: int) -> None:
+    """Refuse options of an injector that do not fit, or contradict each other.
+
+    Args:
+        most_pending: `Settings.max_unacked_records`.
+
+    Raises:
+        GraphError: an option has the wrong type or range, or would have no effect.
+    """
+    lateness, idle_after = injection.lateness, injection.idle_after
+    latency_target = injection.latency_target
+    for option, duration in (
+        ("lateness", lateness),
+        ("idle_after", idle_after),
+        ("latency_target", latency_target),
+    ):
+        if duration is not None and not isinstance(duration, timedelta):
+            raise GraphError(
+                f"inject into {stream.name!r}: {option} must be a timedelta, for example "
+                f"timedelta(seconds=10), not {duration!r}"
+            )
+    if lateness < timedelta(0):
+        raise GraphError(f"inject into {stream.name!r}: lateness may not be negative: -{-lateness}")
+    if injection.watermark is not None and (injection.seen is not None or lateness):
+        raise GraphError(
+            f"inject into {stream.name!r}: the watermark comes from the records themselves, so "
+            "`seen` and `lateness` would have no effect; give either `watermark` or these"
+        )
+    if idle_after is not None and idle_after <= timedelta(0):
+        raise GraphError(
+            f"inject into {stream.name!r}: idle_after must be above zero, not {idle_after}"
+        )
+    if latency_target is not None and latency_target <= timedelta(0):
+        raise GraphError(
+            f"inject into {stream.name!r}: latency_target must be above zero, not {latency_target}"
+        )
+    if injection.max_pending is not None:
+        _check_pending(stream, injection.max_pending, most_pending)
+
+
+def _check_pending(stream: Stream[Any], max_pending: object, most: int) -> None:
+    if not isinstance(max_pending, int) or isinstance(max_pending, bool) or max_pending < 1:
+        raise GraphError(
+            f"inject into {stream.name!r}: max_pending must be a number of rows, 1 or more, not "
+            f"{max_pending!r}"
+        )
+    if max_pending > most:
+        raise GraphError(
+            f"inject into {stream.name!r}: max_pending={max_pending:,} is above "
+            f"Settings.max_unacked_records, {most:,}, which applies in any case; lower the "
+            "first or raise the second"
         )
 
 
@@ -138,6 +194,53 @@ def check_readings(label: str, inputs: tuple[object, ...]) -> None:
             )
 
 
+def check_inputs(label: str, inputs: tuple[Reading, ...]) -> None:
+    """Refuse a computation that reads nothing, or a stream twice.
+
+    Raises:
+        GraphError: there is no input, or two inputs have the same stream.
+    """
+    if not inputs:
+        raise GraphError(f"{label!r} has no inputs; give it at least one STREAM.by(...)")
+    names = [input_.stream.name for input_ in inputs]
+    if len(set(names)) < len(names):
+        raise GraphError(f"{label!r} reads one stream twice ({', '.join(names)}); read it once")
+
+
+def check_modes(
+    label: str,
+    inputs: tuple[Reading, ...],
+    productions: str,
+    exactly_once: object,
+    delivery: str,
+    straggler_after: object,
+) -> None:
+    """Refuse unknown values of the options about productions and delivery.
+
+    Raises:
+        GraphError: the value of an option is unknown, or the computation reads by broadcast and at
+            most once.
+    """
+    if productions not in ("strong", "weak"):
+        raise GraphError(f"{label!r}: productions must be 'strong' or 'weak', not {productions!r}")
+    if not isinstance(exactly_once, bool):
+        raise GraphError(f"{label!r}: exactly_once must be True or False, not {exactly_once!r}")
+    if not isinstance(straggler_after, timedelta) or straggler_after <= timedelta(0):
+        raise GraphError(
+            f"{label!r}: straggler_after must be a timedelta above zero, not {straggler_after!r}"
+        )
+    if delivery not in ("acknowledged", "at_most_once"):
+        raise GraphError(
+            f"{label!r}: delivery must be 'acknowledged' or 'at_most_once', not {delivery!r}"
+        )
+    if delivery == "at_most_once" and any(isinstance(i, Broadcast) for i in inputs):
+        raise GraphError(
+            f"{label!r} reads a stream by broadcast, and at most once: a record lost on its way "
+            "to one range of keys but not to another would leave them with different tables for "
+            'good. Remove delivery="at_most_once"'
+        )
+
+
 def check_weak(label: str, computation: Computation[Any, Any, Any, Any]) -> None:
     """Refuse weak productions of a computation that may depend on more than the record.
 
@@ -159,6 +262,33 @@ def check_weak(label: str, computation: Computation[Any, Any, Any, Any]) -> None
         'productions="strong", or, if its output for a record does not depend on earlier records, '
         "declare that in the class: order_insensitive = True"
     )
+
+
+def check_acknowledgement(
+    label: str,
+    computation: Computation[Any, Any, Any, Any],
+    inputs: tuple[Reading, ...],
+    productions: str,
+    delivery: str,
+    acknowledgement: str,
+    replay_after: object,
+) -> None:
+    """Refuse a way of acknowledgement that is unknown or does not fit the computation.
+
+    Raises:
+        GraphError: `acknowledgement` or `replay_after` has a wrong value, or the computation does
+            more than pass records on.
+    """
+    if acknowledgement not in ("chain", "tree"):
+        raise GraphError(
+            f"{label!r}: acknowledgement must be 'chain' or 'tree', not {acknowledgement!r}"
+        )
+    if not isinstance(replay_after, timedelta) or replay_after <= timedelta(0):
+        raise GraphError(
+            f"{label!r}: replay_after must be a timedelta above zero, not {replay_after!r}"
+        )
+    if acknowledgement == "tree":
+        check_tree(label, computation, productions, delivery, inputs)
 
 
 def check_tree(
@@ -233,6 +363,31 @@ def check_repeatable(writer: Node, use: SinkUse) -> None:
         )
 
 
+def check_failures(label: str, on_error: str, retries: int) -> None:
+    """Refuse an unknown way to treat failures of user code.
+
+    Raises:
+        GraphError: the value of `on_error` is unknown, or `retries` is negative.
+    """
+    if on_error not in ("fail", "dead_letter") or retries < 0:
+        raise GraphError(
+            f"{label!r}: on_error must be 'fail' or 'dead_letter', and retries 0 or more"
+        )
+
+
+def check_percentile(label: str, percentile: float | None) -> None:
+    """Refuse an invalid percentile of the low watermark.
+
+    Raises:
+        GraphError: it is not between 0 and 100.
+    """
+    if percentile is not None and not 0 < percentile < 100:
+        raise GraphError(
+            f"{label!r}: low_watermark_percentile must be between 0 and 100, such as 99, not "
+            f"{percentile!r}; leave it out for the exact low watermark"
+        )
+
+
 def check_bundles(
     label: str,
     computation: Computation[Any, Any, Any, Any],
@@ -299,6 +454,73 @@ def check_sink_of_bundles(writer: Node, use: SinkUse) -> None:
         raise GraphError(
             f"table {use.sink.name!r} has a column for the producing key, but {writer.name!r} "
             "reads in bundles, whose records have many keys; leave producer_key out"
+        )
+
+
+def check_broadcast(
+    label: str,
+    computation: Computation[Any, Any, Any, Any],
+    inputs: tuple[Reading, ...],
+    cells: int,
+) -> None:
+    """Refuse broadcast inputs that do not fit the methods of the computation.
+
+    Args:
+        cells: `Settings.broadcast_cells`, the number of cells with a table each.
+
+    Raises:
+        GraphError: there are broadcast inputs without `process_broadcast` or the reverse, the table
+            has no type, no other input uses it, or the number of cells is invalid.
+    """
+    broadcast = [i.stream.name for i in inputs if isinstance(i, Broadcast)]
+    defined = computation.defines("process_broadcast")
+    if not broadcast:
+        if defined:
+            raise GraphError(
+                f"{label!r} defines process_broadcast, but reads nothing by broadcast; give it "
+                "STREAM.broadcast() for the stream that builds its table"
+            )
+        return
+    if not defined:
+        raise GraphError(
+            f"{label!r} reads {broadcast[0]!r} by broadcast, but defines no process_broadcast "
+            "to add its records to the table"
+        )
+    if len(broadcast) == len(inputs):
+        raise GraphError(
+            f"{label!r} reads only {broadcast[0]!r}, by broadcast, so no record uses the table; "
+            "give it a stream by a key or spread as well"
+        )
+    if computation.shared_type in (None, type(None)):
+        raise GraphError(
+            f"{label!r} reads {broadcast[0]!r} by broadcast, but its table has no type: "
+            "give it as the last argument of Computation[..., ..., ..., Table]"
+        )
+    if not 1 <= cells <= MOST_CELLS or cells & (cells - 1):
+        raise GraphError(
+            f"{label!r}: broadcast_cells must be a power of two from 1 to {MOST_CELLS}, not {cells}"
+        )
+
+
+def check_shared(node: Node) -> None:
+    """Refuse a type of the shared table that cannot be read or changed as one object.
+
+    Raises:
+        GraphError: it has collections that are loaded by entry, or it is immutable.
+    """
+    shared = node.shared
+    assert shared is not None
+    if shared.collections:
+        raise GraphError(
+            f"the shared table of {node.name!r} has the MapState or ListState "
+            f"{', '.join(shared.collections)}: the table is read as one object, so "
+            "use a dict or a list"
+        )
+    if not shared.codec.mutable:
+        raise GraphError(
+            f"the shared table of {node.name!r} is of type "
+            f"{shared.state_type!r}, which cannot be changed in place; make it a "
+            "msgspec.Struct or a dataclass that is not frozen"
         )
 
 

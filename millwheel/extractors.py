@@ -61,7 +61,7 @@ AllKeys: TypeAlias = dict[str, dict[str, Keys]]
 """Keys by computation and stream."""
 
 
-class _Unknown(Exception):
+class _NoSource(Exception):
     """The code of a callable cannot be inspected."""
 
 
@@ -71,7 +71,7 @@ def fingerprint(extractor: Callable[..., Any]) -> str | None:
     reading = _Reading()
     try:
         said = reading.of(extractor)
-    except _Unknown:
+    except _NoSource:
         return None
     text = msgspec.json.encode(said)
     digest = hashlib.blake2b(text, digest_size=12).hexdigest()
@@ -95,13 +95,13 @@ class _Reading:
         """A description of a callable's code, as JSON values.
 
         Raises:
-            _Unknown: the code cannot be inspected.
+            _NoSource: the code cannot be inspected.
         """
         if id(function) in self._known:
             return ["again", self._known[id(function)]]
         self._known[id(function)] = len(self._known)
         if depth > MOST_DEPTH:
-            raise _Unknown
+            raise _NoSource
         if isinstance(function, FunctionType):
             return self._of_function(function, depth)
         if isinstance(function, MethodType):
@@ -121,7 +121,7 @@ class _Reading:
                 for name, value in sorted(getattr(function, "__dict__", {}).items())
             ]
             return ["object", type(function).__qualname__, self.of(call, depth + 1), kept]
-        raise _Unknown
+        raise _NoSource
 
     def _of_value(self, value: Any, depth: int) -> Any:
         """The description of a value that a function closes over, or of an argument."""

@@ -9,19 +9,25 @@ from typing import Any, Literal
 
 from typing_extensions import TypeVar
 
-from millwheel.addresses import MOST_CELLS
 from millwheel.checks import (
+    check_acknowledgement,
+    check_broadcast,
     check_bundles,
     check_computation,
+    check_failures,
+    check_injection,
+    check_inputs,
+    check_modes,
     check_no_rows,
+    check_percentile,
     check_readings,
     check_repeatable,
+    check_shared,
     check_sink,
     check_sink_of_bundles,
     check_source,
     check_spread,
     check_stream,
-    check_tree,
     check_weak,
 )
 from millwheel.codec import Codec
@@ -117,34 +123,18 @@ class Pipeline:
         """
         check_stream(stream, "inject(")
         check_source(stream, source)
-        for option, duration in (
-            ("lateness", lateness),
-            ("idle_after", idle_after),
-            ("latency_target", latency_target),
-        ):
-            if duration is not None and not isinstance(duration, timedelta):
-                raise GraphError(
-                    f"inject into {stream.name!r}: {option} must be a timedelta, for example "
-                    f"timedelta(seconds=10), not {duration!r}"
-                )
-        if lateness < timedelta(0):
-            raise GraphError(
-                f"inject into {stream.name!r}: lateness may not be negative: -{-lateness}"
-            )
-        if watermark is not None and (seen is not None or lateness):
-            raise GraphError(
-                f"inject into {stream.name!r}: the watermark comes from the records themselves, so "
-                "`seen` and `lateness` would have no effect; give either `watermark` or these"
-            )
-        if idle_after is not None and idle_after <= timedelta(0):
-            raise GraphError(
-                f"inject into {stream.name!r}: idle_after must be above zero, not {idle_after}"
-            )
-        if latency_target is not None and latency_target <= timedelta(0):
-            raise GraphError(
-                f"inject into {stream.name!r}: latency_target must be above zero, not {latency_target}"
-            )
-        self._check_pending(stream, max_pending)
+        injection = Injection(
+            source,
+            timestamp,
+            seen,
+            lateness,
+            on_error,
+            watermark,
+            idle_after,
+            max_pending,
+            latency_target,
+        )
+        check_injection(stream, injection, self.settings.max_unacked_records)
         target = stream
         if id is not None:
             target, node = identify_node(stream, id)
@@ -165,40 +155,9 @@ class Pipeline:
                 ),
                 kind="injector",
                 writes=(target,),
-                injection=Injection(
-                    source,
-                    timestamp,
-                    seen,
-                    lateness,
-                    on_error,
-                    watermark,
-                    idle_after,
-                    max_pending,
-                    latency_target,
-                ),
+                injection=injection,
             )
         )
-
-    def _check_pending(self, stream: Stream[Any], max_pending: int | None) -> None:
-        """Check `max_pending`.
-
-        Raises:
-            GraphError: it is not a number of rows, or above the credits.
-        """
-        if max_pending is None:
-            return
-        if not isinstance(max_pending, int) or isinstance(max_pending, bool) or max_pending < 1:
-            raise GraphError(
-                f"inject into {stream.name!r}: max_pending must be a number of rows, 1 or more, not "
-                f"{max_pending!r}"
-            )
-        most = self.settings.max_unacked_records
-        if max_pending > most:
-            raise GraphError(
-                f"inject into {stream.name!r}: max_pending={max_pending:,} is above "
-                f"Settings.max_unacked_records, {most:,}, which applies in any case; lower the "
-                "first or raise the second"
-            )
 
     def add(
         self,
@@ -253,56 +212,19 @@ class Pipeline:
         check_computation(computation)
         label = check_name(name or computation.name, "computation")
         check_readings(label, inputs)
-        if productions not in ("strong", "weak"):
-            raise GraphError(
-                f"{label!r}: productions must be 'strong' or 'weak', not {productions!r}"
-            )
-        if not isinstance(exactly_once, bool):
-            raise GraphError(f"{label!r}: exactly_once must be True or False, not {exactly_once!r}")
-        if not isinstance(straggler_after, timedelta) or straggler_after <= timedelta(0):
-            raise GraphError(
-                f"{label!r}: straggler_after must be a timedelta above zero, not {straggler_after!r}"
-            )
-        if delivery not in ("acknowledged", "at_most_once"):
-            raise GraphError(
-                f"{label!r}: delivery must be 'acknowledged' or 'at_most_once', not {delivery!r}"
-            )
-        if delivery == "at_most_once" and any(isinstance(i, Broadcast) for i in inputs):
-            raise GraphError(
-                f"{label!r} reads a stream by broadcast, and at most once: a record lost on its way "
-                "to one range of keys but not to another would leave them with different tables for "
-                'good. Remove delivery="at_most_once"'
-            )
+        check_modes(label, inputs, productions, exactly_once, delivery, straggler_after)
         check_bundles(label, computation, inputs, productions, exactly_once, delivery)
         if productions == "weak":
             check_weak(label, computation)
-        if acknowledgement not in ("chain", "tree"):
-            raise GraphError(
-                f"{label!r}: acknowledgement must be 'chain' or 'tree', not {acknowledgement!r}"
-            )
-        if not isinstance(replay_after, timedelta) or replay_after <= timedelta(0):
-            raise GraphError(
-                f"{label!r}: replay_after must be a timedelta above zero, not {replay_after!r}"
-            )
-        if acknowledgement == "tree":
-            check_tree(label, computation, productions, delivery, inputs)
-        if not inputs:
-            raise GraphError(f"{label!r} has no inputs; give it at least one STREAM.by(...)")
-        names = [input_.stream.name for input_ in inputs]
-        if len(set(names)) < len(names):
-            raise GraphError(f"{label!r} reads one stream twice ({', '.join(names)}); read it once")
-        if on_error not in ("fail", "dead_letter") or retries < 0:
-            raise GraphError(
-                f"{label!r}: on_error must be 'fail' or 'dead_letter', and retries 0 or more"
-            )
-        if low_watermark_percentile is not None and not 0 < low_watermark_percentile < 100:
-            raise GraphError(
-                f"{label!r}: low_watermark_percentile must be between 0 and 100, such as 99, not "
-                f"{low_watermark_percentile!r}; leave it out for the exact low watermark"
-            )
+        check_acknowledgement(
+            label, computation, inputs, productions, delivery, acknowledgement, replay_after
+        )
+        check_inputs(label, inputs)
+        check_failures(label, on_error, retries)
+        check_percentile(label, low_watermark_percentile)
         keyed = tuple(i for i in inputs if isinstance(i, Input))
         check_spread(label, computation, keyed)
-        cells = self._cells_of(label, computation, inputs)
+        check_broadcast(label, computation, inputs, self.settings.broadcast_cells)
         computation.check_inputs(keyed)
         self._add(
             Node(
@@ -311,7 +233,7 @@ class Pipeline:
                 inputs=inputs,
                 writes=tuple(computation.writes),
                 computation=computation,
-                cells=cells,
+                cells=self.settings.broadcast_cells if len(keyed) < len(inputs) else 0,
                 bundles=computation.bundles,
                 percentile=low_watermark_percentile,
                 on_error=on_error,
@@ -324,48 +246,6 @@ class Pipeline:
                 replay_seconds=replay_after.total_seconds(),
             )
         )
-
-    def _cells_of(
-        self,
-        label: str,
-        computation: Computation[Any, Any, Any, Any],
-        inputs: tuple[Reading, ...],
-    ) -> int:
-        """The number of cells with a table each; 0 if no input is read by broadcast.
-
-        Raises:
-            GraphError: the broadcast inputs and the methods of the computation do not fit together.
-        """
-        broadcast = [i.stream.name for i in inputs if isinstance(i, Broadcast)]
-        defined = computation.defines("process_broadcast")
-        if not broadcast:
-            if defined:
-                raise GraphError(
-                    f"{label!r} defines process_broadcast, but reads nothing by broadcast; give it "
-                    "STREAM.broadcast() for the stream that builds its table"
-                )
-            return 0
-        if not defined:
-            raise GraphError(
-                f"{label!r} reads {broadcast[0]!r} by broadcast, but defines no process_broadcast "
-                "to add its records to the table"
-            )
-        if len(broadcast) == len(inputs):
-            raise GraphError(
-                f"{label!r} reads only {broadcast[0]!r}, by broadcast, so no record uses the table; "
-                "give it a stream by a key or spread as well"
-            )
-        if computation.shared_type in (None, type(None)):
-            raise GraphError(
-                f"{label!r} reads {broadcast[0]!r} by broadcast, but its table has no type: "
-                "give it as the last argument of Computation[..., ..., ..., Table]"
-            )
-        cells = self.settings.broadcast_cells
-        if not 1 <= cells <= MOST_CELLS or cells & (cells - 1):
-            raise GraphError(
-                f"{label!r}: broadcast_cells must be a power of two from 1 to {MOST_CELLS}, not {cells}"
-            )
-        return cells
 
     def sink(self, stream: Stream[V], sink: Sink, *, row: Callable[[V], Any] | None = None) -> None:
         """Write every record of `stream` to `sink`. A stream may have any number of sinks.
@@ -390,18 +270,7 @@ class Pipeline:
             node.layout = self._layout(node.computation.state_type, node.name)
             if node.cells:
                 node.shared = self._layout(node.computation.shared_type, f"{node.name} (shared)")
-                if node.shared.collections:
-                    raise GraphError(
-                        f"the shared table of {node.name!r} has the MapState or ListState "
-                        f"{', '.join(node.shared.collections)}: the table is read as one object, so "
-                        "use a dict or a list"
-                    )
-                if not node.shared.codec.mutable:
-                    raise GraphError(
-                        f"the shared table of {node.name!r} is of type "
-                        f"{node.shared.state_type!r}, which cannot be changed in place; make it a "
-                        "msgspec.Struct or a dataclass that is not frozen"
-                    )
+                check_shared(node)
         self.nodes[node.name] = node
         self._graph = None
 

@@ -229,23 +229,23 @@ def plan(
     if not alive:
         return []
     left_out = {worker.id for worker in workers} - {worker.id for worker in alive}
-    planner = _Planner(alive, left_out, sorted(intervals, key=_place), settings, recent, cut)
-    planner.assign_orphans()
-    if planner.decisions:
-        return planner.decisions
-    planner.split_few()
-    planner.move_by_load()
-    planner.move_by_number()
-    planner.split_hot()
-    planner.merge()
-    return planner.decisions
+    homes = _Homes(alive, left_out, sorted(intervals, key=_place), settings, recent, cut)
+    _assign_orphans(homes)
+    if homes.decisions:
+        return homes.decisions
+    _split_few(homes)
+    _move_by_load(homes)
+    _move_by_number(homes)
+    _split_hot(homes)
+    _merge(homes)
+    return homes.decisions
 
 
 def _place(interval: IntervalLoad) -> tuple[str, int, int]:
     return interval.computation, interval.slot_from, interval.id
 
 
-class _Planner:
+class _Homes:
     """The state of one call of `plan`: the homes of all intervals, with the decisions so far."""
 
     def __init__(
@@ -258,348 +258,375 @@ class _Planner:
         cut: Collection[int],
     ) -> None:
         self.decisions: list[Decision] = []
-        self._workers = {worker.id: worker for worker in workers}
-        self._left_out = left_out
+        self.workers = {worker.id: worker for worker in workers}
+        self.left_out = left_out
         """Workers that are alive, but cannot reach the others."""
-        self._intervals = intervals
-        self._settings = settings
-        self._home: dict[int, str] = {}
-        self._load = dict.fromkeys(self._workers, 0.0)
-        self._total: Counter[str] = Counter()
-        self._number: Counter[tuple[str, str]] = Counter()
-        self._fixed: set[int] = set(recent)
+        self.intervals = intervals
+        self.settings = settings
+        self.home: dict[int, str] = {}
+        """The home of each interval that has one."""
+        self.load = dict.fromkeys(self.workers, 0.0)
+        """CPU seconds per second of the intervals of each worker."""
+        self.total: Counter[str] = Counter()
+        """Number of intervals of each worker."""
+        self.number: Counter[tuple[str, str]] = Counter()
+        """Number of intervals of each worker and computation."""
+        self.fixed: set[int] = set(recent)
         """Intervals that are not to be changed further, except orphans."""
-        self._cut: set[int] = set(cut)
+        self.cut: set[int] = set(cut)
         """Fixed intervals that may still be split or moved to even out their computation's
         number."""
-        self._budget = settings.placement_moves
+        self.budget = settings.placement_moves
+        """Number of further moves, splits and merges that may be decided."""
         for interval in intervals:
             home = self._home_of(interval)
             if home is None:
                 continue
-            self._settle(interval, home)
+            self.settle(interval, home)
             under_way = home != interval.owner
-            if under_way and interval.owner in self._workers:
-                self._budget -= 1
+            if under_way and interval.owner in self.workers:
+                self.budget -= 1
             if interval.to_be is not None:
-                self._budget -= 1
+                self.budget -= 1
             pinned = interval.pinned and interval.wanted_by == home
             if under_way or pinned or interval.to_be is not None:
-                self._fixed.add(interval.id)
-                self._cut.discard(interval.id)
-        self._fair = sum(interval.cpu for interval in intervals) / len(workers)
+                self.fixed.add(interval.id)
+                self.cut.discard(interval.id)
+        self.fair = sum(interval.cpu for interval in intervals) / len(workers)
         """The load per worker if all had the same."""
-        self._hot = max(settings.placement_quiet_load, self._fair) * (
+        self.hot = max(settings.placement_quiet_load, self.fair) * (
             1 + settings.placement_imbalance
         )
         """The load above which a worker or interval is too hot."""
 
     def _home_of(self, interval: IntervalLoad) -> str | None:
-        if self._may_have(interval.wanted_by, interval):
+        if self.may_have(interval.wanted_by, interval):
             return interval.wanted_by
         # An owner releases the interval if another worker is wanted, even if that one has died.
-        return interval.owner if interval.wanted_by is None and self._owned(interval) else None
+        return interval.owner if interval.wanted_by is None and self.owned(interval) else None
 
-    def _owned(self, interval: IntervalLoad) -> bool:
-        return self._may_have(interval.owner, interval)
+    def owned(self, interval: IntervalLoad) -> bool:
+        """Whether its owner is alive and may keep it."""
+        return self.may_have(interval.owner, interval)
 
-    def _may_have(self, worker: str | None, interval: IntervalLoad) -> bool:
+    def may_have(self, worker: str | None, interval: IntervalLoad) -> bool:
         """Whether a worker is alive and its code is new enough for the interval."""
-        known = self._workers.get(worker or "")
+        known = self.workers.get(worker or "")
         return known is not None and known.generation >= interval.generation
 
-    def _settle(self, interval: IntervalLoad, home: str) -> None:
-        self._home[interval.id] = home
-        self._load[home] += interval.cpu
-        self._total[home] += 1
-        self._number[home, interval.computation] += 1
+    def settle(self, interval: IntervalLoad, home: str) -> None:
+        """Count an interval without a home for this worker."""
+        self.home[interval.id] = home
+        self.load[home] += interval.cpu
+        self.total[home] += 1
+        self.number[home, interval.computation] += 1
 
     def _unsettle(self, interval: IntervalLoad) -> str:
-        home = self._home.pop(interval.id)
-        self._load[home] -= interval.cpu
-        self._total[home] -= 1
-        self._number[home, interval.computation] -= 1
+        home = self.home.pop(interval.id)
+        self.load[home] -= interval.cpu
+        self.total[home] -= 1
+        self.number[home, interval.computation] -= 1
         return home
 
-    def _move(self, interval: IntervalLoad, worker: str, reason: str) -> None:
+    def move(self, interval: IntervalLoad, worker: str, reason: str) -> None:
+        """Decide to move an interval to a worker."""
         self._unsettle(interval)
-        self._settle(interval, worker)
-        self._spend(interval)
+        self.settle(interval, worker)
+        self.spend(interval)
         self.decisions.append(Move(interval.id, worker, reason))
 
-    def _spend(self, *intervals: IntervalLoad) -> None:
-        self._budget -= 1
+    def spend(self, *intervals: IntervalLoad) -> None:
+        """Account for a decision about intervals, which no other decision may change then."""
+        self.budget -= 1
         ids = {interval.id for interval in intervals}
-        self._fixed |= ids
-        self._cut -= ids
+        self.fixed |= ids
+        self.cut -= ids
 
-    def _movable(self, home: str, *, with_cut: bool = False) -> list[IntervalLoad]:
-        fixed = self._fixed - self._cut if with_cut else self._fixed
+    def movable(self, home: str, *, with_cut: bool = False) -> list[IntervalLoad]:
+        """Return the intervals of a worker that may be moved.
+
+        Args:
+            with_cut: also parts of a recent split.
+        """
+        fixed = self.fixed - self.cut if with_cut else self.fixed
         return [
             interval
-            for interval in self._intervals
-            if self._home.get(interval.id) == home and interval.id not in fixed
+            for interval in self.intervals
+            if self.home.get(interval.id) == home and interval.id not in fixed
         ]
 
-    # -- orphans --------------------------------------------------------------------------------
 
-    def assign_orphans(self) -> None:
-        """Give each orphan a home, the hottest first."""
-        orphans = [interval for interval in self._intervals if interval.id not in self._home]
-        for interval in sorted(orphans, key=lambda orphan: (-orphan.cpu, _place(orphan))):
-            worker = self._assignee(interval)
-            self._fixed.add(interval.id)
-            if worker is None:
-                continue
-            self._settle(interval, worker)
-            self.decisions.append(Assign(interval.id, worker, self._why_orphan(interval)))
+# -- orphans ---------------------------------------------------------------------------------------
 
-    def _assignee(self, interval: IntervalLoad) -> str | None:
-        """The worker with the fewest intervals of the computation, then least load, then fewest of
-        all.
 
-        None: all live workers run older code than the interval needs.
-        """
-        if self._owned(interval):  # the wanted worker died before it got the interval
-            assert interval.owner is not None
-            return interval.owner
+def _assign_orphans(homes: _Homes) -> None:
+    """Give each orphan a home, the hottest first."""
+    orphans = [interval for interval in homes.intervals if interval.id not in homes.home]
+    for interval in sorted(orphans, key=lambda orphan: (-orphan.cpu, _place(orphan))):
+        worker = _assignee(homes, interval)
+        homes.fixed.add(interval.id)
+        if worker is None:
+            continue
+        homes.settle(interval, worker)
+        homes.decisions.append(Assign(interval.id, worker, _why_orphan(homes, interval)))
 
-        def preference(worker: str) -> tuple[int, float, int, float, int, str]:
-            known = self._workers[worker]
-            return (
-                self._number[worker, interval.computation],
-                self._load[worker],
-                self._total[worker],
-                known.cpu,
-                -known.started,
-                worker,
-            )
 
-        able = [worker for worker in self._workers if self._may_have(worker, interval)]
-        return min(able, key=preference, default=None)
+def _assignee(homes: _Homes, interval: IntervalLoad) -> str | None:
+    """The worker with the fewest intervals of the computation, then least load, then fewest of
+    all.
 
-    def _why_orphan(self, interval: IntervalLoad) -> str:
-        if self._owned(interval):
-            return f"worker {interval.wanted_by}, its next owner, {self._gone(interval.wanted_by)}: it stays"
-        if interval.owner in self._workers:
-            return (
-                f"its owner {interval.owner} runs older code than generation {interval.generation}"
-            )
-        if interval.owner is not None:
-            return f"its owner {interval.owner} {self._gone(interval.owner)}"
-        if interval.wanted_by is not None:
-            return f"it has no owner, and {interval.wanted_by}, its next owner, {self._gone(interval.wanted_by)}"
-        return "it has no owner"
+    None: all live workers run older code than the interval needs.
+    """
+    if homes.owned(interval):  # the wanted worker died before it got the interval
+        assert interval.owner is not None
+        return interval.owner
 
-    def _gone(self, worker: str | None) -> str:
-        return "is unreachable" if worker in self._left_out else "is gone"
-
-    # -- moves ----------------------------------------------------------------------------------
-
-    def move_by_load(self) -> None:
-        """Move intervals while a worker is too hot and a move relieves it enough."""
-        while self._budget > 0 and self._move_one_by_load():
-            pass
-
-    def _move_one_by_load(self) -> bool:
-        by_load = sorted(self._load, key=lambda worker: (self._load[worker], worker))
-        receivers = [w for w in by_load if self._workers[w].cpu < SATURATED]
-        if not receivers:
-            return False
-        cool = receivers[0]
-        for hot in reversed(by_load):
-            before = self._load[hot]
-            if before <= self._hot:
-                return False
-            found = self._best_fit(hot, cool)
-            if found is None:
-                continue
-            reason = (
-                f"{hot} uses {before:.2f} of a CPU and {cool} uses {self._load[cool]:.2f}; the move "
-                f"takes {found.cpu:.2f} along"
-            )
-            self._move(found, cool, reason)
-            return True
-        return False
-
-    def _best_fit(self, hot: str, cool: str) -> IntervalLoad | None:
-        """The interval that leaves the hotter of both workers coolest, if the gain is large
-        enough."""
-
-        def result(interval: IntervalLoad) -> float:
-            return max(self._load[hot] - interval.cpu, self._load[cool] + interval.cpu)
-
-        best = min(
-            [interval for interval in self._movable(hot) if self._may_have(cool, interval)],
-            key=lambda interval: (round(result(interval), 3), interval.state_bytes, interval.id),
-            default=None,
+    def preference(worker: str) -> tuple[int, float, int, float, int, str]:
+        known = homes.workers[worker]
+        return (
+            homes.number[worker, interval.computation],
+            homes.load[worker],
+            homes.total[worker],
+            known.cpu,
+            -known.started,
+            worker,
         )
-        if best is None:
-            return None
-        gain = self._load[hot] - result(best)
-        return best if gain >= self._settings.placement_minimum_gain else None
 
-    def move_by_number(self) -> None:
-        """Move intervals until no worker has two more than another, per computation and in
-        total."""
-        while self._budget > 0 and (self._move_one_of_a_computation() or self._move_one_of_all()):
-            pass
+    able = [worker for worker in homes.workers if homes.may_have(worker, interval)]
+    return min(able, key=preference, default=None)
 
-    def _move_one_of_a_computation(self) -> bool:
-        for computation in sorted({interval.computation for interval in self._intervals}):
-            for giver, taker in self._unequal(
-                {worker: self._number[worker, computation] for worker in self._workers}
-            ):
-                own = [
-                    interval
-                    for interval in self._movable(giver, with_cut=True)
-                    if interval.computation == computation
-                ]
-                found = self._lightest(own, giver, taker)
-                if found is not None:
-                    reason = (
-                        f"{giver} has {self._number[giver, computation]} intervals of "
-                        f"{computation} and {taker} has {self._number[taker, computation]}"
-                    )
-                    self._move(found, taker, reason)
-                    return True
+
+def _why_orphan(homes: _Homes, interval: IntervalLoad) -> str:
+    if homes.owned(interval):
+        return f"worker {interval.wanted_by}, its next owner, {_gone(homes, interval.wanted_by)}: it stays"
+    if interval.owner in homes.workers:
+        return f"its owner {interval.owner} runs older code than generation {interval.generation}"
+    if interval.owner is not None:
+        return f"its owner {interval.owner} {_gone(homes, interval.owner)}"
+    if interval.wanted_by is not None:
+        return f"it has no owner, and {interval.wanted_by}, its next owner, {_gone(homes, interval.wanted_by)}"
+    return "it has no owner"
+
+
+def _gone(homes: _Homes, worker: str | None) -> str:
+    return "is unreachable" if worker in homes.left_out else "is gone"
+
+
+# -- moves -----------------------------------------------------------------------------------------
+
+
+def _move_by_load(homes: _Homes) -> None:
+    """Move intervals while a worker is too hot and a move relieves it enough."""
+    while homes.budget > 0 and _move_one_by_load(homes):
+        pass
+
+
+def _move_one_by_load(homes: _Homes) -> bool:
+    by_load = sorted(homes.load, key=lambda worker: (homes.load[worker], worker))
+    receivers = [w for w in by_load if homes.workers[w].cpu < SATURATED]
+    if not receivers:
         return False
+    cool = receivers[0]
+    for hot in reversed(by_load):
+        before = homes.load[hot]
+        if before <= homes.hot:
+            return False
+        found = _best_fit(homes, hot, cool)
+        if found is None:
+            continue
+        reason = (
+            f"{hot} uses {before:.2f} of a CPU and {cool} uses {homes.load[cool]:.2f}; the move "
+            f"takes {found.cpu:.2f} along"
+        )
+        homes.move(found, cool, reason)
+        return True
+    return False
 
-    def _move_one_of_all(self) -> bool:
-        for giver, taker in self._unequal({w: self._total[w] for w in self._workers}):
-            # Only of computations of which the giver has more, so that none becomes less even.
-            spare = [
+
+def _best_fit(homes: _Homes, hot: str, cool: str) -> IntervalLoad | None:
+    """The interval that leaves the hotter of both workers coolest, if the gain is large
+    enough."""
+
+    def result(interval: IntervalLoad) -> float:
+        return max(homes.load[hot] - interval.cpu, homes.load[cool] + interval.cpu)
+
+    best = min(
+        [interval for interval in homes.movable(hot) if homes.may_have(cool, interval)],
+        key=lambda interval: (round(result(interval), 3), interval.state_bytes, interval.id),
+        default=None,
+    )
+    if best is None:
+        return None
+    gain = homes.load[hot] - result(best)
+    return best if gain >= homes.settings.placement_minimum_gain else None
+
+
+def _move_by_number(homes: _Homes) -> None:
+    """Move intervals until no worker has two more than another, per computation and in
+    total."""
+    while homes.budget > 0 and (_move_one_of_a_computation(homes) or _move_one_of_all(homes)):
+        pass
+
+
+def _move_one_of_a_computation(homes: _Homes) -> bool:
+    for computation in sorted({interval.computation for interval in homes.intervals}):
+        for giver, taker in _unequal(
+            homes, {worker: homes.number[worker, computation] for worker in homes.workers}
+        ):
+            own = [
                 interval
-                for interval in self._movable(giver)
-                if self._number[giver, interval.computation]
-                > self._number[taker, interval.computation]
+                for interval in homes.movable(giver, with_cut=True)
+                if interval.computation == computation
             ]
-            found = self._lightest(spare, giver, taker)
+            found = _lightest(homes, own, giver, taker)
             if found is not None:
                 reason = (
-                    f"{giver} has {self._total[giver]} intervals and {taker} has "
-                    f"{self._total[taker]}"
+                    f"{giver} has {homes.number[giver, computation]} intervals of "
+                    f"{computation} and {taker} has {homes.number[taker, computation]}"
                 )
-                self._move(found, taker, reason)
+                homes.move(found, taker, reason)
                 return True
-        return False
+    return False
 
-    def _unequal(self, numbers: dict[str, int]) -> list[tuple[str, str]]:
-        """Pairs (giver, taker) that a move makes less unequal, the most unequal first."""
-        pairs = [
-            (giver, taker)
-            for taker in numbers
-            for giver in numbers
-            if numbers[giver] - numbers[taker] >= 2
-        ]
 
-        def preference(pair: tuple[str, str]) -> tuple[int, int, float, str, str]:
-            giver, taker = pair
-            return (
-                numbers[taker] - numbers[giver],
-                self._total[taker] - self._total[giver],
-                self._load[taker] - self._load[giver],
-                giver,
-                taker,
-            )
-
-        return sorted(pairs, key=preference)
-
-    def _lightest(
-        self, candidates: list[IntervalLoad], giver: str, taker: str
-    ) -> IntervalLoad | None:
-        """The interval that best evens out both loads without making the taker the hotter one."""
-        room = max(self._settings.placement_quiet_load, self._load[giver]) - self._load[taker]
-        fitting = [
+def _move_one_of_all(homes: _Homes) -> bool:
+    for giver, taker in _unequal(homes, {w: homes.total[w] for w in homes.workers}):
+        # Only of computations of which the giver has more, so that none becomes less even.
+        spare = [
             interval
-            for interval in candidates
-            if interval.cpu <= room and self._may_have(taker, interval)
+            for interval in homes.movable(giver)
+            if homes.number[giver, interval.computation] > homes.number[taker, interval.computation]
         ]
-        difference = self._load[giver] - self._load[taker]
-        return min(
-            fitting,
-            key=lambda interval: (
-                round(abs(difference - 2 * interval.cpu), 3),
-                interval.state_bytes,
-                interval.id,
-            ),
-            default=None,
+        found = _lightest(homes, spare, giver, taker)
+        if found is not None:
+            reason = (
+                f"{giver} has {homes.total[giver]} intervals and {taker} has {homes.total[taker]}"
+            )
+            homes.move(found, taker, reason)
+            return True
+    return False
+
+
+def _unequal(homes: _Homes, numbers: dict[str, int]) -> list[tuple[str, str]]:
+    """Pairs (giver, taker) that a move makes less unequal, the most unequal first."""
+    pairs = [
+        (giver, taker)
+        for taker in numbers
+        for giver in numbers
+        if numbers[giver] - numbers[taker] >= 2
+    ]
+
+    def preference(pair: tuple[str, str]) -> tuple[int, int, float, str, str]:
+        giver, taker = pair
+        return (
+            numbers[taker] - numbers[giver],
+            homes.total[taker] - homes.total[giver],
+            homes.load[taker] - homes.load[giver],
+            giver,
+            taker,
         )
 
-    # -- splits and merges ----------------------------------------------------------------------
+    return sorted(pairs, key=preference)
 
-    def split_few(self) -> None:
-        """Split intervals of computations with fewer intervals than there are workers."""
-        numbers = self._numbers()
-        for interval in self._by_heat():
-            number = numbers[interval.computation]
-            if number < len(self._workers) and interval.id not in self._fixed - self._cut:
-                reason = f"{number} intervals are too few for {len(self._workers)} workers"
-                self._split(interval, numbers, reason)
 
-    def split_hot(self) -> None:
-        """Split intervals that are too hot for any worker."""
-        numbers = self._numbers()
-        for interval in self._by_heat():
-            if (
-                len(self._workers) > 1
-                and interval.cpu > self._hot
-                and interval.id not in self._fixed
-            ):
-                reason = f"it uses {interval.cpu:.2f} of a CPU; a fair share is {self._fair:.2f}"
-                self._split(interval, numbers, reason)
+def _lightest(
+    homes: _Homes, candidates: list[IntervalLoad], giver: str, taker: str
+) -> IntervalLoad | None:
+    """The interval that best evens out both loads without making the taker the hotter one."""
+    room = max(homes.settings.placement_quiet_load, homes.load[giver]) - homes.load[taker]
+    fitting = [
+        interval
+        for interval in candidates
+        if interval.cpu <= room and homes.may_have(taker, interval)
+    ]
+    difference = homes.load[giver] - homes.load[taker]
+    return min(
+        fitting,
+        key=lambda interval: (
+            round(abs(difference - 2 * interval.cpu), 3),
+            interval.state_bytes,
+            interval.id,
+        ),
+        default=None,
+    )
 
-    def _by_heat(self) -> list[IntervalLoad]:
-        """The intervals that may be split, the hottest first, then the widest."""
-        found = [interval for interval in self._intervals if interval.kind != "injector"]
-        return sorted(found, key=lambda i: (-i.cpu, i.slot_from - i.slot_to, i.id))
 
-    def _split(self, interval: IntervalLoad, numbers: Counter[str], reason: str) -> None:
-        """Split an interval, if it can be split and its computation may have one more."""
-        most = self._settings.placement_intervals_most
-        if self._budget <= 0 or numbers[interval.computation] >= most:
+# -- splits and merges -----------------------------------------------------------------------------
+
+
+def _split_few(homes: _Homes) -> None:
+    """Split intervals of computations with fewer intervals than there are workers."""
+    numbers = _numbers(homes)
+    for interval in _by_heat(homes):
+        number = numbers[interval.computation]
+        if number < len(homes.workers) and interval.id not in homes.fixed - homes.cut:
+            reason = f"{number} intervals are too few for {len(homes.workers)} workers"
+            _split(homes, interval, numbers, reason)
+
+
+def _split_hot(homes: _Homes) -> None:
+    """Split intervals that are too hot for any worker."""
+    numbers = _numbers(homes)
+    for interval in _by_heat(homes):
+        if len(homes.workers) > 1 and interval.cpu > homes.hot and interval.id not in homes.fixed:
+            reason = f"it uses {interval.cpu:.2f} of a CPU; a fair share is {homes.fair:.2f}"
+            _split(homes, interval, numbers, reason)
+
+
+def _by_heat(homes: _Homes) -> list[IntervalLoad]:
+    """The intervals that may be split, the hottest first, then the widest."""
+    found = [interval for interval in homes.intervals if interval.kind != "injector"]
+    return sorted(found, key=lambda i: (-i.cpu, i.slot_from - i.slot_to, i.id))
+
+
+def _split(homes: _Homes, interval: IntervalLoad, numbers: Counter[str], reason: str) -> None:
+    """Split an interval, if it can be split and its computation may have one more."""
+    most = homes.settings.placement_intervals_most
+    if homes.budget <= 0 or numbers[interval.computation] >= most:
+        return
+    at = split_at(interval)
+    if at is None:
+        return
+    numbers[interval.computation] += 1
+    homes.spend(interval)
+    homes.decisions.append(Split(interval.id, at, reason))
+
+
+def _numbers(homes: _Homes) -> Counter[str]:
+    """Number of intervals per computation after all pending changes."""
+    numbers: Counter[str] = Counter()
+    for interval in homes.intervals:
+        numbers[interval.computation] += {"split": 2, "merged": 0, None: 1}[interval.to_be]
+    return numbers
+
+
+def _merge(homes: _Homes) -> None:
+    """Merge cold neighbours, the coldest first, of computations with more intervals than
+    needed."""
+    numbers = _numbers(homes)
+    needed = max(homes.settings.placement_intervals_least, 2 * len(homes.workers))
+    pairs = [
+        (lower.cpu + upper.cpu, lower, upper)
+        for lower, upper in pairwise(homes.intervals)
+        if lower.computation == upper.computation
+        and lower.kind != "injector"
+        and lower.slot_to == upper.slot_from
+        and lower.cpu + upper.cpu <= COLD * homes.hot
+    ]
+    for _, lower, upper in sorted(pairs, key=lambda pair: (pair[0], pair[1].id)):
+        if homes.budget <= 0:
             return
-        at = split_at(interval)
-        if at is None:
-            return
-        numbers[interval.computation] += 1
-        self._spend(interval)
-        self.decisions.append(Split(interval.id, at, reason))
-
-    def _numbers(self) -> Counter[str]:
-        """Number of intervals per computation after all pending changes."""
-        numbers: Counter[str] = Counter()
-        for interval in self._intervals:
-            numbers[interval.computation] += {"split": 2, "merged": 0, None: 1}[interval.to_be]
-        return numbers
-
-    def merge(self) -> None:
-        """Merge cold neighbours, the coldest first, of computations with more intervals than
-        needed."""
-        numbers = self._numbers()
-        needed = max(self._settings.placement_intervals_least, 2 * len(self._workers))
-        pairs = [
-            (lower.cpu + upper.cpu, lower, upper)
-            for lower, upper in pairwise(self._intervals)
-            if lower.computation == upper.computation
-            and lower.kind != "injector"
-            and lower.slot_to == upper.slot_from
-            and lower.cpu + upper.cpu <= COLD * self._hot
-        ]
-        for _, lower, upper in sorted(pairs, key=lambda pair: (pair[0], pair[1].id)):
-            if self._budget <= 0:
-                return
-            if self._fixed & {lower.id, upper.id} or numbers[lower.computation] <= needed:
-                continue
-            if self._home[lower.id] != self._home[upper.id]:
-                continue
-            reason = (
-                f"both have little load, and {numbers[lower.computation]} intervals are more "
-                f"than the {needed} needed"
-            )
-            numbers[lower.computation] -= 1
-            self._spend(lower, upper)
-            self.decisions.append(Merge(lower.id, upper.id, reason))
+        if homes.fixed & {lower.id, upper.id} or numbers[lower.computation] <= needed:
+            continue
+        if homes.home[lower.id] != homes.home[upper.id]:
+            continue
+        reason = (
+            f"both have little load, and {numbers[lower.computation]} intervals are more "
+            f"than the {needed} needed"
+        )
+        numbers[lower.computation] -= 1
+        homes.spend(lower, upper)
+        homes.decisions.append(Merge(lower.id, upper.id, reason))
 
 
 def split_at(interval: IntervalLoad) -> int | None:

@@ -94,7 +94,7 @@ class StoreAddress:
             )
         try:
             return cls(directory=Path(text).expanduser())
-        except RuntimeError as error:  # ~somebody, who is not on this machine
+        except RuntimeError as error:  # ~name of an unknown user
             raise UsageError(f"{source} cannot be made a path: {error}. {_ACCEPTED}") from error
 
     @property

@@ -38,7 +38,7 @@ from millwheel.store.translation import translate
 
 LOCK_TIMEOUT = "1s"
 """Longest wait for the lock under which a bucket is made. An ANALYZE of the pipeline's tables holds a
-conflicting one (share update exclusive), and every session that reads the buckets waits meanwhile, commits
+conflicting one (share update exclusive), and every session that reads the buckets waits behind this one, commits
 among them."""
 
 DROP_LOCK_MILLISECONDS = 50

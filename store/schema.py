@@ -1,9 +1,9 @@
 """The tables of one pipeline (one Postgres schema), as SQLAlchemy Core metadata.
 
-Six tables are append-only and cut into *buckets*: `commit_record`, `state_change`,
-`timer_change`, `production`, `straggler`, `seen_record`. Here stand their empty parents, which readers
-query; each bucket is a child table (``production_17`` inherits `production`) that writers
-address by name and that is dropped whole (see `millwheel.runtime.interval.buckets`).
+Six tables are append-only and cut into *buckets*: `commit_record`, `state_change`, `timer_change`, `production`,
+`straggler`, `seen_record`. This module has their empty parents, which readers query. Each bucket is a child table
+(``production_17`` inherits from `production`), which writers address by name and which is dropped as a whole (see
+`millwheel.store.buckets`).
 
 Times are microseconds since 1970-01-01T00:00Z; the views turn them into timestamps.
 """
@@ -57,9 +57,9 @@ pipeline = Table(
         "gc_watermark",
         BigInteger,
         nullable=False,
-        comment="nothing produced before it is ever sent again; microseconds",
+        comment="productions from before it are never sent again; microseconds",
     ),
-    comment="One row: what the pipeline is called, and how far its past was forgotten",
+    comment="One row: the pipeline's name, and the end of its forgotten past",
 )
 
 peer_secret = Table(
@@ -71,20 +71,22 @@ peer_secret = Table(
         CheckConstraint("single"),
         primary_key=True,
         autoincrement=False,
-        comment="there is one row",
+        comment="always true: there is only one row",
     ),
     Column("secret", LargeBinary, nullable=False, comment="32 random bytes"),
-    comment="What workers prove to each other that they know. Grant it to no role that only reads: "
-    "whoever knows it can be a worker",
+    comment="The secret that workers prove to each other. Grant it to no role that only reads: "
+    "a process that knows it can act as a worker",
 )
 
 incarnation = Table(
     "incarnation",
     metadata,
     Column("row", SmallInteger, primary_key=True, autoincrement=False, comment="1: the only row"),
-    Column("id", UUID, nullable=False, comment="drawn by the worker that found the table empty"),
+    Column(
+        "id", UUID, nullable=False, comment="drawn by the first worker that found the table empty"
+    ),
     Column("began_at", DateTime(timezone=True), nullable=False, comment="when it was drawn"),
-    comment="Which run of the server this is: unlogged, so that every crash recovery and every "
+    comment="The current run of the server: unlogged, so that every crash recovery and every "
     "promotion of a standby empties it (decision 40)",
     prefixes=["UNLOGGED"],
 )
@@ -103,9 +105,9 @@ generation = Table(
     Column(
         "incarnation",
         Text,
-        comment="the run of the server in which it was deployed; NULL: a command began it",
+        comment="incarnation of the server in which it was deployed; NULL: not known, a command began it",
     ),
-    comment="What was deployed, one after the other; the last is what is deployed now",
+    comment="All deployed generations in order; the last one is deployed now",
 )
 
 computation = Table(
@@ -116,12 +118,14 @@ computation = Table(
     Column("kind", Text, nullable=False, comment="injector, computation or relay"),
     Column("version", Integer, nullable=False, comment="version of the state's type"),
     Column("state", JSONB, nullable=False, comment="fingerprint of the state's type"),
-    Column("upstream", JSONB, nullable=False, comment="names of the nodes whose streams it reads"),
-    Column("paused", Boolean, nullable=False, comment="an injector that is not to read"),
+    Column(
+        "upstream", JSONB, nullable=False, comment="names of the nodes that write its input streams"
+    ),
+    Column("paused", Boolean, nullable=False, comment="an injector that must not read"),
     Column(
         "removed_at",
         DateTime(timezone=True),
-        comment="when it was taken away; it is kept so that its name means nothing else",
+        comment="time of its removal; the row stays so that the name is not used again",
     ),
     comment="The nodes of the deployed graph",
 )
@@ -152,15 +156,15 @@ worker = Table(
         nullable=False,
         comment="never goes back, whatever the database's clock does",
     ),
-    Column("lease_seconds", Double, nullable=False, comment="how long a lease is that it asks for"),
+    Column("lease_seconds", Double, nullable=False, comment="length of its leases"),
     Column(
         "lease_until", DateTime(timezone=True), nullable=False, comment="by the database's clock"
     ),
-    Column("stopped", Boolean, nullable=False, comment="ended in order; holds nothing"),
+    Column("stopped", Boolean, nullable=False, comment="shut down cleanly; holds nothing"),
     Column("backends", JSONB, nullable=False, comment="its server processes: [pid, start]"),
-    Column("load", JSONB, nullable=False, comment="what it last said of itself"),
-    Column("address", Text, nullable=False, comment="where others reach it: host:port"),
-    Column("generation", Integer, nullable=False, comment="generation.number of what it runs"),
+    Column("load", JSONB, nullable=False, comment="load that it reported last"),
+    Column("address", Text, nullable=False, comment="its address for other workers: host:port"),
+    Column("generation", Integer, nullable=False, comment="generation.number of its code"),
     comment="Worker processes, with their leases",
 )
 
@@ -175,25 +179,31 @@ key_interval = Table(
         "sequencer",
         BigInteger,
         nullable=False,
-        comment="raised by every claim; fences the owner before",
+        comment="raised by every claim; fences the former owner",
     ),
     Column("owner", UUID, comment="worker.id"),
-    Column("wanted_by", UUID, comment="worker.id of who should own it"),
+    Column("wanted_by", UUID, comment="worker.id of its wanted owner"),
     Column(
         "generation",
         Integer,
         nullable=False,
-        comment="generation.number of the newest code that owned it: no older worker may",
+        comment="generation.number of the newest code that has owned it; workers of older code cannot",
     ),
     Column(
         "pinned",
         Boolean,
         nullable=False,
         server_default=text("false"),
-        comment="an operator said who should own it",
+        comment="an operator chose its owner",
     ),
-    Column("split_at", Integer, comment="its owner is to split it: first slot of the upper part"),
-    Column("merge_with", BigInteger, comment="its owner is to merge it: id of the upper neighbour"),
+    Column(
+        "split_at", Integer, comment="first slot of the upper part, if its owner should split it"
+    ),
+    Column(
+        "merge_with",
+        BigInteger,
+        comment="id of the upper neighbour, if its owner should merge both",
+    ),
     UniqueConstraint("computation", "slot_from"),
     comment="Ranges of slots of a computation, or partitions of an injector: the unit of ownership",
 )
@@ -203,15 +213,17 @@ placement_event = Table(
     metadata,
     Column("id", BigInteger, Identity(), primary_key=True),
     Column("at", DateTime(timezone=True), nullable=False, comment="by the database's clock"),
-    Column("interval_id", BigInteger, nullable=False, comment="key_interval.id, maybe of the past"),
+    Column(
+        "interval_id", BigInteger, nullable=False, comment="key_interval.id; the row may be gone"
+    ),
     _computation(),
     Column("slot_from", Integer, nullable=False, comment="first slot"),
     Column("slot_to", Integer, nullable=False, comment="one past the last slot"),
-    Column("what", Text, nullable=False, comment="what happened, in a word; see the view"),
-    Column("from_worker", UUID, comment="worker.id of who held it"),
-    Column("to_worker", UUID, comment="worker.id of who is to hold it, or does"),
+    Column("what", Text, nullable=False, comment="kind of the event; see the view"),
+    Column("from_worker", UUID, comment="worker.id of the former owner"),
+    Column("to_worker", UUID, comment="worker.id of the new or wanted owner"),
     Column("reason", Text, nullable=False),
-    comment="What was decided and done about who owns what, the newest only",
+    comment="Decisions about ownership and their execution, the newest only",
 )
 
 log = Table(
@@ -220,7 +232,7 @@ log = Table(
     Column("id", BigInteger, primary_key=True, comment="from the pipeline-wide sequence"),
     Column("interval_id", BigInteger, ForeignKey("key_interval.id"), nullable=False),
     Column("source", Text, comment="identity of the partition, if the log is a replayable source"),
-    Column("retired", Boolean, nullable=False, comment="everything in it was acknowledged"),
+    Column("retired", Boolean, nullable=False, comment="all its records are acknowledged"),
     Index("log_interval_live", "interval_id", postgresql_where=text("not retired")),
     comment="Sequences of sent records: an interval opens a new one with each claim",
 )
@@ -230,11 +242,11 @@ bucket = Table(
     metadata,
     Column("id", Integer, Identity(), primary_key=True),
     Column("family", Text, nullable=False, comment="time, source or named"),
-    Column("log", BigInteger, nullable=False, comment="of family source: the log; else 0"),
+    Column("log", BigInteger, nullable=False, comment="log of a source bucket; otherwise 0"),
     Column("low", BigInteger, nullable=False, comment="first stamp or offset it holds"),
     Column("high", BigInteger, nullable=False, comment="one past the last"),
     UniqueConstraint("family", "log", "low"),
-    comment="The live bucket tables and what they cover",
+    comment="The live buckets and their ranges",
 )
 
 fold = Table(
@@ -244,7 +256,7 @@ fold = Table(
     Column(
         "through", BigInteger, nullable=False, comment="commits up to this n are in state and timer"
     ),
-    comment="How far each interval's changes are folded into the current tables",
+    comment="Last commit of each interval that is folded into the current tables",
 )
 
 state = Table(
@@ -253,7 +265,12 @@ state = Table(
     _slot(),
     _computation(),
     _key(),
-    Column("entry", KEY_TEXT, nullable=False, comment="empty: the state object; else field/entry"),
+    Column(
+        "entry",
+        KEY_TEXT,
+        nullable=False,
+        comment="empty for the state object; otherwise field/entry",
+    ),
     Column("value", JSONB, nullable=False),
     Column("version", SmallInteger, nullable=False, comment="of the state's type when written"),
     PrimaryKeyConstraint("slot", "computation", "key", "entry"),
@@ -275,7 +292,7 @@ timer = Table(
         "hold",
         BigInteger,
         nullable=False,
-        comment="what it counts for in the low watermark; microseconds",
+        comment="its hold on the low watermark; microseconds",
     ),
     Column("set_at", BigInteger, nullable=False, comment="stamp of the commit; microseconds"),
     PrimaryKeyConstraint("slot", "computation", "key", "kind", "tag"),
@@ -290,19 +307,19 @@ dead_letter = Table(
     _slot(),
     _computation(),
     Column("stream", Text, nullable=False, comment="the stream, or timer"),
-    Column("record_id", UUID, comment="the id it was deduplicated by"),
+    Column("record_id", UUID, comment="id that deduplicates it"),
     Column("key", KEY_TEXT, comment="the key as compact JSON, if it has one"),
     Column(
         "value", Text, nullable=False, comment="the value as JSON, or the raw text of a bad row"
     ),
     Column("ts", BigInteger, comment="event time, microseconds"),
-    Column("place", Text, nullable=False, comment="where it came from"),
+    Column("place", Text, nullable=False, comment="its origin"),
     Column("error", Text, nullable=False),
     Column("traceback", Text, nullable=False),
     Column("attempts", Integer, nullable=False),
-    Column("stamp", BigInteger, nullable=False, comment="when it was given up; microseconds"),
+    Column("stamp", BigInteger, nullable=False, comment="when the engine gave up; microseconds"),
     Index("dead_letter_bad_row", "record_id", postgresql_where=text("key IS NULL")),
-    comment="Records, rows and timers given up on, with the reason",
+    comment="Records, rows and timers that the engine gave up on, with the reason",
 )
 
 commit_record = Table(
@@ -319,7 +336,12 @@ commit_record = Table(
         nullable=False,
         comment="promised to readers from this commit on",
     ),
-    Column("floor", BigInteger, nullable=False, comment="nothing produced before it is sent again"),
+    Column(
+        "floor",
+        BigInteger,
+        nullable=False,
+        comment="productions from before it are never sent again",
+    ),
     Column(
         "acked",
         JSONB,
@@ -329,7 +351,7 @@ commit_record = Table(
     Column(
         "position",
         JSONB,
-        comment="of an injector: where to read on; of files: their length; of bundles: the number",
+        comment="next row of an injector; length of part files; number of the last bundle",
     ),
     Column("counters", JSONB, nullable=False, comment="totals since deploy"),
     Column("percentiles", JSONB, comment="percentile low watermarks promised; microseconds"),
@@ -383,7 +405,7 @@ production = Table(
     Column("value", Text, nullable=False, comment="JSON"),
     Column("version", SmallInteger, nullable=False),
     Column("ts", BigInteger, nullable=False, comment="event time"),
-    Column("hold", BigInteger, nullable=False, comment="what it counts for in the low watermark"),
+    Column("hold", BigInteger, nullable=False, comment="its hold on the low watermark"),
     Column("stamp", BigInteger, nullable=False, comment="produced_at, the sender's logical clock"),
     comment="Records sent, one row per reader, until acknowledged and their bucket dropped",
 )
@@ -394,12 +416,12 @@ straggler = Table(
     Column("log", BigInteger, nullable=False),
     Column("seq", BigInteger, nullable=False, comment="position in the log"),
     Column("id", UUID, nullable=False, comment="12 bytes of name, 4 bytes of digest"),
-    Column("origin", BigInteger, nullable=False, comment="log of the source it came of, or 0"),
+    Column("origin", BigInteger, nullable=False, comment="log of the source of its input, or 0"),
     Column(
         "place",
         BigInteger,
         nullable=False,
-        comment="offset in the origin, or produced_at of what it came of: its place in the buckets",
+        comment="its place in the buckets: offset in the origin, or produced_at of its input",
     ),
     Column("stream", SmallInteger, nullable=False),
     Column("receiver", SmallInteger, nullable=False, comment="computation.id of the reader"),
@@ -408,9 +430,9 @@ straggler = Table(
     Column("value", Text, nullable=False, comment="JSON"),
     Column("version", SmallInteger, nullable=False),
     Column("ts", BigInteger, nullable=False, comment="event time"),
-    Column("hold", BigInteger, nullable=False, comment="what it counts for in the low watermark"),
+    Column("hold", BigInteger, nullable=False, comment="its hold on the low watermark"),
     Column("stamp", BigInteger, nullable=False, comment="when it was stored; microseconds"),
-    comment="Weak productions that had not arrived when the record they came of was noted as seen",
+    comment="Weak productions not yet acknowledged when their input record was noted as seen",
 )
 
 seen_record = Table(

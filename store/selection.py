@@ -48,7 +48,7 @@ def select(
     runs. Read the rows of each answer before the next answer.
 
     Args:
-        pipeline: the pipeline whose names need no schema; None: the only one, if there is only one.
+        pipeline: the pipeline of names without a schema; None: the only one, if there is only one.
         seconds: longest run of each statement.
         as_json: give values that `msgspec.json.encode` takes, instead of text or None.
 
@@ -91,7 +91,7 @@ def _streamed(cursor: psycopg.Cursor[Any], text: str) -> Iterator[tuple[Any, ...
 def _columns(connection: psycopg.Connection[Any], text: str) -> list[str]:
     """The columns of exactly one statement that gives rows; nothing runs yet.
 
-    The protocol prepares one statement only, so that no text can end the transaction and go on with another
+    The protocol prepares one statement only, so that no text can end the transaction and add another
     statement.
     """
     prepared = connection.pgconn.prepare(b"", text.encode())

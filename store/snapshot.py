@@ -42,7 +42,7 @@ LOCK_ATTEMPTS = 5
 def snapshot(
     store: str | None = None, pipeline: str | None = None, *, seconds: float = STATEMENT_SECONDS
 ) -> Iterator[psycopg.Connection[Any]]:
-    """A connection whose statements all read the same moment, and that changes nothing.
+    """A read-only connection on which all statements read the same moment.
 
     Names of the pipeline's tables and views need no schema in front.
 
@@ -72,7 +72,7 @@ def reading(
 
     Args:
         seconds: longest run of one statement.
-        search_path: schemas whose names need no schema in front.
+        search_path: schemas that need not be written in front of names.
     """
     path = sql.SQL(",").join(map(sql.Identifier, search_path)).as_string(None)
     try:
@@ -98,12 +98,12 @@ def reading(
 def begin_snapshot(
     connection: psycopg.Connection[Any], pipelines: Sequence[str] | None = None
 ) -> None:
-    """Begin a transaction whose statements all read the same moment.
+    """Begin a transaction in which all statements read the same moment.
 
     It locks the buckets first, so that none of them is dropped while the transaction lasts.
 
     Args:
-        pipelines: the pipelines whose buckets are locked; None: all of the store.
+        pipelines: pipelines to lock the buckets of; None: all of the store.
     """
     statements = Statements("")
     for attempt in range(LOCK_ATTEMPTS):

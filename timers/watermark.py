@@ -23,7 +23,7 @@ from typing import NamedTuple
 from millwheel.model import MAX_TIME, MIN_TIME
 
 
-class Report(NamedTuple):
+class WatermarkReport(NamedTuple):
     """The low watermark that the owner of an interval has stored."""
 
     computation: int
@@ -144,7 +144,7 @@ class Watermarks:
         for sender in senders:
             self._readers.setdefault(sender, []).append(computation)
 
-    def report(self, report: Report) -> list[int]:
+    def report(self, report: WatermarkReport) -> list[int]:
         """Apply a report, and return the computations with a new input low watermark."""
         of = self._of[report.computation]
         before = of.least

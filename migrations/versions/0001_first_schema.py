@@ -1,4 +1,4 @@
-"""The first schema: everything in `millwheel.store.schema`.
+"""The first schema: all tables of `millwheel.store.schema`.
 
 Revision: 0001
 """
@@ -21,13 +21,13 @@ def upgrade() -> None:
         sa.Column("id", sa.Integer(), sa.Identity(always=False), nullable=False),
         sa.Column("family", sa.Text(), nullable=False, comment="time, source or named"),
         sa.Column(
-            "log", sa.BigInteger(), nullable=False, comment="of family source: the log; else 0"
+            "log", sa.BigInteger(), nullable=False, comment="log of a source bucket; otherwise 0"
         ),
         sa.Column("low", sa.BigInteger(), nullable=False, comment="first stamp or offset it holds"),
         sa.Column("high", sa.BigInteger(), nullable=False, comment="one past the last"),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("family", "log", "low"),
-        comment="The live bucket tables and what they cover",
+        comment="The live buckets and their ranges",
         schema=schema,
     )
     op.create_table(
@@ -52,7 +52,7 @@ def upgrade() -> None:
             "floor",
             sa.BigInteger(),
             nullable=False,
-            comment="nothing produced before it is sent again",
+            comment="productions from before it are never sent again",
         ),
         sa.Column(
             "acked",
@@ -64,7 +64,7 @@ def upgrade() -> None:
             "position",
             postgresql.JSONB(astext_type=sa.Text()),
             nullable=True,
-            comment="of an injector: where to read on; of files: their length; of bundles: the number",
+            comment="next row of an injector; length of part files; number of the last bundle",
         ),
         sa.Column(
             "counters",
@@ -97,16 +97,14 @@ def upgrade() -> None:
             "upstream",
             postgresql.JSONB(astext_type=sa.Text()),
             nullable=False,
-            comment="names of the nodes whose streams it reads",
+            comment="names of the nodes that write its input streams",
         ),
-        sa.Column(
-            "paused", sa.Boolean(), nullable=False, comment="an injector that is not to read"
-        ),
+        sa.Column("paused", sa.Boolean(), nullable=False, comment="an injector that must not read"),
         sa.Column(
             "removed_at",
             sa.DateTime(timezone=True),
             nullable=True,
-            comment="when it was taken away; it is kept so that its name means nothing else",
+            comment="time of its removal; the row stays so that the name is not used again",
         ),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("name"),
@@ -119,7 +117,7 @@ def upgrade() -> None:
         sa.Column("slot", sa.Integer(), nullable=False, comment="hash of the key, 0 to 65535"),
         sa.Column("computation", sa.SmallInteger(), nullable=False, comment="computation.id"),
         sa.Column("stream", sa.Text(), nullable=False, comment="the stream, or timer"),
-        sa.Column("record_id", sa.UUID(), nullable=True, comment="the id it was deduplicated by"),
+        sa.Column("record_id", sa.UUID(), nullable=True, comment="id that deduplicates it"),
         sa.Column(
             "key",
             sa.Text(collation="C"),
@@ -133,15 +131,18 @@ def upgrade() -> None:
             comment="the value as JSON, or the raw text of a bad row",
         ),
         sa.Column("ts", sa.BigInteger(), nullable=True, comment="event time, microseconds"),
-        sa.Column("place", sa.Text(), nullable=False, comment="where it came from"),
+        sa.Column("place", sa.Text(), nullable=False, comment="its origin"),
         sa.Column("error", sa.Text(), nullable=False),
         sa.Column("traceback", sa.Text(), nullable=False),
         sa.Column("attempts", sa.Integer(), nullable=False),
         sa.Column(
-            "stamp", sa.BigInteger(), nullable=False, comment="when it was given up; microseconds"
+            "stamp",
+            sa.BigInteger(),
+            nullable=False,
+            comment="when the engine gave up; microseconds",
         ),
         sa.PrimaryKeyConstraint("id"),
-        comment="Records, rows and timers given up on, with the reason",
+        comment="Records, rows and timers that the engine gave up on, with the reason",
         schema=schema,
     )
     op.create_index(
@@ -162,17 +163,19 @@ def upgrade() -> None:
             comment="commits up to this n are in state and timer",
         ),
         sa.PrimaryKeyConstraint("interval_id"),
-        comment="How far each interval's changes are folded into the current tables",
+        comment="Last commit of each interval that is folded into the current tables",
         schema=schema,
     )
     op.create_table(
         "peer_secret",
-        sa.Column("single", sa.Boolean(), nullable=False, comment="there is one row"),
+        sa.Column(
+            "single", sa.Boolean(), nullable=False, comment="always true: there is only one row"
+        ),
         sa.Column("secret", sa.LargeBinary(), nullable=False, comment="32 random bytes"),
         sa.CheckConstraint("single"),
         sa.PrimaryKeyConstraint("single"),
-        comment="What workers prove to each other that they know. Grant it to no role that only "
-        "reads: whoever knows it can be a worker",
+        comment="The secret that workers prove to each other. Grant it to no role that only reads: "
+        "a process that knows it can act as a worker",
         schema=schema,
     )
     op.create_table(
@@ -188,13 +191,13 @@ def upgrade() -> None:
             "id",
             postgresql.UUID(),
             nullable=False,
-            comment="drawn by the worker that found the table empty",
+            comment="drawn by the first worker that found the table empty",
         ),
         sa.Column(
             "began_at", sa.DateTime(timezone=True), nullable=False, comment="when it was drawn"
         ),
         sa.PrimaryKeyConstraint("row"),
-        comment="Which run of the server this is: unlogged, so that every crash recovery and every "
+        comment="The current run of the server: unlogged, so that every crash recovery and every "
         "promotion of a standby empties it (decision 40)",
         schema=schema,
         prefixes=["UNLOGGED"],
@@ -208,10 +211,10 @@ def upgrade() -> None:
             "gc_watermark",
             sa.BigInteger(),
             nullable=False,
-            comment="nothing produced before it is ever sent again; microseconds",
+            comment="productions from before it are never sent again; microseconds",
         ),
         sa.PrimaryKeyConstraint("name"),
-        comment="One row: what the pipeline is called, and how far its past was forgotten",
+        comment="One row: the pipeline's name, and the end of its forgotten past",
         schema=schema,
     )
     op.create_table(
@@ -233,10 +236,10 @@ def upgrade() -> None:
             "incarnation",
             sa.Text(),
             nullable=True,
-            comment="the run of the server in which it was deployed; NULL: a command began it",
+            comment="incarnation of the server in which it was deployed; NULL: not known, a command began it",
         ),
         sa.PrimaryKeyConstraint("number"),
-        comment="What was deployed, one after the other; the last is what is deployed now",
+        comment="All deployed generations in order; the last one is deployed now",
         schema=schema,
     )
     op.create_table(
@@ -252,24 +255,22 @@ def upgrade() -> None:
             "interval_id",
             sa.BigInteger(),
             nullable=False,
-            comment="key_interval.id, maybe of the past",
+            comment="key_interval.id; the row may be gone",
         ),
         sa.Column("computation", sa.SmallInteger(), nullable=False, comment="computation.id"),
         sa.Column("slot_from", sa.Integer(), nullable=False, comment="first slot"),
         sa.Column("slot_to", sa.Integer(), nullable=False, comment="one past the last slot"),
-        sa.Column(
-            "what", sa.Text(), nullable=False, comment="what happened, in a word; see the view"
-        ),
-        sa.Column("from_worker", sa.UUID(), nullable=True, comment="worker.id of who held it"),
+        sa.Column("what", sa.Text(), nullable=False, comment="kind of the event; see the view"),
+        sa.Column("from_worker", sa.UUID(), nullable=True, comment="worker.id of the former owner"),
         sa.Column(
             "to_worker",
             sa.UUID(),
             nullable=True,
-            comment="worker.id of who is to hold it, or does",
+            comment="worker.id of the new or wanted owner",
         ),
         sa.Column("reason", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
-        comment="What was decided and done about who owns what, the newest only",
+        comment="Decisions about ownership and their execution, the newest only",
         schema=schema,
     )
     op.create_table(
@@ -281,14 +282,13 @@ def upgrade() -> None:
             "origin",
             sa.BigInteger(),
             nullable=False,
-            comment="log of the source it came of, or 0",
+            comment="log of the source of its input, or 0",
         ),
         sa.Column(
             "place",
             sa.BigInteger(),
             nullable=False,
-            comment="offset in the origin, or produced_at of what it came of: its place in the "
-            "buckets",
+            comment="its place in the buckets: offset in the origin, or produced_at of its input",
         ),
         sa.Column("stream", sa.SmallInteger(), nullable=False),
         sa.Column(
@@ -303,13 +303,12 @@ def upgrade() -> None:
             "hold",
             sa.BigInteger(),
             nullable=False,
-            comment="what it counts for in the low watermark",
+            comment="its hold on the low watermark",
         ),
         sa.Column(
             "stamp", sa.BigInteger(), nullable=False, comment="when it was stored; microseconds"
         ),
-        comment="Weak productions that had not arrived when the record they came of was noted as "
-        "seen",
+        comment="Weak productions not yet acknowledged when their input record was noted as seen",
         schema=schema,
     )
     op.create_table(
@@ -334,7 +333,7 @@ def upgrade() -> None:
             "hold",
             sa.BigInteger(),
             nullable=False,
-            comment="what it counts for in the low watermark",
+            comment="its hold on the low watermark",
         ),
         sa.Column(
             "stamp",
@@ -362,7 +361,7 @@ def upgrade() -> None:
             "entry",
             sa.Text(collation="C"),
             nullable=False,
-            comment="empty: the state object; else field/entry",
+            comment="empty for the state object; otherwise field/entry",
         ),
         sa.Column("value", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
         sa.Column(
@@ -416,7 +415,7 @@ def upgrade() -> None:
             "hold",
             sa.BigInteger(),
             nullable=False,
-            comment="what it counts for in the low watermark; microseconds",
+            comment="its hold on the low watermark; microseconds",
         ),
         sa.Column(
             "set_at",
@@ -477,7 +476,7 @@ def upgrade() -> None:
             "lease_seconds",
             sa.Double(),
             nullable=False,
-            comment="how long a lease is that it asks for",
+            comment="length of its leases",
         ),
         sa.Column(
             "lease_until",
@@ -485,7 +484,9 @@ def upgrade() -> None:
             nullable=False,
             comment="by the database's clock",
         ),
-        sa.Column("stopped", sa.Boolean(), nullable=False, comment="ended in order; holds nothing"),
+        sa.Column(
+            "stopped", sa.Boolean(), nullable=False, comment="shut down cleanly; holds nothing"
+        ),
         sa.Column(
             "backends",
             postgresql.JSONB(astext_type=sa.Text()),
@@ -496,14 +497,16 @@ def upgrade() -> None:
             "load",
             postgresql.JSONB(astext_type=sa.Text()),
             nullable=False,
-            comment="what it last said of itself",
+            comment="load that it reported last",
         ),
-        sa.Column("address", sa.Text(), nullable=False, comment="where others reach it: host:port"),
+        sa.Column(
+            "address", sa.Text(), nullable=False, comment="its address for other workers: host:port"
+        ),
         sa.Column(
             "generation",
             sa.Integer(),
             nullable=False,
-            comment="generation.number of what it runs",
+            comment="generation.number of its code",
         ),
         sa.PrimaryKeyConstraint("id"),
         comment="Worker processes, with their leases",
@@ -519,34 +522,34 @@ def upgrade() -> None:
             "sequencer",
             sa.BigInteger(),
             nullable=False,
-            comment="raised by every claim; fences the owner before",
+            comment="raised by every claim; fences the former owner",
         ),
         sa.Column("owner", sa.UUID(), nullable=True, comment="worker.id"),
-        sa.Column("wanted_by", sa.UUID(), nullable=True, comment="worker.id of who should own it"),
+        sa.Column("wanted_by", sa.UUID(), nullable=True, comment="worker.id of its wanted owner"),
         sa.Column(
             "generation",
             sa.Integer(),
             nullable=False,
-            comment="generation.number of the newest code that owned it: no older worker may",
+            comment="generation.number of the newest code that has owned it; workers of older code cannot",
         ),
         sa.Column(
             "pinned",
             sa.Boolean(),
             server_default=sa.text("false"),
             nullable=False,
-            comment="an operator said who should own it",
+            comment="an operator chose its owner",
         ),
         sa.Column(
             "split_at",
             sa.Integer(),
             nullable=True,
-            comment="its owner is to split it: first slot of the upper part",
+            comment="first slot of the upper part, if its owner should split it",
         ),
         sa.Column(
             "merge_with",
             sa.BigInteger(),
             nullable=True,
-            comment="its owner is to merge it: id of the upper neighbour",
+            comment="id of the upper neighbour, if its owner should merge both",
         ),
         sa.ForeignKeyConstraint(
             ["computation"],
@@ -568,7 +571,7 @@ def upgrade() -> None:
             comment="identity of the partition, if the log is a replayable source",
         ),
         sa.Column(
-            "retired", sa.Boolean(), nullable=False, comment="everything in it was acknowledged"
+            "retired", sa.Boolean(), nullable=False, comment="all its records are acknowledged"
         ),
         sa.ForeignKeyConstraint(
             ["interval_id"],

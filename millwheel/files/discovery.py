@@ -26,7 +26,8 @@ import msgspec
 import xxhash
 
 from millwheel.errors import InputError
-from millwheel.files.following import DENIED_SECONDS, first_position
+from millwheel.files.followed_path import DENIED_SECONDS
+from millwheel.files.followed_position import first_position
 from millwheel.files.rotation import PACKED_NAMES, bases, packing
 from millwheel.files.watching import Signal, logger
 

@@ -12,7 +12,8 @@ from typing import Any, Self, TypeAlias, cast
 from millwheel.errors import UsageError
 from millwheel.files.csv_rows import CsvFormat, Dialect
 from millwheel.files.discovery import FileDiscovery, Pattern
-from millwheel.files.following import FollowedReader, Following, OnMissing
+from millwheel.files.followed_path import Following, OnMissing
+from millwheel.files.following import FollowedReader
 from millwheel.files.json_lines import JsonLinesFormat
 from millwheel.files.packed import open_bytes
 from millwheel.files.rows import RowFormat, listed

@@ -1,0 +1,42 @@
+"""The inside of one worker: rooms that import in one direction, put together by `engine.py`.
+
+One record's way, room by room. Read these modules in this order, from the bottom up::
+
+    source ──▶ interval ──▶ lane ──────────────────────────────▶ store
+                  ▲           runner ─▶ user code ─▶ open commit ─▶ committer
+                  │                                                    │
+                  └── exchange ◀── acknowledge upstream, send downstream, publish watermarks
+
+1. **Read.** `source/injector.py` reads rows of a partition, gives each a timestamp and a key, and queues it at the
+   interval that owns the key's slot. How many rows may be on their way: `source/pacing.py`.
+2. **Queue.** `interval/interval.py` is a range of slots: its queue, its logs, timers, watermarks and counters, each in a
+   module of that name.
+3. **Take and sort.** `lane/runner.py` takes a chunk: due timers first, then records. `lane/sorting.py` drops records
+   that were seen (`interval/dedup.py`), loads the states of the others (`interval/key_state.py`) and groups them by key.
+4. **Run.** `lane/execution.py` runs user code key by key, in a task (`lane/worker_tasks.py`); what it decides is data,
+   an `Effects`.
+5. **Collect.** `lane/open_commit.py` adds the effects to the open commit.
+6. **Commit.** `lane/committer.py` waits until the commit before is durable, lets queued records join, and hands
+   `lane/commit_builder.py` the open commit: productions get numbers, watermarks are promised. Then the store makes all
+   of it durable in one transaction, behind the fence.
+7. **Settle.** Only now the committer acknowledges the senders and sends the productions (`interval/exchange.py`), to
+   the next interval's queue, and publishes the low watermark (`interval/watermark_publisher.py`).
+
+These are the Python files of one strong record's way: `injector`, `pacing`, `interval`, `runner`, `sorting`, `dedup`,
+`key_state`, `execution`, `open_commit`, `committer`, `commit_builder`, `exchange`, `watermark_publisher`, and `store/lane.py`.
+
+Beside the way:
+
+* `modes/`: other productions than strong ones, behind the protocol of `interval/mode.py`: weak (sent before they are
+  stored), trees (in no log), numbered bundles. A strong interval's mode does nothing.
+* `lane/recovery.py`: the one way back after a commit that failed (I12).
+* `network/`: records for intervals of other workers, and from them. A `Remote` stands in the place of such an interval.
+* `ownership/`: which worker owns which interval: leases, claims, hand-overs, splits and merges.
+* `upkeep/`: folding, buckets, figures, and the check whether all input is processed.
+* `process/` and `environment.py`: the process and its clock, settings, store, log and tasks, for all rooms.
+* `restarts.py`: starting over when the store has lost commits (I16).
+
+The rooms import downwards only: engine > restarts > ownership | upkeep > network | lane | source > modes > interval >
+environment > process. `make lint` checks it, imports for types included. Where a lower room calls a higher one, it does so
+through a protocol of its own (`interval/ports.py`, `interval/mode.py`), and the engine hands in the other side.
+"""

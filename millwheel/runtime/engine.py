@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable
-from hashlib import blake2b
 from typing import Any
 
 import structlog
@@ -24,19 +23,16 @@ from millwheel.runtime.interval.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval, Ownership
 from millwheel.runtime.interval.observer import Observer
 from millwheel.runtime.interval.ports import SourcePort
-from millwheel.runtime.interval.routing import Step, StreamRoute, WeakRoute, connect
 from millwheel.runtime.interval.watermark_publisher import WatermarkPublisher
-from millwheel.runtime.interval.weak_ids import mark_of
 from millwheel.runtime.lane.lane import Lane
 from millwheel.runtime.modes.batched import Batched
-from millwheel.runtime.modes.batches import Numbering
 from millwheel.runtime.modes.choosing import Modes
 from millwheel.runtime.network.courier import Courier
 from millwheel.runtime.network.ports import Network
 from millwheel.runtime.network.remote_intervals import RemoteIntervals
 from millwheel.runtime.ownership.balancer import Balancer
 from millwheel.runtime.ownership.claiming import Claiming, Decide, LeaseGuard, Pauses
-from millwheel.runtime.ownership.deploying import deploy, log_rekeyed
+from millwheel.runtime.ownership.deploying import connect_steps, deploy, log_rekeyed
 from millwheel.runtime.ownership.heartbeat import Heartbeat
 from millwheel.runtime.ownership.joining import (
     end_dead_workers,
@@ -50,7 +46,7 @@ from millwheel.runtime.process.late_use import LateUses
 from millwheel.runtime.process.lease import Lease
 from millwheel.runtime.process.load import Process
 from millwheel.runtime.process.service import Service
-from millwheel.runtime.process.tasks import end
+from millwheel.runtime.process.tasks import end, unless
 from millwheel.runtime.restarts import Restarts
 from millwheel.runtime.source.injector import Injector
 from millwheel.runtime.source.source_tasks import SourceTasks
@@ -106,7 +102,8 @@ class Engine:
         self._process = process or Process()
         self._network = None if network is None else network(self.worker)
         self._listens = False
-        self._failure: BaseException | None = None
+        self.failure: BaseException | None = None
+        """The error that the engine stops with."""
         self._failed = asyncio.Event()
         self._beside: list[tuple[Callable[[Engine], Service], str]] = []
         """Services that work beside the engine whenever it runs."""
@@ -161,7 +158,7 @@ class Engine:
         self._completion = Completion(env, exchange, self.publisher, self.lane, self.sources.paused)
         exchange.trees = self.modes.trees
         self.lane.use(self.owned.restoring)
-        self.sources.on_partitions = self._partitions_appeared
+        self.sources.on_partitions = self.owned.take_new
 
     def _build_courier(self, network: Network) -> Courier:
         """The way to other workers, known to the rooms that use it through ports of their own."""
@@ -193,6 +190,10 @@ class Engine:
         if self.started:  # otherwise it begins with the engine
             self.env.spawn(make(self).run(), name)
 
+    def observe(self, observer: Observer) -> None:
+        """Call an observer's hooks from now on, and again after each start over."""
+        self.observer = self.exchange.observer = observer
+
     async def begin(self) -> None:
         """Start with nothing in memory."""
         env = self.env
@@ -202,13 +203,15 @@ class Engine:
         deployment = await deploy(env)
         env.generation, env.rekeyed = deployment.generation, deployment.rekeyed
         log_rekeyed(env, deployment)
-        await self._number_bundles(incarnation, deployment)
+        first = deployment.is_first and not self._restarts.under_way
+        await self.modes.number_bundles(incarnation, above=self._given, is_first=first)
         await register(env, self.lease, address)
         if self._network is None:
             await end_dead_workers(env, self.pipeline.name, take_over=self._take_over)
         heartbeat = Heartbeat(env, self.lease, self.figures.load, self._store_clock.set)
         env.spawn(heartbeat.run(), "heartbeat")  # claiming may take longer than a lease
-        self._connect(deployment)
+        connect_steps(self.exchange.steps, env, deployment)
+        self.publisher.connect()
         await self.lane.start()
         await self._take_intervals(deployment)
         self._start_services()
@@ -226,28 +229,6 @@ class Engine:
         before = self.clock.now()
         self._store_clock.set(before, await self.env.patiently(self.store.now))
         return network.address
-
-    async def _number_bundles(self, incarnation: str, deployment: Deployment) -> None:
-        """Find out which numbers bundles may get from now on (decision 40)."""
-        if any(node.bundles is not None for node in self.graph.nodes):
-            self.modes.numbering = Numbering(
-                blake2b(incarnation.encode(), digest_size=8).hexdigest(),
-                max(self._given, await self.env.patiently(self.store.now)),
-                is_first=deployment.is_first and not self._restarts.under_way,
-            )
-
-    def _connect(self, deployment: Deployment) -> None:
-        """Connect the nodes of the graph under their stored ids."""
-        steps = self.exchange.steps
-        for place, node in enumerate(self.graph.nodes):
-            id_ = deployment.computations[node.name]
-            kind = WeakRoute if node.is_weak else StreamRoute
-            routes = {s.name: kind(s, node.sinks.get(s.name, [])) for s in node.writes}
-            steps[id_] = Step(id_, place, node, routes, mark_of(self.worker))
-        by_name = {step.name: step for step in steps.values()}
-        for step in steps.values():
-            connect(by_name, step.node, step.routes)
-        self.publisher.connect(by_name)
 
     async def _take_intervals(self, deployment: Deployment) -> None:
         """Claim all intervals, or see where other workers have them."""
@@ -272,18 +253,6 @@ class Engine:
         for make, name in self._beside:
             env.spawn(make(self).run(), name)
 
-    def _partitions_appeared(self, interval_ids: list[int]) -> None:
-        """There are intervals for partitions that were found: a worker that is alone takes them;
-        otherwise they are placed like all others."""
-        if self.courier is None:
-            new = [id_ for id_ in interval_ids if not self.exchange.knows(id_)]
-            self.env.spawn(self._take(new), "new partitions")
-        else:
-            self.courier.remotes.look_up()
-
-    async def _take(self, interval_ids: list[int]) -> None:
-        await self.owned.take(interval_ids)
-
     # -- run and stop -------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event | None = None, *, until_done: bool = True) -> None:
@@ -305,8 +274,8 @@ class Engine:
             for wait in waits:
                 wait.cancel()
         self.late_uses.check_tasks(all_is_done=self.done.is_set())
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
 
     async def stop(self) -> None:
         """End in order: read no more, commit what is finished, give up the lease."""
@@ -317,27 +286,18 @@ class Engine:
             await self.kill()
             await give_up_lease(env)
             return
-        if self.courier is not None and self._failure is None:
+        if self.courier is not None and self.failure is None:
             await hand_all_over(env, self.owned, self.intervals)
         for task in self.source_tasks:
             await task.stop()
         await self.lane.stop_running()
-        if self._failure is None:
-            await self._commit_what_is_finished()
+        if self.failure is None:
+            await unless(self._failed, self.lane.committer.finish())
         await self.kill()
         for interval in self.intervals:
             if interval.ownership is Ownership.HELD:
                 interval.transition("release")
         await give_up_lease(env)
-
-    async def _commit_what_is_finished(self) -> None:
-        """Let the committer finish, unless the engine fails."""
-        finished = asyncio.ensure_future(self.lane.committer.finish())
-        failed: asyncio.Future[Any] = asyncio.ensure_future(self._failed.wait())
-        await asyncio.wait((finished, failed), return_when=asyncio.FIRST_COMPLETED)
-        finished.cancel()
-        failed.cancel()
-        await asyncio.gather(finished, failed, return_exceptions=True)
 
     async def kill(self) -> None:
         """End without order, as a crash would: no commit, no farewell."""
@@ -413,18 +373,13 @@ class Engine:
             if self.stopping:
                 self._failed.set()
             return
-        if self._failure is None and error is not None:
-            self._failure = error
+        if self.failure is None and error is not None:
+            self.failure = error
             self._failed.set()
 
     def check_finished(self) -> None:
         """Set `done` when no source has a row and nothing is left to do."""
         self._completion.check()
-
-    @property
-    def failure(self) -> BaseException | None:
-        """The error that the engine stops with, if any."""
-        return self._failure
 
     @property
     def stopping(self) -> bool:

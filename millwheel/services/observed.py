@@ -40,7 +40,7 @@ class EngineObserved(Observer):
         self._asking: asyncio.Task[int] | None = None
         for interval in engine.intervals:
             self.interval_taken(interval)
-        engine.observer = self
+        engine.observe(self)
 
     # -- hooks that the engine calls ------------------------------------------------------
 
@@ -129,7 +129,7 @@ class EngineObserved(Observer):
 
 def _totals(interval: Interval) -> dict[str, int]:
     """Return an interval's durable counters; those of a commit that fails would be rolled back."""
-    found: dict[str, int] = msgspec.json.decode(interval.durable_counters)
+    found: dict[str, int] = msgspec.json.decode(interval.counters.durable)
     return found
 
 
@@ -149,8 +149,8 @@ def _computation(
         pending_cap=sum(flow.cap for flow in flows) if flows else None,
         acknowledge_seconds=max((f.latency for f in flows if f.latency is not None), default=None),
         latency_target_seconds=flows[0].target if flows else None,
-        input_watermark=min((i.input_watermark for i in intervals), default=MIN_TIME),
-        low_watermark=min((i.durable for i in intervals), default=MIN_TIME),
+        input_watermark=min((i.watermarks.input for i in intervals), default=MIN_TIME),
+        low_watermark=min((i.watermarks.durable for i in intervals), default=MIN_TIME),
     )
 
 

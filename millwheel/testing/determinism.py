@@ -23,7 +23,7 @@ from millwheel.model import Delivery, Record, from_micros
 from millwheel.runtime.environment import UserCode
 from millwheel.runtime.interval.key_state import KeyState
 from millwheel.runtime.interval.routing import Step
-from millwheel.runtime.interval.weak_ids import Lineage
+from millwheel.runtime.interval.weak_ids import WeakIds
 from millwheel.runtime.modes.ack_chain import Caused
 from millwheel.runtime.process.tasks import is_ours, raise_ours
 
@@ -68,7 +68,7 @@ class Determinism:
         self._code = code
         self._trial = Effects()
         self._trial.keeper = effects.keeper
-        self._lineage = self._trial.lineage = Lineage(step.id, step.run)
+        self._lineage = self._trial.lineage = WeakIds(step.id, step.run)
         self._make_context = make_context
 
     async def process(self, record: Record[Any], context: Context[Any, Any]) -> None:

@@ -36,7 +36,7 @@ class Crash(BaseException):
 
 
 @dataclass(frozen=True)
-class Mode:
+class TrialMode:
     """A mode in which the inputs are run."""
 
     name: str
@@ -183,13 +183,13 @@ async def _run_all_modes(
                 )
 
     for mode in (
-        Mode("coalesced", _coalesced),
-        Mode("record by record", _one_by_one),
-        Mode("each record twice", _coalesced, copies=2),
+        TrialMode("coalesced", _coalesced),
+        TrialMode("record by record", _one_by_one),
+        TrialMode("each record twice", _coalesced, copies=2),
     ):
         trial = Trial(pipeline, inputs, streams, mode)
         await check(mode.name, trial, faults=False)
-    mode = Mode("small bundles", _few)
+    mode = TrialMode("small bundles", _few)
     if before_each is not None:
         before_each()
     commits = await Trial(pipeline, inputs, streams, mode).count_commits()
@@ -217,7 +217,7 @@ class Trial:
         pipeline: Pipeline,
         inputs: Sequence[ScriptStep[Any]],
         streams: Sequence[Stream[Any]],
-        mode: Mode,
+        mode: TrialMode,
     ) -> None:
         self._mode = mode
         self._clock = VirtualClock()

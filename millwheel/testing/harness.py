@@ -101,7 +101,7 @@ class Harness:
         """Advance wall time, firing the wall-clock timers that become due."""
         until = self.clock.now() + int(seconds * 1e6)
         while self.clock.now() < until:
-            due = [t for i in self._engine.intervals if (t := i.next_wall_timer()) is not None]
+            due = [t for i in self._engine.intervals if (t := i.timers.next_wall()) is not None]
             stop = min([until, *(t for t in due if t > self.clock.now())])
             self.clock.advance((stop - self.clock.now()) / 1e6)
             self._engine.done.clear()
@@ -149,14 +149,14 @@ class Harness:
         totals: dict[str, int] = {}
         for interval in self._engine.intervals:
             if interval.step.name == computation:
-                for name, count in interval.counters.items():
+                for name, count in interval.counters.totals.items():
                     totals[name] = totals.get(name, 0) + count
         return totals
 
     def low_watermark(self, computation: str) -> datetime:
         """Return the low watermark that a computation has published to its readers."""
         return from_micros(
-            min(i.durable for i in self._engine.intervals if i.step.name == computation)
+            min(i.watermarks.durable for i in self._engine.intervals if i.step.name == computation)
         )
 
     @property

@@ -145,7 +145,29 @@ def new_loop(now: float = 0.0) -> VirtualLoop:
     return VirtualLoop(now)  # type: ignore[abstract]  # it has no sockets, pipes or signals
 
 
-class VirtualLoop(asyncio.AbstractEventLoop):
+class _IdleMethods(asyncio.AbstractEventLoop):
+    """The methods that asyncio calls on a loop and that have nothing to do on virtual time."""
+
+    async def shutdown_asyncgens(self) -> None:
+        pass
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        pass
+
+    def get_task_factory(self) -> None:
+        return None
+
+    def get_debug(self) -> bool:
+        return False
+
+    def set_debug(self, enabled: bool) -> None:
+        pass
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Do nothing when a timer is cancelled: the next turn drops it."""
+
+
+class VirtualLoop(_IdleMethods):
     """An event loop on virtual time; created by `new_loop`."""
 
     def __init__(self, now: float = 0.0) -> None:
@@ -255,12 +277,6 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._ready.clear()
         self._timers.clear()
 
-    async def shutdown_asyncgens(self) -> None:
-        pass
-
-    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
-        pass
-
     # -- callbacks ----------------------------------------------------------------
 
     def time(self) -> float:
@@ -310,9 +326,6 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Schedule callbacks that were queued during a pause."""
         self._ready.extend(handles)
 
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Called by asyncio; the next turn drops the timer."""
-
     # -- futures, tasks, executors --------------------------------------------------
 
     def create_future(self) -> asyncio.Future[Any]:
@@ -328,9 +341,6 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self._tasks = [task for task in self._tasks if not task.done()]
             self._prune_at = len(self._tasks) + PRUNE_TASKS
         return task
-
-    def get_task_factory(self) -> None:
-        return None
 
     def run_in_executor(
         self, executor: Any, func: Callable[[*Ts], T], *args: *Ts
@@ -349,9 +359,3 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
         self.call_exception_handler(context)
-
-    def get_debug(self) -> bool:
-        return False
-
-    def set_debug(self, enabled: bool) -> None:
-        pass

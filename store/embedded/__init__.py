@@ -1,7 +1,7 @@
 """An embedded Postgres: one durable server per store directory, which runs as a daemon.
 
 ``lifecycle``      the five functions below
-``server_files``   the files of a store directory, and the locks that say who uses them
+``server_files``   the files of a store directory, and the locks on them
 ``binaries``       where the Postgres programs come from
 ``account``        the operating-system account that the server runs under
 """

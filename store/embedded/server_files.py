@@ -54,7 +54,7 @@ LOCK = "server.lock"
 ALIVE = "server.alive"
 DATA = "data"
 HALF_MADE = "data.new-"
-ORIGIN = "origin"  # in a place outside the store directory: whose it is
+ORIGIN = "origin"  # names the store directory, in a place outside it
 FORMAT = 1
 
 STATE_ROOT = Path("/var/lib/millwheel")

@@ -1,4 +1,4 @@
-"""What an operator changes in a store by hand, as `millwheel.store.administration` does."""
+"""Changes that an operator makes in a store (`millwheel.store.administration`)."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from millwheel.store.memory.tables import Tables
 
 
 def pause(tables: Tables, injectors: Sequence[str]) -> None:
-    """Let these rest, and no others."""
+    """Pause these injectors, and resume all others."""
     tables.paused = set(injectors)
 
 
 def remove(tables: Tables, names: list[str]) -> None:
-    """Take nodes away, with all that is stored of them.
+    """Remove nodes with all their stored data.
 
     Raises:
-        UsageError: there is no such node, one that stays needs it, or a numbered bundle that is
-            begun has records of one.
+        UsageError: there is no such node, a remaining node needs it, or an open numbered bundle
+            has records of it.
     """
     newest = tables.generations[-1]
     code = without(tables.pipeline, newest.code, names)
@@ -39,8 +39,7 @@ def remove(tables: Tables, names: list[str]) -> None:
 
 
 def _bundles_in_the_way(tables: Tables, gone: set[int]) -> list[tuple[str, int, int]]:
-    """(computation, number, records of nodes that are to go) of each numbered bundle that is begun
-    and has such records."""
+    """Open numbered bundles with records of removed nodes: (computation, number, count of such records)."""
     logs = {
         id_
         for id_, log in tables.logs.items()

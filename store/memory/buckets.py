@@ -33,13 +33,13 @@ class BucketRows:
             high = min((high, *(bucket.low for bucket in found if bucket.low > low)))
         return self._tables.create_bucket(family, log, begin, high)
 
-    def told_time(self) -> int:
+    def view_time(self) -> int:
         """The clock's time, or that of the newest heartbeat if the clock has gone back."""
         beats = (worker.heartbeat_at for worker in self._tables.workers.values())
         return max(self._clock.now(), *beats, 0)
 
-    def _end_of_what_was_told(self) -> int:
-        """No worker goes by a later time than this before its next heartbeat or the end of its lease."""
+    def _latest_time_in_use(self) -> int:
+        """The latest time that a worker uses before its next heartbeat or the end of its lease."""
         now = self._clock.now()
         ends = (
             worker.heartbeat_at + int(worker.lease_seconds * 1e6)
@@ -49,7 +49,7 @@ class BucketRows:
         return max(now, *ends, 0)
 
     def _unnoticed_step(self) -> int:
-        """How far the clock may have gone back since the oldest heartbeat of those that live."""
+        """Largest step back of the clock since the oldest heartbeat of a live worker."""
         leases = [w.lease_seconds for w in self._tables.workers.values() if not w.stopped]
         return max(CLOCK_STEP_MICROS, int(max(leases, default=0.0) * 1e6 / 3))
 
@@ -59,7 +59,7 @@ class BucketRows:
             return None
         row = found.row
         ahead = EARLY_CLOSE_MICROS + self._unnoticed_step()
-        high = max(high, self._end_of_what_was_told() + ahead)
+        high = max(high, self._latest_time_in_use() + ahead)
         newest = max(b.low for b in self.live() if (b.family, b.log) == (row.family, row.log))
         if row.low < high < row.high and row.low == newest:
             found.row = replace(row, high=high)
@@ -81,7 +81,7 @@ class BucketRows:
         return True
 
     def is_droppable(self, bucket: Bucket) -> bool:
-        """Whether nothing stored needs it."""
+        """Whether no stored data needs a bucket."""
         tables = self._tables
         if bucket.family == "named":
             return all(self._sent_since(id_) >= bucket.high for id_ in self._read_by_id())
@@ -108,7 +108,7 @@ class BucketRows:
         )
 
     def _read_by_id(self) -> list[int]:
-        """The partitions whose rows have user-supplied ids."""
+        """Partitions of rows with user-supplied ids."""
         tables = self._tables
         nodes = tables.generations[-1].code.graph["nodes"] if tables.generations else {}
         named = [node for node in nodes.values() if node.get("named")]
@@ -121,7 +121,7 @@ class BucketRows:
         return [id_ for id_, row in tables.intervals.items() if row.computation in injectors]
 
     def _sent_since(self, interval_id: int) -> int:
-        """The first instant at which a row past the stored position can have been sent."""
+        """The earliest time at which a row past the stored position can have been sent."""
         last, _ = self._tables.last_commit(interval_id)
         position = None if last.link.position is None else msgspec.json.decode(last.link.position)
         return int((position or {}).get("sent_since", last.stamp))
@@ -140,7 +140,7 @@ class MemoryBuckets(MemorySubject):
 
     async def view_buckets(self) -> BucketView:
         await self._called("view_buckets")
-        return BucketView(self._buckets.told_time(), self._buckets.live())
+        return BucketView(self._buckets.view_time(), self._buckets.live())
 
     async def open_bucket(self, family: str, log: int, low: int, high: int) -> Bucket:
         await self._called("open_bucket")

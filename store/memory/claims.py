@@ -1,4 +1,4 @@
-"""What the new owner of an interval starts from."""
+"""Claims of intervals, and the stored data that a new owner starts from (`millwheel.store.claims`)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class MemoryClaims(MemoryWorkers):
         timers: int = TIMERS_A_PAGE,
         sequencers: Mapping[int, int] | None = None,
     ) -> list[Claim]:
-        assert not (again and sequencers is not None), "one's own need no comparison"
+        assert not (again and sequencers is not None), "a worker's own intervals need no comparison"
         await self._called("claim")
         taken = self.raise_sequencers(worker, interval_ids, again=again, sequencers=sequencers)
         await asyncio.sleep(0)  # the sequencers are raised; only now is anything read (I4)
@@ -61,13 +61,13 @@ class MemoryClaims(MemoryWorkers):
         again: bool,
         sequencers: Mapping[int, int] | None,
     ) -> Taken:
-        """The first transaction of a claim: whoever had the intervals is fenced."""
+        """The first transaction of a claim, which fences the former owners."""
         if sequencers is None:
             return self._placement.take_over(worker, interval_ids, again=again)
         return self._placement.take_free(worker, interval_ids, sequencers)
 
     def read_claims(self, taken: Taken, timers: int) -> list[Claim]:
-        """The second one: what the new owner starts from."""
+        """The second transaction of a claim, which reads the data that the new owner starts from."""
         raised, new_logs = taken
         return [
             read_claim(self.tables, id_, sequencer, new_logs.get(id_, 0), timers)
@@ -112,17 +112,17 @@ class MemoryClaims(MemoryWorkers):
 
 
 def read_claim(tables: Tables, interval_id: int, sequencer: int, new_log: int, limit: int) -> Claim:
-    """An interval as it is after it was taken.
+    """An interval after its sequencer was raised.
 
     Args:
-        sequencer: what this claim raised it to.
-        new_log: the log that this claim opened; 0: none.
-        limit: how many timers of each kind to read at the most.
+        sequencer: the sequencer that this claim has raised.
+        new_log: the log that this claim has opened; 0: none.
+        limit: largest number of timers of each kind.
     """
-    # By now another claim may have raised the sequencer again, and whoever reported that
-    # one's sequencer as his own would pass its fence.
+    # Another claim may have raised the sequencer again: with the stored one, this owner would
+    # pass that claim's fence.
     if interval_id not in tables.intervals:
-        raise Fenced("intervals were claimed and merged by others as soon as they were claimed")
+        raise Fenced("other workers claimed and merged the intervals right after this claim")
     interval = tables.intervals[interval_id]
     last, bucket = tables.last_commit(interval_id)
     states, _ = tables.tail(interval_id, interval.folded)
@@ -161,7 +161,7 @@ def read_claim(tables: Tables, interval_id: int, sequencer: int, new_log: int, l
 def read_timers(
     tables: Tables, interval_id: int, kind: str, after: TimerPlace | None, limit: int
 ) -> list[TimerChange]:
-    """The next pending timers of an interval, folded or not; none if it is gone."""
+    """The next pending timers of an interval, folded or not; empty if the interval is gone."""
     interval = tables.intervals.get(interval_id)
     if interval is None:
         return []

@@ -1,4 +1,4 @@
-"""Deploying a graph, as `millwheel.store.deployment` does: what begins a generation is stored."""
+"""Deployment of a graph (`millwheel.store.deployment`): stores code that begins a generation."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def deploy(
     shared: bool,
     alive: int,
 ) -> Deployment:
-    """Make or check what is stored of the graph.
+    """Store the graph, or compare it with the stored one.
 
     Args:
         wanted: the tables of its sinks.
-        alive: workers whose leases are not over.
+        alive: number of workers with a valid lease.
     """
     least_left = min((row.generation for row in tables.intervals.values()), default=1)
     admission, code = admission_of(
@@ -68,7 +68,7 @@ def deploy(
 
 
 def _bundled(tables: Tables) -> set[str]:
-    """Computations with a numbered bundle that is begun and not delivered."""
+    """Computations with an open numbered bundle."""
     found = set()
     for row in tables.in_order():
         last, _ = tables.last_commit(row.id)
@@ -85,7 +85,7 @@ def _begin(
     streams: list[StreamDeploy],
     stamp: int,
 ) -> None:
-    """Store what the first code of a generation says."""
+    """Store the first code of a generation."""
     number = admission.generation
     tables.generations.append(Generation(number, plain(code)))
     outgrown = {tables.computations[name].id for name in admission.outgrown}

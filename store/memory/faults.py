@@ -1,4 +1,4 @@
-"""Where a test breaks the store."""
+"""Points at which a test breaks the store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millwheel.store.port import Commit
 
 @dataclass(slots=True)
 class Faults:
-    """Where a test may break the store; each hook is optional, and may be changed at any time.
+    """Hooks for a test that breaks the store; each is optional, and may change at any time.
 
     A hook that raises fails the call with that error, one that never returns leaves it on
     the wire until its task is cancelled. A `CommitUnknown` also costs the lane its
@@ -19,14 +19,14 @@ class Faults:
     """
 
     before_call: Callable[[str], Awaitable[None]] | None = None
-    """Awaited with the name of each method of the store, before it does anything."""
+    """Awaited with the name of each method of the store, before the method does anything."""
 
     before_commit: Callable[[Commit], Awaitable[None]] | None = None
-    """Awaited with each commit before it is looked at: what it raises leaves no trace."""
+    """Awaited with each commit before it is applied: if it raises, nothing is stored."""
 
     after_commit: Callable[[Commit], Awaitable[None]] | None = None
-    """Awaited when the commit is durable and the lane has not heard of it yet."""
+    """Awaited after the commit is durable, before its lane knows."""
 
     refuse: Callable[[str, Sequence[Any]], str | None] | None = None
-    """Asked for each statement (its text and parameters) and each row of a table sink (the
-    table's name and the values); an answer refuses it with a `StatementError`."""
+    """Called with each statement (its text and parameters) and each row of a table sink (the
+    table's name and the values); if it returns a text, that refuses it with a `StatementError`."""

@@ -1,4 +1,4 @@
-"""What becomes of JSON in a ``jsonb`` column."""
+"""JSON after a round trip through a ``jsonb`` column."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 
 def jsonb_text(value: bytes) -> bytes:
-    """JSON as a ``jsonb`` column gives it back: other spaces, order of names and numbers.
+    """JSON as a ``jsonb`` column returns it: with other spaces, order of names and form of numbers.
 
     State returns from Postgres in this form, so it does from here.
     """
@@ -18,7 +18,7 @@ def jsonb_text(value: bytes) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """A JSON value as it comes back from the store."""
+    """A JSON value after a round trip through the store."""
     return msgspec.json.decode(msgspec.json.encode(value))
 
 

@@ -1,4 +1,4 @@
-"""The hot path: lanes, and what the server does with a commit (`millwheel.store.lane`)."""
+"""The hot path: lanes, and the server's part of a commit (`millwheel.store.lane`)."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class MemoryLane:
     """One ordered chain of commits to a `MemoryStore`. Not for concurrent use.
 
     Args:
-        apply: what the server does with a commit.
-        lives: whether the server is the one that the lane was opened to.
+        apply: the server's part of a commit.
+        lives: whether the server has not restarted since the lane was opened.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ def apply(
     versions: Mapping[str, int],
     refuse: Refuse | None,
 ) -> None:
-    """All of a commit in one go, or an error and nothing.
+    """Apply a commit atomically.
 
     Args:
-        versions: of the streams, as the code of this worker writes them.
-        refuse: tells why a statement or a row is to be refused, if it is.
+        versions: versions of the streams in this worker's code.
+        refuse: gives the reason to refuse a statement or a row; None: accept it.
     """
     check_fence(commit, tables)
     here = tables.bucket(commit.bucket)
@@ -126,11 +126,11 @@ def apply(
 
 
 def check_fence(commit: Commit, tables: Tables) -> None:
-    """Whether each interval is still its owner's, and the commit the next one of its chain.
+    """Check that the worker still owns each interval, and that the commit is the next of its chain.
 
     Raises:
-        Fenced: another owner has claimed one.
-        StoreWentBack: the commit before is missing.
+        Fenced: another worker has claimed an interval.
+        StoreWentBack: the previous commit is missing.
     """
     for link in commit.intervals:
         if not tables.is_current(link.interval_id, link.sequencer):
@@ -153,10 +153,12 @@ def _follows(link: IntervalCommit, bucket: int, tables: Tables) -> bool:
 def _check_appends(commit: Commit, tables: Tables, here: BucketTables) -> None:
     for bucket, seen in commit.seen.items():
         if bucket not in tables.buckets and bucket < max(tables.buckets):
-            raise BucketGone("the bucket of records to be noted was dropped")
+            raise BucketGone(
+                f"bucket {bucket}, in which the commit notes records as seen, was dropped"
+            )
         known = tables.bucket(bucket).seen
         if len({*seen}) < len(seen) or not known.isdisjoint(seen):
-            raise InvariantBroken("a record that was committed before came through again")
+            raise InvariantBroken("a record that was committed before was processed again")
     written: set[tuple[int, int]] = set()
     for production in (*commit.productions, *commit.stragglers):
         name = production.log, production.seq
@@ -166,7 +168,7 @@ def _check_appends(commit: Commit, tables: Tables, here: BucketTables) -> None:
 
 
 def _check_users(commit: Commit, sinks: TableSinks, refuse: Refuse) -> None:
-    """Rows and statements of the user's, which are refused at his expense."""
+    """Check rows and statements of the user."""
     for table, values in commit.rows:
         if table.name not in sinks:
             raise StatementError(f"there is no table {table.name!r}")

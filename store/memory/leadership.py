@@ -1,4 +1,4 @@
-"""Who writes the wishes, as `millwheel.store.leadership` has it."""
+"""The leadership: the right to write wishes (`millwheel.store.leadership`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MemoryLeadership:
         now = self._clock.monotonic()
         if tables.leader is not None and tables.leader[1] <= now:
             lost, tables.leader = tables.leader[0], None
-            if lost is self:  # the session was ended: that is told once
+            if lost is self:  # the session was ended: the candidate learns that once
                 return False
         if tables.leader is not None and tables.leader[0] is not self:
             return False
@@ -27,6 +27,6 @@ class MemoryLeadership:
         return True
 
     def close(self) -> None:
-        """Let it go."""
+        """Release the leadership."""
         if self._tables.leader is not None and self._tables.leader[0] is self:
             self._tables.leader = None

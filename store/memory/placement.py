@@ -1,7 +1,7 @@
-"""Who owns what: claims, releases, wishes, splits and merges (`millwheel.store.placement`).
+"""Ownership of intervals: claims, releases, wishes, splits and merges (`millwheel.store.placement`).
 
-Every change is a compare-and-set on the sequencer, and nobody stands in its way: what is a
-transaction there is one call here.
+Every change is a compare-and-set on the sequencer. A transaction of the Postgres store is one call here, so no
+change waits for another.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class MemoryPlacement:
         )  # fmt: skip
 
     def _is_lease_over(self, row: KeyInterval) -> bool:
-        """Whether it has an owner who stopped, is unknown or let the lease run out."""
+        """Whether its owner has stopped, is unknown, or has an expired lease."""
         return row.owner is not None and not self._workers.is_alive(row.owner)
 
     def _note(
@@ -79,7 +79,7 @@ class MemoryPlacement:
     def take_over(
         self, worker: str, interval_ids: list[int], *, again: bool
     ) -> tuple[dict[int, int], dict[int, int]]:
-        """Raise the sequencers of whatever owners there are, or (again) of one's own.
+        """Raise the sequencers of intervals of any owner, or (`again`) of this worker's own.
 
         Returns:
             Per interval: what its sequencer was raised to, and its new log.
@@ -90,15 +90,15 @@ class MemoryPlacement:
             row.owner != worker if again else row.generation > mine for row in rows
         ):
             raise Fenced(
-                "another owner has claimed intervals of this worker meanwhile, maybe one of newer "
-                "code; it must let go of them"
+                "another worker has claimed intervals of this one, maybe one with newer code; "
+                "this worker must release them"
             )
         return self._take(worker, rows, None if again else mine)
 
     def take_free(
         self, worker: str, interval_ids: list[int], sequencers: Mapping[int, int]
     ) -> tuple[dict[int, int], dict[int, int]]:
-        """Raise the sequencers of those that are free, and as they were read."""
+        """Raise the sequencers of the intervals that are free and still have the sequencer that was read."""
         mine = self._workers.generation(worker)
         rows = [
             row
@@ -132,7 +132,7 @@ class MemoryPlacement:
         return raised, new_logs
 
     def _as_read(self, sequencers: Mapping[int, int]) -> Iterable[KeyInterval]:
-        """Those that are there and have the sequencer that was read."""
+        """Existing intervals that still have the sequencer that was read."""
         for id_, sequencer in sequencers.items():
             if self._tables.is_current(id_, sequencer):
                 yield self._tables.intervals[id_]
@@ -157,7 +157,7 @@ class MemoryPlacement:
         ]
 
     def _wish(self, change: PlacementChange) -> bool:
-        """Whether what is said of an interval changes anything; then it is so now."""
+        """Apply a wish; gives whether it has changed anything."""
         row, reason = self._tables.intervals[change.interval_id], change.reason
         match change:
             case Wish(worker=worker, pinned=pinned):
@@ -191,7 +191,7 @@ class MemoryPlacement:
         return True
 
     def _meet(self, lower: KeyInterval, upper_id: int) -> bool:
-        """Whether two intervals are the lower and the upper neighbour, and no partitions."""
+        """Whether two intervals are lower and upper neighbour, and not partitions."""
         upper = self._tables.intervals.get(upper_id)
         return (
             upper is not None
@@ -240,7 +240,7 @@ class MemoryPlacement:
             if identity in known:
                 continue
             if not tables.is_current(discovery, sequencer):
-                raise Fenced("somebody has claimed the interval since; nothing was made")
+                raise Fenced("another worker has claimed the interval; nothing was made")
             siblings = [i for i in tables.intervals.values() if i.computation == row.computation]
             slot = max(sibling.slot_to for sibling in siblings)
             history = partition(self._history(discovery), slot, position)
@@ -266,7 +266,7 @@ class MemoryPlacement:
         return found
 
     def _take_apart(self, sequencers: dict[int, int]) -> list[IntervalHistory]:
-        """Free intervals that are to be split or merged, with their last commits.
+        """Fence free intervals before a split or merge; gives their last commits.
 
         Raises:
             Fenced: the sequencer of one is another one by now.
@@ -282,7 +282,7 @@ class MemoryPlacement:
         return [self._history(id_) for id_ in sequencers]
 
     def _history(self, interval_id: int) -> IntervalHistory:
-        """An interval with what counts of its last commit."""
+        """An interval with the data of its last commit."""
         tables = self._tables
         row, (last, _) = tables.intervals[interval_id], tables.last_commit(interval_id)
         link = last.link
@@ -308,7 +308,7 @@ class MemoryPlacement:
     def _begin(
         self, history: IntervalHistory, parent: KeyInterval | None, generation: int
     ) -> KeyInterval:
-        """Make an interval and the commit that its chain begins with.
+        """Make an interval with the first commit of its chain.
 
         Its owner is to be the one of `parent`; without a parent the balancer finds one.
         """

@@ -1,4 +1,4 @@
-"""The tables of table sinks: what they hold, and what Postgres would not take into them."""
+"""The tables of table sinks: their rows, and the checks of rows that Postgres does."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TableSinks:
         self._upserted: dict[str, dict[tuple[Any, ...], tuple[Any, ...]]] = {}
 
     def check(self, tables: list[Table[Any]]) -> None:
-        """Whether these fit the tables that are there.
+        """Check that these fit the existing tables.
 
         Raises:
             DeployRefused: one does not.
@@ -62,7 +62,7 @@ class TableSinks:
                 )
 
     def add(self, tables: list[Table[Any]]) -> None:
-        """Make those that are not there yet."""
+        """Make missing tables."""
         for table in tables:
             self._tables.setdefault(table.name, table)
 
@@ -70,7 +70,7 @@ class TableSinks:
         return name in self._tables
 
     def write(self, table: Table[Any], values: tuple[Any, ...]) -> None:
-        """Add a row, or put it in the place of the one with its key."""
+        """Add a row, or replace the row with its key."""
         if table.key:
             key = tuple(values[position] for position in table.key_positions)
             self._upserted.setdefault(table.name, {})[key] = values
@@ -100,13 +100,13 @@ class TableSinks:
 
 
 def refusal(table: Table[Any], values: tuple[Any, ...]) -> str | None:
-    """Why Postgres would not take a row, if it would not."""
+    """The reason for which Postgres would refuse a row; None if it would not."""
     wrong = [_refusal(c, value) for c, value in zip(table.columns, values, strict=True)]
     return next(filter(None, wrong), None)
 
 
 def _refusal(column: Column, value: Any) -> str | None:
-    """Why Postgres would not take a value into a column, if it would not."""
+    """The reason for which Postgres would refuse a value in a column; None if it would not."""
     if value is None:
         return None if column.nullable else f"null in column {column.name!r}"
     if not isinstance(value, _PYTHON_TYPES[column.type]):

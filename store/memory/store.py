@@ -38,7 +38,7 @@ class MemoryStore(MemoryClaims, MemoryRecords, MemoryStates, MemoryBuckets, Memo
         """Version of each stream in the code that this object was deployed with, by name."""
 
     def another(self) -> MemoryStore:
-        """The same store, as another process sees it: its leadership and code are its own."""
+        """The same store for another process, with leadership and code of its own."""
         twin = copy.copy(self)
         twin._leadership = MemoryLeadership(self.tables, self._clock)
         twin._versions = {}
@@ -46,7 +46,7 @@ class MemoryStore(MemoryClaims, MemoryRecords, MemoryStates, MemoryBuckets, Memo
         return twin
 
     def saved(self) -> Saved:
-        """All that is stored now; see `come_back_as`."""
+        """A copy of all stored data; see `come_back_as`."""
         leader, self.tables.leader = self.tables.leader, None  # advisory locks are not stored
         try:
             return copy.deepcopy((vars(self.tables), vars(self._sinks)))
@@ -54,7 +54,7 @@ class MemoryStore(MemoryClaims, MemoryRecords, MemoryStates, MemoryBuckets, Memo
             self.tables.leader = leader
 
     def come_back_as(self, saved: Saved) -> None:
-        """Let the server crash, lose every commit after `saved`, and come back."""
+        """Crash the server, lose every commit after `saved`, and restart it."""
         incarnation = self.tables.incarnation
         tables, sinks = copy.deepcopy(saved)
         vars(self.tables).update(tables)
@@ -69,7 +69,7 @@ class MemoryStore(MemoryClaims, MemoryRecords, MemoryStates, MemoryBuckets, Memo
         self._incarnation = None
 
     async def close(self) -> None:
-        """Let the leadership go, and nothing else: other engines may still be using the store."""
+        """Release the leadership only: other engines may use the store."""
         self._leadership.close()
 
     async def now(self) -> int:
@@ -104,7 +104,7 @@ class MemoryStore(MemoryClaims, MemoryRecords, MemoryStates, MemoryBuckets, Memo
         return result
 
     def remove(self, names: list[str]) -> None:
-        """Take nodes away, as an operator does.
+        """Remove nodes, as an operator does.
 
         Raises:
             UsageError: there is no such node, or one that stays needs it.
@@ -112,7 +112,7 @@ class MemoryStore(MemoryClaims, MemoryRecords, MemoryStates, MemoryBuckets, Memo
         administration.remove(self.tables, names)
 
     def pause(self, *injectors: str) -> None:
-        """Let these rest, and no others, as an operator does."""
+        """Pause these injectors and resume all others, as an operator does."""
         administration.pause(self.tables, injectors)
 
     async def open_lane(self) -> MemoryLane:
@@ -121,8 +121,8 @@ class MemoryStore(MemoryClaims, MemoryRecords, MemoryStates, MemoryBuckets, Memo
         return MemoryLane(self.faults, self.apply, lambda: self.tables.incarnation == incarnation)
 
     def apply(self, commit: Commit) -> None:
-        """What the server does with a commit: all of it in one go, or an error and nothing.
+        """Apply a commit atomically, as the server does.
 
-        Lanes call it; a test may, to let a commit take effect that its lane gave up on.
+        Lanes call it. A test may call it to make a commit durable that its lane gave up on.
         """
         lane.apply(commit, self.tables, self._sinks, self._versions, self.faults.refuse)

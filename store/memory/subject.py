@@ -27,7 +27,7 @@ class MemorySubject:
         """The first incarnation of the server that this object has met."""
 
     async def _called(self, name: str) -> None:
-        """Let others run, as a round trip would, and fail if a test wants it."""
+        """Yield to the event loop, as a round trip does, and fail if a test asks for it."""
         await asyncio.sleep(0)
         if self.faults.before_call is not None:
             await self.faults.before_call(name)

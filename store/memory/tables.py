@@ -1,8 +1,7 @@
 """The tables of one pipeline, as Postgres has them (`millwheel.store.schema`), and their keys.
 
-Rows and the questions that several rooms ask of them, no rules: who may change what stands in
-the modules that do it. Nothing here awaits, so whatever is done to the tables between two awaits
-is one transaction.
+It has the rows and queries that several modules share; the rules for changes are in the modules that make
+them. Nothing here awaits, so all changes between two awaits are one transaction.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ TimerKey = tuple[int, int, bytes, str, str]
 
 @dataclass(slots=True)
 class ComputationRow:
-    """A computation as deployed."""
+    """A deployed computation."""
 
     id: int
     kind: NodeKind
@@ -48,7 +47,7 @@ class ComputationRow:
 
 @dataclass(slots=True)
 class WorkerRow:
-    """Its number is its place in the order in which they registered."""
+    """A worker; `number` gives the order of registration."""
 
     number: int
     lease_until: float
@@ -63,7 +62,7 @@ class WorkerRow:
 
 @dataclass(slots=True)
 class KeyInterval:
-    """A key interval: who owns it, who should, and how far it is folded."""
+    """A key interval with its owner, its wanted owner, and the number of its last folded commit."""
 
     id: int
     computation: int
@@ -79,11 +78,11 @@ class KeyInterval:
     merge_with: int | None = None
 
     def row(self) -> IntervalRow:
-        """As others are told of it."""
+        """The interval in the form of the store's protocol."""
         return IntervalRow(self.id, self.computation, self.slot_from, self.slot_to, self.sequencer)
 
     def forget_cuts(self) -> None:
-        """Wishes to cut it were decided from how it was."""
+        """End wishes to split or merge it, which were decided for the interval as it was before."""
         self.split_at = self.merge_with = None
 
 
@@ -106,15 +105,15 @@ class CommitRow:
 
 @dataclass(slots=True)
 class BucketTables:
-    """The tables of one bucket; one of seen ids only has nothing in the others."""
+    """The tables of one bucket; a bucket of seen ids has rows in `seen` only."""
 
     row: Bucket
     commits: dict[int, list[CommitRow]] = field(default_factory=dict)
-    """Per interval, in order."""
+    """Commits by interval, in order."""
     states: dict[int, list[StateChange]] = field(default_factory=dict)
     timers: dict[int, list[TimerChange]] = field(default_factory=dict)
     productions: dict[int, dict[int, StoredProduction]] = field(default_factory=dict)
-    """Per log and seq."""
+    """Productions by log and number."""
     seen: set[tuple[int, int, bytes]] = field(default_factory=set)
 
 
@@ -143,16 +142,16 @@ class Tables:
         self.incarnation = 1
         """Raised when the server comes back as it was before (`MemoryStore.come_back_as`)."""
         self.deployed_in: int | None = None
-        """In which incarnation first."""
+        """The incarnation of the server in which the pipeline was deployed first."""
         self.generations: list[Generation] = []
         self.computations: dict[str, ComputationRow] = {}
-        """By name, also those that were removed."""
+        """Computations by name, removed ones included."""
         self.streams: dict[str, int] = {}
         self.paused: set[str] = set()
-        """Names of injectors."""
+        """Names of paused injectors."""
         self.workers: dict[str, WorkerRow] = {}
         self.leader: tuple[object, float] | None = None
-        """Which candidate leads, and until when it may be silent."""
+        """The leading candidate, and the time until which it leads without another call."""
         self.intervals: dict[int, KeyInterval] = {}
         self.logs: dict[int, Log] = {}
         self.events: deque[ShownEvent] = deque(maxlen=KEEP_EVENTS)
@@ -160,9 +159,9 @@ class Tables:
         self.gc_watermark = 0
         self.peer_secret = secrets.token_bytes(32)
         self.state: dict[StateKey, dict[str, tuple[bytes, int]]] = {}
-        """What is folded: per key and entry the value and its version."""
+        """Folded state: value and version by key and entry."""
         self.timers: dict[TimerKey, tuple[int, int]] = {}
-        """What is folded: due and hold."""
+        """Folded timers: due and hold."""
         self.dead_letters: list[DeadLetter] = []
         self.statements: list[tuple[str, Sequence[Any]]] = []
         self._sequence = 0
@@ -170,7 +169,7 @@ class Tables:
         self._last_bucket = 0
 
     def next_number(self) -> int:
-        """Of the sequence that sequencers, logs and workers are numbered by."""
+        """The next number of the sequence for sequencers, logs and workers."""
         self._sequence += 1
         return self._sequence
 
@@ -201,7 +200,7 @@ class Tables:
     def make_interval(
         self, computation: int, slot_from: int, slot_to: int, generation: int
     ) -> KeyInterval:
-        """A new one; what its chain begins with is still to be written."""
+        """Make an interval; the caller writes the first commit of its chain."""
         self._last_interval += 1
         row = KeyInterval(
             self._last_interval, computation, slot_from, slot_to, self.next_number(), generation
@@ -213,7 +212,7 @@ class Tables:
         """Write an interval's first commit."""
         self._newest_bucket().commits[link.interval_id] = [CommitRow(link, stamp)]
 
-    # -- what is in buckets -----------------------------------------------------------
+    # -- buckets ------------------------------------------------------------------------
 
     def create_bucket(self, family: str, log: int, low: int, high: int) -> Bucket:
         self._last_bucket += 1
@@ -222,21 +221,21 @@ class Tables:
         return bucket
 
     def bucket(self, id_: int) -> BucketTables:
-        """One that is there as long as anything refers to it."""
+        """The tables of a bucket that stored data still need."""
         found = self.buckets.get(id_)
         if found is None:
             raise InvariantBroken(f"a bucket that is still needed is gone: {id_}")
         return found
 
     def _newest_bucket(self) -> BucketTables:
-        """The time bucket that goes last."""
+        """The newest time bucket."""
         return max(
             (found for found in self.buckets.values() if found.row.family == "time"),
             key=lambda found: found.row.low,
         )
 
     def last_commit(self, interval_id: int) -> tuple[CommitRow, int]:
-        """An interval's last commit, and the bucket it stands in."""
+        """An interval's last commit, and its bucket."""
         return max(
             (
                 (found.commits[interval_id][-1], id_)
@@ -260,7 +259,7 @@ class Tables:
         return states, timers
 
     def productions(self, log: int) -> Iterator[StoredProduction]:
-        """All that is kept of a log, in no order."""
+        """All stored productions of a log, in no order."""
         for found in self.buckets.values():
             yield from found.productions.get(log, {}).values()
 
@@ -269,7 +268,7 @@ _Change = TypeVar("_Change", StateChange, TimerChange)
 
 
 def _since(changes: list[_Change], after: int, through: int | None) -> list[_Change]:
-    """Those of commits in (after, through]; an interval's changes stand in order of commits."""
+    """Changes of commits in (after, through]; an interval's changes are sorted by commit."""
     number = attrgetter("n")
     first = bisect_right(changes, after, key=number)
     return changes[first : None if through is None else bisect_right(changes, through, key=number)]

@@ -1,4 +1,4 @@
-"""What is committed, as the views of the same names show it (`millwheel.store.views`)."""
+"""Committed data, as the views of the same names show it (`millwheel.store.views`)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def states(tables: Tables) -> list[ShownState]:
 
 
 def old_states(tables: Tables, versions: Mapping[str, int], most: int) -> list[OldState]:
-    """Plain states and shared tables of other versions than these, at most so many of each."""
+    """Plain states and shared tables of other versions than these, at most `most` of each."""
     names = tables.names()
     found: dict[tuple[str, int], list[OldState]] = {}
     for ((_, computation, key), entry), (value, version) in sorted(_merged(tables).items()):
@@ -62,7 +62,7 @@ def old_states(tables: Tables, versions: Mapping[str, int], most: int) -> list[O
 
 
 def _merged(tables: Tables) -> dict[tuple[StateKey, str], tuple[bytes, int]]:
-    """Value and version of each entry, as it is committed."""
+    """Committed value and version of each entry."""
     merged = {
         (key, entry): found
         for key, entries in tables.state.items()
@@ -127,7 +127,7 @@ class MemoryViews(MemorySubject):
         return pending_productions(self.tables)
 
     def placement_events(self) -> list[ShownEvent]:
-        """What was decided and done about who owns what, the oldest first."""
+        """Placement events, oldest first."""
         return list(self.tables.events)
 
     def state(self, computation: str, key: bytes) -> dict[str, Any]:
@@ -140,7 +140,7 @@ class MemoryViews(MemorySubject):
         }
 
     def rows(self, table: str) -> list[tuple[Any, ...]]:
-        """The rows of a table sink: by key, or in the order in which they were written.
+        """The rows of a table sink, sorted by key, or in the order of writing if it has no key.
 
         Raises:
             KeyError: no pipeline was deployed with such a table.
@@ -149,10 +149,10 @@ class MemoryViews(MemorySubject):
 
     @property
     def dead_letters(self) -> list[DeadLetter]:
-        """What was given up on."""
+        """Records, rows and timers that the engine gave up on."""
         return self.tables.dead_letters
 
     @property
     def statements(self) -> list[tuple[str, Sequence[Any]]]:
-        """What `ctx.execute` asked for, in the order of the commits; nothing is run."""
+        """Statements of `ctx.execute`, in the order of commits; the store runs none of them."""
         return self.tables.statements

@@ -1,4 +1,4 @@
-"""Who is there: the workers and their leases, by the store's clock."""
+"""The workers and their leases, by the store's clock (`millwheel.store.workers`)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from millwheel.store.memory.tables import Tables, WorkerRow
 from millwheel.store.port import HeartbeatReply, OtherWorker, PlacedWorker
 
 FORGET_WORKERS_SECONDS = 86_400.0
-"""A worker whose lease ended so long ago is forgotten when another registers."""
+"""When a worker registers, the store forgets workers with leases that ended this long ago."""
 
 ENDED = (
-    "somebody ended this worker, or it was silent for so long that it was forgotten; it must let go of "
-    "everything"
+    "another worker ended this one, or the store forgot it because it sent no heartbeat for too long; it "
+    "must release everything it holds"
 )
 
 HOST = "memory"
-"""The machine that all workers of such a store run on."""
+"""Name of the machine of all workers."""
 
 
 class Workers:
@@ -61,7 +61,7 @@ class Workers:
         self.cut_leases()
 
     def cut_leases(self) -> None:
-        """No lease ends later than its length from now."""
+        """Shorten leases that end later than their length from now."""
         now = self._clock.monotonic()
         for worker in self._tables.workers.values():
             worker.lease_until = min(worker.lease_until, now + worker.lease_seconds)
@@ -73,7 +73,7 @@ class Workers:
             found.lease_until = self._clock.monotonic()
 
     def others(self, worker: str) -> list[OtherWorker]:
-        """Those that have not stopped, besides this one."""
+        """Other workers that have not stopped."""
         now = self._clock.monotonic()
         return [
             OtherWorker(id_, HOST, other.number, "", [], max(0.0, other.lease_until - now))
@@ -82,7 +82,7 @@ class Workers:
         ]
 
     def placed(self) -> list[PlacedWorker]:
-        """Those that have not stopped, as placement is told of them."""
+        """Workers that have not stopped, in the form of the placement."""
         now = self._clock.monotonic()
         return [
             PlacedWorker(
@@ -94,12 +94,12 @@ class Workers:
         ]  # fmt: skip
 
     def generation(self, worker: str) -> int:
-        """That of its code; of one that never registered, the first."""
+        """The generation of a worker's code; the first one for a worker that never registered."""
         found = self._tables.workers.get(worker)
         return 1 if found is None else found.generation
 
     def is_alive(self, worker: str | None) -> bool:
-        """Whether a worker has not stopped, and its lease lasts."""
+        """Whether a worker has not stopped and has a valid lease."""
         found = None if worker is None else self._tables.workers.get(worker)
         return (
             found is not None and not found.stopped and found.lease_until > self._clock.monotonic()
@@ -112,7 +112,7 @@ class MemoryWorkers(MemorySubject):
     def __init__(self, name: str, clock: Clock) -> None:
         super().__init__(name, clock)
         self.dead_workers: set[str] = set()
-        """Workers whose process a test declares dead."""
+        """Workers with a process that a test declares dead."""
         self._workers = Workers(self.tables, clock)
         self._leadership = MemoryLeadership(self.tables, clock)
 

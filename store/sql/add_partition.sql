@@ -1,6 +1,6 @@
--- Makes the interval and the log of a partition that was found, if the finder still owns the
--- interval of the discovery: whoever has claimed that since finds no row here (I3). Its slot comes
--- after all others of the computation.
+-- Makes the interval and the log of a partition that was found, if the finder still owns the interval of
+-- the discovery: after a claim by another worker it finds no row here (I3). Its slot comes after all others
+-- of the computation.
 WITH discovery AS (
     SELECT k.id, k.computation, k.generation
     FROM {key_interval} AS k

@@ -1,6 +1,6 @@
--- Marks commits up to `through` as folded, if the interval is still ours and nothing is left
--- out; touches no row otherwise, and the fold is rolled back. More than `after` may be folded
--- already, by a fold of ours whose answer was lost: folding that part again changes nothing.
+-- Marks commits up to `through` as folded, if this worker still owns the interval and the fold leaves no
+-- commit out. Otherwise it changes no row, and the fold is rolled back. More commits than `after` may be
+-- folded already, if the answer of an earlier fold was lost: folding them again changes nothing.
 UPDATE {fold} AS f SET through = %(through)s
 WHERE f.interval_id = %(interval_id)s AND f.through BETWEEN %(after)s AND %(through)s
   AND EXISTS (

@@ -1,4 +1,4 @@
--- The commit that the chain of a new part begins with.
+-- The first commit of the chain of a new part.
 INSERT INTO {commits} (
     interval_id, n, sequencer, stamp, input_watermark, low_watermark, floor, acked, position,
     counters, percentiles

@@ -1,4 +1,4 @@
--- Whether any commit in this bucket is unfolded, or is its interval's last one.
+-- Whether the bucket has a commit that is not folded, or is the last one of its interval.
 SELECT EXISTS (
     SELECT
     FROM {key_interval} AS k

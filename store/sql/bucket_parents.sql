@@ -1,4 +1,4 @@
--- The parents of bucket tables of some pipelines, as far as this role may lock them for reading.
+-- The parents of the bucket tables of some pipelines, if this role may lock them for reading.
 SELECT n.nspname::text, c.relname::text
 FROM pg_catalog.pg_class AS c
 JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace

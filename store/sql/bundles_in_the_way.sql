@@ -1,6 +1,6 @@
--- Numbered bundles that are begun, with members that only nodes which are to go could send again:
--- strong productions and rows of sources. An id begins with its log; that of a weak production, which
--- is stored with the bundle, with a bit that no log has.
+-- Open numbered bundles with members that only removed nodes could send again: strong productions and rows
+-- of sources. An id begins with its log. The id of a weak production, which is stored with the bundle,
+-- begins with a bit that no log has.
 SELECT l.computation, (l.position -> 'bundle' ->> 'number')::bigint, count(*)
 FROM {latest_commits} AS l
 CROSS JOIN LATERAL jsonb_array_elements_text(l.position -> 'bundle' -> 'open') AS o (id)

@@ -1,8 +1,8 @@
--- Takes over what is free, and nothing else: intervals whose sequencer is the one that was
--- read, without an owner or with one whose lease is over by the database's clock. Like every
--- claim it raises the sequencers first (I4). None that newer code has had: it may have written
--- what this worker cannot read; one whom nobody remembers counts as the oldest there is. In order of id, so that two claimers never wait
--- for each other; now() is the start of the transaction, so waiting ends no lease.
+-- Claims free intervals only: they still have the sequencer that was read, and no owner or an owner with an
+-- expired lease by the database's clock. Like every claim it raises the sequencers first (I4). It skips
+-- intervals that newer code has owned, because this worker may not be able to read their data; a worker
+-- that is not registered counts as the oldest code. The rows are locked in order of id, so that two claims
+-- do not deadlock. now() is the start of the transaction, so no lease expires while the claim waits.
 WITH claimer AS (
     SELECT coalesce((SELECT w.generation FROM {worker} AS w WHERE w.id = %(owner)s::uuid), 1)
         AS generation

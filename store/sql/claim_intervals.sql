@@ -1,7 +1,7 @@
--- Takes intervals over: raises their sequencers first, which waits for or fails every
--- commit of the owner before (I4). Only after this transaction may anything be read. None that
--- newer code has had; a worker that nobody remembers counts as the oldest there is. Wishes to cut
--- were decided from how it was; they end here.
+-- Claims intervals: raises their sequencers first, so that every commit of the former owner is waited for
+-- or fails (I4). Nothing is read before this transaction has committed. It skips intervals that newer code
+-- has owned; a worker that is not registered counts as the oldest code. It ends wishes to split or merge,
+-- which were decided for the intervals as they were before.
 WITH claimer AS (
     SELECT coalesce((SELECT w.generation FROM {worker} AS w WHERE w.id = %(owner)s::uuid), 1)
         AS generation

@@ -1,8 +1,8 @@
--- Ends the newest bucket of its family before its time, but not before a while from now by the
--- database's clock, as it is after the lock: who read the buckets before counts on that. Where the clock
--- has gone back (a heartbeat is ahead of it), workers may still give and be given stamps of the time
--- before, until their next heartbeat or the end of their lease: the end lies behind these. A step back that no
--- heartbeat shows is no greater than the time between two: a third of a lease.
+-- Ends the newest bucket of its family early, but not before a minimum distance from now by the database's
+-- clock, read after the lock: earlier looks at the buckets rely on that. If the clock has gone back (a
+-- heartbeat is ahead of it), workers may still give and receive stamps of the former time until their next
+-- heartbeat or the end of their lease, so the bucket ends after these. A step back that no heartbeat shows
+-- is not larger than the time between two heartbeats, a third of a lease.
 UPDATE {bucket} AS b SET high = x.high
 FROM (
     SELECT greatest(

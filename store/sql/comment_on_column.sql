@@ -1,2 +1,2 @@
--- What a reader of the schema sees beside a column of a view of state.
+-- The description of a column of a state view, for readers of the schema.
 COMMENT ON COLUMN {view}.{column} IS {comment}

@@ -1,2 +1,2 @@
--- What a reader of the schema sees beside a view of state.
+-- The description of a state view, for readers of the schema.
 COMMENT ON VIEW {view} IS {comment}

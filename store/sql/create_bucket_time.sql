@@ -1,5 +1,5 @@
--- The six tables of one stretch of production time. CREATE + INHERIT, not PARTITION OF:
--- readers of the parents are never waited for (decision 1).
+-- The six tables of one stretch of production time. CREATE + INHERIT, not PARTITION OF, which would wait
+-- for readers of the parents (decision 1).
 CREATE TABLE {commit_record_new} (LIKE {commit_record} INCLUDING STORAGE, PRIMARY KEY (interval_id, n));
 CREATE TABLE {state_change_new} (LIKE {state_change} INCLUDING STORAGE);
 CREATE INDEX ON {state_change_new} (interval_id, n);

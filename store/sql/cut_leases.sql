@@ -1,6 +1,6 @@
--- No lease ends later than its length from now: after the clock went back, one of a worker that has died
--- would last for as long as that. A lease that was renewed while this statement began is not cut, nor is
--- one whose row is locked: its worker is just renewing it.
+-- Shortens leases that end later than their length from now: after the clock has gone back, the lease of a
+-- dead worker would last too long. It leaves a lease that is renewed at the same time alone, and one with a
+-- locked row, because its worker is renewing it.
 UPDATE {worker} AS w
 SET lease_until = now() + w.lease_seconds * interval '1 second'
 FROM (

@@ -1,2 +1,2 @@
--- Where the files of the server at the other end are.
+-- The data directory of the server.
 SHOW data_directory

@@ -1,4 +1,4 @@
--- State of removed nodes, a part of the slots at a time.
+-- State of removed nodes, for a range of slots.
 DELETE FROM {state}
 WHERE slot >= %(slot_from)s AND slot < %(slot_to)s
   AND computation = ANY(%(computations)s::smallint[])

@@ -1,2 +1,2 @@
--- What was deployed, one generation after the other.
+-- All generations that were deployed, oldest first.
 SELECT number, code::text FROM {generation} ORDER BY number

@@ -1,4 +1,4 @@
--- Forgets some dead letters, or (ids NULL) all of them.
+-- Deletes some dead letters, or all of them (ids is NULL).
 DELETE FROM {dead_letter}
 WHERE %(ids)s::bigint[] IS NULL OR id = ANY(%(ids)s::bigint[])
 RETURNING id

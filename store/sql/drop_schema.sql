@@ -1,2 +1,2 @@
--- Removes a pipeline with everything in its schema.
+-- Removes a pipeline with all objects in its schema.
 DROP SCHEMA {schema} CASCADE

@@ -1,5 +1,5 @@
--- Ends the server processes of a dead worker: pid and start must both match, since a pid
--- may be somebody else's by now (I4).
+-- Ends the server processes of a dead worker. Process id and start must both match, because the system may
+-- have given the id to another process (I4).
 SELECT pg_terminate_backend(a.pid)
 FROM pg_catalog.pg_stat_activity AS a
 JOIN unnest(%(pid)s::integer[], %(started)s::text[]) AS x (pid, started)

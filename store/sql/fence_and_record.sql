@@ -1,8 +1,8 @@
--- Opens every commit: appends one commit_record per interval, and fails unless this worker
--- still owns the interval (sequencer) and the commit follows the last one (n - 1 is the newest
--- in its bucket: where n exists already, in whichever bucket, it is not or the key is taken).
--- A check that finds nothing yields NULL, and NULL into a NOT NULL column raises: COMMIT is
--- already on the wire, or follows by itself, so the server itself must abort (I3).
+-- Begins every commit: appends one commit_record for each interval. It fails unless this worker still owns
+-- the interval (sequencer) and the commit follows the last one: n - 1 is the newest in its bucket. (If n
+-- exists already, in that bucket n - 1 is not the newest, and in the current one the key is taken.) A check
+-- without a result yields NULL, and NULL in a NOT NULL column raises an error. The server itself must
+-- abort, because COMMIT is already on the wire, or follows by itself (I3).
 INSERT INTO {current} (
     interval_id, n, sequencer, stamp, input_watermark, low_watermark, floor, acked, position,
     counters, percentiles

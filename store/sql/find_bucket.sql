@@ -1,7 +1,7 @@
--- The bucket that is there already for what is to be opened; else, without an id, where a new
--- one begins. Those of stamps and arrivals stand edge to edge, whatever whoever asks believes:
--- he gets the first that ends after `low`, or a new one from where the newest ends. Those of a source
--- were perhaps made by other limits: a new one ends where the next begins.
+-- The existing bucket for a place; without an id, the beginning of a new one. Buckets of stamps and
+-- arrivals are contiguous, so the answer is the first bucket that ends after `low`, or a new one from the
+-- end of the newest, whatever the caller believes. Buckets of a source may have been made with other
+-- limits: a new one ends where the next begins.
 SELECT b.id, coalesce(b.low, n.high, %(low)s), coalesce(b.high, n.next)
 FROM (SELECT max(o.high) FILTER (WHERE o.family <> 'source') AS high,
              min(o.low) FILTER (WHERE o.family = 'source' AND o.low > %(low)s) AS next

@@ -1,5 +1,5 @@
--- Folds the last value of each changed entry into the current table. `through` is the fence
--- of the fold itself: a fold that finds another value there was overtaken.
+-- Folds the last value of each changed entry into the current table. `through` is the fence of the fold
+-- itself: if it has another value, another fold was faster.
 WITH latest AS (
     SELECT DISTINCT ON (slot, computation, key, entry)
         slot, computation, key, entry, value, version

@@ -1,4 +1,4 @@
--- Folds the last word on each timer into the current table.
+-- Folds the last change of each timer into the current table.
 WITH latest AS (
     SELECT DISTINCT ON (slot, computation, key, kind, tag)
         slot, computation, key, kind, tag, due, hold, set_at

@@ -1,2 +1,2 @@
--- The bucket's tables are dropped in the same transaction.
+-- Deletes the row of a bucket; its tables are dropped in the same transaction.
 DELETE FROM {bucket} WHERE id = %(id)s

@@ -1,5 +1,5 @@
--- The parts of a merged interval. Their chains end with them: nothing reads a chain but by
--- its interval, and its rows go with their buckets.
+-- Deletes the parts of a merged interval. Chains are read by interval only, so theirs end here; their rows
+-- are dropped with their buckets.
 WITH unfolded AS (
     DELETE FROM {fold} WHERE interval_id = ANY(%(interval_ids)s::bigint[])
 )

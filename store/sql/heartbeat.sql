@@ -1,7 +1,7 @@
--- Renews a worker's lease, unless somebody ended it. The database's clock decides on leases,
--- nobody else's; its time is returned, so that all workers stamp by it. The time of the heartbeat never
--- goes back and is not before the newest stamp that the worker has given: buckets that are closed early
--- go by it where the clock went back (close_bucket.sql).
+-- Renews a worker's lease, unless another worker has ended it. Only the database's clock decides on leases;
+-- its time is returned, and all workers stamp by it. The time of the heartbeat never goes back and is not
+-- before the newest stamp that the worker has given: an early close of a bucket relies on it if the clock
+-- has gone back (close_bucket.sql).
 UPDATE {worker}
 SET heartbeat_at = greatest(heartbeat_at, now(), to_timestamp(%(stamp)s::bigint / 1e6)),
     lease_until = now() + %(lease_seconds)s * interval '1 second', lease_seconds = %(lease_seconds)s,

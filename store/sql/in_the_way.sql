@@ -1,6 +1,5 @@
--- Server processes of those who own these intervals, other than the claimer's: their share
--- locks are what a claim waits for. Whose lease lasts is left alone, unless the claim is meant
--- for whatever owner there is.
+-- Server processes of the owners of these intervals, without the claimer: a claim waits for their share
+-- locks. Owners with a valid lease are left out, unless the claim takes intervals from any owner.
 SELECT w.backends::text
 FROM {worker} AS w
 WHERE w.id IN (SELECT k.owner FROM {key_interval} AS k WHERE k.id = ANY(%(interval_ids)s::bigint[]))

@@ -1,2 +1,2 @@
--- A merged interval keeps sending what its parts had sent and nobody acknowledged.
+-- A merged interval continues to send the unacknowledged productions of its parts.
 UPDATE {log} SET interval_id = %(heir)s WHERE interval_id = ANY(%(interval_ids)s::bigint[])

@@ -1,5 +1,5 @@
--- Keeps what a bundle gave up on, in the commit that acknowledges it. A row of a source that
--- could not be read has no seen id: one that was kept before is not kept again.
+-- Stores the dead letters of a bundle, in the commit that acknowledges their records. An unreadable row of
+-- a source has no seen id, so a row that is stored already is not stored again.
 INSERT INTO {dead_letter} (
     slot, computation, stream, record_id, key, value, ts, place, error, traceback, attempts, stamp
 )

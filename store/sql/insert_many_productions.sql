@@ -1,4 +1,4 @@
--- As insert_productions.sql, of a large bundle.
+-- As insert_productions.sql, for a large bundle.
 INSERT INTO {table} (log, seq, stream, receiver, slot, key, value, version, ts, hold, stamp)
 SELECT *
 FROM unnest(

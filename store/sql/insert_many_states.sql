@@ -1,4 +1,4 @@
--- As insert_states.sql, of a large bundle.
+-- As insert_states.sql, for a large bundle.
 INSERT INTO {table} (interval_id, n, computation, slot, key, entry, value, version)
 SELECT *
 FROM unnest(

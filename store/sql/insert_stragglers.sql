@@ -1,5 +1,5 @@
--- Appends weak productions that have not arrived, with the records they came of noted as seen in
--- the same commit (paper 6.1.3, straggler checkpoints).
+-- Appends weak productions that are not acknowledged yet, in the commit that notes their input records as
+-- seen (paper 6.1.3, straggler checkpoints).
 INSERT INTO {table} (
     log, seq, id, origin, place, stream, receiver, slot, key, value, version, ts, hold, stamp
 )

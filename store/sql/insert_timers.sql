@@ -1,4 +1,4 @@
--- Appends timers set, fired and cancelled (due is NULL) by a bundle.
+-- Appends timers that a bundle has set, fired or cancelled (due is NULL).
 INSERT INTO {table} (interval_id, n, computation, slot, key, kind, tag, due, hold, set_at)
 SELECT
     x.interval_id, x.n, x.computation, x.slot, x.key, x.kind, x.tag, x.due, x.hold, x.set_at

@@ -1,4 +1,4 @@
--- Takes wishes to split or merge back.
+-- Takes back wishes to split or merge.
 WITH wished AS MATERIALIZED (
     SELECT k.id, x.reason
     FROM {key_interval} AS k

@@ -1,2 +1,2 @@
--- The oldest code that anything is left for.
+-- The lowest generation that may still own an interval.
 SELECT min(generation) FROM {key_interval}

@@ -1,4 +1,4 @@
--- The partitions of an injector, with what each has promised. The discovery of partitions is none.
+-- The partitions of an injector with their promised watermarks, without the discovery of partitions.
 SELECT k.id, k.slot_from, k.sequencer, g.source, c.low_watermark, c.percentiles
 FROM {key_interval} AS k
 JOIN {key_interval} AS d ON d.computation = k.computation AND d.id = %(discovery)s

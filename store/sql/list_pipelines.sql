@@ -1,4 +1,4 @@
--- The schemas that hold a pipeline, as far as this role may look into them.
+-- The schemas of pipelines that this role may read.
 SELECT n.nspname::text
 FROM pg_catalog.pg_namespace AS n
 WHERE (

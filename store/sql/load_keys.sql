@@ -1,5 +1,5 @@
--- The stored entries of some keys of one computation, at most `limit` a key: a key with
--- fewer rows than that is in memory as a whole.
+-- The stored entries of some keys of one computation, at most `limit` for each key: a key with fewer rows
+-- is in memory as a whole.
 SELECT x.position, s.entry, s.value::text, s.version
 FROM unnest(%(slot)s::integer[], %(key)s::text[]) WITH ORDINALITY AS x (slot, key, position)
 CROSS JOIN LATERAL (

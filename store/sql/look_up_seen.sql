@@ -1,6 +1,6 @@
--- Which of these ids (told "maybe" by a Bloom filter) are really in one bucket: all between `low`
--- and `high`, which are the same but for weak productions, whose ids end with a mark and a digest. In
--- whatever slot: a deploy may have changed the key under which a record comes again.
+-- Finds those of some ids (a Bloom filter said "maybe") that are in one bucket: all between `low` and
+-- `high`. Both are the same id, except for weak productions, which have ids that end with a mark and a
+-- digest. It looks in all slots, because a deploy may have changed the key of a record that comes again.
 SELECT s.id
 FROM unnest(%(low)s::uuid[], %(high)s::uuid[]) AS x (low, high)
 CROSS JOIN LATERAL (

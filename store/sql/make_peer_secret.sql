@@ -1,4 +1,5 @@
--- Makes the secret, unless another worker has: 366 random bits of three version-4 UUIDs, to 32 bytes.
+-- Makes the secret, unless another worker has made it: 366 random bits of three version-4 UUIDs, hashed to
+-- 32 bytes.
 INSERT INTO {peer_secret} (single, secret)
 VALUES (
     true,

@@ -1,4 +1,4 @@
--- The interval that two neighbours become; who should own it is as for the lower one.
+-- The interval that two neighbours are merged into; it has the wanted owner of the lower one.
 WITH merged AS (
     INSERT INTO {key_interval} (
         computation, slot_from, slot_to, sequencer, wanted_by, pinned, generation

@@ -1,2 +1,2 @@
--- What is true of a stream that was deployed before.
+-- Updates a stream that was deployed before.
 UPDATE {stream} SET version = %(version)s, type = %(type)s WHERE name = %(name)s

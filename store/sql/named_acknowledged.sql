@@ -1,7 +1,6 @@
--- Whether no row with a user-supplied id comes again whose id may be in a bucket that ends at `high`:
--- of each partition that is read by such ids, the first instant at which a row past the stored
--- position can have been sent is not before that. (A partition whose owner never committed stands
--- at the stamp of its deploy.)
+-- Whether no row comes again that may have its user-supplied id in a bucket that ends at `high`: in each
+-- partition that is read by such ids, the earliest time at which a row past the stored position can have
+-- been sent is not before that. (A partition without a commit of an owner has the stamp of its deploy.)
 SELECT NOT EXISTS (
     SELECT
     FROM {computation} AS c

@@ -1,4 +1,4 @@
--- What was decided and done last, the newest first.
+-- The last placement events, newest first.
 SELECT e.id, e.at::text, e.computation, e.interval_id, e.slot_from, e.slot_to, e.what,
        e.from_worker::text, e.to_worker::text, e.reason
 FROM {placement_events} AS e

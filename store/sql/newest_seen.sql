@@ -1,5 +1,5 @@
--- Of each log the newest of a bucket's ids, by one step down the index each. Those of rows and of strong
--- productions are (log, number), and come before all others.
+-- The newest id of each log in a bucket, by one step down the index for each log. Ids of rows and strong
+-- productions are (log, number), and sort before all others.
 WITH RECURSIVE newest AS (
     (
         SELECT r.id FROM {table} AS r

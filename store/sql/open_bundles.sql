@@ -1,4 +1,4 @@
--- Computations with a numbered bundle that is begun and not delivered.
+-- Computations with an open numbered bundle, which is not delivered yet.
 SELECT DISTINCT c.name
 FROM {computation} AS c
 JOIN {key_interval} AS k ON k.computation = c.id

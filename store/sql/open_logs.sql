@@ -1,4 +1,4 @@
--- Opens a new log for each claimed interval; a partition of a source has its own for ever.
+-- Opens a new log for each claimed interval; a partition of a source keeps its own.
 INSERT INTO {log} (id, interval_id, source, retired)
 SELECT nextval(%(sequence)s::regclass), x, NULL, false
 FROM unnest(%(interval_ids)s::bigint[]) AS x

@@ -1,6 +1,7 @@
--- Takes intervals from workers of older code, who do not know all that is sent to them: these
--- keep them until a worker of this generation is there to have them. Locked in order of id, as
--- their owners' commits do. What was cut meanwhile is not seen: to be run until it finds nothing.
+-- Takes intervals from workers of older code, which do not know all their input: they keep them until a
+-- worker of this generation can claim them. The rows are locked in order of id, as commits of their owners
+-- do. It does not see intervals that a concurrent split or merge makes, so it is repeated until it finds
+-- none.
 WITH outgrown AS MATERIALIZED (
     SELECT k.id
     FROM {key_interval} AS k

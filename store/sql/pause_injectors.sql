@@ -1,4 +1,4 @@
--- Lets injectors rest or read, those named or all of them; gives those where that changed.
+-- Pauses or resumes injectors, the named ones or all of them; gives the names of changed ones.
 UPDATE {computation}
 SET paused = %(paused)s
 WHERE kind = 'injector' AND paused <> %(paused)s

@@ -1,4 +1,4 @@
--- The last commit of each interval, with the bucket table it stands in.
+-- The last commit of each interval, with its bucket table.
 SELECT k.id, c.n, c.bucket_table, c.stamp, c.input_watermark, c.low_watermark,
        c.percentiles, c.acked::text, c.position::text, c.counters::text, f.through
 FROM {key_interval} AS k

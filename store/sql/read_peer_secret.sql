@@ -1,2 +1,2 @@
--- What the pipeline's workers prove to each other that they know; no row before the first worker.
+-- The secret that workers prove to each other; no row before the first worker.
 SELECT secret FROM {peer_secret}

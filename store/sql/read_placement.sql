@@ -1,6 +1,6 @@
--- Who owns what and sends which logs, who should, who is there, and which injectors rest: one statement,
--- so one snapshot; one row, since every worker asks every second. The database's clock decides on leases, nobody
--- else's.
+-- Intervals with owners, logs and wanted owners, workers, and paused injectors. One statement, so one
+-- snapshot; one row, because every worker reads it every second. Only the database's clock decides on
+-- leases.
 SELECT
     (extract(epoch FROM now()) * 1000000)::bigint,
     (

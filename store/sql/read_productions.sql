@@ -1,4 +1,4 @@
--- Productions of a log from `first` on, in order, to be sent again; weak ones keep their ids.
+-- Productions of a log from `first` on, in order, to send them again; weak ones keep their ids.
 (
     SELECT
         p.seq, s.name, p.receiver, p.slot, p.key, p.value, p.version, p.ts, p.hold, p.stamp,

@@ -1,4 +1,4 @@
--- State written since the last fold, the last value of each entry.
+-- State written since the last fold: the last value of each entry.
 SELECT DISTINCT ON (slot, computation, key, entry) key, slot, entry, value::text, version, n
 FROM {state_change}
 WHERE interval_id = %(interval_id)s AND n > %(after)s

@@ -1,6 +1,6 @@
--- The next pending timers of an interval and kind after a place in the order of time: the folded
--- ones overlaid by what came after. Written so that the index timer_by_due gives the order and a
--- long tail is looked up by a hash, whatever the planner believes of their sizes.
+-- The next pending timers of an interval and kind after a place in the order of time: folded timers,
+-- overlaid by later changes. The form of the statement makes the planner use the order of the index
+-- timer_by_due, and a hash for a long tail, whatever sizes it expects.
 WITH tail AS (
     SELECT DISTINCT ON (slot, computation, key, kind, tag) slot, key, tag, due, hold
     FROM {timer_change}

@@ -1,5 +1,5 @@
--- Registers a worker with a fresh lease, by the database's clock; one that starts over, again, unless
--- it was ended meanwhile.
+-- Registers a worker with a fresh lease, by the database's clock. A worker that starts over registers
+-- again, unless another worker has ended it.
 INSERT INTO {worker} AS w (
     id, host, pid, pid_started, started_at, heartbeat_at, lease_until, lease_seconds, stopped,
     backends, load, address, generation

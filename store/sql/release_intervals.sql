@@ -1,4 +1,4 @@
--- Gives intervals up: who is wanted, or anybody, may claim them now.
+-- Releases intervals: their wanted owners, or any worker, may claim them now.
 WITH mine AS MATERIALIZED (
     SELECT k.id
     FROM {key_interval} AS k

@@ -1,4 +1,4 @@
--- Marks nodes as taken away, and lets nobody wait for them; gives their ids.
+-- Marks nodes as removed, so that no node waits for them; gives their ids.
 WITH others AS (
     UPDATE {computation} SET upstream = upstream - %(names)s::text[]
     WHERE upstream ?| %(names)s::text[] AND name <> ALL(%(names)s::text[])

@@ -1,5 +1,5 @@
--- The intervals of removed nodes, which are locked, with all that makes them count: their logs hold
--- no bucket any more, and the next commit of whoever owns one is refused.
+-- Deletes the locked intervals of removed nodes, with all that makes them count: their logs keep no bucket
+-- any more, and the next commit of an owner is refused.
 WITH gone AS MATERIALIZED (
     SELECT k.id FROM {key_interval} AS k
     WHERE k.computation = ANY(%(computations)s::smallint[])

@@ -1,2 +1,2 @@
--- The nodes that were taken away; their names are not used again.
+-- Removed nodes; their names are not used again.
 SELECT name FROM {computation} WHERE removed_at IS NOT NULL

@@ -1,3 +1,3 @@
--- Nodes that were taken away, of these.
+-- The removed nodes among some names.
 SELECT id, name FROM {computation}
 WHERE removed_at IS NOT NULL AND name = ANY(%(names)s::text[])

@@ -1,2 +1,2 @@
--- Drained logs are never looked at again.
+-- Marks drained logs, which are never read again.
 UPDATE {log} SET retired = true WHERE id = ANY(%(logs)s::bigint[])

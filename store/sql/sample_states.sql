@@ -1,6 +1,6 @@
--- Values that were written by another version of a state's type than the code's, at most `most` of each
--- computation and version. Looks at no more than `rows` rows from each of some slots on, and at no more
--- of each interval's tail: whatever is stored of a small pipeline, a part of a large one.
+-- Values that another version of a state's type than the code's has written, at most `most` for each
+-- computation and version. It reads at most `rows` rows from each of some slots on, and the same number of
+-- each interval's tail: all of a small pipeline, a part of a large one.
 WITH tail AS (
     SELECT DISTINCT ON (t.computation, t.slot, t.key) t.computation, t.slot, t.key, t.value, t.version
     FROM {fold} AS f

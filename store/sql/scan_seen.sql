@@ -1,4 +1,4 @@
--- One slice of a bucket's ids, in key order, to rebuild a filter; as bytes, which cost who reads them least.
+-- One slice of a bucket's ids, in key order, to rebuild a filter; as bytes, which cost the reader least.
 SELECT uuid_send(id), slot FROM {table}
 WHERE computation = %(computation)s
   AND (id, slot) > (%(id)s::uuid, %(slot)s)

@@ -1,2 +1,2 @@
--- The sequencers of some intervals, as they are now.
+-- The current sequencers of some intervals.
 SELECT id, sequencer FROM {key_interval} WHERE id = ANY(%(interval_ids)s::bigint[])

@@ -1,2 +1,2 @@
--- Makes room for the interval that two others become: both are forgotten in this transaction.
+-- Frees the slots of two intervals for the merged one; both are deleted in the same transaction.
 UPDATE {key_interval} SET slot_from = -1 - slot_from WHERE id = ANY(%(interval_ids)s::bigint[])

@@ -1,4 +1,4 @@
--- All intervals with who owns them, who should, what is wished, and what their owners say they cost.
+-- All intervals with owner, wanted owner, wishes to cut them, and their cost as their owners report it.
 SELECT k.id, c.name, c.kind, k.slot_from, k.slot_to, k.sequencer, k.owner::text,
        w.id IS NOT NULL AS owner_alive, k.wanted_by::text, k.pinned, k.split_at, k.merge_with,
        w.load -> 'intervals' -> k.id::text AS load

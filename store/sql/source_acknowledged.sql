@@ -1,6 +1,6 @@
--- Whether no row of a replayable source's log before `high` is ever delivered again: its stored
--- position is past it (no such log: the injector was removed), and no weak production that came of
--- such a row is stored, which is sent again as long as it is.
+-- Whether no row of a replayable source's log before `high` is ever delivered again: the stored position is
+-- past it (or there is no such log, because the injector was removed), and no stored weak production, which
+-- may be sent again, comes from such a row.
 SELECT
     NOT EXISTS (
         SELECT FROM {straggler} AS s

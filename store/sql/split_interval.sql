@@ -1,4 +1,4 @@
--- Cuts an interval in two: the lower part is the interval itself, with its chain and its logs.
+-- Cuts an interval in two: the lower part keeps the interval's id, chain and logs.
 WITH cut AS (
     UPDATE {key_interval} AS k SET slot_to = %(at)s WHERE k.id = %(interval_id)s
 ), upper AS (

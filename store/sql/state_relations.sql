@@ -1,5 +1,4 @@
--- What has a name like a view of one computation's state, with its columns in order:
--- name, type and comment of each.
+-- Relations with the name of a state view, with name, type and comment of each column, in order.
 SELECT
     c.relname::text,
     c.relkind = 'v',

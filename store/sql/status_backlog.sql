@@ -1,2 +1,2 @@
--- Per computation, how many records were sent to it and are not known to be processed.
+-- Number of unacknowledged records, by receiving computation.
 SELECT receiver, count(*) FROM {pending_productions} GROUP BY receiver

@@ -1,2 +1,2 @@
--- Per computation, how many dead letters are kept.
+-- Number of stored dead letters, by computation.
 SELECT computation, count(*) FROM {dead_letters} GROUP BY computation

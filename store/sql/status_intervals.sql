@@ -1,5 +1,5 @@
--- Every interval as of its last commit, in the order of the graph; of sources, their identity, and
--- what their owners said last of how much is on its way.
+-- Every interval with its last commit, in the order of the graph; for sources also their identity, and the
+-- flow that their owners reported last.
 SELECT c.name, c.kind, l.input_watermark, l.low_watermark, l.stamp, l.counters, l.position,
        (
            SELECT g.source FROM {log} AS g

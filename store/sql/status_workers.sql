@@ -1,5 +1,5 @@
--- Workers that have not ended in order, with what is left of their leases and what they last said
--- of themselves.
+-- Workers that have not shut down cleanly, with the remaining seconds of their leases and the load that
+-- they reported last.
 SELECT w.id::text, w.host, w.pid, w.pid_started, w.started_at, w.heartbeat_at,
        extract(epoch FROM w.lease_until - clock_timestamp())::float8,
        (SELECT count(*)::integer FROM {key_interval} AS k WHERE k.owner = w.id),

@@ -1,2 +1,2 @@
--- A worker that ends in order gives up its lease at once.
+-- A worker that shuts down cleanly gives up its lease at once.
 UPDATE {worker} SET stopped = true, lease_until = now() WHERE id = %(id)s

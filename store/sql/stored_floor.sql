@@ -1,5 +1,5 @@
--- What is durable: no log, owned or not, sends anything produced before the least floor;
--- and how many commits still stand unfolded in, or end with, the tables of one bucket.
+-- The lowest stored floor, and the stored GC watermark: no log, owned or not, sends a production from
+-- before the floor again.
 SELECT
     (
         SELECT min(c.floor)

@@ -1,5 +1,5 @@
--- Takes free intervals out of everybody's hands, for a split or a merge: whoever comes with
--- the old sequencer is refused, and what is on the wire is waited for (I4).
+-- Raises the sequencers of free intervals before a split or a merge: commits under the old sequencer are
+-- refused, and commits on the wire are waited for (I4).
 WITH free AS MATERIALIZED (
     SELECT k.id
     FROM {key_interval} AS k

@@ -1,3 +1,3 @@
--- Keeps the newest events only.
+-- Deletes all but the newest events.
 DELETE FROM {placement_event}
 WHERE id <= (SELECT max(e.id) FROM {placement_event} AS e) - %(keep)s::bigint

@@ -1,4 +1,4 @@
--- Leaves it to the balancer again who should own what; until it says so, nothing moves.
+-- Removes pins: the balancer may move the intervals again, and until then nothing moves.
 WITH wished AS MATERIALIZED (
     SELECT k.id, x.reason
     FROM {key_interval} AS k

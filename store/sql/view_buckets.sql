@@ -1,5 +1,5 @@
--- All buckets, oldest first, with the time before which none had been closed early after this: the
--- clock's, or that of the newest heartbeat if the clock has gone back.
+-- All buckets, oldest first, with a time: no bucket was closed early before it after this look. It is the
+-- clock's time, or that of the newest heartbeat if the clock has gone back.
 SELECT
     (extract(epoch FROM greatest(
         clock_timestamp(), (SELECT max(w.heartbeat_at) FROM {worker} AS w)

@@ -1,6 +1,6 @@
--- Says who should own what, where the interval is still the one that was looked at; what
--- changes nothing leaves no event. What is pinned to a worker that lives stays there, until
--- somebody pins it elsewhere or takes the pin off.
+-- Stores wanted owners of intervals that still have the sequencer that was read; a wish without a change
+-- leaves no event. An interval pinned to a living worker stays there until an operator pins it elsewhere or
+-- removes the pin.
 WITH wished AS MATERIALIZED (
     SELECT k.id, x.worker, x.pinned, x.reason
     FROM {key_interval} AS k

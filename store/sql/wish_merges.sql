@@ -1,5 +1,5 @@
--- Says which intervals their owners are to merge with the upper neighbour, if they are still
--- those that were looked at and the neighbour is one. Partitions of injectors have none.
+-- Stores wishes that owners merge intervals with their upper neighbours, if the sequencer is still the one
+-- that was read and the neighbour is right. Partitions of injectors are never merged.
 WITH wished AS MATERIALIZED (
     SELECT k.id, x.upper_id, x.reason
     FROM {key_interval} AS k

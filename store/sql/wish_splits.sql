@@ -1,5 +1,5 @@
--- Says which intervals their owners are to cut in two, and where, if they are still those that
--- were looked at and the slot is inside of them. One wish to cut takes the place of another.
+-- Stores wishes that owners split intervals at a slot, if the sequencer is still the one that was read and
+-- the slot is inside. A wish to cut replaces an earlier one.
 WITH wished AS MATERIALIZED (
     SELECT k.id, x.at, x.reason
     FROM {key_interval} AS k

@@ -12,7 +12,6 @@ machines    half of them on another machine, at the end of a cable (`tests.suppo
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import os
 import signal
@@ -31,8 +30,8 @@ from tests.campaign.sites import Site
 from tests.campaign.wire import Wire, through
 from tests.campaign.workload import VARIABLE, Work
 from tests.faults.chaos import free_port
-from tests.support.fleet import ROOT, Member
-from tests.support.forked_commands import Forked, Parent
+from tests.support.fleet import Member
+from tests.support.forked_commands import AsyncForked, Parent
 from tests.support.machines import Machine
 from tests.support.proxy import Proxy
 
@@ -54,47 +53,6 @@ def nursery() -> Parent:
             "millwheel.services.tcp",
         ),
     )
-
-
-class Nursed:
-    """A forked process in the way of `asyncio.subprocess.Process`."""
-
-    def __init__(self, forked: Forked) -> None:
-        self._forked = forked
-        self.pid = forked.pid
-        self.stderr = asyncio.StreamReader(1 << 24)
-        self._nothing = asyncio.StreamReader(1 << 24)
-        self._waiting: asyncio.Task[int] | None = None
-
-    @classmethod
-    async def start(cls, arguments: list[str], environment: dict[str, str]) -> Nursed:
-        """Begin a command."""
-        made = cls(nursery().start(arguments, ROOT, environment))
-        loop = asyncio.get_running_loop()
-        for reader, pipe in (
-            (made.stderr, made._forked.stderr),
-            (made._nothing, made._forked.stdout),
-        ):
-            protocol = functools.partial(asyncio.StreamReaderProtocol, reader)
-            await loop.connect_read_pipe(protocol, pipe)
-        return made
-
-    @property
-    def returncode(self) -> int | None:
-        """How it ended, if that is known."""
-        return self._forked.returncode
-
-    def send_signal(self, number: int) -> None:
-        """Unless it is known to have ended."""
-        if self.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
-
-    async def wait(self) -> int:
-        """Until its end."""
-        if self._waiting is None:
-            self._waiting = asyncio.create_task(self._forked.ended())
-        return await asyncio.shield(self._waiting)
 
 
 @dataclass
@@ -144,7 +102,8 @@ class Hand(Member):
         if crew.wire:
             self.wire = Wire(url)
             url = through(url, await self.wire.start(crew.directory / f"wire-{self.number}"))
-        self._process = await Nursed.start(  # type: ignore[assignment]
+        self._process = await AsyncForked.start(
+            nursery(),
             words,
             {
                 **os.environ,

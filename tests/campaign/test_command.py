@@ -17,7 +17,7 @@ from tests.campaign.plan import Nexmark, Run, one_round
 from tests.campaign.report import NEVER_RUN, markdown, summed
 from tests.campaign.results import FaultCount, Result
 from tests.campaign.wire import Commits
-from tests.support.fleet import ROOT
+from tests.support.forked_commands import ROOT
 
 # -- the command ------------------------------------------------------------------------------------
 

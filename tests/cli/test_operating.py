@@ -24,9 +24,11 @@ from millwheel.store.postgres import PostgresStore
 from tests.support.clusters import SHARED, counting, many
 from tests.support.forked_commands import Forked, parent
 from tests.support.lone_clusters import Lone, report_load
+from tests.support.pipelines import Do, produce, script
 from tests.support.store_sites import Schema
+from tests.support.values import ITEMS, TALLY, Counted, time_of
 from tests.support.visit_files import pipeline, write
-from tests.support.worlds import ITEMS, TALLY, Counted, Do, Gate, produce, script, time_of
+from tests.support.worlds import Gate
 
 
 class Desk:

@@ -13,7 +13,8 @@ from millwheel import Computation, Context, ListState, MapState, Pipeline, Recor
 from millwheel.computations import Expiring, FlatMap
 from millwheel.errors import GraphError
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
-from tests.support.worlds import ITEMS, QUICK, Item, at, key_of, script, time_of
+from tests.support.pipelines import QUICK, script
+from tests.support.values import ITEMS, Item, at, key_of, time_of
 
 COUNTS = Stream("counts", int)
 SECOND = timedelta(seconds=1)

@@ -19,7 +19,8 @@ from millwheel.computations import Debounce, Deduplicate, InOrder, Throttle
 from millwheel.errors import GraphError
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
 from tests.support.fault_plans import FAULTS, Plan, run_plan
-from tests.support.worlds import ITEMS, QUICK, Item, at, key_of, script, time_of
+from tests.support.pipelines import QUICK, script
+from tests.support.values import ITEMS, Item, at, key_of, time_of
 
 OUT = Stream("out", Item)
 LATE = Stream("late", Item)

@@ -34,8 +34,10 @@ from tests.support.joins_oracle import (
     left_alone,
     pair,
 )
+from tests.support.pipelines import QUICK, script
 from tests.support.store_sites import PostgresSite
-from tests.support.worlds import QUICK, Item, World, at, key_of, script, time_of
+from tests.support.values import Item, at, key_of, time_of
+from tests.support.worlds import World
 
 SECOND = timedelta(seconds=1)
 MICRO = timedelta(microseconds=1)

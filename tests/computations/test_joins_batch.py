@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from millwheel.testing import advance, assert_exactly_once, inject
 from tests.support.fault_plans import FAULTS, Plan, run_plan
 from tests.support.joins_oracle import LEFT, ON_TIME, RIGHT, TOLD, Setup, Told, setups
-from tests.support.worlds import QUICK, Item, at
+from tests.support.pipelines import QUICK
+from tests.support.values import Item, at
 
-EXAMPLES = 200
-"""Of each kind of join; `make soak` runs ten times as many, with new seeds."""
+EXAMPLES = 100
+"""Of each kind of join; `make soak` runs fifty times as many, with new seeds."""
 
 Found = tuple[Setup, list[Item]]
 

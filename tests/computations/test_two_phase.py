@@ -30,7 +30,9 @@ from millwheel.testing import Harness, advance, assert_exactly_once, inject
 from millwheel.windows import Months, Pane, Session, Sliding, Tumbling
 from tests.support.fault_plans import FAULTS, Plan, run_plan
 from tests.support.panes import Row, batch, text_key
-from tests.support.worlds import ITEMS, QUICK, Item, World, at, key_of, script, time_of
+from tests.support.pipelines import QUICK, script
+from tests.support.values import ITEMS, Item, at, key_of, time_of
+from tests.support.worlds import World
 
 PARTIALS = Stream("partials", Partial[int])
 PANES = Stream("panes", Pane[int])

@@ -1,7 +1,8 @@
-"""The README's code runs, and its test passes; so does the source of `docs/sources.md`."""
+"""The code of the documents runs, their links lead somewhere, and each benchmark has its command."""
 
 import asyncio
 import re
+import shlex
 import sqlite3
 import sys
 import types
@@ -9,26 +10,61 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
+from bench import summary
+from bench.__main__ import parsed
 from millwheel.sources import Row
 
-README = Path(__file__).parents[2] / "README.md"
-DOCS = README.parent / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 SOURCES = DOCS / "sources.md"
+COMPUTATIONS = DOCS / "computations.md"
+PAGES = (
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "bench" / "README.md",
+    *DOCS.glob("*.md"),
+    DOCS / "deploy" / "README.md",
+)
 
 
-async def test_the_code_of_the_readme_runs_and_its_test_passes() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+async def test_the_code_about_computations_runs_and_its_test_passes() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", COMPUTATIONS.read_text("utf-8"), re.DOTALL)
     assert len(blocks) == 3
-    module = types.ModuleType("readme")
-    sys.modules["readme"] = module
+    module = types.ModuleType("computations_page")
+    sys.modules["computations_page"] = module
     try:
         for block in blocks:
-            exec(compile(block, str(README), "exec"), module.__dict__)
-        await module.test_a_spike_is_told_once()
+            exec(compile(block, str(COMPUTATIONS), "exec"), module.__dict__)
+        await module.test_a_spike_is_reported_once()
         assert {"views", "clicks", "seen"} <= set(module.shop.graph().streams)
     finally:
-        del sys.modules["readme"]
+        del sys.modules["computations_page"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_link_leads_to_a_file(page: Path) -> None:
+    text = re.sub(r"```.*?```|`[^`]*`", "", page.read_text("utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" not in target and not target.startswith("#"):
+            assert (page.parent / target.partition("#")[0]).exists(), target
+
+
+def test_every_benchmark_has_a_command_that_exists() -> None:
+    rows = summary.rows(summary.PAGE.read_text("utf-8"))
+    assert len(rows) == 8
+    for row in rows:
+        python, _, module, *arguments = shlex.split(row.command)
+        assert (python, module) == ("python", "bench")
+        assert parsed(arguments).parts
+        assert all(ratio > 0 for ratio in row.ends)
+
+
+def test_the_chart_of_the_benchmarks_is_that_of_their_table() -> None:
+    """`python -m bench.summary` draws it again."""
+    drawn = summary.chart(summary.rows(summary.PAGE.read_text("utf-8")))
+    assert summary.CHART.read_text("utf-8") == drawn
 
 
 class Order(msgspec.Struct):

@@ -17,7 +17,7 @@ from millwheel.services.worker import PipelineWorker
 from millwheel.store.memory import MemoryStore
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
 from tests.support.store_sites import Schema
-from tests.support.worlds import at
+from tests.support.values import at
 
 V = TypeVar("V")
 

@@ -116,10 +116,14 @@ def in_small_steps(pipeline: Pipeline, records: int = 20) -> Pipeline:
 # --------------------------------------------------------------------- generated events
 
 
-@pytest.mark.parametrize("query", ANSWERS)
+@pytest.mark.parametrize(
+    "query",
+    [pytest.param(q, marks=[] if q == "q4_sql" else pytest.mark.soak) for q in ANSWERS],
+)
 async def test_events_in_order(
     query: str, oracle: Oracle, environment: Callable[[Options], None]
 ) -> None:
+    """`make test` has them out of order, except for the query that the next test leaves out."""
     environment(EVENTS)
     expected = Counter(oracle.answer(query))
     assert await answer(query) == expected
@@ -143,7 +147,9 @@ async def test_events_out_of_order(
     environment(options)
     world = World(PIPELINES["q4" if query == "q4_sql" else query]())
     await world.run(close_at_end=True)
-    assert Counter(map(normal, world.rows(query))) == Counter(oracle.answer(query))
+    expected = Counter(oracle.answer(query))
+    assert Counter(map(normal, world.rows(query))) == expected
+    assert expected, "there is something to compare"
     assert too_late(world) == ({}, 0)
 
 

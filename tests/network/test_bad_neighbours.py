@@ -45,7 +45,9 @@ from millwheel.timers.holds import Holds
 from tests.support.clusters import SHARED, Cluster, apart, check, counting, live, many
 from tests.support.fault_plans import with_ids
 from tests.support.peers import Listener, call, hang_up, links_of, logged, until
-from tests.support.worlds import ITEMS, Count, Item, Kept, at, doing, end_scripts, read_on, script
+from tests.support.pipelines import Kept, doing, script
+from tests.support.values import ITEMS, Count, Item, at
+from tests.support.worlds import end_scripts, read_on
 
 # -- large records ---------------------------------------------------------------------------------
 
@@ -554,7 +556,9 @@ async def test_who_is_new_and_has_reached_nobody_takes_nothing_that_is_free() ->
     await cluster.go(lambda: first.processed > 50)
     stranger = await cluster.admit(secret=WRONG)
     interval = next(i for i in first.intervals if i.step.name == "tally")
-    await cluster.store.wish([Wish(interval.id, interval.sequencer, stranger.worker, "early")])
+    await cluster.store.wish(
+        [Wish(interval.id, interval.commits.sequencer, stranger.worker, "early")]
+    )
     giving = asyncio.ensure_future(first.owned.give_up(interval))
     await cluster.go(giving.done)
     assert await giving

@@ -67,7 +67,8 @@ from tests.support import hostile
 from tests.support.clusters import SHARED, Cluster, check, counting, live, many
 from tests.support.hostile import Attacker
 from tests.support.peers import Listener, links_of, logged, record, until
-from tests.support.worlds import TALLY, Counted, Item, end_scripts, key_of, time_of
+from tests.support.values import TALLY, Counted, Item, key_of, time_of
+from tests.support.worlds import end_scripts
 
 LARGEST = (1 << 63) - 1
 
@@ -262,7 +263,7 @@ async def test_a_record_of_somebody_who_owns_nothing_is_not_taken() -> None:
     item = msgspec.json.encode(Item("forged", 4711))
     row = (7, "items", b'"forged"', interval.slots[0], 0, 0, 0, len(item), b"", False, item, 1, 0)
     attacker = await plant.attack()
-    for sequencer in (0, 1, interval.sequencer, LARGEST):
+    for sequencer in (0, 1, interval.commits.sequencer, LARGEST):
         for log in (2, 4, 9999):
             attacker.send(
                 hostile.DELIVER, log, sequencer, 1, interval.id, interval.step.id, -1, [row]
@@ -430,8 +431,8 @@ async def test_forged_reports_move_no_watermark() -> None:
                 for e in (first, second)
                 for id_ in e.exchange.steps
             ),
-            *(i.input_watermark for e in (first, second) for i in e.intervals),
-            *(i.durable for e in (first, second) for i in e.intervals),
+            *(i.watermarks.input for e in (first, second) for i in e.intervals),
+            *(i.watermarks.durable for e in (first, second) for i in e.intervals),
         ]
 
     before = watermarks()
@@ -466,7 +467,7 @@ async def test_an_owner_is_not_believed_about_slots_that_its_interval_does_not_h
     first, second = await cluster.join(), await cluster.join()
     await cluster.go(lambda: min(first.processed, second.processed) > 50)
     interval = next(i for i in second.intervals if i.step.name == "tally")
-    tally, sequencer = interval.step.id, interval.sequencer
+    tally, sequencer = interval.step.id, interval.commits.sequencer
     of = first.publisher.watermarks.least
     before = of(tally)
     for low, high, computation in ((0, SLOTS, tally), (*interval.slots, tally + 1)):
@@ -487,7 +488,7 @@ async def test_a_true_new_owner_is_believed_within_one_look_at_the_store() -> No
     await cluster.go(lambda: min(first.processed, second.processed) > 100)
     interval = next(i for i in first.intervals if i.step.name == "tally")
     await cluster.store.wish(
-        [Wish(interval.id, interval.sequencer, second.worker, "test", pinned=True)]
+        [Wish(interval.id, interval.commits.sequencer, second.worker, "test", pinned=True)]
     )
 
     def taken() -> bool:
@@ -523,7 +524,7 @@ async def test_a_sender_that_was_not_believed_sends_again_as_soon_as_the_store_s
     first.remotes.place = lambda placement: None  # type: ignore[method-assign]
     interval = next(i for i in first.intervals if i.step.name == "tally")
     await cluster.store.wish(
-        [Wish(interval.id, interval.sequencer, second.worker, "test", pinned=True)]
+        [Wish(interval.id, interval.commits.sequencer, second.worker, "test", pinned=True)]
     )
     await cluster.go(lambda: any(i.id == interval.id for i in second.intervals))
     moved = next(i for i in second.intervals if i.id == interval.id)

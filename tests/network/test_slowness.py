@@ -31,7 +31,9 @@ from millwheel.testing.script import Script
 from tests.support.clusters import SHARED, Cluster, apart, live, many
 from tests.support.drawing import examples
 from tests.support.peers import record
-from tests.support.worlds import ITEMS, Gate, Item, read_on, script, tally_pipeline
+from tests.support.pipelines import script, tally_pipeline
+from tests.support.values import ITEMS, Item
+from tests.support.worlds import Gate, read_on
 
 LIMITS = replace(SHARED, chunk_records=20, bundle_records=20, max_unacked_records=200)
 

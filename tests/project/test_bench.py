@@ -120,15 +120,20 @@ def test_a_report_tells_ratios_first_and_who_wins(measured: Path, tmp_path: Path
         assert (directory / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_report_without_matplotlib_says_so(
-    measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As without matplotlib: drawing takes seconds."""
     monkeypatch.setattr(charts, "can_draw", lambda: False)
+
+
+@pytest.mark.usefixtures("no_charts")
+def test_a_report_without_matplotlib_says_so(measured: Path, tmp_path: Path) -> None:
     text = writing.write([measured], tmp_path / "report").read_text()
     assert writing.NO_CHARTS in text
     assert ".png" not in text
 
 
+@pytest.mark.usefixtures("no_charts")
 def test_of_a_part_measured_twice_the_last_counts(measured: Path, tmp_path: Path) -> None:
     later = tmp_path / "20240102-000000.json"
     later.write_text(
@@ -141,6 +146,7 @@ def test_of_a_part_measured_twice_the_last_counts(measured: Path, tmp_path: Path
     assert "`python -m bench peers`" in text
 
 
+@pytest.mark.usefixtures("no_charts")
 def test_figures_of_an_older_form_are_left_out_with_a_word(measured: Path, tmp_path: Path) -> None:
     older = tmp_path / "20230101-000000.json"
     older.write_text(json.dumps({"machine": MACHINE, "snapshot": {"ratio": 1.0}}))

@@ -1,7 +1,9 @@
-"""What a user gets: the wheel and the sdist are whole, and the wheel works where it is unpacked."""
+"""Packages for users: wheel, sdist and ``pip install .`` are whole, the same, and work."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shutil
 import subprocess
@@ -9,6 +11,7 @@ import sys
 import tarfile
 import tomllib
 import zipfile
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 
@@ -35,7 +38,7 @@ def packaged() -> set[str]:
 
 
 def build(kind: str, source: Path, target: Path) -> Path:
-    """What ``pip wheel`` and ``python -m build`` do, without their network."""
+    """Build as ``pip wheel`` and ``python -m build`` do, without their network."""
     script = f"import setuptools.build_meta as backend; backend.build_{kind}({str(target)!r})"
     result = subprocess.run(
         [sys.executable, "-c", script], cwd=source, capture_output=True, text=True
@@ -47,7 +50,7 @@ def build(kind: str, source: Path, target: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy: a build leaves things behind, and must not find what an earlier one left."""
+    """A copy: a build leaves files behind, and must not find those of an earlier one."""
     copy = tmp_path_factory.mktemp("source") / "millwheel"
     left_out = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "out")
     shutil.copytree(ROOT, copy, symlinks=True, ignore=left_out)
@@ -79,39 +82,100 @@ def test_the_wheel_says_what_it_is(wheel: zipfile.ZipFile) -> None:
     assert "License-Expression: Apache-2.0" in wheel.read(metadata).decode()
 
 
-def test_the_sdist_builds_the_same_wheel(
-    source: Path, wheel: zipfile.ZipFile, tmp_path: Path
+@pytest.fixture(scope="module")
+def sdist(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("sdist", source, tmp_path_factory.mktemp("sdist"))
+
+
+def test_the_sdist_is_whole_and_has_no_tests(sdist: Path) -> None:
+    """It needs real files where the checkout has links: a link out of its folder unpacks to nothing."""
+    with tarfile.open(sdist) as archive:
+        members = archive.getmembers()
+        assert all(member.isfile() or member.isdir() for member in members)
+        names = {member.name.partition("/")[2] for member in members if member.isfile()}
+    assert packaged() <= names
+    for folder in ("examples", "docs"):
+        assert tracked(folder) <= names
+    assert {"LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml"} <= names
+    assert linked_from_the_readme() <= names | {"docs/decisions/"}
+    assert not [name for name in names if name.startswith(("tests/", ".ci/", ".venv"))]
+    assert not [name for name in names if "__pycache__" in name]
+
+
+def tracked(folder: str) -> set[str]:
+    """The files of a folder, without those that running leaves there."""
+    paths = (path for path in (ROOT / folder).rglob("*") if path.is_file())
+    return {path.relative_to(ROOT).as_posix() for path in paths if "__pycache__" not in path.parts}
+
+
+def linked_from_the_readme() -> set[str]:
+    """Relative links. The project has no public address yet, so that none can be absolute."""
+    links = re.findall(r"\]\(([^)\s]+)\)", (ROOT / "README.md").read_text("utf-8"))
+    return {link.partition("#")[0] for link in links if "://" not in link}
+
+
+def installed(kind: str, source: Path, wheel: Path, sdist: Path, target: Path) -> Path:
+    """Where ``pip install`` of the wheel, the sdist or the folder puts the package."""
+    what = {"wheel": wheel, "sdist": sdist, "folder": source}[kind]
+    pip = "uv pip" if find_spec("uv") else "pip"
+    command = [sys.executable, "-m", *pip.split(), "install", "--quiet", "--no-deps"]
+    command += ["--no-build-isolation", "--target", str(target), str(what)]
+    if find_spec("uv"):
+        command += ["--python", sys.executable, "--offline", "--no-cache"]
+    result = subprocess.run(command, cwd=target.parent, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return target
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file of an installed package but those that an import leaves."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in (folder / "millwheel").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+@pytest.mark.parametrize("kind", ["wheel", "sdist", "folder"])
+def test_each_way_of_installing_gives_the_same_files_and_they_work(
+    kind: str, source: Path, wheel: zipfile.ZipFile, sdist: Path, tmp_path: Path
 ) -> None:
-    """It needs real files where the checkout has links, or whoever unpacks it gets nothing."""
-    path = build("sdist", source, tmp_path)
-    with tarfile.open(path) as sdist:
-        assert all(member.isfile() or member.isdir() for member in sdist.getmembers())
-    subprocess.run(["tar", "-xzf", path], cwd=tmp_path, check=True)
-    (unpacked,) = (path for path in tmp_path.iterdir() if path.is_dir())
-    again = build("wheel", unpacked, tmp_path)
-    assert sorted(zipfile.ZipFile(again).namelist()) == sorted(wheel.namelist())
-
-
-def test_the_unpacked_wheel_works(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     """From its own files alone: neither the checkout nor the editable install may answer."""
-    wheel.extractall(tmp_path)
-    look = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from importlib.resources import files\n"
-        "import millwheel, millwheel.store.schema, millwheel.timers, millwheel.migrations\n"
-        "print(millwheel.store.__file__)\n"
-        "print(len(list((files('millwheel.store') / 'sql').iterdir())))\n"
+    assert wheel.filename is not None
+    target = installed(kind, source, Path(wheel.filename), sdist, tmp_path / "target")
+    assert contents(target) == {
+        name: wheel.read(name) for name in wheel.namelist() if ".dist-info/" not in name
+    }
+    directory = tmp_path / "empty"
+    directory.mkdir()
+    write_zeitgeist(directory)
+    printed = run(target, directory, "run", "zeitgeist:pipeline", "--store", "store")
+    assert "rows read           3\n" in printed
+    rows = run(target, directory, "sql", "TABLE trends", "--store", "store", "--format", "json")
+    assert json.loads(rows) == [{"query": "tea", "searches": 3}]
+
+
+def write_zeitgeist(directory: Path) -> None:
+    """The program of the README, and three lines of input."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    (directory / "zeitgeist.py").write_text(
+        f"import millwheel, millwheel.store, pathlib, os\n"
+        f"for module in (millwheel, millwheel.store):\n"
+        f"    assert pathlib.Path(module.__file__).is_relative_to(os.environ['PYTHONPATH'])\n"
+        f"{blocks[0]}"
     )
+    line = '{"at": "2024-01-01T00:00:00Z", "query": "tea"}\n'
+    (directory / "searches.jsonl").write_text(line * 3)
+
+
+def run(target: Path, directory: Path, *arguments: str) -> str:
+    """Standard output of ``millwheel``, as installed in `target`."""
     result = subprocess.run(
-        [sys.executable, "-I", "-c", look, str(tmp_path)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+        [sys.executable, "-m", "millwheel", *arguments],
+        cwd=directory, env=os.environ | {"PYTHONPATH": str(target)}, capture_output=True, text=True,
+    )  # fmt: skip
     assert result.returncode == 0, result.stderr
-    file, statements = result.stdout.splitlines()
-    assert Path(file) == tmp_path / "millwheel" / "store" / "__init__.py"
-    assert int(statements) == len(list((ROOT / "store" / "sql").iterdir()))
+    return result.stdout
 
 
 def locked() -> dict[str, list[str]]:
@@ -137,7 +201,7 @@ def test_the_lock_has_what_pyproject_asks_for() -> None:
 
 
 def test_the_lock_has_hashes_and_markers_and_nothing_else() -> None:
-    """An address of an index or a path of a machine would tie everybody to it."""
+    """An address of an index or a path of a machine would tie each user to it."""
     for block in re.split(r"\n(?=\w)", re.sub(r"^\s*#.*\n", "", LOCK, flags=re.MULTILINE)):
         first, *hashes = (line.removesuffix(" \\").strip() for line in block.strip().splitlines())
         pin, _, marker = first.partition(" ; ")

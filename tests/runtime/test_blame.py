@@ -12,7 +12,9 @@ import pytest
 from millwheel import Pipeline
 from millwheel.errors import InputError, MillwheelError, UserCodeError
 from millwheel.sources import Lag, Row
-from tests.support.worlds import ITEMS, QUICK, Item, Quiet, World, key_of, time_of
+from tests.support.pipelines import QUICK, Quiet
+from tests.support.values import ITEMS, Item, key_of, time_of
+from tests.support.worlds import World
 
 
 def leave() -> None:

@@ -19,7 +19,8 @@ from millwheel.store.port import Commit
 from millwheel.testing import inject
 from millwheel.testing.script import Script
 from millwheel.testing.virtual_loop import new_loop
-from tests.support.worlds import Item, World, at, key_of, read_on, time_of
+from tests.support.values import Item, at, key_of, time_of
+from tests.support.worlds import World, read_on
 
 COMMIT_SECONDS = 0.001
 STAGES = 3

@@ -43,31 +43,19 @@ from millwheel.store.port import Commit
 from millwheel.testing import advance, inject
 from millwheel.testing.script import Script
 from tests.support.part_files import written_numbers
-from tests.support.worlds import (
-    ITEMS,
+from tests.support.pipelines import (
     QUICK,
-    TALLY,
     Broken,
-    Counted,
     Do,
-    Gate,
-    Item,
     Kept,
     Tally,
-    World,
-    at,
     doing,
-    fail_once,
-    items,
-    key_of,
     produce,
-    read_on,
     script,
-    tally_of,
     tally_pipeline,
-    time_of,
-    unknown_once,
 )
+from tests.support.values import ITEMS, TALLY, Counted, Item, at, items, key_of, tally_of, time_of
+from tests.support.worlds import Gate, World, fail_once, read_on, unknown_once
 
 END = Stream("end", Counted)
 SMALL = replace(QUICK, chunk_records=2, bundle_records=4)
@@ -261,7 +249,7 @@ async def test_an_ack_between_a_claim_and_the_resend_counts_for_nothing() -> Non
         assert [log.unacked for i in engine.intervals for log in i.logs] == [0] * len(
             engine.exchange.logs
         )
-        assert [len(i.holds) for i in engine.intervals] == [0] * len(engine.intervals)
+        assert [len(i.watermarks.holds) for i in engine.intervals] == [0] * len(engine.intervals)
 
 
 async def test_an_inherited_log_is_not_retired_while_it_is_sent_again() -> None:
@@ -492,12 +480,12 @@ async def test_what_dedup_counts_waits_for_a_commit_however_often_the_lane_start
     (claim,) = await world.store.claim(engine.worker, [interval.id], again=True)
     for dropped in (3, 4):
         interval.dedup.dropped = dropped
-        interval.n += 1
-        interval.count({})
+        interval.commits.n += 1
+        interval.counters.count(interval.commits.n, {}, interval.events())
         for _ in range(2):
-            interval.restore(claim)
-    interval.count({})
-    assert interval.counters["duplicates_dropped"] == 7
+            interval.restore(claim, engine.settings)
+    interval.counters.count(interval.commits.n, {}, interval.events())
+    assert interval.counters.totals["duplicates_dropped"] == 7
     await engine.kill()
 
 
@@ -569,7 +557,7 @@ async def test_bisecting_many_records_with_an_injector_in_the_lane() -> None:
     gate.open()
     await world.finish(engine)
     assert world.tallied() == tally_of([v for v in values if v.number != 58])
-    assert [len(i.holds) for i in engine.intervals] == [0] * len(engine.intervals)
+    assert [len(i.watermarks.holds) for i in engine.intervals] == [0] * len(engine.intervals)
 
 
 async def test_on_error_fail_stops_at_a_refused_statement_and_names_the_record() -> None:
@@ -724,7 +712,7 @@ async def test_a_timer_that_fails_costs_itself_alone(way: str, chunk: int) -> No
     assert value == '"watermark 3"'
     assert "on purpose" in error
     assert world.store.timers() == []
-    assert [len(i.holds) for i in engine.intervals] == [0] * len(engine.intervals)
+    assert [len(i.watermarks.holds) for i in engine.intervals] == [0] * len(engine.intervals)
 
 
 @pytest.mark.parametrize("change", ["later", "cancel"])
@@ -761,7 +749,7 @@ async def test_bisection_does_not_fire_a_timer_that_was_overtaken(
     await world.until(lambda: gate.reached)
     held = world.interval("do")
     # The timer comes due while the record waits: as another input's progress would make it.
-    held.input_watermark = max(held.input_watermark, int(at(50).timestamp() * 1e6))
+    held.watermarks.input = max(held.watermarks.input, int(at(50).timestamp() * 1e6))
     engine.lane.wake.set()
     await world.turns()
     block = Gate()
@@ -781,7 +769,7 @@ async def test_bisection_does_not_fire_a_timer_that_was_overtaken(
         [int(at(1000).timestamp() * 1e6)] if change == "later" else []
     )
     await engine.stop()
-    assert [len(i.holds) for i in engine.intervals if i.step.name == "do"] == [
+    assert [len(i.watermarks.holds) for i in engine.intervals if i.step.name == "do"] == [
         1 if change == "later" else 0
     ]
 
@@ -919,7 +907,7 @@ async def test_a_bucket_may_go_between_the_filters_maybe_and_the_look_up() -> No
     await world.until(lambda: gate.reached)
     await world.turns(100, tick=1.0)
     await engine.buckets.collect()
-    assert (log.id, 0) not in engine.buckets._sources, "the bucket is gone"
+    assert (log.id, 0) not in engine.buckets.sources, "the bucket is gone"
     gate.open()
     read_on(engine)
     await world.finish(engine)

@@ -27,18 +27,9 @@ from millwheel.windows import Pane, Tumbling
 from tests.support.clusters import SHARED, counting, many
 from tests.support.lone_clusters import Lone, report_load
 from tests.support.panes import Row, text_key
-from tests.support.worlds import (
-    ITEMS,
-    TALLY,
-    Counted,
-    Gate,
-    Item,
-    Tally,
-    at,
-    key_of,
-    script,
-    time_of,
-)
+from tests.support.pipelines import Tally, script
+from tests.support.values import ITEMS, TALLY, Counted, Item, at, key_of, time_of
+from tests.support.worlds import Gate
 
 
 async def test_a_split_with_records_in_flight_keeps_their_order() -> None:
@@ -318,7 +309,7 @@ async def test_a_report_of_an_interval_that_is_not_known_is_looked_into() -> Non
     assert hear(4711, row.computation, row.slot_to, newer), "it was merged"
     assert hear(own.id, own.step.id, own.slots[1], newer), "it was taken from here"
     assert not hear(4711, 99, row.slot_to, newer), "of a graph that grew"
-    assert not hear(own.id, own.step.id, own.slots[1], own.sequencer), "a zombie's"
+    assert not hear(own.id, own.step.id, own.slots[1], own.commits.sequencer), "a zombie's"
     assert not hear(row.id, row.computation, row.slot_to - 1, row.sequencer), "what was never said"
     del late.remotes.place
     await cluster.end(values)
@@ -360,7 +351,7 @@ async def test_records_in_a_runners_hand_survive_its_starting_over() -> None:
     (engine,) = (each for each in engines if not each.injectors)
     lane = engine.lane
     ours = {interval.id for interval in lane.intervals}
-    knows_offset = engine.buckets.knows_offset
+    knows_offset = engine.buckets.sources.knows
     in_hand, never = asyncio.Event(), asyncio.Event()
     failed: list[Commit] = []
 
@@ -368,7 +359,7 @@ async def test_records_in_a_runners_hand_survive_its_starting_over() -> None:
         task = asyncio.current_task()
         assert task is not None
         if name == "view_buckets" and task.get_name() == "runner" and not in_hand.is_set():
-            engine.buckets.knows_offset = knows_offset  # type: ignore[method-assign]
+            engine.buckets.sources.knows = knows_offset  # type: ignore[method-assign]
             in_hand.set()
             await never.wait()
 
@@ -383,7 +374,7 @@ async def test_records_in_a_runners_hand_survive_its_starting_over() -> None:
         return fail()
 
     own_logs = {interval.log.id for interval in lane.intervals}
-    engine.buckets.knows_offset = lambda log, offset: log in own_logs  # type: ignore[method-assign]
+    engine.buckets.sources.knows = lambda log, offset: log in own_logs  # type: ignore[method-assign]
     cluster.store.faults.before_call = before
     cluster.on_try = on_try
     await cluster.go(lambda: in_hand.is_set() and failed)

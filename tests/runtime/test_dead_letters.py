@@ -16,21 +16,10 @@ from millwheel.runtime.lane.dead_letter_log import DeadLetterLog, raised_at
 from millwheel.services.run import Run
 from millwheel.store.port import DeadLetter
 from millwheel.testing import Harness, assert_exactly_once, inject
+from tests.support.pipelines import QUICK, Tally, doing, produce
 from tests.support.store_sites import PostgresSite
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    TALLY,
-    Counted,
-    Item,
-    Tally,
-    World,
-    doing,
-    items,
-    key_of,
-    produce,
-    time_of,
-)
+from tests.support.values import ITEMS, TALLY, Counted, Item, items, key_of, time_of
+from tests.support.worlds import World
 
 
 async def refuse_odd(record: Record[Item], ctx: Context[Any]) -> None:

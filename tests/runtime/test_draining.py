@@ -29,21 +29,10 @@ from millwheel.store.port import (
 )
 from millwheel.testing.fake_network import Weather
 from tests.support.clusters import AGAIN, SHARED, Cluster, Recount, check, many, number_of
-from tests.support.worlds import (
-    ITEMS,
-    TALLY,
-    Broken,
-    Count,
-    Counted,
-    Gate,
-    Item,
-    Tally,
-    World,
-    key_of,
-    script,
-    tally_pipeline,
-    time_of,
-)
+from tests.support.drawing import seeds
+from tests.support.pipelines import Broken, Tally, script, tally_pipeline
+from tests.support.values import ITEMS, TALLY, Count, Counted, Item, key_of, time_of
+from tests.support.worlds import Gate, World
 
 STUCK = "key 3"
 
@@ -115,7 +104,7 @@ class Held(Cluster):
 
     async def wish(self, interval: Interval, worker: Engine) -> None:
         """Let a worker have an interval."""
-        wish = Wish(interval.id, interval.sequencer, worker.worker, "a test wants it")
+        wish = Wish(interval.id, interval.commits.sequencer, worker.worker, "a test wants it")
         assert await self.store.wish([wish]) == [interval.id]
 
     async def let_leave(self, what: str, interval: Interval, other: Engine) -> None:
@@ -219,7 +208,9 @@ async def test_one_that_drains_keeps_no_other_from_being_handed_over_or_cut() ->
     to = second if partition in first.intervals else first
     middle = sum(other.slots) // 2
     await cluster.wish(partition, to)
-    await cluster.store.wish([SplitWish(other.id, other.sequencer, middle, "a test wants it")])
+    await cluster.store.wish(
+        [SplitWish(other.id, other.commits.sequencer, middle, "a test wants it")]
+    )
     await cluster.go(lambda: to.exchange.held(partition.id))
     await cluster.go(lambda: len(first.exchange.of(other.step.id)) == 2)
     assert first.exchange.held(other.id) is not other, "it was cut"
@@ -256,7 +247,7 @@ async def test_what_nobody_wishes_away_any_more_goes_on_but_for_the_key_that_wai
     else:
         await cluster.wish(interval, second)
         await cluster.go(lambda: interval.leaving)
-    before = interval.durable_n
+    before = interval.commits.durable_n
     await cluster.live(1.0)
     if why == "died":
         await cluster.crash(second)
@@ -269,7 +260,7 @@ async def test_what_nobody_wishes_away_any_more_goes_on_but_for_the_key_that_wai
         assert await cluster.store.wish([lapse]) == [lower.id]
         await cluster.go(lambda: not any(i.leaving for i in first.intervals))
     await cluster.go(lambda: first.exchange.held(interval.id) is interval)
-    await cluster.go(lambda: interval.durable_n > before + 5, turns=5_000)
+    await cluster.go(lambda: interval.commits.durable_n > before + 5, turns=5_000)
     assert b'"key 3"' in interval.backlog
     cluster.gate.open()
     await cluster.end()
@@ -315,12 +306,14 @@ async def test_what_a_kept_interval_has_sent_weakly_waits_no_longer_than_elsewhe
     parts = [i for i in engine.intervals if i.step.name == "relay"]
     lower, upper = sorted(parts, key=lambda i: i.slots)
     (drained,) = (i for i in parts if b'"a"' not in i.backlog)
-    assert await cluster.store.wish([MergeWish(lower.id, lower.sequencer, upper.id, "test")])
+    assert await cluster.store.wish(
+        [MergeWish(lower.id, lower.commits.sequencer, upper.id, "test")]
+    )
     await cluster.go(lambda: drained.drained)
     until = cluster.clock.monotonic() + 2
     await cluster.go(lambda: cluster.clock.monotonic() > until)
-    assert await cluster.store.wish([Lapse(lower.id, lower.sequencer, "thought again")])
-    await cluster.go(lambda: drained.counters.get(STRAGGLERS), turns=500)
+    assert await cluster.store.wish([Lapse(lower.id, lower.commits.sequencer, "thought again")])
+    await cluster.go(lambda: drained.counters.totals.get(STRAGGLERS), turns=500)
     for gate in (here, there):
         gate.open()
     await cluster.go(cluster.finished)
@@ -379,9 +372,9 @@ async def test_what_came_for_an_interval_that_was_drained_is_stored_if_it_is_kep
     await cluster.go(engine.owned.drain(interval).done)
     interval.touch(urgent=True)
     assert not interval.dirty
-    before = interval.durable_n
+    before = interval.commits.durable_n
     engine.owned.keep(interval)
-    await cluster.go(lambda: interval.durable_n > before, turns=100)
+    await cluster.go(lambda: interval.commits.durable_n > before, turns=100)
     await cluster.end()
 
 
@@ -551,7 +544,7 @@ async def test_nothing_is_stored_of_an_interval_between_its_drain_and_its_releas
     await cluster.go(giving.done)
     assert await giving
     middle = sum(interval.slots) // 2
-    assert await cluster.store.split(interval.id, interval.sequencer, middle)
+    assert await cluster.store.split(interval.id, interval.commits.sequencer, middle)
     await cluster.end()
 
 
@@ -566,7 +559,7 @@ async def test_who_has_not_placed_what_was_cut_takes_nothing_of_it() -> None:
     await end([task for task in second.env.tasks if task.get_name() == "claiming"])
     await cluster.pass_time(give_up(second, interval))
     middle = sum(interval.slots) // 2
-    made = await cluster.store.split(interval.id, interval.sequencer, middle)
+    made = await cluster.store.split(interval.id, interval.commits.sequencer, middle)
     rows = {row.id: row for row in await cluster.parts("recount")}
     for id_ in (interval.id, made):
         wish = Wish(id_, rows[id_].sequencer, first.worker, "a test wants it")
@@ -657,7 +650,7 @@ async def test_who_has_missed_that_others_had_an_interval_takes_it_again() -> No
 
     def is_his_again() -> bool:
         held = second.exchange.held(interval.id)
-        return held is not None and held.sequencer > sequencer
+        return held is not None and held.commits.sequencer > sequencer
 
     await cluster.go(is_his_again, turns=2_000)
     cluster.gate.open()
@@ -792,7 +785,7 @@ async def look(engine: Engine) -> None:
 
 
 async def take(engine: Engine, interval: Interval) -> None:
-    assert await engine.owned.take([interval.id], {interval.id: interval.sequencer})
+    assert await engine.owned.take([interval.id], {interval.id: interval.commits.sequencer})
 
 
 def wander(seed: int) -> None:
@@ -820,6 +813,6 @@ def wander(seed: int) -> None:
     asyncio.run(go())
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(6, 12))
 def test_whatever_is_wished_while_keys_wait(seed: int) -> None:
     wander(seed)

@@ -20,29 +20,9 @@ from millwheel.errors import StatementError, StoreUnavailable, UserCodeError
 from millwheel.store.port import Commit
 from millwheel.testing import advance, assert_exactly_once, inject
 from tests.support.fault_plans import FAULTS, PASSED, RINGS, Plan, run_plan, two_steps, with_ids
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    TALLY,
-    Broken,
-    Counted,
-    Do,
-    Gate,
-    Item,
-    Kept,
-    World,
-    at,
-    doing,
-    fail_once,
-    items,
-    key_of,
-    produce,
-    read_on,
-    script,
-    tally_of,
-    tally_pipeline,
-    time_of,
-)
+from tests.support.pipelines import QUICK, Broken, Do, Kept, doing, produce, script, tally_pipeline
+from tests.support.values import ITEMS, TALLY, Counted, Item, at, items, key_of, tally_of, time_of
+from tests.support.worlds import Gate, World, fail_once, read_on
 
 
 @st.composite

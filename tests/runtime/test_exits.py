@@ -12,20 +12,9 @@ from structlog.testing import capture_logs
 from millwheel import Bundles, Computation, Context, Pipeline, Record, Timer
 from millwheel.errors import InputError, UserCodeError
 from millwheel.services import loop
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    Item,
-    Quiet,
-    World,
-    at,
-    doing,
-    items,
-    key_of,
-    produce,
-    script,
-    time_of,
-)
+from tests.support.pipelines import QUICK, Quiet, doing, produce, script
+from tests.support.values import ITEMS, Item, at, items, key_of, time_of
+from tests.support.worlds import World
 
 
 async def leave(record: Record[Item], ctx: Context[Any]) -> None:

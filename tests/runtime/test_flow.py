@@ -23,20 +23,9 @@ from millwheel.testing import inject
 from millwheel.testing.script import Script, ScriptReader
 from millwheel.timers.holds import Holds
 from tests.support.clusters import AGAIN, SHARED, Cluster, Recount, check, counting, many, number_of
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    TALLY,
-    Counted,
-    Gate,
-    Item,
-    Tally,
-    World,
-    items,
-    key_of,
-    script,
-    time_of,
-)
+from tests.support.pipelines import QUICK, Tally, script
+from tests.support.values import ITEMS, TALLY, Counted, Item, items, key_of, time_of
+from tests.support.worlds import Gate, World
 
 TARGET = 2.0
 

@@ -36,27 +36,20 @@ from millwheel.store.views import VIEWS
 from millwheel.testing import Harness, advance, inject
 from millwheel.windows import Pane, Tumbling
 from tests.support.part_files import written_numbers
-from tests.support.worlds import (
+from tests.support.pipelines import QUICK, Do, Kept, Tally, doing, produce, script, tally_pipeline
+from tests.support.values import (
     ITEMS,
-    QUICK,
     TALLY,
     Count,
     Counted,
-    Do,
     Item,
-    Kept,
-    Tally,
-    World,
     at,
-    doing,
     items,
     key_of,
-    produce,
-    script,
     tally_of,
-    tally_pipeline,
     time_of,
 )
+from tests.support.worlds import World
 
 WORDS = Stream("words", str)
 MORE = Stream("more", str)
@@ -609,20 +602,20 @@ async def test_a_computation_may_be_added_and_nobodys_watermark_jumps(intervals:
     source = script(ITEMS, [*(Item("ab"[n % 2], n, n) for n in range(10)), advance(ITEMS, at(50))])
     world = World(tally_pipeline(source, limits))
     await world.run()
-    before = {i.name: i.durable for i in world.engines[-1].intervals}
+    before = {i.name: i.watermarks.durable for i in world.engines[-1].intervals}
     for n in range(10, 20):
         source.append(inject(ITEMS, Item("ab"[n % 2], n, n + 50)))
     grown = tally_pipeline(source, limits)
     grown.add(Second(), ITEMS.by(key_of), TALLY.by(lambda counted: counted.key))
     grown.sink(SECOND, Table("second", Counted, numbered=True))
     engine = await world.start(grown)
-    seen = {i.name: i.durable for i in engine.intervals}
+    seen = {i.name: i.watermarks.durable for i in engine.intervals}
     assert all(seen[name] >= low for name, low in before.items())
     await world.finish(engine)
-    assert all(i.durable >= seen[i.name] for i in engine.intervals)
+    assert all(i.watermarks.durable >= seen[i.name] for i in engine.intervals)
     assert world.tallied() == tally_of([Item("ab"[n % 2], n) for n in range(20)])
     assert Counter(row[1] for row in world.rows("second")) == dict.fromkeys(range(10, 20), 2)
-    low = {i.step.name: i.durable for i in engine.intervals}
+    low = {i.step.name: i.watermarks.durable for i in engine.intervals}
     assert low["second"] == low["tally"] == int(at(69).timestamp() * 1e6)
     with pytest.raises(DeployRefused, match=r"nodes\.second: only in the store|streams"):
         await world.start()

@@ -24,23 +24,13 @@ from millwheel.store.port import Commit
 from millwheel.testing import advance, inject
 from millwheel.testing.script import Script, ScriptReader
 from millwheel.timers.holds import Holds
-from millwheel.timers.watermark import Report, Watermarks
+from millwheel.timers.watermark import WatermarkReport, Watermarks
 from tests.support.clusters import SHARED, Cluster
 from tests.support.fault_plans import FAULTS, Plan, run_plan
+from tests.support.pipelines import QUICK, Tally
 from tests.support.store_sites import Owner, Site
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    TALLY,
-    Counted,
-    Item,
-    Tally,
-    World,
-    at,
-    key_of,
-    tally_of,
-    time_of,
-)
+from tests.support.values import ITEMS, TALLY, Counted, Item, at, key_of, tally_of, time_of
+from tests.support.worlds import World
 
 IDLE_SECONDS = 5.0
 
@@ -126,7 +116,7 @@ def nobody_is_ahead(world: World) -> None:
     for engine in world.engines:
         for interval in engine.intervals:
             if interval.step.name == "tally":
-                assert interval.input_watermark <= least
+                assert interval.watermarks.input <= least
 
 
 async def test_a_partition_that_appears_is_read_by_itself() -> None:
@@ -150,18 +140,18 @@ async def test_a_new_partition_moves_no_watermark_back_and_holds_it_from_then_on
     world.on_durable = lambda commit: nobody_is_ahead(world)
     engine = await world.start()
     tally = world.interval("tally")
-    await world.until(lambda: tally.durable == at_micros(100), tick=0.01)
+    await world.until(lambda: tally.watermarks.durable == at_micros(100), tick=0.01)
     b = shelf.add("b")
     await world.until(lambda: len(stored(world)) == 3, tick=0.01)
     assert stored(world)[b.identity] == at_micros(100), "what was promised by then"
     a.append(inject(ITEMS, Item("a", 1, 200)))
     await world.turns(100, tick=0.01)
-    assert tally.durable == at_micros(100), "the new partition has said nothing yet"
+    assert tally.watermarks.durable == at_micros(100), "the new partition has said nothing yet"
     b.append(inject(ITEMS, Item("b", 2, 50)))  # late, and counted all the same
     await world.until(lambda: 2 in world.numbers(), tick=0.01)
-    assert tally.durable == at_micros(100)
+    assert tally.watermarks.durable == at_micros(100)
     b.append(inject(ITEMS, Item("b", 3, 150)))
-    await world.until(lambda: tally.durable == at_micros(150), tick=0.01)
+    await world.until(lambda: tally.watermarks.durable == at_micros(150), tick=0.01)
     await engine.stop()
 
 
@@ -177,12 +167,12 @@ async def test_an_empty_source_and_silent_partitions_are_excused_after_a_while()
     engine = await world.start()
     tally = world.interval("tally")
     await world.turns(200, tick=0.01)
-    assert tally.durable == MIN_TIME
-    await world.until(lambda: tally.durable == at_micros(500), tick=0.05)
+    assert tally.watermarks.durable == MIN_TIME
+    await world.until(lambda: tally.watermarks.durable == at_micros(500), tick=0.05)
     shelf.add("a", [Item("a", 1, 600)])
     other.append(advance(ITEMS, at(700)))
-    await world.until(lambda: tally.durable == at_micros(600), tick=0.01)
-    await world.until(lambda: tally.durable == at_micros(700), tick=0.05)
+    await world.until(lambda: tally.watermarks.durable == at_micros(600), tick=0.01)
+    await world.until(lambda: tally.watermarks.durable == at_micros(700), tick=0.05)
     await engine.stop()
 
 
@@ -212,7 +202,7 @@ async def test_what_appeared_while_nobody_looked_starts_where_the_discovery_stop
     world = World(shelf_pipeline(shelf))
     engine = await world.start()
     tally = world.interval("tally")
-    await world.until(lambda: tally.durable == at_micros(100), tick=0.01)
+    await world.until(lambda: tally.watermarks.durable == at_micros(100), tick=0.01)
     (discovery,) = [task for task in engine.source_tasks if task not in engine.injectors]
     await discovery.stop()
     a.append(inject(ITEMS, Item("a", 1, 900)))
@@ -224,7 +214,7 @@ async def test_what_appeared_while_nobody_looked_starts_where_the_discovery_stop
     await world.until(lambda: 2 in world.numbers(), tick=0.01)
     await world.until(engine.done.is_set, tick=0.01)
     assert stored(world)[b.identity] == at_micros(300), "on time: the watermark stood at 100"
-    assert tally.durable == at_micros(300)
+    assert tally.watermarks.durable == at_micros(300)
     await engine.stop()
 
 
@@ -302,15 +292,15 @@ def test_slots_of_partitions_to_come_count_from_their_first_report_on() -> None:
     kept.add_sender(1, 1, free=9)
     kept.add_reader(2, [1])
     assert kept.least_from(1, 1) is None
-    kept.report(Report(1, 0, 1, 5, 100))
+    kept.report(WatermarkReport(1, 0, 1, 5, 100))
     assert kept.input(2) == 100
-    kept.report(Report(1, 3, 4, 6, 70))
+    kept.report(WatermarkReport(1, 3, 4, 6, 70))
     assert (kept.input(2), kept.least(1), kept.least_from(1, 1)) == (100, 70, 70)
-    kept.report(Report(1, 0, 1, 5, 200))
+    kept.report(WatermarkReport(1, 0, 1, 5, 200))
     assert kept.input(2) == 100
-    kept.report(Report(1, 3, 4, 6, 150))
+    kept.report(WatermarkReport(1, 3, 4, 6, 150))
     assert (kept.input(2), kept.least_from(1, 1)) == (150, 150)
-    kept.report(Report(1, 0, 10, 99, MAX_TIME))
+    kept.report(WatermarkReport(1, 0, 10, 99, MAX_TIME))
     assert kept.all_at_end()
 
 

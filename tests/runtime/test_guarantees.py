@@ -25,7 +25,8 @@ from millwheel.testing import (
     assert_exactly_once,
     inject,
 )
-from tests.support.worlds import ITEMS, Item, at, key_of, script, time_of
+from tests.support.pipelines import script
+from tests.support.values import ITEMS, Item, at, key_of, time_of
 
 HALVES = Stream("halves", Item)
 DONE = Stream("done", Item)

@@ -39,7 +39,9 @@ from tests.support.clusters import (
     number_of,
 )
 from tests.support.drawing import examples
-from tests.support.worlds import ITEMS, TALLY, Counted, Gate, Tally, key_of, script, time_of
+from tests.support.pipelines import Tally, script
+from tests.support.values import ITEMS, TALLY, Counted, key_of, time_of
+from tests.support.worlds import Gate
 
 ACTS = ["join", "crash", "leave", "lapse", "away", "unknown", "refused", "cut", "outage", "slow"]
 
@@ -143,7 +145,7 @@ def check_whatever_happens_to_leases_and_commits(acts: list[Act], bad: bool, see
     asyncio.run(go())
 
 
-@examples(30)
+@examples(15)
 @PLANS
 @example([(5, "lapse", 0), (3, "lapse", 1), (2, "lapse", 0)], False, 0)
 @example([(8, "join", 0), (2, "refused", 0), (1, "lapse", 0), (1, "refused", 1)], False, 0)
@@ -315,7 +317,7 @@ async def test_what_a_claim_sends_again_wakes_its_readers() -> None:
     await cluster.go(lambda: not sender.may_send() and not engine.lane.busy)
     await cluster.pass_time(engine.owned.lose_all())
     for interval in (*readers, sender):
-        await cluster.pass_time(take(engine, interval.id, interval.sequencer))
+        await cluster.pass_time(take(engine, interval.id, interval.commits.sequencer))
         await cluster.pass_time(asyncio.sleep(0.1))
     (sender,) = (i for i in engine.intervals if i.step.name == "tally")
     await cluster.go(lambda: all(log.drained for log in sender.logs), turns=5_000)
@@ -344,10 +346,10 @@ async def test_what_is_taken_tells_its_readers_here_how_far_it_is() -> None:
     )
     await cluster.pass_time(move(tally, first, second))
     (tally,) = second.intervals
-    await cluster.go(lambda: tally.durable == MAX_TIME)
-    assert recount.durable < MAX_TIME
+    await cluster.go(lambda: tally.watermarks.durable == MAX_TIME)
+    assert recount.watermarks.durable < MAX_TIME
     await cluster.pass_time(move(tally, second, first))
-    await cluster.go(lambda: recount.durable == MAX_TIME, turns=2_000)
+    await cluster.go(lambda: recount.watermarks.durable == MAX_TIME, turns=2_000)
     check(cluster, values)
 
 

@@ -17,18 +17,9 @@ from millwheel.runtime.process.tasks import end
 from millwheel.runtime.upkeep.folding import OLD_SNAPSHOT_SECONDS, PATIENCE_WITH_SNAPSHOTS
 from millwheel.testing import inject
 from tests.support.clusters import SHARED, Cluster, check, counting, many
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    Gate,
-    Item,
-    World,
-    items,
-    read_on,
-    script,
-    tally_of,
-    tally_pipeline,
-)
+from tests.support.pipelines import QUICK, script, tally_pipeline
+from tests.support.values import ITEMS, Item, items, tally_of
+from tests.support.worlds import Gate, World, read_on
 
 FOLDS = replace(QUICK, fold_seconds=1.0, housekeeping_seconds=0.1)
 
@@ -231,8 +222,8 @@ async def test_an_interval_is_folded_by_one_at_a_time() -> None:
     gate.open()
     await cluster.go(giving.done)
     assert giving.result() is True
-    assert interval.folded == interval.durable_n
-    assert cluster.store.tables.intervals[interval.id].folded == interval.durable_n
+    assert interval.commits.folded == interval.commits.durable_n
+    assert cluster.store.tables.intervals[interval.id].folded == interval.commits.durable_n
     assert folds.most_at_a_time == 1
     await cluster.crash(engine)
 
@@ -245,7 +236,7 @@ async def test_what_was_let_go_of_while_another_was_folded_is_folded_no_more() -
     folds = Folds(cluster)
     folded, waits = first_two(engine)
     gate = folds.gates[folded.id] = Gate()
-    await cluster.go(lambda: gate.reached and waits.changed_since_fold)
+    await cluster.go(lambda: gate.reached and waits.commits.changed_since_fold)
     await end([task for task in engine.env.tasks if task.get_name() == "claiming"])
     await cluster.pass_time(engine.owned.lose(waits))
     folds.asked.clear()
@@ -274,17 +265,17 @@ async def test_a_fold_that_ends_after_its_lane_started_over_changes_nothing_here
     folding = asyncio.ensure_future(fold(engine.store, interval))
     await world.until(lambda: gate.reached)
     await engine.owned.restoring.restore([interval])
-    assert interval.changed_since_fold == 0
-    assert interval.folded == interval.durable_n
+    assert interval.commits.changed_since_fold == 0
+    assert interval.commits.folded == interval.commits.durable_n
     for number in range(5, 8):
         source.append(inject(ITEMS, Item("b", number)))
     read_on(engine)
     await world.until(engine.done.is_set)
-    changed = interval.changed_since_fold
+    changed = interval.commits.changed_since_fold
     assert changed > 0
     gate.open()
     assert await folding is True
-    assert interval.changed_since_fold == changed
+    assert interval.commits.changed_since_fold == changed
     await engine.stop()
 
 
@@ -308,11 +299,11 @@ async def test_an_interval_that_cannot_be_folded_keeps_no_other_waiting_and_no_b
     world.store.faults.before_call = note
     await world.until(engine.done.is_set)
     await pass_time(world, 10)
-    assert {i.id for i in engine.intervals if i.folded < i.durable_n - 2} == {bad}
+    assert {i.id for i in engine.intervals if i.commits.folded < i.commits.durable_n - 2} == {bad}
     assert len(collected) > 5
     world.store.fold = fold  # type: ignore[method-assign]
     await pass_time(world, 3)
-    assert world.interval("tally").changed_since_fold == 0
+    assert world.interval("tally").commits.changed_since_fold == 0
     await engine.stop()
 
 
@@ -342,16 +333,16 @@ async def test_a_fold_waits_for_an_old_snapshot_but_not_for_ever(before: bool) -
     interval = world.interval("tally")
     await world.until(engine.done.is_set)
     if before:
-        await world.until(lambda: not interval.changed_since_fold, tick=0.01)
+        await world.until(lambda: not interval.commits.changed_since_fold, tick=0.01)
         world.store.snapshot_seconds = OLD_SNAPSHOT_SECONDS + 1
         source.append(inject(ITEMS, Item("a", 5)))
         read_on(engine)
         await world.until(engine.done.is_set)
     waits = PATIENCE_WITH_SNAPSHOTS * FOLDS.fold_seconds
     await pass_time(world, waits - 1)
-    assert interval.changed_since_fold
+    assert interval.commits.changed_since_fold
     await pass_time(world, 2)
-    assert not interval.changed_since_fold
+    assert not interval.commits.changed_since_fold
     await engine.stop()
 
 
@@ -362,7 +353,7 @@ async def test_a_tail_that_is_long_does_not_wait_for_an_old_snapshot() -> None:
     engine = await world.start()
     interval = world.interval("tally")
     await world.until(engine.done.is_set)
-    assert interval.changed_since_fold >= 5
+    assert interval.commits.changed_since_fold >= 5
     await pass_time(world, 2)
-    assert not interval.changed_since_fold
+    assert not interval.commits.changed_since_fold
     await engine.stop()

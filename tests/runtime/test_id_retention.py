@@ -10,7 +10,9 @@ from millwheel.store.port import Commit
 from millwheel.testing import inject
 from millwheel.testing.script import Script
 from tests.support.fault_plans import with_ids
-from tests.support.worlds import ITEMS, QUICK, Gate, Item, World, read_on, script
+from tests.support.pipelines import QUICK, script
+from tests.support.values import ITEMS, Item
+from tests.support.worlds import Gate, World, read_on
 
 LIMITS = replace(
     QUICK,

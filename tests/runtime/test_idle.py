@@ -11,25 +11,14 @@ import pytest
 from millwheel import Computation, Context, Pipeline, Record, Stream, Table
 from millwheel.model import MAX_TIME, MIN_TIME, to_micros
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.source.injector import Injector
 from millwheel.testing import inject
 from millwheel.testing.script import Script
 from tests.support.clusters import SHARED, Cluster
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    TALLY,
-    Count,
-    Counted,
-    Item,
-    Parts,
-    Tally,
-    World,
-    at,
-    key_of,
-    script,
-    time_of,
-)
+from tests.support.pipelines import QUICK, Parts, Tally, script
+from tests.support.values import ITEMS, TALLY, Count, Counted, Item, at, key_of, time_of
+from tests.support.worlds import World
 
 IDLE_SECONDS = 10.0
 SOON = 3.0
@@ -100,17 +89,17 @@ class Partitions(Cluster):
 
     def stored(self, number: int) -> float | None:
         """What a partition has promised."""
-        return _seconds(self.injector(number).interval.durable)
+        return _seconds(self.injector(number).interval.watermarks.durable)
 
     def low(self) -> float | None:
         """How far the counting is."""
-        return _seconds(min(i.durable for i in self._tallying()))
+        return _seconds(min(i.watermarks.durable for i in self._tallying()))
 
     def input(self) -> float | None:
         """What the counting goes by."""
-        return _seconds(min(i.input_watermark for i in self._tallying()))
+        return _seconds(min(i.watermarks.input for i in self._tallying()))
 
-    def _tallying(self) -> list[Any]:
+    def _tallying(self) -> list[Interval]:
         found = [i for e in self.alive for i in e.intervals if i.step.name == "tally"]
         assert len(found) >= SHARED.intervals
         return found
@@ -285,7 +274,7 @@ async def test_one_that_is_paused_counts_again() -> None:
     async def feed(second: int) -> list[float | None]:
         busy.append(inject(ITEMS, Item("a", second, second)))
         await rest(world, SOON)
-        return [_seconds(world.interval(f"source_{n}").durable) for n in range(3)]
+        return [_seconds(world.interval(f"source_{n}").watermarks.durable) for n in range(3)]
 
     assert await feed(50) == [50, 50, 50]
     world.store.pause("source_1")
@@ -313,8 +302,8 @@ async def test_an_injector_that_keeps_no_percentile_counts_with_its_exact_waterm
         busy.append(inject(ITEMS, Item("a", n, 1000 + n)))
     await rest(world, SOON)
     tally = world.interval("tally")
-    assert _seconds(tally.durable) == 1199
-    assert _seconds(tally.input_watermark) == 1280
+    assert _seconds(tally.watermarks.durable) == 1199
+    assert _seconds(tally.watermarks.input) == 1280
     await engine.stop()
 
 
@@ -341,10 +330,10 @@ async def test_an_idle_partition_does_not_go_along_with_one_that_has_ended() -> 
     await world.turns(200, tick=2 * IDLE_SECONDS / 200)
     _, idle = engine.injectors
     assert idle.idle
-    assert idle.interval.durable < MAX_TIME
+    assert idle.interval.watermarks.durable < MAX_TIME
     silent.append(inject(ITEMS, Item("a", 1, 50)))
     await world.until(lambda: world.numbers() == [0, 1], tick=0.01)
-    assert tally.durable < MAX_TIME
+    assert tally.watermarks.durable < MAX_TIME
     silent.end()
-    await world.until(lambda: tally.durable == MAX_TIME, tick=0.01)
+    await world.until(lambda: tally.watermarks.durable == MAX_TIME, tick=0.01)
     await engine.stop()

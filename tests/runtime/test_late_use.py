@@ -14,22 +14,9 @@ from millwheel import Bundles, Computation, Context, Pipeline, Record, Stream, T
 from millwheel.context import EndedContext, SpreadContext, WeakContext, WeakSpreadContext
 from millwheel.errors import UserCodeError
 from millwheel.testing import Harness
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    TALLY,
-    Counted,
-    Gate,
-    Item,
-    World,
-    at,
-    doing,
-    items,
-    key_of,
-    produce,
-    script,
-    time_of,
-)
+from tests.support.pipelines import QUICK, doing, produce, script
+from tests.support.values import ITEMS, TALLY, Counted, Item, at, items, key_of, time_of
+from tests.support.worlds import Gate, World
 
 LATE = "after the call that ctx belongs to had ended"
 STRAY = "has started a task that uses ctx, and has not awaited it"

@@ -22,7 +22,8 @@ from millwheel.testing import inject
 from millwheel.testing.script import Script
 from millwheel.windows import Pane, Tumbling
 from tests.support import flights_oracle
-from tests.support.worlds import QUICK, World
+from tests.support.pipelines import QUICK
+from tests.support.worlds import World
 
 STORM = [(datetime(2013, 6, 27, tzinfo=UTC), datetime(2013, 6, 29, tzinfo=UTC))]
 """Two days of thunderstorms: some 1,900 flights, hundreds of them hours late."""

@@ -13,20 +13,12 @@ import pytest
 
 from millwheel import JsonLines, Pipeline, Settings, Table
 from millwheel.errors import InputError
-from millwheel.runtime.engine import Engine
+from millwheel.runtime.ownership.owned_intervals import OwnedIntervals
 from millwheel.sources import Source
 from millwheel.store.port import Commit
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    TALLY,
-    Counted,
-    Item,
-    Tally,
-    World,
-    key_of,
-    time_of,
-)
+from tests.support.pipelines import QUICK, Tally
+from tests.support.values import ITEMS, TALLY, Counted, Item, key_of, time_of
+from tests.support.worlds import World
 
 DEADLINE_SECONDS = 30.0
 
@@ -132,13 +124,13 @@ async def test_a_file_is_read_that_is_renamed_before_its_partition_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As writers do that write under another name; a partition is opened up to a second later."""
-    real = Engine._partitions_appeared
+    real = OwnedIntervals.take_new
 
-    def appeared(engine: Engine, interval_ids: list[int]) -> None:
+    def appeared(owned: OwnedIntervals, interval_ids: list[int]) -> None:
         (tmp_path / "a.part").rename(tmp_path / "a.jsonl")
-        real(engine, interval_ids)
+        real(owned, interval_ids)
 
-    monkeypatch.setattr(Engine, "_partitions_appeared", appeared)
+    monkeypatch.setattr(OwnedIntervals, "take_new", appeared)
     world = world_of(JsonLines(f"{tmp_path}/", follow=True, poll=0.01))
     append(tmp_path / "a.part", lines([0, 1]))
     await world.start()

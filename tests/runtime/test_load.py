@@ -30,25 +30,9 @@ from millwheel.runtime.process.load import (
 from millwheel.store.port import Commit
 from millwheel.testing import inject
 from tests.support.clusters import Cluster, counting, many
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    TALLY,
-    Counted,
-    Gate,
-    Item,
-    Kept,
-    Tally,
-    World,
-    at,
-    doing,
-    items,
-    key_of,
-    read_on,
-    script,
-    tally_pipeline,
-    time_of,
-)
+from tests.support.pipelines import QUICK, Kept, Tally, doing, script, tally_pipeline
+from tests.support.values import ITEMS, TALLY, Counted, Item, at, items, key_of, time_of
+from tests.support.worlds import Gate, World, read_on
 
 MUCH = 1 << 30
 """Bytes."""

@@ -22,26 +22,9 @@ from millwheel.runtime.lane.sorting import AHEAD_SHARE
 from millwheel.state import StateLayout
 from millwheel.store.port import Commit
 from millwheel.testing import inject
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    TALLY,
-    Counted,
-    Gate,
-    Item,
-    Kept,
-    Tally,
-    World,
-    doing,
-    items,
-    key_of,
-    produce,
-    read_on,
-    script,
-    tally_of,
-    tally_pipeline,
-    time_of,
-)
+from tests.support.pipelines import QUICK, Kept, Tally, doing, produce, script, tally_pipeline
+from tests.support.values import ITEMS, TALLY, Counted, Item, items, key_of, tally_of, time_of
+from tests.support.worlds import Gate, World, read_on
 
 NEXT = Stream("next", Counted)
 
@@ -544,9 +527,9 @@ async def test_nothing_is_kept_of_what_is_done() -> None:
     for interval in engine.intervals:
         assert not interval.intake
         assert not interval.backlog
-        assert not interval.taken
-        assert interval.firings == 0
-        assert len(interval.holds) == 0
+        assert not interval.timers.taken
+        assert interval.timers.firings == 0
+        assert len(interval.watermarks.holds) == 0
         assert interval.dedup is None or not interval.dedup.in_flight
         assert all(not log._beyond and not log._several for log in interval.logs)
     await asyncio.sleep(0)

@@ -23,19 +23,9 @@ from millwheel.errors import GraphError, InputError, StatementError, UserCodeErr
 from millwheel.graph import Productions
 from millwheel.model import Statement
 from millwheel.testing import Harness
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    Count,
-    Item,
-    World,
-    at,
-    doing,
-    items,
-    key_of,
-    script,
-    time_of,
-)
+from tests.support.pipelines import QUICK, doing, script
+from tests.support.values import ITEMS, Count, Item, at, items, key_of, time_of
+from tests.support.worlds import World
 
 OUT = Stream("out", Item)
 

@@ -19,7 +19,9 @@ from millwheel.errors import InputError, OutputError, OutputFull
 from millwheel.runtime.interval.part_files import PartFile
 from millwheel.services.observed import EngineObserved
 from tests.support.part_files import written_numbers
-from tests.support.worlds import ITEMS, QUICK, TALLY, World, items, script, tally_pipeline
+from tests.support.pipelines import QUICK, script, tally_pipeline
+from tests.support.values import ITEMS, TALLY, items
+from tests.support.worlds import World
 
 SECRET = b"nobody may write here\n" * 100
 

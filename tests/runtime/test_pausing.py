@@ -16,24 +16,10 @@ from millwheel.runtime.engine import Engine
 from millwheel.store import administration
 from millwheel.testing import inject
 from tests.support.clusters import Cluster, check, counting, many
+from tests.support.pipelines import QUICK, Kept, doing, script, tally_pipeline, two_sources
 from tests.support.store_sites import PostgresSite, Schema, deploy
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    Gate,
-    Item,
-    Kept,
-    World,
-    at,
-    doing,
-    fail_once,
-    items,
-    read_on,
-    script,
-    tally_of,
-    tally_pipeline,
-    two_sources,
-)
+from tests.support.values import ITEMS, Item, at, items, tally_of
+from tests.support.worlds import Gate, World, fail_once, read_on
 
 FEW = replace(QUICK, chunk_records=5, bundle_records=10, max_unacked_records=10)
 """An injector with these is never far ahead of what is processed."""
@@ -68,7 +54,11 @@ async def test_what_was_read_is_processed_and_nothing_more_until_it_goes_on() ->
     assert engine.progress()["unacked"] == 0
     assert not engine.done.is_set()
     promised = to_micros(at(read - 1))
-    assert world.interval(INJECTOR).durable == world.interval("tally").durable == promised
+    assert (
+        world.interval(INJECTOR).watermarks.durable
+        == world.interval("tally").watermarks.durable
+        == promised
+    )
     world.store.pause()
     await pass_seconds(world, NOTICED_SECONDS)
     assert rows_read(engine) > read
@@ -145,7 +135,7 @@ async def test_what_rests_is_not_excused_as_idle() -> None:
     await pass_seconds(world, 1.5)
 
     def low(name: str) -> float:
-        return float(world.interval(name).durable - to_micros(at(0))) / 1e6
+        return float(world.interval(name).watermarks.durable - to_micros(at(0))) / 1e6
 
     async def feed(second: int) -> None:
         busy.append(inject(ITEMS, Item("a", second, second)))

@@ -25,7 +25,9 @@ from millwheel.timers.holds import Holds
 from millwheel.timers.percentile import LEAST_SAMPLES, SAMPLES, Disorder, Percentile
 from millwheel.windows import Pane, Tumbling
 from tests.support.fault_plans import FAULTS, Plan, run_plan
-from tests.support.worlds import ITEMS, QUICK, Gate, Item, World, at, key_of, time_of
+from tests.support.pipelines import QUICK
+from tests.support.values import ITEMS, Item, at, key_of, time_of
+from tests.support.worlds import Gate, World
 
 MINUTES = Stream("minutes", Pane[int])
 EARLY = Stream("early_minutes", Pane[int])
@@ -200,16 +202,16 @@ async def test_a_restart_goes_on_from_what_is_stored() -> None:
     world = World(pipeline(source))
     engine = await world.start()
     await world.until(engine.done.is_set)
-    before = world.interval("make_early_minutes").input_watermark
-    exact = world.interval("make_early_minutes").exact_watermark
+    before = world.interval("make_early_minutes").watermarks.input
+    exact = world.interval("make_early_minutes").watermarks.exact
     assert before > exact + 30 * 60 * 1_000_000
     await world.finish(engine)
     engine = await world.start()
     await world.until(engine.done.is_set)
     interval = world.interval("make_early_minutes")
-    assert interval.input_watermark == before
-    assert interval.exact_watermark == exact
-    assert interval.percentiles[90].durable >= interval.durable
+    assert interval.watermarks.input == before
+    assert interval.watermarks.exact == exact
+    assert interval.watermarks.percentiles[90].durable >= interval.watermarks.durable
     await world.finish(engine)
 
 

@@ -34,10 +34,10 @@ from tests.support.random_graphs import (
     phased,
     plans,
 )
-from tests.support.worlds import at
+from tests.support.values import at
 
-EXAMPLES = 200
-FEWER_EXAMPLES = 100
+EXAMPLES = 100
+FEWER_EXAMPLES = 50
 """Of what tests/runtime/test_exactly_once.py has examples of as well."""
 SOAK_EXAMPLES = 5_000
 REDUCE_SECONDS = 20.0

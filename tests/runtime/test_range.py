@@ -15,7 +15,9 @@ from millwheel import Context, MapState, Record
 from millwheel.errors import UserCodeError
 from millwheel.runtime.interval import map_entries as entries
 from millwheel.testing import inject
-from tests.support.worlds import ITEMS, QUICK, Item, Kept, World, doing, run_and_fold, script
+from tests.support.pipelines import QUICK, Kept, doing, script
+from tests.support.values import ITEMS, Item
+from tests.support.worlds import World, run_and_fold
 
 
 def name(number: int) -> str:

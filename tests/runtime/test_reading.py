@@ -53,23 +53,10 @@ from millwheel.store.postgres import PostgresStore
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
 from millwheel.testing.fake_network import Weather
 from tests.support.clusters import ACTS, SHARED, Act, Cluster
+from tests.support.pipelines import QUICK, Broken, script
 from tests.support.store_sites import Schema
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    Broken,
-    Count,
-    Gate,
-    Item,
-    World,
-    at,
-    items,
-    key_of,
-    read_on,
-    script,
-    time_of,
-    unknown_once,
-)
+from tests.support.values import ITEMS, Count, Item, at, items, key_of, time_of
+from tests.support.worlds import Gate, World, read_on, unknown_once
 
 CELLS = 4
 FEW_CELLS = replace(QUICK, broadcast_cells=CELLS)
@@ -812,7 +799,9 @@ async def test_a_table_outlives_its_worker_folded_or_not(
 
 
 async def folded(engine: Engine, interval: Any) -> None:
-    while interval.folded < interval.durable_n and await fold(engine.store, interval):
+    while interval.commits.folded < interval.commits.durable_n and await fold(
+        engine.store, interval
+    ):
         pass
 
 
@@ -845,14 +834,14 @@ async def _cut_between_cells(name: str, store: Any) -> None:
         await engine.start()
         own = [i for i in engine.intervals if i.step.name == "judge"]
         async with asyncio.timeout(30):
-            while sum(i.counters.get("processed", 0) for i in own) < records:
+            while sum(i.counters.totals.get("processed", 0) for i in own) < records:
                 if engine.failure is not None:
                     raise engine.failure
                 await asyncio.sleep(0.001)
             await engine.run()
         for interval in own:
             await folded(engine, interval)
-        await store.release(engine.worker, {i.id: i.sequencer for i in own})
+        await store.release(engine.worker, {i.id: i.commits.sequencer for i in own})
         await engine.kill()
         await store.stop_worker(engine.worker)
         return own

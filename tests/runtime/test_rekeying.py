@@ -16,21 +16,11 @@ from millwheel.errors import DeployRefused
 from millwheel.extractors import Keys
 from millwheel.model import Key
 from millwheel.store.port import Commit, NodeDeploy
+from tests.support.pipelines import QUICK, Tally, script
 from tests.support.rolling_clusters import Rolling
 from tests.support.store_sites import COUNT, Owner, Site, deploy
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    TALLY,
-    Counted,
-    Gate,
-    Item,
-    Tally,
-    World,
-    key_of,
-    script,
-    time_of,
-)
+from tests.support.values import ITEMS, TALLY, Counted, Item, key_of, time_of
+from tests.support.worlds import Gate, World
 
 MID = Stream("mid", Item)
 VALUES = [Item("abcdefgh"[number % 8], number) for number in range(24)]

@@ -16,7 +16,8 @@ from millwheel import Computation, Context, MapState, Pipeline, Record, Stream, 
 from millwheel.errors import NotTheSameAgain, UserCodeError
 from millwheel.graph import OnError
 from millwheel.testing import Harness, assert_exactly_once, inject
-from tests.support.worlds import ITEMS, QUICK, Count, Item, at, key_of, script, time_of
+from tests.support.pipelines import QUICK, script
+from tests.support.values import ITEMS, Count, Item, at, key_of, time_of
 
 OUT = Stream("out_items", Item)
 NEXT = Stream("next_items", Item)

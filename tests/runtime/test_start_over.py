@@ -19,19 +19,9 @@ from millwheel.runtime.interval.observer import Observer
 from millwheel.store.port import Commit
 from tests.support.clusters import Cluster, counting, many
 from tests.support.outside import Outside, outward
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    Gate,
-    Item,
-    World,
-    doing,
-    items,
-    produce,
-    script,
-    tally_of,
-    tally_pipeline,
-)
+from tests.support.pipelines import QUICK, doing, produce, script, tally_pipeline
+from tests.support.values import ITEMS, Item, items, tally_of
+from tests.support.worlds import Gate, World
 
 TEN = [Item("a", number) for number in range(10)]
 
@@ -117,7 +107,7 @@ async def test_a_worker_that_was_ended_does_not_come_back() -> None:
     await world.turns(5)
     await world.store.stop_worker(engine.worker)
     world.store.come_back_as(world.store.saved())
-    with pytest.raises(Fenced, match="somebody ended this worker"):
+    with pytest.raises(Fenced, match="another worker ended this one"):
         await world.until(engine.done.is_set, tick=0.05)
     await engine.stop()
 
@@ -191,7 +181,8 @@ class Counting(Observer):
 async def test_observers_hear_of_every_interval_that_goes_and_comes() -> None:
     world = World(in_small_commits())
     engine = await world.start()
-    engine.observer = observer = Counting()
+    observer = Counting()
+    engine.observe(observer)
     for interval in engine.intervals:
         observer.interval_taken(interval)
     world.store.come_back_as(world.store.saved())

@@ -28,23 +28,9 @@ from millwheel.runtime.ownership import trial
 from millwheel.state import StateLayout
 from millwheel.testing import Harness, inject
 from millwheel.testing.script import Script
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    TALLY,
-    Counted,
-    Item,
-    Kept,
-    World,
-    at,
-    doing,
-    key_of,
-    produce,
-    read_on,
-    run_and_fold,
-    script,
-    time_of,
-)
+from tests.support.pipelines import QUICK, Kept, doing, produce, script
+from tests.support.values import ITEMS, TALLY, Counted, Item, at, key_of, time_of
+from tests.support.worlds import World, read_on, run_and_fold
 
 # -- keys --------------------------------------------------------------------------------------
 

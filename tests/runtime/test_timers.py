@@ -19,27 +19,10 @@ from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.testing import Harness, advance, inject
 from millwheel.timers.holds import Holds
 from millwheel.timers.queue import Pending, Place, TimerName, TimerQueue
-from millwheel.timers.watermark import Report, SlotWatermarks, Watermarks
-from tests.support.worlds import (
-    EPOCH,
-    ITEMS,
-    QUICK,
-    TALLY,
-    Counted,
-    Do,
-    Gate,
-    Item,
-    Kept,
-    World,
-    at,
-    doing,
-    items,
-    key_of,
-    produce,
-    read_on,
-    script,
-    time_of,
-)
+from millwheel.timers.watermark import SlotWatermarks, WatermarkReport, Watermarks
+from tests.support.pipelines import QUICK, Do, Kept, doing, produce, script
+from tests.support.values import EPOCH, ITEMS, TALLY, Counted, Item, at, items, key_of, time_of
+from tests.support.worlds import Gate, World, read_on
 
 
 def second(moment: datetime) -> int:
@@ -172,10 +155,10 @@ async def test_a_hold_outlives_the_engine_and_ends_with_time() -> None:
     source.append(advance(ITEMS, at(200)))
     engine = await world.start()
     await world.until(engine.done.is_set)
-    assert world.interval("do").durable == int(at(10).timestamp() * 1e6)
+    assert world.interval("do").watermarks.durable == int(at(10).timestamp() * 1e6)
     await engine.stop()
     await world.run(close_at_end=True)
-    assert world.interval("do").durable == MAX_TIME
+    assert world.interval("do").watermarks.durable == MAX_TIME
 
 
 async def test_a_hold_does_not_end_with_time_before_the_last_timer_has_fired() -> None:
@@ -196,7 +179,7 @@ async def test_a_hold_does_not_end_with_time_before_the_last_timer_has_fired() -
     world = World(doing(values, do, bell, settings=limits))
     await world.run(close_at_end=True)
     assert world.numbers() == [0, 1, 2]
-    assert world.interval("do").durable == MAX_TIME
+    assert world.interval("do").watermarks.durable == MAX_TIME
 
 
 async def test_holds_that_are_not_in_memory_and_were_released_hold_nothing() -> None:
@@ -214,12 +197,12 @@ async def test_holds_that_are_not_in_memory_and_were_released_hold_nothing() -> 
     world = World(doing(source, do, settings=limits))
     engine = await world.start()
     await world.until(engine.done.is_set, tick=0.001)
-    (interval,) = (i for i in engine.intervals if not i.timers["hold"].is_whole)
+    (interval,) = (i for i in engine.intervals if not i.timers.queues["hold"].is_whole)
     for second in (20, 60):
         source.append(advance(ITEMS, at(second)))
         read_on(engine)
         due = int(at(second).timestamp() * 1e6)
-        await world.until(lambda due=due: interval.durable == due, tick=0.001)  # type: ignore[misc]
+        await world.until(lambda due=due: interval.watermarks.durable == due, tick=0.001)  # type: ignore[misc]
     await engine.stop()
 
 
@@ -242,7 +225,7 @@ async def test_timers_that_are_not_in_memory_fire_all_the_same(kind: Any, limit:
     engine = await world.start()
     await world.until(engine.done.is_set)
     assert len(world.store.timers()) == 101
-    assert all(len(q) <= 2 * limit for i in engine.intervals for q in i.timers.values())
+    assert all(len(q) <= 2 * limit for i in engine.intervals for q in i.timers.queues.values())
     await engine.stop()
     if kind == "watermark":
         source.append(advance(ITEMS, at(50.5)))
@@ -251,7 +234,7 @@ async def test_timers_that_are_not_in_memory_fire_all_the_same(kind: Any, limit:
     if kind == "watermark":
         assert sorted(world.numbers()) == list(range(1, 51))
         low = int(at(50.5).timestamp() * 1e6)
-        await world.until(lambda: world.interval("do").durable == low)
+        await world.until(lambda: world.interval("do").watermarks.durable == low)
         source.append(advance(ITEMS, at(1000)))
         read_on(engine)
     await world.until(lambda: len(world.rows()) == 101, tick=0.5)
@@ -274,10 +257,10 @@ async def test_far_timers_that_come_due_are_read_before_anything_else_is_taken()
     engine = await world.start()
     await world.until(engine.done.is_set)
     interval, lane = world.interval("do"), engine.lane
-    far = interval.timers["watermark"]
+    far = interval.timers.queues["watermark"]
     assert far.take((b'"a"', "10"), int(at(10).timestamp() * 1e6)) is not None
-    interval.input_watermark = int(at(100).timestamp() * 1e6)
-    assert interval.lacking_timers(world.clock.now()) == ["watermark"]
+    interval.watermarks.input = int(at(100).timestamp() * 1e6)
+    assert interval.timers.lacking(world.clock.now()) == ["watermark"]
     lane.wake.clear()
     assert lane.runner._take(world.clock.now()) is None
     assert lane.wake.is_set()
@@ -338,7 +321,7 @@ async def test_a_timer_set_by_a_waiting_record_fires_before_a_later_one_in_its_b
     await world.until(lambda: gate.reached)
     interval = world.interval("do")
     # As progress of another input would: the record that waits is late and does not hold it.
-    interval.input_watermark = int(at(30).timestamp() * 1e6)
+    interval.watermarks.input = int(at(30).timestamp() * 1e6)
     engine.lane.wake.set()
     await world.turns()
     gate.open()
@@ -366,7 +349,7 @@ async def test_any_number_of_timers_in_a_backlog_fire_after_an_earlier_one() -> 
     read_on(engine)
     await world.until(lambda: gate.reached)
     interval = world.interval("do")
-    interval.input_watermark = int(at(2000).timestamp() * 1e6)
+    interval.watermarks.input = int(at(2000).timestamp() * 1e6)
     engine.lane.wake.set()
     await world.turns()
     gate.open()
@@ -452,17 +435,17 @@ async def test_a_timer_changed_while_it_is_due_and_waits_in_a_backlog(change: st
     read_on(engine)
     await world.until(lambda: gate.reached)
     interval = world.interval("do")
-    interval.input_watermark = int(at(30).timestamp() * 1e6)
+    interval.watermarks.input = int(at(30).timestamp() * 1e6)
     engine.lane.wake.set()
     await world.turns()
-    assert interval.firings == 1, "it is due, and waits for its key"
+    assert interval.timers.firings == 1, "it is due, and waits for its key"
     gate.open()
     await world.until(engine.done.is_set)
     now = {"later": [], "cancel": [], "same": [10], "past": [5]}[change]
     assert world.numbers() == now
-    assert len(interval.holds) == (change == "later")
-    assert interval.firings == 0
-    assert not interval.taken
+    assert len(interval.watermarks.holds) == (change == "later")
+    assert interval.timers.firings == 0
+    assert not interval.timers.taken
     source.append(advance(ITEMS, at(1000)))
     read_on(engine)
     await world.finish(engine)
@@ -490,13 +473,13 @@ async def test_a_record_before_a_due_timer_in_the_backlog_may_cancel_it() -> Non
     await world.until(lambda: gate.reached)
     await world.turns()
     interval = world.interval("do")
-    interval.input_watermark = int(at(30).timestamp() * 1e6)
+    interval.watermarks.input = int(at(30).timestamp() * 1e6)
     engine.lane.wake.set()
     await world.turns()
     gate.open()
     await world.finish(engine)
     assert world.numbers() == []
-    assert len(interval.holds) == 0
+    assert len(interval.watermarks.holds) == 0
     assert world.store.timers() == []
 
 
@@ -573,7 +556,7 @@ async def test_a_wall_timer_that_is_due_and_waits_for_credits_keeps_nobody_busy(
     world.clock.advance(1)
     await world.turns(50)
     lane = engine.lane
-    assert world.interval("do").has_due(world.clock.now())
+    assert world.interval("do").timers.has_due(world.clock.now())
     take, looks = lane.runner._take, 0
 
     def counting(*arguments: Any) -> Any:
@@ -773,18 +756,22 @@ def test_watermarks_are_the_least_of_all_senders_and_never_go_back() -> None:
         marks.add_sender(sender, 100)
     marks.add_reader(9, [1, 2])
     marks.add_reader(8, [2])
-    assert marks.report(Report(1, 0, 100, 1, 50)) == []
+    assert marks.report(WatermarkReport(1, 0, 100, 1, 50)) == []
     assert marks.input(9) == MIN_TIME, "a sender that told nothing yet counts"
-    assert marks.report(Report(2, 0, 50, 2, 20)) == [], "of half of its slots nothing is known"
-    assert marks.report(Report(2, 50, 100, 3, 30)) == [9, 8]
+    assert marks.report(WatermarkReport(2, 0, 50, 2, 20)) == [], (
+        "of half of its slots nothing is known"
+    )
+    assert marks.report(WatermarkReport(2, 50, 100, 3, 30)) == [9, 8]
     assert (marks.input(9), marks.input(8)) == (20, 20)
-    assert marks.report(Report(2, 0, 50, 2, 10)) == [], "an old report"
-    assert marks.report(Report(2, 0, 50, 2, 80)) == [9, 8]
+    assert marks.report(WatermarkReport(2, 0, 50, 2, 10)) == [], "an old report"
+    assert marks.report(WatermarkReport(2, 0, 50, 2, 80)) == [9, 8]
     assert (marks.input(9), marks.input(8)) == (30, 30)
-    assert marks.report(Report(2, 50, 100, 4, 90)) == [9, 8]
+    assert marks.report(WatermarkReport(2, 50, 100, 4, 90)) == [9, 8]
     assert (marks.input(9), marks.input(8)) == (50, 80)
-    assert marks.report(Report(1, 0, 100, 1, 60)) == [9]
-    assert marks.report(Report(1, 0, 100, 5, 10)) == [], "a merge may tell less; time stands"
+    assert marks.report(WatermarkReport(1, 0, 100, 1, 60)) == [9]
+    assert marks.report(WatermarkReport(1, 0, 100, 5, 10)) == [], (
+        "a merge may tell less; time stands"
+    )
     assert (marks.input(9), marks.least(1)) == (60, 10)
 
 
@@ -806,17 +793,17 @@ def test_the_least_of_those_that_are_not_idle() -> None:
     marks.add_sender(1, 3)
     marks.add_reader(9, [1])
     for partition, watermark in enumerate((10, 20, 30)):
-        marks.report(Report(1, partition, partition + 1, 1, watermark))
+        marks.report(WatermarkReport(1, partition, partition + 1, 1, watermark))
     assert marks.least_awake(1) == 10
-    marks.report(Report(1, 0, 1, 1, 10, idle=True))
+    marks.report(WatermarkReport(1, 0, 1, 1, 10, idle=True))
     assert marks.least_awake(1) == 20, "that it is idle comes with no other watermark"
     assert marks.input(9) == 10, "who reads goes by the least of all"
-    marks.report(Report(1, 0, 1, 1, 5))
+    marks.report(WatermarkReport(1, 0, 1, 1, 5))
     assert marks.least_awake(1) == 20, "an old report"
-    marks.report(Report(1, 0, 1, 2, 5))
+    marks.report(WatermarkReport(1, 0, 1, 2, 5))
     assert marks.least_awake(1) == 5, "a new owner has begun to look"
     for partition in range(3):
-        marks.report(Report(1, partition, partition + 1, 3, 40, idle=True))
+        marks.report(WatermarkReport(1, partition, partition + 1, 3, 40, idle=True))
     assert marks.least_awake(1) is None
     assert marks.input(9) == 40
 
@@ -864,15 +851,15 @@ def test_a_merge_takes_nothing_back_from_readers(upper: int) -> None:
     marks = Watermarks()
     marks.add_sender(1, 100)
     marks.add_reader(2, [1])
-    marks.report(Report(1, 0, 50, 5, 100))
+    marks.report(WatermarkReport(1, 0, 50, 5, 100))
     if upper > MIN_TIME:
-        marks.report(Report(1, 50, 100, 6, upper))
+        marks.report(WatermarkReport(1, 50, 100, 6, upper))
     assert marks.input(2) == upper
-    assert marks.report(Report(1, 0, 100, 9, upper)) == []
+    assert marks.report(WatermarkReport(1, 0, 100, 9, upper)) == []
     assert marks.input(2) == upper
-    assert marks.report(Report(1, 0, 100, 9, 80)) == [2]
+    assert marks.report(WatermarkReport(1, 0, 100, 9, 80)) == [2]
     assert marks.input(2) == 80
-    assert marks.report(Report(1, 0, 50, 5, 200)) == [], "a part's last word, too late"
+    assert marks.report(WatermarkReport(1, 0, 50, 5, 200)) == [], "a part's last word, too late"
 
 
 @pytest.mark.parametrize("others", range(12))

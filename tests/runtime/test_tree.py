@@ -31,6 +31,8 @@ from millwheel.testing.fake_network import FAIR, Fate, Weather
 from tests.support.clusters import SHARED, Cluster, check, many, number_of
 from tests.support.drawing import examples
 from tests.support.modes import entry_of
+from tests.support.pipelines import QUICK, Tally, script
+from tests.support.values import ITEMS, TALLY, Count, Counted, Item, at, items, key_of, time_of
 from tests.support.weak_chains import (
     AGAIN,
     FEW,
@@ -47,23 +49,7 @@ from tests.support.weak_chains import (
     halves,
     number_of_item,
 )
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    TALLY,
-    Count,
-    Counted,
-    Gate,
-    Item,
-    Tally,
-    World,
-    at,
-    items,
-    key_of,
-    read_on,
-    script,
-    time_of,
-)
+from tests.support.worlds import Gate, World, read_on
 
 TREE: dict[str, Any] = {"productions": "weak", "acknowledgement": "tree"}
 
@@ -96,7 +82,8 @@ def replays(world: World) -> int:
     """Replays of the newest engine, stored or not."""
     engine = world.engines[-1]
     return sum(
-        i.counters.get("replays", 0) + (i.mode.entry.replayed if isinstance(i.mode, Tree) else 0)
+        i.counters.totals.get("replays", 0)
+        + (i.mode.entry.replayed if isinstance(i.mode, Tree) else 0)
         for i in engine.intervals
     )
 
@@ -281,7 +268,7 @@ async def test_the_low_watermark_waits_for_what_is_in_a_stretch() -> None:
     await world.turns(500, tick=0.05)
     waiting = world.interval("items_injector").log.first
     assert all(
-        interval.input_watermark <= at_micros(VALUES[waiting])
+        interval.watermarks.input <= at_micros(VALUES[waiting])
         for interval in engine.intervals
         if interval.step.name == "slow"
     )
@@ -808,7 +795,7 @@ async def test_a_replayed_record_is_noted_with_another_of_its_key() -> None:
     await world.finish(engine)
     assert sorted(world.numbers()) == [0, 1, 2]
     assert world.counter("busy", "twos") == 1
-    assert not world.interval("busy").entry.tries
+    assert not entry_of(world.interval("busy")).tries
 
 
 # -- what else a tree computation may do -----------------------------------------------------------
@@ -1064,7 +1051,7 @@ async def test_as_long_as_nothing_is_lost_order_is_kept_and_nothing_replayed() -
         await cluster.join()
     await cluster.go(cluster.finished)
     check(cluster, values)
-    assert all(i.counters.get("replays", 0) == 0 for e in cluster.alive for i in e.intervals)
+    assert all(i.counters.totals.get("replays", 0) == 0 for e in cluster.alive for i in e.intervals)
 
 
 async def come_and_go(seed: int, acts: int = 4) -> None:
@@ -1120,7 +1107,7 @@ async def test_lost_frames_cost_replays_and_nothing_else() -> None:
     cluster.ether.weather = lossy
     await cluster.go(cluster.finished)
     check_once(cluster, values)
-    assert sum(i.counters.get("replays", 0) for e in cluster.alive for i in e.intervals) > 5
+    assert sum(i.counters.totals.get("replays", 0) for e in cluster.alive for i in e.intervals) > 5
     for engine in list(cluster.alive):
         await cluster.leave(engine)
 
@@ -1144,7 +1131,7 @@ async def test_who_is_slow_on_another_worker_is_not_taken_for_lost() -> None:
 
     def again() -> int:
         return sum(
-            i.counters.get("replays", 0) + entry_of(i).replayed
+            i.counters.totals.get("replays", 0) + entry_of(i).replayed
             for e in cluster.alive
             for i in e.intervals
             if entry_of(i) is not None
@@ -1177,10 +1164,10 @@ async def test_who_waits_to_see_buckets_has_his_records_in_hand() -> None:
     await cluster.go(lambda: engine.processed > 100)
     gate = Gate()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine.buckets, "knows_offset", lambda *place: False)
+        patch.setattr(engine.buckets.sources, "knows", lambda *place: False)
         patch.setattr(engine.buckets, "load", gate.wait)
         await cluster.go(lambda: gate.reached)
-        assert any(d.log < 0 for i in engine.intervals for d in i.sorting)  # type: ignore[union-attr]
+        assert any(d.log < 0 for i in engine.intervals for d in i.dedup.sorting)
         end = cluster.clock.monotonic() + 30
         await cluster.go(lambda: cluster.clock.monotonic() > end, tick=0.05)
         assert replays(cluster) == 0
@@ -1224,7 +1211,7 @@ async def test_two_who_take_each_other_for_an_owner_do_not_send_to_and_fro() -> 
     await cluster.pass_time(second.owned.give_up(interval))  # type: ignore[arg-type]
     for engine, other in ((first, second), (second, first)):
         (remote,) = [r for r in engine.remotes.remotes() if r.id == interval.id]
-        remote.belongs_to(other.worker, interval.sequencer + 1)
+        remote.belongs_to(other.worker, interval.commits.sequencer + 1)
     sent = 0
 
     def counting(sender: str, receiver: str, body: bytes) -> Fate:

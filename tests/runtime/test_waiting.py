@@ -21,24 +21,9 @@ from millwheel.runtime.interval.folds import fold
 from millwheel.store.port import Commit
 from millwheel.testing import Harness, advance, inject
 from tests.support.cancellation import await_what_is_cancelled, cancel_oneself
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    Broken,
-    Gate,
-    Item,
-    Kept,
-    World,
-    at,
-    doing,
-    fail_once,
-    items,
-    produce,
-    read_on,
-    script,
-    tally_of,
-    tally_pipeline,
-)
+from tests.support.pipelines import QUICK, Broken, Kept, doing, produce, script, tally_pipeline
+from tests.support.values import ITEMS, Item, at, items, tally_of
+from tests.support.worlds import Gate, World, fail_once, read_on
 
 
 async def test_a_key_that_waits_holds_up_neither_other_keys_nor_their_commits() -> None:
@@ -104,7 +89,7 @@ async def test_a_record_that_waited_behind_another_is_told_what_time_it_is_now()
     read_on(engine)
     do_ = world.interval("do")
     await world.until(
-        lambda: any(do_.backlog.values()) and do_.input_watermark == to_micros(at(10))
+        lambda: any(do_.backlog.values()) and do_.watermarks.input == to_micros(at(10))
     )
     world.clock.advance(60)
     gate.open()
@@ -183,16 +168,18 @@ async def test_state_that_was_captured_before_a_wait_is_in_the_commit_after_it()
     # The first time both run together and the second fails; then one by one, and it waits.
     await world.until(lambda: gate.reached)
     interval = world.interval("do")
-    captured = interval.n + 1
+    captured = interval.commits.n + 1
     interval.touch(urgent=True)
-    await world.until(lambda: interval.durable_n == captured)
+    await world.until(lambda: interval.commits.durable_n == captured)
     assert world.letters() == []
     gate.open()
-    await world.until(lambda: interval.durable_n > captured)
+    await world.until(lambda: interval.commits.durable_n > captured)
     assert world.letters()
     # Folded up to the commit for which it was captured, not up to the one that carries it.
-    assert await world.store.fold(interval.id, interval.sequencer, interval.folded, captured)
-    interval.folded = interval.states.folded = captured
+    assert await world.store.fold(
+        interval.id, interval.commits.sequencer, interval.commits.folded, captured
+    )
+    interval.commits.folded = interval.states.folded = captured
     interval.states.evict(0, interval.backlog.__contains__)
     source.append(inject(ITEMS, Item("a", 3)))
     read_on(engine)
@@ -549,9 +536,9 @@ async def test_what_was_captured_before_its_key_waited_is_not_taken_for_folded(
     work.shut()
     await world.until(lambda: work.reached == 2)
     interval = world.interval("do")
-    before = interval.n
+    before = interval.commits.n
     more(Item("b", 0))
-    await world.until(lambda: interval.durable_n > before)
+    await world.until(lambda: interval.commits.durable_n > before)
     world.on_try = lambda commit: wire.wait() if commit.seen else None
     work.open()
     await world.until(lambda: wire.reached)

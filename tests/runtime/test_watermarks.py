@@ -17,33 +17,25 @@ from millwheel.model import MAX_TIME, MIN_TIME, from_micros, to_micros
 from millwheel.store.port import Commit
 from millwheel.testing import Harness, advance, inject
 from tests.support.cancellation import cancel_oneself
-from tests.support.worlds import (
-    ITEMS,
+from tests.support.pipelines import (
     QUICK,
-    TALLY,
     Broken,
-    Counted,
-    Gate,
-    Item,
     Kept,
     Parts,
     Tally,
-    World,
-    at,
     doing,
-    fail_once,
-    items,
-    key_of,
     produce,
-    read_on,
     script,
-    time_of,
     two_sources,
 )
+from tests.support.values import ITEMS, TALLY, Counted, Item, at, items, key_of, time_of
+from tests.support.worlds import Gate, World, fail_once, read_on
 
 
 def low_of(world: World, name: str) -> datetime:
-    return from_micros(min(i.durable for i in world.engines[-1].intervals if i.step.name == name))
+    return from_micros(
+        min(i.watermarks.durable for i in world.engines[-1].intervals if i.step.name == name)
+    )
 
 
 async def test_a_late_record_that_waits_does_not_freeze_the_watermark() -> None:
@@ -120,10 +112,10 @@ async def test_the_watermark_is_told_only_once_it_is_stored() -> None:
     engine = await world.start()
     await world.until(lambda: gate.reached)
     await world.turns()
-    assert world.interval("do").input_watermark == MIN_TIME
+    assert world.interval("do").watermarks.input == MIN_TIME
     gate.open()
     await world.until(engine.done.is_set)
-    assert world.interval("do").input_watermark == to_micros(at(100))
+    assert world.interval("do").watermarks.input == to_micros(at(100))
     await engine.stop()
 
 
@@ -136,7 +128,7 @@ async def test_a_restart_goes_on_from_the_stored_watermark() -> None:
     world = World(doing(source, lambda record, ctx: count_one(ctx)))
     await world.run()
     engine = await world.start()
-    assert world.interval("do").input_watermark == to_micros(at(100))
+    assert world.interval("do").watermarks.input == to_micros(at(100))
     assert low_of(world, "do") == at(100)
     await engine.stop()
 
@@ -146,14 +138,14 @@ async def test_the_watermark_at_the_end_of_the_input(bound: str) -> None:
     close = bound == "end of time"
     world = World(doing(items(1, 2, second=5), lambda record, ctx: count_one(ctx)))
     engine = await world.run(close_at_end=close)
-    lows = {interval.durable for interval in engine.intervals}
+    lows = {interval.watermarks.durable for interval in engine.intervals}
     assert lows == {MAX_TIME if close else to_micros(at(5))}
 
 
 async def test_a_source_without_rows_ends_at_the_end_of_time() -> None:
     world = World(doing([], lambda record, ctx: count_one(ctx)))
     engine = await world.run(close_at_end=True)
-    assert {interval.durable for interval in engine.intervals} == {MAX_TIME}
+    assert {interval.watermarks.durable for interval in engine.intervals} == {MAX_TIME}
 
 
 # -- I7 ---------------------------------------------------------------------------------------
@@ -274,7 +266,7 @@ class Older:
 
     @property
     def stored(self) -> Any:
-        return from_micros(self.world.interval("do").durable)
+        return from_micros(self.world.interval("do").watermarks.durable)
 
 
 @pytest.mark.parametrize("weak", [False, True])
@@ -289,7 +281,7 @@ async def test_what_is_older_than_its_record_holds_the_watermark_while_code_wait
     await older.world.finish(engine)
     assert older.world.numbers() == [1]
     assert older.world.letters() == []
-    assert {len(interval.holds) for interval in engine.intervals} == {0}
+    assert {len(interval.watermarks.holds) for interval in engine.intervals} == {0}
     assert older.stored == at(100)
 
 
@@ -319,7 +311,7 @@ async def test_what_was_never_sent_holds_nothing(weak: bool) -> None:
     await older.world.finish(engine)
     assert older.world.numbers() == []
     assert len(older.world.letters()) == 1
-    assert {len(interval.holds) for interval in engine.intervals} == {0}
+    assert {len(interval.watermarks.holds) for interval in engine.intervals} == {0}
 
 
 async def test_a_lane_that_starts_over_holds_nothing_for_what_its_code_has_produced() -> None:
@@ -334,7 +326,7 @@ async def test_a_lane_that_starts_over_holds_nothing_for_what_its_code_has_produ
     await older.world.finish(engine)
     ((_, error),) = older.world.letters()
     assert "older than both its input" in error
-    assert {len(interval.holds) for interval in engine.intervals} == {0}
+    assert {len(interval.watermarks.holds) for interval in engine.intervals} == {0}
 
 
 async def test_code_that_cancels_its_task_leaves_no_hold_behind() -> None:
@@ -352,7 +344,7 @@ async def test_code_that_cancels_its_task_leaves_no_hold_behind() -> None:
     world = World(doing(values, do, lateness=100, on_error="dead_letter", retries=0))
     engine = await world.run()
     assert world.numbers() == [1, 4]
-    assert {len(interval.holds) for interval in engine.intervals} == {0}
+    assert {len(interval.watermarks.holds) for interval in engine.intervals} == {0}
 
 
 async def test_the_error_for_an_output_too_old_says_what_and_where() -> None:
@@ -384,7 +376,7 @@ async def test_an_idle_source_does_not_hold_the_others_back_and_comes_back_late(
     await world.until(engine.done.is_set)
 
     def low(name: str) -> float:
-        return float(world.interval(name).durable - int(at(0).timestamp() * 1e6)) / 1e6
+        return float(world.interval(name).watermarks.durable - int(at(0).timestamp() * 1e6)) / 1e6
 
     assert (low("source_0"), low("source_1"), low("tally")) == (9, 2, 2)
     await world.turns(200, tick=0.1)
@@ -412,7 +404,7 @@ async def test_all_idle_stands_still() -> None:
     engine = await world.start()
     await world.until(engine.done.is_set)
     await world.turns(300, tick=0.1)
-    assert world.interval("tally").durable == int(at(1).timestamp() * 1e6)
+    assert world.interval("tally").watermarks.durable == int(at(1).timestamp() * 1e6)
     await world.finish(engine)
 
 
@@ -430,7 +422,7 @@ async def test_a_partition_that_is_silent_holds_the_watermark_at_its_last_value(
             if second is not None:
                 part.append(inject(ITEMS, Item(part.identity[-1], 1000 * number + second, second)))
         await world.run()
-        stored = world.interval("tally").durable
+        stored = world.interval("tally").watermarks.durable
         return None if stored == MIN_TIME else (from_micros(stored) - at(0)).total_seconds()
 
     assert await grow(10, 20, None) is None, "nothing is known of the third"
@@ -454,10 +446,10 @@ async def test_records_may_say_themselves_how_far_time_is() -> None:
     pipeline.sink(TALLY, Table("out", Counted, numbered=True))
     world = World(pipeline)
     await world.run()
-    assert world.interval("tally").durable == int(at(10).timestamp() * 1e6)
+    assert world.interval("tally").watermarks.durable == int(at(10).timestamp() * 1e6)
     source.append(inject(ITEMS, Item("a", 20, 20)))
     await world.run()
-    assert world.interval("tally").durable == int(at(20).timestamp() * 1e6)
+    assert world.interval("tally").watermarks.durable == int(at(20).timestamp() * 1e6)
 
 
 OUTSIDE: list[tuple[datetime, str]] = [

@@ -26,17 +26,8 @@ from millwheel.runtime.network.frames import Deliver
 from millwheel.store.port import Commit, Wish
 from millwheel.testing.fake_network import Weather
 from tests.support.clusters import SHARED, Cluster
-from tests.support.worlds import (
-    ITEMS,
-    TALLY,
-    Counted,
-    Item,
-    Tally,
-    key_of,
-    script,
-    tally_of,
-    time_of,
-)
+from tests.support.pipelines import Tally, script
+from tests.support.values import ITEMS, TALLY, Counted, Item, key_of, tally_of, time_of
 
 LIMITS = replace(
     SHARED, intervals=1, max_unacked_records=8, lease_seconds=1.0, placement_seconds=0.1

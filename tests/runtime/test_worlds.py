@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.support.worlds import ITEMS, Item, World, items, script, tally_of, tally_pipeline
+from tests.support.pipelines import script, tally_pipeline
+from tests.support.values import ITEMS, Item, items, tally_of
+from tests.support.worlds import World
 
 
 async def test_a_world_runs_a_pipeline_to_its_end() -> None:

@@ -30,7 +30,9 @@ from millwheel.errors import UserCodeError
 from millwheel.graph import Productions
 from millwheel.sinks import Sink
 from millwheel.testing import Harness
-from tests.support.worlds import ITEMS, QUICK, Item, World, items, key_of, script, time_of
+from tests.support.pipelines import QUICK, script
+from tests.support.values import ITEMS, Item, items, key_of, time_of
+from tests.support.worlds import World
 
 T = TypeVar("T")
 

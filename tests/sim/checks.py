@@ -15,7 +15,7 @@ from millwheel.store.memory.tables import Tables
 from millwheel.store.port import Bucket, Claim, Commit
 from tests.sim.ledger import Ledger, acked_of, is_in
 from tests.support.random_graphs import Dot
-from tests.support.worlds import at
+from tests.support.values import at
 
 
 class Broken(Exception):

@@ -25,7 +25,7 @@ from tests.sim.server import Database, Server, Trouble
 from tests.sim.violation import Violation
 from tests.sim.wire import Wire, store
 from tests.support.random_graphs import SOURCES, Dot, Row, Tape, Wait, Word
-from tests.support.worlds import at
+from tests.support.values import at
 
 MOST_WORKERS = 4
 NOBODY = 1000
@@ -370,7 +370,7 @@ class Cluster:
             for i in engine.intervals:
                 logs = [(log.id, log.first, log.next_seq, log.unacked) for log in i.logs]
                 lines.append(
-                    f"  {i.name} id {i.id} input {i.input_watermark} stored {i.durable} intake "
+                    f"  {i.name} id {i.id} input {i.watermarks.input} stored {i.watermarks.durable} intake "
                     f"{len(i.intake)} busy {len(i.backlog)} leaving {i.leaving} dirty {i.dirty} "
                     f"logs {logs}"
                 )

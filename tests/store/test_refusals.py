@@ -14,9 +14,10 @@ from millwheel.errors import StoreUnavailable, UserCodeError
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.store.postgres import PostgresStore
+from tests.support.pipelines import QUICK, doing
 from tests.support.servers import VERSIONS
 from tests.support.store_sites import Schema
-from tests.support.worlds import QUICK, doing, items
+from tests.support.values import items
 
 TEN = items(*range(10))
 LIMITS = replace(QUICK, store_patience_seconds=1.5)

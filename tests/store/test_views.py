@@ -788,7 +788,7 @@ async def test_views_go_with_what_they_show(postgres: PostgresSite) -> None:
 
 async def test_a_name_that_is_taken_is_told(postgres: PostgresSite) -> None:
     await postgres.query("CREATE TABLE {mine} (x integer)", mine="state_of_count")
-    with pytest.raises(DeployRefused, match=r"state_of_count is the name .* something else"):
+    with pytest.raises(DeployRefused, match=r"state_of_count is the name .* another relation"):
         await stateful(postgres, Place)
     assert await postgres.query("SELECT name FROM {c}", c="computation") == []
 

@@ -32,6 +32,7 @@ from millwheel.store.lane import PostgresLane
 from millwheel.store.port import Claim, Commit, Store, Wish
 from millwheel.store.rows import ARRAY_ROWS
 from tests.support.clusters import AGAIN, SHARED, Cluster, Recount, check, counting, many, number_of
+from tests.support.pipelines import script
 from tests.support.sessions import lane_of, until, waiting_for_a_lock
 from tests.support.store_sites import (
     LOG,
@@ -43,7 +44,7 @@ from tests.support.store_sites import (
     deploy,
     row,
 )
-from tests.support.worlds import ITEMS, TALLY, Count, Counted, Item, key_of, script, time_of
+from tests.support.values import ITEMS, TALLY, Count, Counted, Item, key_of, time_of
 
 Form = Literal["lost timer", "hidden production", "all of it, by arrays"]
 How = Literal["whatever owner", "what is free"]

@@ -19,20 +19,9 @@ from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.store.port import MergeWish, PlacedInterval, SplitWish, Wish
 from millwheel.testing.fake_network import SECRET, FakeNetwork, Fates, Weather, fair
 from tests.support.engine_dump import dump
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    TALLY,
-    Count,
-    Counted,
-    Item,
-    Tally,
-    World,
-    end_scripts,
-    key_of,
-    script,
-    time_of,
-)
+from tests.support.pipelines import QUICK, Tally, script
+from tests.support.values import ITEMS, TALLY, Count, Counted, Item, key_of, time_of
+from tests.support.worlds import World, end_scripts
 
 SHARED = replace(
     QUICK,

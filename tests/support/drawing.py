@@ -1,7 +1,9 @@
-"""How Hypothesis draws examples here."""
+"""How many examples and seeds tests draw, in `make test` and in `make soak`."""
 
 from __future__ import annotations
 
+import pytest
+from _pytest.mark import ParameterSet
 from hypothesis import HealthCheck, settings
 
 SOAK = 1_000
@@ -16,3 +18,9 @@ def examples(number: int) -> settings:
         derandomize=number < SOAK,
         suppress_health_check=list(HealthCheck),
     )
+
+
+def seeds(few: int, many: int) -> list[ParameterSet]:
+    """Seeds from 0 to `many`: the first `few` in `make test`, the others in `make soak`."""
+    soak = pytest.mark.soak
+    return [pytest.param(seed, marks=[] if seed < few else soak) for seed in range(many)]

@@ -20,7 +20,7 @@ def dump(engine: Engine) -> str:
     for i in engine.intervals:
         logs = [(log.id, log.first, log.next_seq, log.unacked) for log in i.logs]
         lines.append(
-            f"  {i.name} id {i.id} input {i.input_watermark} stored {i.durable} intake "
+            f"  {i.name} id {i.id} input {i.watermarks.input} stored {i.watermarks.durable} intake "
             f"{len(i.intake)} leaving {i.leaving} dirty {i.dirty} logs {logs}"
         )
     for r in engine.remotes.remotes():

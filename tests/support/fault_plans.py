@@ -26,19 +26,9 @@ from millwheel.runtime.engine import Engine
 from millwheel.store.port import Commit
 from millwheel.testing import advance
 from millwheel.testing.script import Script
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    TALLY,
-    Counted,
-    Item,
-    Tally,
-    World,
-    at,
-    key_of,
-    script,
-    time_of,
-)
+from tests.support.pipelines import QUICK, Tally, script
+from tests.support.values import ITEMS, TALLY, Counted, Item, at, key_of, time_of
+from tests.support.worlds import World
 
 PASSED = Stream("passed", Item)
 
@@ -123,7 +113,7 @@ async def run_plan(
 
     def due(commit: Commit) -> str | None:
         """The fault planned for this commit, if it is not a zombie's."""
-        own = {interval.sequencer for interval in world.engines[-1].intervals}
+        own = {interval.commits.sequencer for interval in world.engines[-1].intervals}
         if over.is_set() or commit.intervals[0].sequencer not in own:
             return None
         return plan.faults.pop(world.tried - 1, None)

@@ -30,8 +30,8 @@ import psycopg
 from millwheel.store import embedded
 from millwheel.store.migrate import migrate
 from tests.support import visits
+from tests.support.forked_commands import ROOT, AsyncForked, parent
 
-ROOT = Path(__file__).resolve().parents[2]
 NAME = "visits"
 LOOK_SECONDS = 0.05
 """Between two looks at what tells nobody by itself."""
@@ -91,20 +91,25 @@ class Member:
         self.expected = {0}
         """Exit codes that are no surprise."""
         self._fleet = fleet
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: asyncio.subprocess.Process | AsyncForked | None = None
         self._ended: asyncio.Task[int] | None = None
 
     async def start(
         self, *options: str, pipeline: str = "tests.support.visits:pipeline", within: Sequence[str] = (),
         **environment: str,
     ) -> None:  # fmt: skip
-        """Begin to work; `within` are the words of a command that runs another one."""
-        self._process = await asyncio.create_subprocess_exec(
-            *within, sys.executable, "-m", "millwheel.cli.main", "worker", pipeline,
-            "--until-done", *options,
-            cwd=ROOT, env={**self._fleet.environment, **environment},
-            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, limit=1 << 24,
-        )  # fmt: skip
+        """Begin to work, forked from a process that has imported what a worker needs; `within` are the words
+        of a command that runs another one, so that Python starts as well."""
+        words = ["worker", pipeline, "--until-done", *options]
+        everything = {**self._fleet.environment, **environment}
+        if not within:
+            self._process = await AsyncForked.start(parent(), words, everything)
+        else:
+            self._process = await asyncio.create_subprocess_exec(
+                *within, sys.executable, "-m", "millwheel.cli.main", *words,
+                cwd=ROOT, env=everything,
+                stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, limit=1 << 24,
+            )  # fmt: skip
         self._ended = asyncio.create_task(self._listen())
 
     async def _listen(self) -> int:

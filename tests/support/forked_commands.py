@@ -169,6 +169,47 @@ class Parent:
         self._process.wait()
 
 
+class AsyncForked:
+    """A forked command in the way of `asyncio.subprocess.Process`."""
+
+    def __init__(self, forked: Forked) -> None:
+        self._forked = forked
+        self.pid = forked.pid
+        self.stderr = asyncio.StreamReader(1 << 24)
+        self._stdout = asyncio.StreamReader(1 << 24)
+        self._waiting: asyncio.Task[int] | None = None
+
+    @classmethod
+    async def start(
+        cls, parent: Parent, arguments: list[str], environment: dict[str, str]
+    ) -> AsyncForked:
+        """Begin a command in the project's directory."""
+        made = cls(parent.start(arguments, ROOT, environment))
+        loop = asyncio.get_running_loop()
+        pipes = ((made.stderr, made._forked.stderr), (made._stdout, made._forked.stdout))
+        for reader, pipe in pipes:
+            protocol = functools.partial(asyncio.StreamReaderProtocol, reader)
+            await loop.connect_read_pipe(protocol, pipe)
+        return made
+
+    @property
+    def returncode(self) -> int | None:
+        """How it ended, if that is known."""
+        return self._forked.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Unless it is known to have ended."""
+        if self.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    async def wait(self) -> int:
+        """Until its end."""
+        if self._waiting is None:
+            self._waiting = asyncio.create_task(self._forked.ended())
+        return await asyncio.shield(self._waiting)
+
+
 @functools.cache
 def parent() -> Parent:
     """That of this process."""

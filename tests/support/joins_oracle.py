@@ -14,7 +14,8 @@ from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, 
 from millwheel.computations import FlatMap, IntervalJoin, TemporalJoin, WindowJoin
 from millwheel.model import to_micros
 from millwheel.windows import Tumbling
-from tests.support.worlds import ITEMS, Item, at, key_of, script, time_of
+from tests.support.pipelines import script
+from tests.support.values import ITEMS, Item, at, key_of, time_of
 
 LEFT = Stream("left_items", Item)
 RIGHT = Stream("right_items", Item)

@@ -9,7 +9,7 @@ from millwheel.runtime.engine import Engine
 from millwheel.runtime.network.remote import Remote
 from millwheel.store.port import MergeWish, PlacedInterval, SplitWish, Wish
 from tests.support.clusters import Cluster, check
-from tests.support.worlds import Item
+from tests.support.values import Item
 
 
 class Lone(Cluster):

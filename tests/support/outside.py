@@ -14,7 +14,8 @@ from millwheel import Bundles, Computation, Context, Key, Pipeline, Record, Sett
 from millwheel.model import Delivery
 from millwheel.store.port import Commit, IntervalCommit
 from tests.support.clusters import number_of
-from tests.support.worlds import ITEMS, QUICK, TALLY, Counted, Item, Tally, key_of, script, time_of
+from tests.support.pipelines import QUICK, Tally, script
+from tests.support.values import ITEMS, TALLY, Counted, Item, key_of, time_of
 
 DONE = Stream("done", Counted)
 

@@ -8,7 +8,7 @@ from datetime import datetime
 import msgspec
 
 from millwheel.windows import Pane
-from tests.support.worlds import Item, at
+from tests.support.values import Item, at
 
 
 def batch(values: list[Item]) -> dict[tuple[str, datetime], int]:

@@ -35,7 +35,9 @@ from millwheel.testing import advance, inject
 from millwheel.testing.script import Script, ScriptReader
 from millwheel.windows import Pane, Session, Sliding, Tumbling
 from tests.support.fault_plans import FAULTS
-from tests.support.worlds import QUICK, World, at, end_scripts, read_on
+from tests.support.pipelines import QUICK
+from tests.support.values import at
+from tests.support.worlds import World, end_scripts, read_on
 
 SECOND = timedelta(seconds=1)
 TICK_SECONDS = 0.02
@@ -638,7 +640,7 @@ class Stage:
             self.promised[link.interval_id] = max(known, link.low_watermark)
         newest = self.world.engines[-1]
         if self._over or commit.intervals[0].sequencer not in {
-            interval.sequencer for interval in newest.intervals
+            interval.commits.sequencer for interval in newest.intervals
         }:
             return  # a zombie's, or in vain
         fault = self._faults.pop(self.world.tried - 1, None)

@@ -8,20 +8,9 @@ from datetime import timedelta
 from typing import Any
 
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table
-from tests.support.worlds import (
-    ITEMS,
-    QUICK,
-    TALLY,
-    Count,
-    Counted,
-    Gate,
-    Item,
-    Tally,
-    World,
-    key_of,
-    script,
-    time_of,
-)
+from tests.support.pipelines import QUICK, Tally, script
+from tests.support.values import ITEMS, TALLY, Count, Counted, Item, key_of, time_of
+from tests.support.worlds import Gate, World
 
 HALVES = Stream("halves", Item)
 

@@ -1,4 +1,4 @@
-"""What the tests of the runtime share: a pipeline on a store in memory, broken at will.
+"""A store in memory and the engines that run on it, broken at will.
 
 A `World` is one store and one clock that outlive any number of engines. It watches every
 commit as it becomes durable. Nothing waits for real time: `World.until` turns the event
@@ -9,25 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import fields
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import msgspec
-
-from millwheel import (
-    Computation,
-    Context,
-    ListState,
-    MapState,
-    Pipeline,
-    Record,
-    Settings,
-    Stream,
-    Table,
-    Timer,
-)
+from millwheel import Pipeline
 from millwheel.clock import VirtualClock
 from millwheel.codec import encode_key
 from millwheel.errors import CommitUnknown
@@ -35,143 +21,14 @@ from millwheel.model import Key
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
 from millwheel.runtime.interval.folds import fold
+from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.process.load import FREE_OF_CHARGE
-from millwheel.sources import Partition
 from millwheel.store.memory import MemoryStore
 from millwheel.store.port import Commit
-from millwheel.testing import inject
-from millwheel.testing.script import Script, ScriptStep
+from millwheel.testing.script import Script
 
-EPOCH = datetime(2024, 1, 1, tzinfo=UTC)
-QUICK = Settings(intervals=1, idle_commit_seconds=0.0, watermark_commit_seconds=0.0)
 TURNS = 20_000
 """Turns of the event loop after which something counts as stuck."""
-
-
-def at(second: float) -> datetime:
-    """An instant of event time."""
-    return EPOCH + timedelta(seconds=second)
-
-
-class Item(msgspec.Struct, frozen=True):
-    """What most tests send."""
-
-    key: str
-    number: int
-    second: float = 0
-
-
-class Counted(msgspec.Struct):
-    """What `Tally` says of an item: it was the `count`-th of its key."""
-
-    key: str
-    number: int
-    count: int
-
-
-class Count(msgspec.Struct):
-    """How many."""
-
-    count: int = 0
-
-
-ITEMS = Stream("items", Item)
-TALLY = Stream("tally", Counted)
-
-
-def key_of(item: Item) -> str:
-    return item.key
-
-
-def time_of(item: Item) -> datetime:
-    return at(item.second)
-
-
-class Tally(Computation[Item, Count]):
-    """Counts the items of each key, and passes each on with its count."""
-
-    writes = (TALLY,)
-
-    async def process_record(self, record: Record[Item], ctx: Context[Count]) -> None:
-        ctx.state.count += 1
-        item = record.value
-        ctx.produce(TALLY, Counted(item.key, item.number, ctx.state.count))
-
-
-class Kept(msgspec.Struct):
-    """State of every kind."""
-
-    count: int = 0
-    numbers: list[int] = msgspec.field(default_factory=list)
-    marks: MapState[str, int] = msgspec.field(default_factory=MapState)
-    queue: ListState[int] = msgspec.field(default_factory=ListState)
-
-
-Doing = Callable[[Record[Item], Context[Kept]], Awaitable[None]]
-Ringing = Callable[[Timer, Context[Kept]], Awaitable[None]]
-
-
-class Do(Computation[Item, Kept]):
-    """Whatever a test wants done with each item and timer."""
-
-    writes = (TALLY,)
-
-    def __init__(self, do: Doing, ring: Ringing | None = None) -> None:
-        self._do = do
-        self._ring = ring
-
-    async def process_record(self, record: Record[Item], ctx: Context[Kept]) -> None:
-        await self._do(record, ctx)
-
-    async def process_timer(self, timer: Timer, ctx: Context[Kept]) -> None:
-        assert self._ring is not None
-        await self._ring(timer, ctx)
-
-
-def produce(ctx: Context[Kept], number: int, count: int = 0) -> None:
-    """One row for the table `out`."""
-    ctx.produce(TALLY, Counted(str(ctx.key), number, count))
-
-
-class Broken(Exception):
-    """User code that fails on purpose."""
-
-
-def script(stream: Stream[Any], values: Iterable[Any], name: str = "items") -> Script:
-    """A source that gives `values`; a `ScriptStep` among them is taken as it is."""
-    return Script(name, [v if isinstance(v, ScriptStep) else inject(stream, v) for v in values])
-
-
-def items(*numbers: int, key: str = "a", second: float = 0) -> list[Item]:
-    return [Item(key, number, second) for number in numbers]
-
-
-def tally_pipeline(source: Script, settings: Settings = QUICK, **options: Any) -> Pipeline:
-    """Items are counted per key, and what comes out is kept in the table `out`."""
-    pipeline = Pipeline("tally", settings=settings)
-    pipeline.inject(ITEMS, source, timestamp=time_of)
-    pipeline.add(Tally(), ITEMS.by(key_of), **options)
-    pipeline.sink(TALLY, Table("out", Counted, numbered=True))
-    return pipeline
-
-
-def doing(
-    source: Script | Iterable[Any],
-    do: Doing,
-    ring: Ringing | None = None,
-    *,
-    settings: Settings = QUICK,
-    lateness: float = 0,
-    **options: Any,
-) -> Pipeline:
-    """Items to `do`, and what it produces to the table `out`."""
-    if not isinstance(source, Script):
-        source = script(ITEMS, source)
-    pipeline = Pipeline("doing", settings=settings)
-    pipeline.inject(ITEMS, source, timestamp=time_of, lateness=timedelta(seconds=lateness))
-    pipeline.add(Do(do, ring), ITEMS.by(key_of), **options)
-    pipeline.sink(TALLY, Table("out", Counted, numbered=True))
-    return pipeline
 
 
 def scripts_of(pipeline: Pipeline) -> list[Script]:
@@ -302,10 +159,10 @@ class World:
         for interval in engine.intervals:
             logs = [(log.id, log.first, log.next_seq, log.unacked) for log in interval.logs]
             lines.append(
-                f"{interval.name}: input {interval.input_watermark} stored {interval.durable} "
+                f"{interval.name}: input {interval.watermarks.input} stored {interval.watermarks.durable} "
                 f"intake {len(interval.intake)} busy {list(interval.backlog)} "
-                f"dirty {interval.dirty} logs {logs} holds {len(interval.holds)} "
-                f"due {interval.has_due(now)}"
+                f"dirty {interval.dirty} logs {logs} holds {len(interval.watermarks.holds)} "
+                f"due {interval.timers.has_due(now)}"
             )
         return "\n".join(lines)
 
@@ -332,7 +189,7 @@ class World:
     def counter(self, computation: str, name: str) -> int:
         """A counter of the newest engine."""
         return sum(
-            i.counters.get(name, 0)
+            i.counters.totals.get(name, 0)
             for i in self.engines[-1].intervals
             if i.step.name == computation
         )
@@ -340,17 +197,9 @@ class World:
     def state(self, computation: str, key: Key) -> dict[str, Any]:
         return self.store.state(computation, encode_key(key)[0])
 
-    def interval(self, name: str, number: int = 0) -> Any:
+    def interval(self, name: str, number: int = 0) -> Interval:
         """An interval of the newest engine."""
         return [i for i in self.engines[-1].intervals if i.step.name == name][number]
-
-
-def tally_of(values: Sequence[Item]) -> dict[str, list[tuple[int, int]]]:
-    """What `World.tallied` gives when each value is counted once and in order."""
-    expected: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for value in values:
-        expected[value.key].append((value.number, len(expected[value.key]) + 1))
-    return dict(expected)
 
 
 class Gate:
@@ -391,35 +240,6 @@ def unknown_once(world: World, number: int) -> None:
             raise CommitUnknown("the connection was lost")
 
     world.on_durable = cut
-
-
-class Quiet(Computation[Item, None]):
-    async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
-        pass
-
-
-def two_sources(first: Any, second: Any, **options: Any) -> Pipeline:
-    pipeline = Pipeline("two", settings=QUICK)
-    for number, source in enumerate((first, second)):
-        pipeline.inject(ITEMS, source, timestamp=time_of, name=f"source_{number}", **options)
-    pipeline.add(Tally(), ITEMS.by(key_of))
-    pipeline.sink(TALLY, Table("out", Counted, numbered=True))
-    return pipeline
-
-
-class Parts:
-    """A source of several partitions, all of them expected from the beginning."""
-
-    def __init__(self, *scripts: Script) -> None:
-        self.scripts = scripts
-
-    bounded = True
-
-    def partitions(self) -> list[Partition]:
-        return list(self.scripts)
-
-    def describe(self) -> dict[str, Any]:
-        return {"parts": [script.identity for script in self.scripts]}
 
 
 async def run_and_fold(world: World) -> None:

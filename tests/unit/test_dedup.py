@@ -22,7 +22,7 @@ from millwheel.settings import Settings
 from millwheel.store.memory import MemoryStore
 from millwheel.store.port import Bucket
 from millwheel.timers.holds import Holds
-from tests.support.worlds import QUICK
+from tests.support.pipelines import QUICK
 
 _words = Struct(">QQ")
 

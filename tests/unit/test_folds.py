@@ -37,7 +37,8 @@ from millwheel.computations.folds import Sketch
 from millwheel.errors import GraphError, UserCodeError
 from millwheel.testing import Harness
 from millwheel.windows import Pane, Session, Sliding, Tumbling
-from tests.support.worlds import ITEMS, QUICK, Item, at, key_of, script, time_of
+from tests.support.pipelines import QUICK, script
+from tests.support.values import ITEMS, Item, at, key_of, time_of
 
 
 def reading_of(item: Item) -> float:

@@ -23,10 +23,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millwheel.errors import InputError, UsageError
-from millwheel.files import Csv, JsonLines, following, packed, rotation, watching
+from millwheel.files import (
+    Csv,
+    JsonLines,
+    followed_path,
+    following,
+    packed,
+    position_search,
+    rotation,
+    watching,
+)
 from millwheel.files import discovery as discovering
 from millwheel.files import reader as reading
-from millwheel.files.following import FILE_ROWS
+from millwheel.files.followed_position import FILE_ROWS
 from millwheel.sources import GrowingSource, Reader, Row, Source
 
 DEADLINE_SECONDS = 20.0
@@ -42,7 +51,10 @@ class Line(msgspec.Struct):
 @pytest.fixture(autouse=True)
 def _no_grace() -> Iterator[None]:
     """A file is left at the second look, however soon it comes."""
-    with mock.patch.object(following, "GRACE_SECONDS", 0.0):
+    with (
+        mock.patch.object(following, "GRACE_SECONDS", 0.0),
+        mock.patch.object(position_search, "ATTEMPT_SECONDS", 0.0),
+    ):
         yield
 
 
@@ -489,7 +501,7 @@ async def test_a_rotation_between_two_looks_skips_no_file(
                 clock.write(path, b"3\n")
             return found
 
-        monkeypatch.setattr(following, "siblings", siblings)
+        monkeypatch.setattr(followed_path, "siblings", siblings)
         rows = await all_there(reader)
         assert looks > 3
         assert [(row.offset, row.value) for row in rows] == [(IN_FILE_2, 2), (IN_FILE_3, 3)]
@@ -862,7 +874,7 @@ async def test_a_reader_that_has_read_all_rests(
         looks += 1
         return rotation.entry_at(path)
 
-    monkeypatch.setattr(following, "entry_at", look)
+    monkeypatch.setattr(followed_path, "entry_at", look)
     async with following_of(followed(path, poll=0.001)) as reader:
         for number in range(3):
             assert await reader.read(1) == []
@@ -973,14 +985,14 @@ async def test_a_new_file_gets_time_for_its_rights(
         assert values(await all_there(reader)) == [1]
         path.rename(tmp_path / "n.jsonl.1")
         path.write_bytes(b"2\n")
-        monkeypatch.setattr(following, "open_log", open_log)
+        monkeypatch.setattr(followed_path, "open_log", open_log)
         assert await all_there(reader) == []
         denied = False
         assert values(await all_there(reader)) == [2]
         path.rename(tmp_path / "n.jsonl.0")
         path.write_bytes(b"3\n")
         denied = True
-        monkeypatch.setattr(following, "DENIED_SECONDS", 0.0)
+        monkeypatch.setattr(followed_path, "DENIED_SECONDS", 0.0)
         with pytest.raises(InputError, match="Permission denied"):
             await all_there(reader)
 

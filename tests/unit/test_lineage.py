@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from millwheel.model import NAME_BYTES, Delivery, digest_of, is_derived, name_of, record_id, run_of
-from millwheel.runtime.interval.weak_ids import Lineage, id_at, mark_of
+from millwheel.runtime.interval.weak_ids import WeakIds, id_at, mark_of
 
 STRONG = record_id(7, 1)
 RUN = b"\xaa\xbb"
@@ -15,7 +15,7 @@ def ids(
     *produced: tuple[str, bytes, int], cause: bytes = STRONG, computation: int = 3
 ) -> list[bytes]:
     """The ids of what one run produces: stream, encoded value and microseconds of each."""
-    lineage = Lineage(computation, RUN)
+    lineage = WeakIds(computation, RUN)
     lineage.begin(input_of(cause))
     return [lineage.next_id(*each) for each in produced]
 
@@ -65,7 +65,7 @@ def test_the_digest_tells_another_value_and_another_timestamp() -> None:
 
 def test_the_mark_tells_who_made_it_and_nothing_else() -> None:
     """Whoever makes it: the same name and the same digest."""
-    by_another = Lineage(3, mark_of("another worker"))
+    by_another = WeakIds(3, mark_of("another worker"))
     by_another.begin(input_of(STRONG))
     other = by_another.next_id("out", b'"v"', 5)
     assert run_of(other) == mark_of("another worker") != run_of(id_of()) == RUN

@@ -21,7 +21,7 @@ from millwheel.runtime.interval.key_state import KeyState, StateCache
 from millwheel.state import UNKNOWN
 
 
-class Table(KeyState):
+class BroadcastTable(KeyState):
     """The table of one cell."""
 
     __slots__ = ("_decoded_from", "_guarded", "_snapshot", "_spelled")
@@ -92,13 +92,13 @@ class BroadcastTables:
             )
         self._grain = grain
         self._tables = {
-            cell: Table(cache, *cell_address(cell, grain), guarded=guarded)
+            cell: BroadcastTable(cache, *cell_address(cell, grain), guarded=guarded)
             for cell in range(slots[0] // grain, slots[1] // grain)
         }
 
-    def of(self, slot: int) -> Table:
+    def of(self, slot: int) -> BroadcastTable:
         """The table that the keys of a slot share."""
         return self._tables[slot // self._grain]
 
-    def __iter__(self) -> Iterator[Table]:
+    def __iter__(self) -> Iterator[BroadcastTable]:
         return iter(self._tables.values())

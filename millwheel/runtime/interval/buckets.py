@@ -9,9 +9,10 @@ to edge: a stretch without its bucket is an error, never "not seen".
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right, insort
+from bisect import bisect_right
 
 from millwheel.errors import InvariantBroken
+from millwheel.runtime.interval.source_buckets import SourceBuckets
 from millwheel.runtime.process.stamps import Stamps
 from millwheel.settings import Settings
 from millwheel.store.port import EARLY_CLOSE_MICROS, Bucket, Store
@@ -37,10 +38,7 @@ class Buckets:
         self._opening = asyncio.Lock()
         self._time: list[Bucket] = []
         self._lows: list[int] = []
-        self._sources: dict[tuple[int, int], Bucket] = {}
-        self._source_lows: dict[int, list[int]] = {}
-        """Where those of each log begin: a run before may have had other limits."""
-        self._source_floors: dict[int, int] = {}
+        self.sources = SourceBuckets()
         self._named: list[Bucket] = []
         self.gc_watermark = 0
         self.rows = 0
@@ -60,12 +58,7 @@ class Buckets:
         if self._lows:  # what is before them was dropped, and so lies below the stored watermark
             self._pass(self._lows[0])
         self._named = [bucket for bucket in found if bucket.family == "named"]
-        self._sources = {(b.log, b.low): b for b in found if b.family == "source"}
-        self._source_lows = {}
-        for log, low in self._sources:
-            self._source_lows.setdefault(log, []).append(low)
-        for log, lows in self._source_lows.items():
-            self._source_floors[log] = max(lows[0], self.source_floor(log))
+        self.sources.replace(bucket for bucket in found if bucket.family == "source")
 
     async def ensure_current(self) -> None:
         """Have a time bucket for stamps given from now on, opened ahead of need: one that took so long
@@ -121,10 +114,6 @@ class Buckets:
         """Whether nobody can have put the end of a stamp's bucket before it."""
         return not self._shared or stamp < max(self._final_until, self._time[-1].low)
 
-    def knows_offset(self, log: int, offset: int) -> bool:
-        """Whether the bucket of a source's row is known, or known to be gone."""
-        return self._of_source(log, offset) is not None or offset < self.source_floor(log)
-
     def of_stamp(self, stamp: int) -> Bucket:
         """The bucket of a production's stamp, or of a commit's."""
         position = bisect_right(self._lows, stamp) - 1
@@ -135,41 +124,11 @@ class Buckets:
             )
         return self._time[position]
 
-    def of_offset(self, log: int, offset: int) -> Bucket:
-        """The bucket of a row of a replayable source."""
-        bucket = self._of_source(log, offset)
-        if bucket is None:
-            raise InvariantBroken(f"there is no bucket for offset {offset} of source log {log}")
-        return bucket
-
-    def _of_source(self, log: int, offset: int) -> Bucket | None:
-        bucket = self._source_before(log, offset)
-        return None if bucket is None or offset >= bucket.high else bucket
-
-    def _source_before(self, log: int, offset: int) -> Bucket | None:
-        """The last bucket that begins at the offset or before."""
-        lows = self._source_lows.get(log, [])
-        position = bisect_right(lows, offset) - 1
-        return None if position < 0 else self._sources[log, lows[position]]
-
-    def _add_source(self, bucket: Bucket) -> None:
-        if (bucket.log, bucket.low) not in self._sources:
-            insort(self._source_lows.setdefault(bucket.log, []), bucket.low)
-        self._sources[bucket.log, bucket.low] = bucket
-
-    def source_floor(self, log: int) -> int:
-        """Rows before it are acknowledged for good, and their ids forgotten: only remnants."""
-        return self._source_floors.get(log, 0)
-
-    def source_end(self, log: int) -> int:
-        """No row of a source from this number on was ever sent: it would have a bucket."""
-        return max((b.high for (of, _), b in self._sources.items() if of == log), default=0)
-
     async def ensure_source(self, log: int, first: int, last: int | None = None) -> None:
         """Have the buckets of the rows from `first` to `last` before they are sent."""
-        offset = max(first, self.source_floor(log))
+        offset = max(first, self.sources.floor(log))
         while offset <= (first if last is None else last):
-            known = self._of_source(log, offset)
+            known = self.sources.find(log, offset)
             if known is None:
                 async with self._opening:
                     known = await self._open_source(log, offset)
@@ -177,14 +136,14 @@ class Buckets:
 
     async def _open_source(self, log: int, offset: int) -> Bucket:
         """The bucket of a row that had none before this was waited for."""
-        before = self._source_before(log, offset)
+        before = self.sources.before(log, offset)
         if before is not None and offset < before.high:
             return before  # it was read from the store meanwhile
         rows = self._settings.source_bucket_rows
         begin = offset - offset % rows
-        low = max(begin, self.source_floor(log), 0 if before is None else before.high)
+        low = max(begin, self.sources.floor(log), 0 if before is None else before.high)
         made = await self._store.open_bucket("source", log, low, begin + rows)
-        self._add_source(made)
+        self.sources.add(made)
         return made
 
     async def ensure_named(self) -> None:
@@ -225,7 +184,7 @@ class Buckets:
 
     def live(self) -> list[Bucket]:
         """All live buckets."""
-        return [*self._time, *self._sources.values(), *self._named]
+        return [*self._time, *self.sources, *self._named]
 
     def _pass(self, gc_watermark: int) -> None:
         """Time buckets below a stored GC watermark may be gone: no stamp is given below it any more.
@@ -269,19 +228,14 @@ class Buckets:
     async def _collect_sources(self) -> list[int]:
         """Oldest first, and none after one that is needed: what is before a floor is forgotten."""
         dropped = []
-        newest: dict[int, int] = {}
-        for log, low in self._sources:
-            newest[log] = max(low, newest.get(log, low))
         needed: set[int] = set()
-        for (log, low), bucket in sorted(self._sources.items()):
-            if log in needed or low >= newest[log]:
+        for bucket in self.sources.old():
+            if bucket.log in needed:
                 continue
             if not await self._store.drop_bucket(bucket):
-                needed.add(log)
+                needed.add(bucket.log)
                 continue
-            if self._sources.pop((log, low), None) is not None:
-                self._source_lows[log].remove(low)
-            self._source_floors[log] = max(self.source_floor(log), bucket.high)
+            self.sources.drop(bucket)
             dropped.append(bucket.id)
         return dropped
 

@@ -22,7 +22,7 @@ A computation added with ``exactly_once=False`` knows the ids in flight, and no 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -222,6 +222,8 @@ class Dedup:
         """By bucket."""
         self._spans: dict[int, Seen] = {}
         """User-supplied ids, by the span of time in which their buckets begin."""
+        self.sorting: Sequence[Any] = ()
+        """Items taken from the queue that are looked up: neither queued nor in flight."""
         self.in_flight: dict[bytes, Delivery[Any]] = {}
         """Ids received and not durable yet, each with the first copy."""
         self._derived: dict[bytes, Delivery[Any]] = {}
@@ -291,12 +293,12 @@ class Dedup:
             source, place = delivery.origin, delivery.stamp
             if source != last:
                 last, low, high = source, 0, 0
-                floor = buckets.source_floor(source) if source else buckets.gc_watermark
+                floor = buckets.sources.floor(source) if source else buckets.gc_watermark
             if place < floor:
                 seen.append(delivery)
                 continue
             if not low <= place < high:
-                found = buckets.of_offset(source, place) if source else buckets.of_stamp(place)
+                found = buckets.sources.of(source, place) if source else buckets.of_stamp(place)
                 bucket, low, high = found.id, found.low, found.high
                 known = self.seen_in(bucket)
             in_flight[id_] = delivery

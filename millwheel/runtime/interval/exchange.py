@@ -203,7 +203,7 @@ class Exchange:
     def _credit(owners: Iterable[Interval]) -> None:
         """Something of these intervals' logs was acknowledged."""
         for owner in owners:
-            owner.touch(urgent=owner.has_news())
+            owner.touch(urgent=owner.watermarks.has_news())
             owner.wake()
             if owner.source_task is not None:
                 owner.source_task.acknowledged()

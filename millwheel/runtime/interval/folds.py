@@ -12,13 +12,17 @@ async def fold(store: Store, interval: Interval) -> bool:
     Returns:
         Whether the store did: False if the interval has another owner, or was claimed again.
     """
-    async with interval.folding:
-        upto, changed = interval.durable_n, interval.changed_since_fold
-        sequencer = interval.sequencer
-        folded = await store.fold(interval.id, sequencer, interval.folded, upto)
-        if folded and interval.sequencer == sequencer:  # otherwise it was read back with the claim
-            interval.folded = upto
-            interval.changed_since_fold = max(0, interval.changed_since_fold - changed)
+    async with interval.commits.folding:
+        upto, changed = interval.commits.durable_n, interval.commits.changed_since_fold
+        sequencer = interval.commits.sequencer
+        folded = await store.fold(interval.id, sequencer, interval.commits.folded, upto)
+        if (
+            folded and interval.commits.sequencer == sequencer
+        ):  # otherwise it was read back with the claim
+            interval.commits.folded = upto
+            interval.commits.changed_since_fold = max(
+                0, interval.commits.changed_since_fold - changed
+            )
             if interval.states is not None:
                 interval.states.folded = upto
     return folded

@@ -228,6 +228,8 @@ class StateCache:
         """The same; who is looked at next comes first."""
         self._left = 0
         """The size that the last eviction left."""
+        self.looked_ahead = 0
+        """Number of queued records whose state is loaded or being loaded."""
         self.loaded_bytes = 0
         """What a key takes, of those that were loaded last; 0: none was."""
 

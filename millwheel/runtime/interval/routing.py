@@ -16,12 +16,12 @@ from millwheel.context import Effects, StateCell
 from millwheel.errors import UserCodeError
 from millwheel.graph import Node, Reading
 from millwheel.model import NAME_BYTES, SLOTS, Delivery, Key
-from millwheel.runtime.interval.weak_ids import NO_RUN, Lineage, id_at
+from millwheel.runtime.interval.weak_ids import NO_RUN, WeakIds, id_at
 from millwheel.sinks import Console, JsonLinesFiles, SinkUse, Table
 from millwheel.streams import Broadcast, Stream
 
 
-class Queue(Protocol):
+class DeliveryQueue(Protocol):
     """Where records are put for an interval."""
 
     def append(self, delivery: Delivery[Any], /) -> None: ...
@@ -35,7 +35,7 @@ class Destination(Protocol):
     @property
     def slots(self) -> tuple[int, int]: ...
     @property
-    def intake(self) -> Queue: ...
+    def intake(self) -> DeliveryQueue: ...
     @property
     def is_here(self) -> bool: ...
     @property
@@ -144,7 +144,7 @@ class Step:
             delivery.value = codec.decode(delivery.encoded)
 
 
-class Reader(Protocol):
+class StreamReader(Protocol):
     """A consumer of a stream, and where it wants a record to go."""
 
     step: Step
@@ -233,7 +233,7 @@ class StreamRoute:
         self.codec = stream.codec
         self._classes = stream.codec.classes
         self._line_codec: Codec[Any] = Codec(Any, what=f"a row of stream {stream.name!r}")
-        self.readers: list[Reader] = []
+        self.readers: list[StreamReader] = []
         self.tables: list[tuple[Table[Any], Callable[[Any], Any] | None]] = []
         self.prefixes: list[str] = []
         self.to_file = False
@@ -342,7 +342,7 @@ class WeakRoute(StreamRoute):
         What a timer produces is strong: the commit that takes the timer away carries it.
         """
         lineage = effects.lineage
-        assert isinstance(lineage, Lineage)
+        assert isinstance(lineage, WeakIds)
         cause = lineage.cause
         if cause is None:
             super().send(effects, cell, value, micros, hold)
@@ -389,7 +389,7 @@ def connect(steps: dict[str, Step], node: Node, routes: dict[str, StreamRoute]) 
                     readers += _readers(step, input_, 1 << len(readers))
 
 
-def _readers(step: Step, input_: Reading, bit: int) -> list[Reader]:
+def _readers(step: Step, input_: Reading, bit: int) -> list[StreamReader]:
     """A consumer as the readers that it is; no source has one that is several (the graph)."""
     if isinstance(input_, Broadcast):
         node = step.node

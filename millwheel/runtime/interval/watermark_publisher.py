@@ -13,9 +13,8 @@ from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.ports import SourcePort
-from millwheel.runtime.interval.routing import Step
 from millwheel.runtime.interval.work import IntervalWork
-from millwheel.timers.watermark import Report, Watermarks
+from millwheel.timers.watermark import WatermarkReport, Watermarks
 
 
 class WatermarkPublisher:
@@ -33,9 +32,10 @@ class WatermarkPublisher:
         self._idle: list[SourcePort] = []
         """Those here that were idle at the last look."""
 
-    def connect(self, by_name: dict[str, Step]) -> None:
+    def connect(self) -> None:
         """Every computation reads from those upstream of it in the graph."""
-        for step in self._exchange.steps.values():
+        by_name = {step.name: step for step in self._exchange.steps.values()}
+        for step in by_name.values():
             injection = step.node.injection
             grows = injection is not None and injection.growing is not None
             slots, free = (1, step.slots - 1) if grows else (step.slots, 0)
@@ -54,15 +54,15 @@ class WatermarkPublisher:
         those too that were here before."""
         intervals = self._exchange.intervals
         for interval in intervals:
-            self.watermarks.report(interval.report(interval.durable))
-            for percentile, kept in interval.percentiles.items():
+            self.watermarks.report(interval.report(interval.watermarks.durable))
+            for percentile, kept in interval.watermarks.percentiles.items():
                 self.percentiles[percentile].report(interval.report(kept.durable))
         for interval in intervals:
             if interval.source_task is None:
-                interval.hear(self.watermarks.input(interval.step.id))
-                for percentile in interval.percentiles:
+                interval.watermarks.raise_input(self.watermarks.input(interval.step.id))
+                for percentile in interval.watermarks.percentiles:
                     told = self.percentiles[percentile].input(interval.step.id)
-                    interval.hear_percentile(percentile, told)
+                    interval.watermarks.raise_percentile(percentile, told)
                 self._consider(interval)
 
     def stored(self, interval: Interval, work: IntervalWork) -> None:
@@ -74,17 +74,17 @@ class WatermarkPublisher:
         for percentile, watermark in work.percentiles.items():
             self.take_percentile(percentile, interval.report(watermark))
 
-    def take_report(self, report: Report) -> None:
+    def take_report(self, report: WatermarkReport) -> None:
         """What an interval, here or elsewhere, has stored: its readers here go on from it."""
         readers = self.watermarks.report(report)
         self._follow(report.computation)
         for computation in readers:
             moved = self.watermarks.input(computation)
             for reader in self._exchange.of(computation):
-                reader.hear(moved)
+                reader.watermarks.raise_input(moved)
                 self._consider(reader)
 
-    def take_percentile(self, percentile: float, report: Report) -> None:
+    def take_percentile(self, percentile: float, report: WatermarkReport) -> None:
         """As `take_report`, of a percentile low watermark."""
         kept = self.percentiles.get(percentile)
         if kept is None:
@@ -94,7 +94,7 @@ class WatermarkPublisher:
         for computation in readers:
             moved = kept.input(computation)
             for reader in self._exchange.of(computation):
-                reader.hear_percentile(percentile, moved)
+                reader.watermarks.raise_percentile(percentile, moved)
                 self._consider(reader)
 
     def _follow(self, computation: int) -> None:
@@ -109,9 +109,9 @@ class WatermarkPublisher:
         """What came in has moved on in time: timers may be due or to be read, holds among them, or
         more may be promised."""
         now = self._env.now()
-        if interval.has_due(now) or interval.lacking_timers(now):
+        if interval.timers.has_due(now) or interval.timers.lacking(now):
             interval.wake()
-        elif interval.has_news():
+        elif interval.watermarks.has_news():
             interval.touch(urgent=True)
 
     def excuse_idle(self) -> None:
@@ -138,8 +138,8 @@ class WatermarkPublisher:
 
     def _publish_here(self, interval: Interval) -> None:
         """Readers here take what is stored of an interval as it is now."""
-        self.take_report(interval.report(interval.durable))
-        for percentile, kept in interval.percentiles.items():
+        self.take_report(interval.report(interval.watermarks.durable))
+        for percentile, kept in interval.watermarks.percentiles.items():
             self.take_percentile(percentile, interval.report(kept.durable))
 
     def _least_awake(self, kept: Watermarks, percentile: float | None = None) -> int | None:

@@ -32,7 +32,7 @@ def mark_of(worker: str) -> bytes:
     return xxh3_64_digest(worker.encode())[:RUN_BYTES]
 
 
-class Lineage:
+class WeakIds:
     """Names what is produced for one input after the other; `cause` is None while a timer runs."""
 
     __slots__ = ("_computation", "_made", "_run", "cause")

@@ -1,0 +1,1 @@
+"""Running and committing the work of a worker's intervals, in order."""

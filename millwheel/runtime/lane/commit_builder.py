@@ -45,8 +45,8 @@ def build_commit(stamps: Stamps, buckets: Buckets, open_commit: OpenCommit) -> C
         _add_changes(commit, interval, work)
         for table, values in effects.rows:
             if table.numbered:
-                values = (*values, interval.log.id, interval.rows_written)
-                interval.rows_written += 1
+                values = (*values, interval.log.id, interval.logs.rows_written)
+                interval.logs.rows_written += 1
             commit.rows.append((table, values))
         commit.statements += effects.statements
         commit.dead_letters += effects.dead_letters
@@ -62,7 +62,7 @@ def number(interval: Interval, productions: list[Delivery[Any]], stamp: int) -> 
     """
     if not productions:
         return
-    log, promised = interval.log, interval.promised
+    log, promised = interval.log, interval.watermarks.promised
     id_, seq = log.id, log.next_seq
     least, size = MAX_TIME, 0
     unread: list[int] = []
@@ -81,14 +81,18 @@ def number(interval: Interval, productions: list[Delivery[Any]], stamp: int) -> 
             if hold < least:
                 least = hold
         seq += 1
-    holds = [p.hold for p in productions if p.receiver != NOBODY] if interval.percentiles else ()
+    holds = (
+        [p.hold for p in productions if p.receiver != NOBODY]
+        if interval.watermarks.percentiles
+        else ()
+    )
     log.sent(seq, least, size, stamp, holds)
     if unread:
         log.acknowledge(unread)
 
 
 def _add_changes(commit: Commit, interval: Interval, work: IntervalWork) -> None:
-    n = interval.n + 1
+    n = interval.commits.n + 1
     computation = interval.step.id
     version = interval.step.version
     commit.states += [
@@ -100,34 +104,33 @@ def _add_changes(commit: Commit, interval: Interval, work: IntervalWork) -> None
         commit.timers.append(
             TimerChange(interval.id, n, computation, slot_of(key), key, kind, tag, due, hold)
         )
-    interval.changed_since_fold += len(work.states) + len(work.effects.timers)
+    interval.commits.changed_since_fold += len(work.states) + len(work.effects.timers)
 
 
 def _link(interval: Interval, work: IntervalWork, stamp: int) -> IntervalCommit:
     """The interval's next link in its chain, with everything that rides on it."""
     for offset in work.given_up:
         interval.log.acknowledge([offset])  # stored with the letter that keeps the row
-    interval.let_go()
+    commits, watermarks = interval.commits, interval.watermarks
     interval.dirty = False
-    interval.n += 1
-    work.n = interval.n
-    interval.promised = work.low_watermark = interval.output_watermark()
-    work.percentiles = interval.promise_percentiles()
+    commits.n += 1
+    work.n = commits.n
+    watermarks.promise(work)
     counters = work.effects.counters
     processed = len(work.items) + interval.mode.take_passed()
     if processed:
         counters[PROCESSED] = processed
-    interval.count(counters)
+    interval.counters.count(commits.n, counters, interval.events())
     return IntervalCommit(
         interval_id=interval.id,
-        sequencer=interval.sequencer,
-        n=interval.n,
-        previous_bucket=interval.last_bucket,
-        input_watermark=interval.input_watermark,
-        low_watermark=interval.promised,
-        floor=interval.floor(stamp),
-        acked=interval.acked_state(),
+        sequencer=commits.sequencer,
+        n=commits.n,
+        previous_bucket=commits.last_bucket,
+        input_watermark=watermarks.input,
+        low_watermark=watermarks.promised,
+        floor=interval.logs.floor(stamp),
+        acked=interval.logs.acked(),
         position=interval.encoded_position(work),
-        counters=interval.encoded_counters,
+        counters=interval.counters.encoded,
         percentiles=work.percentiles,
     )

@@ -21,6 +21,8 @@ class CommitTimer:
         self._wanted = wanted
         self._timer: asyncio.Handle | None = None
         """On uvloop a handle that does not know its time, if that is less than half a millisecond away."""
+        self._alone_at: dict[Interval, float] = {}
+        """When each interval has asked, or will ask, for a commit of its watermark alone."""
         self._due = 0.0
         """When it rings, by the event loop's clock."""
 
@@ -56,13 +58,19 @@ class CommitTimer:
         pause = self._settings.watermark_commit_seconds
         if interval.is_in_motion:
             return now + pause
-        if interval.alone_at <= now:
-            interval.alone_at = _next_turn(interval.alone_at + pause, now, pause)
-        return interval.alone_at
+        last = self._alone_at.get(interval, float("-inf"))
+        if last > now:
+            return last
+        due = self._alone_at[interval] = _next_turn(last + pause, now, pause)
+        return due
 
     def _ring(self) -> None:
         self._timer = None
         self._wanted.set()
+
+    def forget(self, interval: Interval) -> None:
+        """An interval is gone."""
+        self._alone_at.pop(interval, None)
 
     def cancel(self) -> None:
         """Ask for nothing more."""

@@ -219,9 +219,7 @@ class Committer:
         works, productions = self._still_held(commit, built)
         acknowledged: list[Delivery[Any]] = []
         for interval, work in works.items():
-            interval.settled(work)
-            interval.last_bucket = built.bucket
-            interval.mode.durable(work)
+            interval.settled(work, built.bucket)
             if work.given_up and interval.source_task is not None:
                 interval.source_task.acknowledged()  # no reader does that for these rows
             if work.items:

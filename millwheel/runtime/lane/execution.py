@@ -17,12 +17,12 @@ from typing import Any
 from millwheel.context import Context, Effects, TimerIdentity
 from millwheel.model import Delivery, Firing, Record, Timer
 from millwheel.runtime.environment import Wrap
-from millwheel.runtime.interval.broadcast_tables import Table
+from millwheel.runtime.interval.broadcast_tables import BroadcastTable
 from millwheel.runtime.interval.dead_letters import give_up
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.key_state import KeyState
 from millwheel.runtime.interval.map_entries import Change
-from millwheel.runtime.interval.weak_ids import Lineage
+from millwheel.runtime.interval.weak_ids import WeakIds
 from millwheel.runtime.interval.work import Item
 from millwheel.runtime.lane.user_code import Process, context_of, process_of
 from millwheel.runtime.process.late_use import LateUses
@@ -75,13 +75,13 @@ class Execution:
         node = interval.step.node
         assert node.computation is not None
         self.effects = Effects()
-        self.effects.keeper = interval
+        self.effects.keeper = interval.watermarks
         self._interval = interval
         self._late_uses = late_uses
         self._node = node
-        self._table: Table | None = None
+        self._table: BroadcastTable | None = None
         """What the key that runs shares with others."""
-        self._lineage = Lineage(interval.step.id, interval.step.run) if node.is_weak else None
+        self._lineage = WeakIds(interval.step.id, interval.step.run) if node.is_weak else None
         self.effects.lineage = self._lineage
         self._wrap = wrap
         assert node.layout is not None
@@ -134,6 +134,7 @@ class Execution:
         """
         interval, context, effects = self._interval, self._context, self.effects
         backlog, alone = interval.backlog, self._alone
+        watermarks, commits = interval.watermarks, interval.commits
         plain = interval.tables is None
         now = clock()
         held = getrefcount(context)
@@ -141,14 +142,14 @@ class Execution:
             group: Group | None = groups.popleft()
             while group is not None:
                 self.group = state, items = group
-                watermark = interval.input_watermark
+                watermark = watermarks.input
                 if not plain:
                     self._begin(state, now)
                 changes: list[Change] | None = None
                 if not alone:
                     # `Context._open`, written out; the rest of it is the same for all keys.
                     context._cell, context._now = state, now
-                    context._watermark, context._promised = watermark, interval.promised
+                    context._watermark, context._promised = watermark, watermarks.promised
                     process = self._process
                     try:
                         for item in items:
@@ -162,7 +163,7 @@ class Execution:
                                 context = self._renew_context()
                         if self._table is not None:
                             self._table.check_unchanged()
-                        changes = state.capture(interval.n + 1)
+                        changes = state.capture(commits.n + 1)
                     except GeneratorExit:
                         raise
                     except BaseException as error:
@@ -203,7 +204,7 @@ class Execution:
         """Have the table of the cell at hand; or change it, if the key is the cell's own."""
         tables = self._interval.tables
         assert tables is not None
-        if isinstance(state, Table):
+        if isinstance(state, BroadcastTable):
             self._table, self._process = None, self._process_broadcast
         else:
             self._table, self._process = tables.of(state.slot), self._process_of_records()
@@ -227,7 +228,7 @@ class Execution:
         computation = self._node.computation
         assert computation is not None
         for _ in range(SOONER_TIMERS):
-            if not timers or not self._interval.still_due(firing):
+            if not timers or not self._interval.timers.still_due(firing):
                 return
             sooner = _soonest_before(firing, timers)
             if sooner is None:
@@ -245,7 +246,7 @@ class Execution:
         timer = firing.timer
         name = (firing.key_text, timer.kind, timer.tag)
         timers = self.effects.timers
-        if not self._interval.still_due(firing) or name in timers:
+        if not self._interval.timers.still_due(firing) or name in timers:
             return
         if timers and _soonest_before(firing, timers) is not None:
             timers[name] = (timer.micros, firing.hold, firing.key, firing.slot)
@@ -264,12 +265,12 @@ class Execution:
         interval = self._interval
         node = self._node
         total = Effects()
-        total.keeper = interval
+        total.keeper = interval.watermarks
         changes: dict[str, bytes | None] = {}
         for item in items:
             for attempt in range(1, node.retries + 2):
                 context = self._context
-                context._open(state, watermark, interval.promised, now, self._table)
+                context._open(state, watermark, interval.watermarks.promised, now, self._table)
                 try:
                     if isinstance(item, Delivery):
                         interval.step.renew(item)
@@ -281,7 +282,7 @@ class Execution:
                     await (in_own_task(work) if self._apart else work)
                     if self._table is not None:
                         self._table.check_unchanged()
-                    n = interval.n + 1
+                    n = interval.commits.n + 1
                     if changes:  # a commit may have gone without them, while user code waited
                         state.carry(list(changes.items()), n)
                     changed = state.capture(n)

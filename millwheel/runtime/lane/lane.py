@@ -132,6 +132,7 @@ class Lane:
     def remove(self, interval: Interval) -> None:
         """Remove a drained interval and wake anyone waiting for the drain."""
         interval.lane = None
+        self._timer.forget(interval)
         self._intervals.remove(interval)
         self.commits.announce()
 
@@ -152,7 +153,7 @@ class Lane:
 
     def resume(self, interval: Interval) -> None:
         """Resume an interval whose hand-over was cancelled."""
-        self.touch(interval, urgent=interval.has_news())
+        self.touch(interval, urgent=interval.watermarks.has_news())
         interval.mode.resume()
         self.wake.set()
 

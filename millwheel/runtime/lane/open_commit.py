@@ -106,16 +106,16 @@ class OpenCommits:
             effects.let_up()
             return
         if effects.held:
-            interval.release += effects.held
+            interval.watermarks.release += effects.held
             effects.held.clear()
         work = self.open.works.get(interval)
         if work is None:
             work = self.work(interval)
         work.items += items
-        if interval.firings:
+        if interval.timers.firings:
             for item in items:
                 if type(item) is Firing:
-                    interval.fired(item)
+                    interval.timers.fired(item)
         if effects.timers:
             _set_timers(interval, effects)
         size = effects.size
@@ -174,16 +174,16 @@ class OpenCommits:
 
 def _set_timers(interval: Interval, effects: Effects) -> None:
     """Set and cancel timers in memory; none holds the watermark further back than is promised."""
-    promised = interval.promised
+    promised, n = interval.watermarks.promised, interval.commits.n + 1
     for name, timer in effects.timers.items():
         if timer is not None and timer[1] < promised:
             timer = effects.timers[name] = (timer[0], promised, timer[2], timer[3])
-        interval.set_timer(name, timer)
+        interval.timers.set(name, timer, n)
 
 
 def _carry(interval: Interval, state: KeyState, work: IntervalWork, changes: list[Change]) -> int:
     """Put changed entries of a key into an interval's part of a commit; gives their bytes, about."""
-    n = interval.n + 1
+    n = interval.commits.n + 1
     if state.n != n:
         state.carry(changes, n)
     key_text, slot, states = state.key_text, state.slot, work.states

@@ -75,7 +75,7 @@ class Claims(Protocol):
         """Claim intervals again and start them over from what is durable."""
 
 
-class Connection(Protocol):
+class CommitterPort(Protocol):
     """The lane's connection, and the commits made on it while nothing else of the lane runs."""
 
     async def connect(self) -> None:
@@ -100,7 +100,7 @@ class RecoveringLane(Protocol):
     @property
     def tasks(self) -> WorkerTasks: ...
     @property
-    def committer(self) -> Connection: ...
+    def committer(self) -> CommitterPort: ...
 
     async def stop_running(self) -> None:
         """Take no more work."""
@@ -148,7 +148,7 @@ class Recovery:
         if isinstance(error, StatementError):
             for interval, work in failed.works.items():
                 interval.mode.refused(work, error, alone=len(failed.works) == 1)
-        watermarks = {interval: interval.input_watermark for interval in failed.works}
+        watermarks = {interval: interval.watermarks.input for interval in failed.works}
         await self._start_over(suspects, self._not_again(failed.items(), error))
         here = self._still_here(suspects)
         if here:

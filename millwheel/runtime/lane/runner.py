@@ -159,11 +159,11 @@ class Runner:
         """Look up a chunk of an interval, and run what is new."""
         self._change("took")
         interval.workload.sample(items)
-        self.sorting, interval.sorting = interval, items
+        self.sorting, interval.dedup.sorting = interval, items
         try:
             groups = await self._sorter.sort(interval, items, self._paused.set)
         finally:
-            self.sorting, interval.sorting = None, ()
+            self.sorting, interval.dedup.sorting = None, ()
         if groups:
             self._change("sorted")
             interval.workload.chunk_begins()
@@ -189,7 +189,7 @@ class Runner:
         now = self._env.now()
         for interval in list(self._intervals.all):
             # A page may hold nothing but cancelled timers.
-            while kinds := interval.lacking_timers(now):
+            while kinds := interval.timers.lacking(now):
                 self._paused.set()
                 for kind in kinds:
                     await self._load_page(interval, kind)
@@ -198,12 +198,12 @@ class Runner:
         """Read the next page of an interval's stored timers."""
         env = self._env
         limit = env.settings.timers_in_memory
-        after = interval.timers[kind].begin_page()
+        after = interval.timers.queues[kind].begin_page()
         changes = await env.patiently(
             lambda: env.store.read_timers(interval.id, kind, after, limit)
         )
-        interval.add_timers(kind, after, changes, more=len(changes) == limit)
-        if interval.has_news():
+        interval.timers.add_page(kind, after, changes, more=len(changes) == limit)
+        if interval.watermarks.has_news():
             interval.touch(urgent=True)
 
     def _wake_for_wall_timers(self, now: int) -> None:
@@ -233,7 +233,7 @@ class Runner:
         if self._commits.is_full or self._tasks.is_full:
             return None
         for interval in self._in_turn():
-            has_due = interval.has_due(now)
+            has_due = interval.timers.has_due(now)
             if not (has_due or interval.intake) or interval.leaving:
                 continue
             mode = interval.mode
@@ -248,7 +248,7 @@ class Runner:
                 chunk = interval.workload.chunk(chunk, settings.bundle_bytes)
             if not has_due:
                 return interval, self._take_records(interval, chunk)
-            if firings := interval.due_timers(now, chunk):
+            if firings := interval.timers.take_due(now, chunk):
                 return interval, list(firings)
             self.wake.set()  # far timers have come due: they are read before records run
         return None
@@ -258,7 +258,8 @@ class Runner:
         intake = interval.intake
         queued = len(intake)
         count = min(queued, chunk)
-        interval.looked_ahead = max(0, interval.looked_ahead - count)
+        states = interval.states
+        states.looked_ahead = max(0, states.looked_ahead - count)
         if queued - count < self._env.settings.max_unacked_records <= queued:
             self._exchange.made_room(interval.step)
         return [intake.popleft() for _ in range(count)]

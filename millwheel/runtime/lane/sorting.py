@@ -86,7 +86,7 @@ class Sorter:
         buckets = self._buckets
         for delivery in deliveries:
             if delivery.origin:
-                known = buckets.knows_offset(delivery.origin, delivery.stamp)
+                known = buckets.sources.knows(delivery.origin, delivery.stamp)
             else:
                 known = buckets.covers(delivery.stamp)
             if not known:
@@ -142,13 +142,15 @@ class Sorter:
             return []
         most = min(LOADED_AHEAD, self._env.settings.cache_bytes // AHEAD_SHARE // size)
         found: list[KeyState] = []
-        for item in islice(interval.intake, interval.looked_ahead, most):
+        for item in islice(interval.intake, interval.states.looked_ahead, most):
             if item.key_text not in known:
                 known.add(item.key_text)
                 state = interval.state_of(item.key, item.key_text, item.slot)
                 if not state.loaded:
                     found.append(state)
-        interval.looked_ahead = max(interval.looked_ahead, min(len(interval.intake), most))
+        interval.states.looked_ahead = max(
+            interval.states.looked_ahead, min(len(interval.intake), most)
+        )
         return found
 
 

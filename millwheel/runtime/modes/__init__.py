@@ -1,0 +1,1 @@
+"""The modes of productions that are not strong: weak, trees, numbered bundles."""

@@ -36,7 +36,7 @@ Caused = tuple[Delivery[Any], Delivery[Any]]
 """An input, and one production that it caused."""
 
 
-class PendingInput:
+class WaitingInput:
     """An input, and its productions that are not acknowledged."""
 
     __slots__ = ("cause", "noted", "outputs", "since")
@@ -65,11 +65,11 @@ class AckChain:
         self._log = logs[-1]
         self.straggler_seconds = straggler_seconds
         self._keeps_percentiles = keeps_percentiles
-        self._pending: dict[int, PendingInput] = {}
+        self._pending: dict[int, WaitingInput] = {}
         """The pending inputs, by `id` of their delivery, in the order of sending."""
-        self._by_seq: dict[int, PendingInput] = {}
+        self._by_seq: dict[int, WaitingInput] = {}
         """The pending input of each unacknowledged production, by the number of the production."""
-        self._watched: deque[PendingInput] = deque()
+        self._watched: deque[WaitingInput] = deque()
         """The inputs that may become overdue, as they were not noted when sent, in the order of
         sending."""
         self.passed = 0
@@ -98,12 +98,12 @@ class AckChain:
         Returns:
             The inputs that are finished: they caused nothing, and are not noted.
         """
-        here: dict[int, PendingInput] = {}
+        here: dict[int, WaitingInput] = {}
         done: list[Delivery[Any]] = []
         causes = {id(cause) for cause, _ in caused}
         for cause in inputs:
             if id(cause) in causes:
-                here[id(cause)] = PendingInput(cause, now, noted=noted)
+                here[id(cause)] = WaitingInput(cause, now, noted=noted)
             elif not noted:
                 done.append(cause)
         self.passed += len(done)
@@ -157,9 +157,9 @@ class AckChain:
             watched.popleft()
         return watched[0].since + self.straggler_seconds if watched else None
 
-    def overdue(self, now: float) -> list[PendingInput]:
+    def overdue(self, now: float) -> list[WaitingInput]:
         """Mark the overdue inputs as noted, and return them; the caller adds them to a commit."""
-        found: list[PendingInput] = []
+        found: list[WaitingInput] = []
         while (due := self.next_overdue()) is not None and due <= now:
             pending = self._watched.popleft()
             pending.noted = True

@@ -55,11 +55,11 @@ async def run_batch(interval: Interval, batches: Batches, now: int, late_uses: L
     first = members[0]
     cell = Stateless(first.key, first.key_text, first.slot)
     effects = Effects()
-    effects.keeper = interval
+    effects.keeper = interval.watermarks
     for attempt in range(1, node.retries + 2):
         context: BundleContext[Any, Any] = BundleContext(node.name, interval.step.routes, effects)
         context._begin(BundleId(interval.id, batches.number), members)
-        context._open(cell, interval.input_watermark, interval.promised, now)
+        context._open(cell, interval.watermarks.input, interval.watermarks.promised, now)
         try:
             await in_own_task(node.computation.process_bundle(tuple(members), context))
         except GeneratorExit:

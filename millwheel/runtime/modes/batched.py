@@ -92,7 +92,7 @@ class Batched(Mode):
         work = interval.lane.open_work(interval, alone=batches.refusal is not None)
         work.delivers = True
         work.items += batches.members
-        interval.release += effects.held
+        interval.watermarks.release += effects.held
         effects.held.clear()
         work.effects.take(effects)
 
@@ -120,7 +120,7 @@ class Batched(Mode):
         if not members:
             return []
         interval = self._interval
-        log, promised = interval.log, interval.promised
+        log, promised = interval.log, interval.watermarks.promised
         first = log.next_seq
         copies = [
             structs.replace(member, log=log.id, seq=seq, hold=max(member.hold, promised))
@@ -129,13 +129,13 @@ class Batched(Mode):
         holds = [copy.hold for copy in copies]
         size = sum(copy.size for copy in copies)
         end = first + len(copies)
-        log.sent(end, min(holds), size, stamp, holds if interval.percentiles else ())
+        log.sent(end, min(holds), size, stamp, holds if interval.watermarks.percentiles else ())
         log.stored(copies)
         self.batches.kept = range(first, end)
         return copies
 
     def position(self, work: IntervalWork) -> bytes | None:
-        return encoded(self.batches.position(self._interval.n, delivers=work.delivers))
+        return encoded(self.batches.position(self._interval.commits.n, delivers=work.delivers))
 
     def durable(self, work: IntervalWork) -> None:
         self.batches.settled(work.n)

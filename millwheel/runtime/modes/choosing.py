@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
@@ -24,6 +26,21 @@ class Modes:
         self.stragglers = Stragglers(env, exchange)
         self.numbering = Numbering()
         """How the numbers of new bundles continue after the store may have lost some."""
+
+    async def number_bundles(self, incarnation: str, *, above: int, is_first: bool) -> None:
+        """Set the numbering for the bundles that are closed from now on (decision 40).
+
+        Args:
+            incarnation: the incarnation of the store's server.
+            above: the greatest bundle number that this process has given.
+            is_first: the pipeline was first deployed in this incarnation.
+        """
+        if any(node.bundles is not None for node in self._env.graph.nodes):
+            self.numbering = Numbering(
+                blake2b(incarnation.encode(), digest_size=8).hexdigest(),
+                max(above, await self._env.patiently(self._env.store.now)),
+                is_first=is_first,
+            )
 
     def of(self, interval: Interval) -> Mode:
         """Create the mode of an interval, by the options with which its computation was added."""

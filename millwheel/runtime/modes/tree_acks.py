@@ -195,7 +195,7 @@ class TreeAcks(Service):
             for interval in self._exchange.of(receiver):
                 yield from (d.log for d in interval.intake if d.log < 0)
                 yield from (d.log for d in interval.dedup.held() if d.log < 0)
-                for item in interval.sorting:
+                for item in interval.dedup.sorting:
                     if type(item) is Delivery and item.log < 0:
                         yield item.log
         if self.peers is not None:

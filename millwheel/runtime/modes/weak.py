@@ -35,7 +35,7 @@ class Weak(Mode):
         self.chain = AckChain(
             interval.logs,
             interval.step.node.straggler_seconds,
-            keeps_percentiles=bool(interval.percentiles),
+            keeps_percentiles=bool(interval.watermarks.percentiles),
         )
         self._stragglers.add(interval, self.chain)
 
@@ -47,7 +47,7 @@ class Weak(Mode):
 
     def decided(self, items: list[Item], effects: Effects, changes: list[Change]) -> bool:
         interval = self._interval
-        noted = bool(changes or interval.firings) or effects.are_stored()
+        noted = bool(changes or interval.timers.firings) or effects.are_stored()
         inputs = [item for item in items if type(item) is Delivery]
         interval.workload.decided_bytes += sum(output.size for _, output in effects.caused)
         if self._bypasses_chain(inputs, effects, noted=noted):
@@ -57,7 +57,7 @@ class Weak(Mode):
         finished = self.chain.send(
             inputs,
             caused,
-            promised=interval.promised,
+            promised=interval.watermarks.promised,
             now=self._env.clock.monotonic(),
             stamp=self._env.stamps.last,
             noted=noted,

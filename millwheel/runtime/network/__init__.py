@@ -1,0 +1,1 @@
+"""Records, acknowledgements and watermarks between workers."""

@@ -27,7 +27,7 @@ from millwheel.runtime.network.sender import Sender
 from millwheel.runtime.network.trust import Trust, Word
 from millwheel.runtime.process.lease import Lease
 from millwheel.store.port import PlacedInterval, Placement
-from millwheel.timers.watermark import Report
+from millwheel.timers.watermark import WatermarkReport
 
 LAST_WORD = (1 << 63) - 1
 """A sequencer above all: nothing that is still on its way counts after it."""
@@ -223,9 +223,11 @@ class RemoteIntervals:
         if word is not Word.TRUE or not trust.fits(report):
             self._refused["report"] += 1
             return
-        self._publisher.take_report(Report(computation, low, high, sequencer, watermark, idle))
+        self._publisher.take_report(
+            WatermarkReport(computation, low, high, sequencer, watermark, idle)
+        )
         for percentile, early in percentiles.items():
-            of_percentile = Report(computation, low, high, sequencer, early, idle)
+            of_percentile = WatermarkReport(computation, low, high, sequencer, early, idle)
             self._publisher.take_percentile(percentile, of_percentile)
 
     def _take_away(self, step: Step) -> None:
@@ -238,7 +240,7 @@ class RemoteIntervals:
             return
         step.removed = True
         self._env.log.info("computation_removed", computation=step.name)
-        end = Report(step.id, 0, step.slots, LAST_WORD, MAX_TIME)
+        end = WatermarkReport(step.id, 0, step.slots, LAST_WORD, MAX_TIME)
         self._publisher.take_report(end)
         for percentile in self._publisher.percentiles:
             self._publisher.take_percentile(percentile, end)

@@ -136,7 +136,7 @@ class Sender:
     def _ask(self, link: Link, remote: Remote, log: int, stream: Outgoing) -> None:
         found = self._exchange.logs.get(log)
         if found is not None:
-            link.send(Ask(log, found[1].sequencer, stream.begun, remote.id, stream.last))
+            link.send(Ask(log, found[1].commits.sequencer, stream.begun, remote.id, stream.last))
 
     def _soon(self) -> None:
         """Send at the end of this turn of the loop, together with what comes until then."""
@@ -192,7 +192,7 @@ class Sender:
                     break
                 link.send(
                     Deliver(
-                        log, owner.sequencer, stream.begun, remote.id, remote.step.id, previous,
+                        log, owner.commits.sequencer, stream.begun, remote.id, remote.step.id, previous,
                         [self._row(delivery) for delivery in taken],
                     )
                 )  # fmt: skip
@@ -284,5 +284,7 @@ def _reports(intervals: Iterable[Interval]) -> Iterator[Report]:
 
 
 def _reported(interval: Interval) -> IntervalReport:
-    percentiles = {percentile: kept.durable for percentile, kept in interval.percentiles.items()}
-    return (interval.id, *interval.report(interval.durable), percentiles)
+    percentiles = {
+        percentile: kept.durable for percentile, kept in interval.watermarks.percentiles.items()
+    }
+    return (interval.id, *interval.report(interval.watermarks.durable), percentiles)

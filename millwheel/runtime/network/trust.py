@@ -39,7 +39,7 @@ class Word(enum.Enum):
     NEW = "new"
 
 
-class Waiting(NamedTuple):
+class KeptReport(NamedTuple):
     """A report that waits for a look at the store."""
 
     looks: int
@@ -58,7 +58,7 @@ class Trust:
         self._intervals: dict[int, PlacedInterval] = {}
         self._of_log: dict[int, PlacedInterval] = {}
         self._generations: dict[str, int] = {}
-        self._waiting: dict[str, dict[int, Waiting]] = {}
+        self._waiting: dict[str, dict[int, KeptReport]] = {}
         """By peer and interval."""
 
     def begin_look(self) -> int:
@@ -119,10 +119,10 @@ class Trust:
         if before is None and len(waiting) >= KEPT_REPORTS:
             return False
         if before is None or (sequencer, watermark) >= (before.report[4], before.report[5]):
-            waiting[id_] = Waiting(looks, report)
+            waiting[id_] = KeptReport(looks, report)
         return True
 
-    def take_kept(self) -> Iterable[tuple[str, list[Waiting]]]:
+    def take_kept(self) -> Iterable[tuple[str, list[KeptReport]]]:
         """Give the reports that were kept, by peer, and forget them."""
         kept, self._waiting = self._waiting, {}
         return [(peer, list(waiting.values())) for peer, waiting in kept.items()]

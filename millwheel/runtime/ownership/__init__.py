@@ -1,0 +1,1 @@
+"""Ownership: claiming intervals, handing them over, placing them on workers."""

@@ -146,7 +146,7 @@ class Claiming(Service):
             row = rows.get(interval.id)
             if row is not None and row.owner == self._env.worker:
                 continue  # a higher sequencer comes from our own claim
-            if row is None or row.sequencer > interval.sequencer:
+            if row is None or row.sequencer > interval.commits.sequencer:
                 interval.touch(urgent=True)
 
     async def _take(self, placement: Placement) -> None:
@@ -221,7 +221,7 @@ class Claiming(Service):
         for interval in draining:
             if interval in wished:
                 continue
-            is_ours = rows.get(interval.id) == (self._env.worker, interval.sequencer)
+            is_ours = rows.get(interval.id) == (self._env.worker, interval.commits.sequencer)
             if is_ours and interval.source_task is None:
                 self._env.log.info("keeps", interval=interval.name)
                 self._owned.keep(interval)
@@ -244,7 +244,11 @@ class Claiming(Service):
         rows = {row.id: row for row in placement.intervals}
         for row in placement.intervals:
             interval = self._owned.held_or_draining(row.id)
-            if interval is None or interval in leaving or interval.sequencer != row.sequencer:
+            if (
+                interval is None
+                or interval in leaving
+                or interval.commits.sequencer != row.sequencer
+            ):
                 continue
             if row.split_at is not None:
                 acts.append(([interval], partial(self._split, interval, row.split_at)))
@@ -261,7 +265,7 @@ class Claiming(Service):
             try:
                 concerned.add(
                     await self._env.patiently(
-                        lambda: self._env.store.split(interval.id, interval.sequencer, at)
+                        lambda: self._env.store.split(interval.id, interval.commits.sequencer, at)
                     )
                 )
             except (Fenced, PlacementRefused) as error:
@@ -278,7 +282,7 @@ class Claiming(Service):
         if row is None or self._env.worker not in (row.owner, row.wanted_by):
             reason = "its neighbour belongs to another worker, or was split or merged since"
             self._env.log.warning("not_merged", interval=lower.name, error=reason)
-            await self._env.store.wish([Lapse(lower.id, lower.sequencer, reason)])
+            await self._env.store.wish([Lapse(lower.id, lower.commits.sequencer, reason)])
             return None
         return self._owned.held_or_draining(row.id)
 
@@ -287,7 +291,7 @@ class Claiming(Service):
         concerned = {lower.id, upper.id}
         done = await asyncio.gather(*map(self._owned.give_up, (lower, upper)))
         if all(done):
-            sequencers = {part.id: part.sequencer for part in (lower, upper)}
+            sequencers = {part.id: part.commits.sequencer for part in (lower, upper)}
             try:
                 concerned.add(
                     await self._env.patiently(

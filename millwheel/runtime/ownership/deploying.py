@@ -8,6 +8,8 @@ from typing import Any
 from millwheel.graph import Graph, Node
 from millwheel.model import SLOTS
 from millwheel.runtime.environment import Environment
+from millwheel.runtime.interval.routing import Step, StreamRoute, WeakRoute, connect
+from millwheel.runtime.interval.weak_ids import mark_of
 from millwheel.runtime.ownership.trial import try_migrations
 from millwheel.sinks import Table
 from millwheel.store.generations import SHARED
@@ -116,3 +118,15 @@ def log_rekeyed(env: Environment, deployment: Deployment) -> None:
             what_it_means=does,
             what_to_do=to_do,
         )
+
+
+def connect_steps(steps: dict[int, Step], env: Environment, deployment: Deployment) -> None:
+    """Create the step of each node in the graph, under its stored id, and connect the steps by streams."""
+    for place, node in enumerate(env.graph.nodes):
+        id_ = deployment.computations[node.name]
+        kind = WeakRoute if node.is_weak else StreamRoute
+        routes = {s.name: kind(s, node.sinks.get(s.name, [])) for s in node.writes}
+        steps[id_] = Step(id_, place, node, routes, mark_of(env.worker))
+    by_name = {step.name: step for step in steps.values()}
+    for step in steps.values():
+        connect(by_name, step.node, step.routes)

@@ -127,7 +127,7 @@ class OwnedIntervals:
                 rebuilding = rebuild_filters(self._env, self._buckets, interval)
                 self._env.spawn(rebuilding, f"filters of {interval.name}")
             self._lane.add(interval)
-            interval.touch(urgent=interval.has_news())
+            interval.touch(urgent=interval.watermarks.has_news())
             interval.wake()
         for interval in taken:
             if interval.source_task is not None:
@@ -135,6 +135,20 @@ class OwnedIntervals:
             if self._courier is not None:
                 self._courier.sender.publish(interval)  # also announces the new owner
         return taken
+
+    def take_new(self, interval_ids: list[int]) -> None:
+        """Claim the intervals of new partitions, if no other worker shares the pipeline.
+
+        Otherwise request a placement refresh: the balancer places them like all other intervals.
+        """
+        if self._courier is not None:
+            self._courier.remotes.look_up()
+            return
+        new = [id_ for id_ in interval_ids if not self._exchange.knows(id_)]
+        self._env.spawn(self._take_all(new), "new partitions")
+
+    async def _take_all(self, interval_ids: list[int]) -> None:
+        await self.take(interval_ids)
 
     def _install(self, claim: Claim, inherited: frozenset[int]) -> Interval:
         """Create a claimed interval and make it known to this worker. Its records do not run yet."""
@@ -235,7 +249,7 @@ class OwnedIntervals:
         try:
             while (
                 interval.ownership is Ownership.HELD
-                and interval.folded < interval.durable_n
+                and interval.commits.folded < interval.commits.durable_n
                 and await self._env.patiently(lambda: fold(self._env.store, interval))
             ):
                 pass
@@ -248,7 +262,9 @@ class OwnedIntervals:
         self._send_on(interval)
         self._forget(interval)
         released = await self._env.patiently(
-            lambda: self._env.store.release(self._env.worker, {interval.id: interval.sequencer})
+            lambda: self._env.store.release(
+                self._env.worker, {interval.id: interval.commits.sequencer}
+            )
         )
         interval.transition("release")
         return bool(released)

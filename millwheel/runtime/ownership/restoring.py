@@ -63,7 +63,7 @@ class Restoring:
             claim = claims[interval.id]
             for log in interval.logs:
                 self._exchange.logs.pop(log.id, None)
-            interval.restore(claim)
+            interval.restore(claim, self._env.settings)
             await self.attach(interval, claim)
         self._publisher.restore()
         restored = [interval for interval in restored if self._exchange.owns(interval)]
@@ -73,11 +73,11 @@ class Restoring:
                     reading=not (self._env.stopping or interval.leaving)
                 )
             elif interval.part_file is not None:
-                interval.part_file.restore((interval.stored_position or {}).get("length", 0))
+                interval.part_file.restore((interval.position.value or {}).get("length", 0))
         # The failed commit may turn out to be stored: that may concern every interval.
         for interval in self._exchange.intervals:
-            if interval in restored or interval.has_news():
-                interval.touch(urgent=interval.has_news())
+            if interval in restored or interval.watermarks.has_news():
+                interval.touch(urgent=interval.watermarks.has_news())
         self._exchange.wake.set()
 
     async def _claim_again(self, intervals: list[Interval]) -> dict[int, Claim]:
@@ -108,7 +108,7 @@ class Restoring:
                 for interval in intervals:
                     if self._exchange.owns(interval) and interval.id not in ours:
                         self._env.log.warning(
-                            "fenced", interval=interval.name, sequencer=interval.sequencer
+                            "fenced", interval=interval.name, sequencer=interval.commits.sequencer
                         )
                         self._exchange.observer.interval_fenced(interval)
                         await self._lose(interval)

@@ -136,3 +136,13 @@ async def within(clock: Clock, seconds: float, work: Coroutine[Any, Any, T]) -> 
         return working.result()
     finally:
         await end((working, alarm))
+
+
+async def unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Await `work`, or cancel it when `event` is set; ignore its errors."""
+    working = asyncio.ensure_future(work)
+    waiting = asyncio.ensure_future(event.wait())
+    await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
+    working.cancel()
+    waiting.cancel()
+    await asyncio.gather(working, waiting, return_exceptions=True)

@@ -1,0 +1,1 @@
+"""Reading sources into injectors' intervals."""

@@ -34,8 +34,7 @@ from millwheel.model import (
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.buckets import Buckets
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.interval.routing import NOBODY, Destination
-from millwheel.runtime.interval.routing import Reader as StreamReader
+from millwheel.runtime.interval.routing import NOBODY, Destination, StreamReader
 from millwheel.runtime.interval.sent_log import SentLog
 from millwheel.runtime.process.load import Measured
 from millwheel.runtime.source.pacing import Flow, Pace
@@ -113,7 +112,7 @@ class Injector(SourceTask):
             InputError: the source is missing, or acknowledged rows of it have changed.
         """
         self.close()
-        stored = self._interval.stored_position
+        stored = self._interval.position.value
         with self._blamed(self._partition, "open"):
             self._reader = await self._partition.open(
                 self._stream.value_type, stored["reader"] if stored else None
@@ -125,7 +124,7 @@ class Injector(SourceTask):
         self._has_place = self._injection.source.bounded
         # Rows past the stored position hold the watermark once they are read again; until
         # then nothing beyond what was promised may be.
-        self._interval.exact_watermark = self._interval.durable
+        self._interval.watermarks.exact = self._interval.watermarks.durable
         self._seen = stored["seen"] if stored else MIN_TIME
         self.pace.start_over()
         self._last_number = -1
@@ -135,8 +134,8 @@ class Injector(SourceTask):
         read_at = stored.get("since") if stored else None
         self._marks.append((self.log.first, self._seen, read_at or self._env.now()))
         self.waiting = self.ended = False
-        self._sent_before = self._buckets.source_end(self.log.id)
-        self._sent_since = self._interval.stored_since
+        self._sent_before = self._buckets.sources.end(self.log.id)
+        self._sent_since = self._interval.position.since
         if reading:
             self._begin(self._measured_run())
 
@@ -209,9 +208,10 @@ class Injector(SourceTask):
         """What is stored of it: where to read on, and which row holds the watermark."""
         first = self.log.first
         held = (
-            first < self.log.next_seq and self._interval.promised < self._interval.exact_watermark
+            first < self.log.next_seq
+            and self._interval.watermarks.promised < self._interval.watermarks.exact
         )
-        reader = (self._interval.stored_position or {}).get("reader")
+        reader = (self._interval.position.value or {}).get("reader")
         if self._reader is not None:
             with self._blamed(self._reader, "position"):
                 reader = self._reader.position(first)
@@ -251,7 +251,7 @@ class Injector(SourceTask):
         """When the row that holds the watermark was read; without one, when the newest was."""
         marks = self._marks
         if not marks:
-            return (self._interval.stored_position or {}).get("since")
+            return (self._interval.position.value or {}).get("since")
         return marks[1 if held and len(marks) > 1 else -1][2]
 
     async def _measured_run(self) -> None:
@@ -305,12 +305,12 @@ class Injector(SourceTask):
         then, a file that has been rotated since, say, and give the numbers of sent rows to others.
         """
         interval = self._interval
-        stored, n = interval.stored_position or {}, interval.durable_n
+        stored, n = interval.position.value or {}, interval.commits.durable_n
         assert self._reader is not None
         with self._blamed(self._reader, "position"):
             here = self._reader.position(self.log.first)
         if stored.get("reader") != here:
-            while interval.durable_n == n:
+            while interval.commits.durable_n == n:
                 interval.touch(urgent=True)
                 assert interval.lane is not None
                 await interval.lane.settled()
@@ -328,8 +328,8 @@ class Injector(SourceTask):
         """Event time is over for a partition that has ended, unless it is to be kept open."""
         self.ended = True
         if not self._env.options.keep_open:
-            self._interval.hear(MAX_TIME)
-        self._interval.touch(urgent=self._interval.has_news())
+            self._interval.watermarks.raise_input(MAX_TIME)
+        self._interval.touch(urgent=self._interval.watermarks.has_news())
         self._env.check_finished()
 
     def _check_numbers(self, rows: Sequence[Row]) -> None:
@@ -354,7 +354,7 @@ class Injector(SourceTask):
         Raises:
             InputError: there is such a row, and late rows were not asked for.
         """
-        if self._interval.promised < MAX_TIME or self._env.options.accept_late:
+        if self._interval.watermarks.promised < MAX_TIME or self._env.options.accept_late:
             return
         row = next((row for row in rows if row.watermark is None), None)
         if row is not None and not self.log.is_acknowledged(row.offset):
@@ -382,10 +382,10 @@ class Injector(SourceTask):
         if self._seen == MIN_TIME:
             return
         interval = self._interval
-        interval.hear(clamp_time(self._seen - self._lateness))
-        for percentile in interval.percentiles:
-            interval.hear_percentile(percentile, self._disorder.watermark(percentile))
-        if interval.has_news():
+        interval.watermarks.raise_input(clamp_time(self._seen - self._lateness))
+        for percentile in interval.watermarks.percentiles:
+            interval.watermarks.raise_percentile(percentile, self._disorder.watermark(percentile))
+        if interval.watermarks.has_news():
             interval.touch(urgent=True)
 
     @property
@@ -406,11 +406,11 @@ class Injector(SourceTask):
         interval = self._interval
         if not interval.log.drained:
             return
-        interval.hear(watermark)
-        for percentile in interval.percentiles:
+        interval.watermarks.raise_input(watermark)
+        for percentile in interval.watermarks.percentiles:
             if (early := percentiles[percentile]) is not None:
-                interval.hear_percentile(percentile, early)
-        if interval.has_news():
+                interval.watermarks.raise_percentile(percentile, early)
+        if interval.watermarks.has_news():
             interval.touch(urgent=True)
 
     def _send(self, rows: Sequence[Row]) -> None:
@@ -422,7 +422,7 @@ class Injector(SourceTask):
         log, number = self.log, self.log.id
         route, stream = self._route, self._stream.name
         reader = self._only_reader
-        seen, lateness, promised = self._seen, self._lateness, self._interval.promised
+        seen, lateness, promised = self._seen, self._lateness, self._interval.watermarks.promised
         timestamp, seen_of, word_of = self._injection.timestamp, self._seen_of, self._word_of
         encode, check, mutable = route.codec.encode, route.codec.check, route.codec.mutable
         receiver = reader.step.id if reader is not None else NOBODY
@@ -431,7 +431,7 @@ class Injector(SourceTask):
         number_of_last = rows[-1].offset
         known = rows[0].offset < log.known_end
         done: list[int] = []
-        disorder = self._disorder if self._interval.percentiles else None
+        disorder = self._disorder if self._interval.watermarks.percentiles else None
         holds: list[int] = []
         """Of each row, if percentile low watermarks are kept."""
         for row in rows:

@@ -39,7 +39,7 @@ from millwheel.runtime.source.pausing import PausedInjectors
 from millwheel.runtime.source.source_task import SourceTask
 from millwheel.sources import Discovery, GrowingSource, Lag
 from millwheel.store.port import FoundPartition
-from millwheel.timers.watermark import Report
+from millwheel.timers.watermark import WatermarkReport
 
 FIRST_SLOT = 1
 """The first slot of a partition; the discovery has the one before it."""
@@ -78,7 +78,7 @@ class PartitionDiscovery(SourceTask):
     async def start(self, *, reading: bool = True) -> None:
         """Know the partitions found so far, and look for more, unless told not to."""
         self.close()
-        stored = self._interval.stored_position
+        stored = self._interval.position.value
         with self._blamed(self._source, "discover"):
             self._discovery = self._source.discover(stored["reader"] if stored else None)
         self._stands_still, self._waiting = True, False
@@ -119,9 +119,11 @@ class PartitionDiscovery(SourceTask):
             )
         env.done.clear()
         self._stands_still = True
-        n = interval.durable_n
+        n = interval.commits.durable_n
         while (
-            interval.durable_n == n or interval.has_news() or interval.promised != interval.durable
+            interval.commits.durable_n == n
+            or interval.watermarks.has_news()
+            or interval.watermarks.promised != interval.watermarks.durable
         ):
             interval.touch(urgent=True)
             assert interval.lane is not None
@@ -146,12 +148,12 @@ class PartitionDiscovery(SourceTask):
         """Make the intervals, and take the word of the store for what all partitions promise."""
         env, interval = self._env, self._interval
         found = await env.patiently(
-            lambda: env.store.add_partitions(interval.id, interval.sequencer, new)
+            lambda: env.store.add_partitions(interval.id, interval.commits.sequencer, new)
         )
         self._known = {partition.identity: partition for partition in found}
         for partition in found:
             slot = partition.slot
-            report = Report(
+            report = WatermarkReport(
                 interval.step.id, slot, slot + 1, partition.sequencer, partition.low_watermark
             )
             self._publisher.take_report(report)
@@ -165,12 +167,12 @@ class PartitionDiscovery(SourceTask):
             return
         least = publisher.watermarks.least_from(interval.step.id, FIRST_SLOT)
         assert least is not None, "every known partition has a report"
-        interval.hear(least)
-        for percentile in interval.percentiles:
+        interval.watermarks.raise_input(least)
+        for percentile in interval.watermarks.percentiles:
             kept = publisher.percentiles[percentile]
             if (early := kept.least_from(interval.step.id, FIRST_SLOT)) is not None:
-                interval.hear_percentile(percentile, early)
-        if interval.has_news():
+                interval.watermarks.raise_percentile(percentile, early)
+        if interval.watermarks.has_news():
             interval.touch(urgent=True)
 
     @property
@@ -197,16 +199,16 @@ class PartitionDiscovery(SourceTask):
             or waited < self._idle_after
         ):
             return
-        interval.hear(watermark)
-        for percentile in interval.percentiles:
+        interval.watermarks.raise_input(watermark)
+        for percentile in interval.watermarks.percentiles:
             if (early := percentiles[percentile]) is not None:
-                interval.hear_percentile(percentile, early)
-        if interval.has_news():
+                interval.watermarks.raise_percentile(percentile, early)
+        if interval.watermarks.has_news():
             interval.touch(urgent=True)
 
     def position(self) -> dict[str, Any]:
         """What the next owner of the discovery should know."""
-        stored = self._interval.stored_position or {}
+        stored = self._interval.position.value or {}
         reader = stored.get("reader")
         if self._discovery is not None:
             with self._blamed(self._discovery, "position"):

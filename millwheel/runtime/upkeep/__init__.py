@@ -1,0 +1,1 @@
+"""Periodic chores of a worker: folds, buckets, figures."""

@@ -29,11 +29,13 @@ class WorkerFigures:
         return {
             "processed": self._env.processed,
             "read": sum(task.rows for task in exchange.source_tasks),
-            "low_watermark": min((interval.durable for interval in intervals), default=MAX_TIME),
+            "low_watermark": min(
+                (interval.watermarks.durable for interval in intervals), default=MAX_TIME
+            ),
             "backlog": sum(len(interval.intake) for interval in intervals),
             "unacked": sum(log.unacked for log, _ in exchange.logs.values()),
             "share": _least_share(exchange.source_tasks),
-            "wall_timers": sum(i.next_wall_timer() is not None for i in intervals),
+            "wall_timers": sum(i.timers.next_wall() is not None for i in intervals),
         }
 
     def load(self) -> dict[str, Any]:

@@ -67,12 +67,12 @@ class Folding(Service):
 
     def _is_due(self, interval: Interval, now: float) -> bool:
         settings = self._settings
-        if interval.durable_n <= interval.folded:
+        if interval.commits.durable_n <= interval.commits.folded:
             return False
         waited = now - self._folded_at[interval]
         return (
-            interval.changed_since_fold >= settings.fold_rows
-            or (interval.changed_since_fold > 0 and waited >= settings.fold_seconds)
+            interval.commits.changed_since_fold >= settings.fold_rows
+            or (interval.commits.changed_since_fold > 0 and waited >= settings.fold_seconds)
             or waited >= settings.bucket_seconds / 8
         )
 
@@ -81,7 +81,7 @@ class Folding(Service):
         settings = self._settings
         patience = PATIENCE_WITH_SNAPSHOTS * settings.fold_seconds
         return (
-            interval.changed_since_fold < settings.fold_tail_rows
+            interval.commits.changed_since_fold < settings.fold_tail_rows
             and now - self._folded_at[interval] < patience
         )
 
@@ -93,7 +93,7 @@ class Folding(Service):
         oldest = self._buckets.oldest_time_bucket()
         if oldest is not None:
             for interval in self._exchange.intervals:
-                if interval.last_bucket == oldest.id:
+                if interval.commits.last_bucket == oldest.id:
                     interval.touch(urgent=False)  # move its last commit to a newer bucket
         dropped = await self._buckets.collect()
         if dropped:

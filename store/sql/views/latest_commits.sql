@@ -19,8 +19,8 @@ COMMENT ON COLUMN {latest_commits}.n IS 'number of the commit';
 COMMENT ON COLUMN {latest_commits}.stamp IS 'logical time of the commit, microseconds';
 COMMENT ON COLUMN {latest_commits}.input_watermark IS 'input low watermark, microseconds';
 COMMENT ON COLUMN {latest_commits}.low_watermark IS 'low watermark promised downstream, microseconds';
-COMMENT ON COLUMN {latest_commits}.floor IS 'nothing produced before it is sent again, microseconds';
-COMMENT ON COLUMN {latest_commits}.acked IS 'per log: first not acknowledged, runs beyond it';
-COMMENT ON COLUMN {latest_commits}.position IS 'where an injector reads on; length of a part file; number and open members of a bundle';
+COMMENT ON COLUMN {latest_commits}.floor IS 'productions from before it are never sent again, microseconds';
+COMMENT ON COLUMN {latest_commits}.acked IS 'by log: first number not acknowledged, and runs beyond it';
+COMMENT ON COLUMN {latest_commits}.position IS 'next row of an injector; length of a part file; number and open members of a bundle';
 COMMENT ON COLUMN {latest_commits}.counters IS 'totals since deploy';
 COMMENT ON COLUMN {latest_commits}.percentiles IS 'percentile low watermarks promised downstream, microseconds'

@@ -34,12 +34,12 @@ WHERE NOT EXISTS (
     SELECT FROM jsonb_array_elements(l.acked -> g.id::text -> 1) AS run
     WHERE p.seq >= (run ->> 0)::bigint AND p.seq <= (run ->> 1)::bigint
 );
-COMMENT ON VIEW {pending_productions} IS 'Records sent and not known to be acknowledged: what a restart would send again';
+COMMENT ON VIEW {pending_productions} IS 'Records sent and not known to be acknowledged, which a restart would send again';
 COMMENT ON COLUMN {pending_productions}.sender IS 'computation that produced it';
 COMMENT ON COLUMN {pending_productions}.receiver IS 'computation that reads it';
 COMMENT ON COLUMN {pending_productions}.stream IS 'name of the stream';
 COMMENT ON COLUMN {pending_productions}.id IS 'the record''s id';
-COMMENT ON COLUMN {pending_productions}.log IS 'log it stands in';
+COMMENT ON COLUMN {pending_productions}.log IS 'its log';
 COMMENT ON COLUMN {pending_productions}.seq IS 'its place in the log';
 COMMENT ON COLUMN {pending_productions}.slot IS 'hash of the receiver''s key';
 COMMENT ON COLUMN {pending_productions}.key IS 'the receiver''s key as JSON';
@@ -47,4 +47,4 @@ COMMENT ON COLUMN {pending_productions}.value IS 'the value as JSON';
 COMMENT ON COLUMN {pending_productions}."timestamp" IS 'event time';
 COMMENT ON COLUMN {pending_productions}.hold IS 'the low watermark cannot pass this while it is pending';
 COMMENT ON COLUMN {pending_productions}.produced_at IS 'the sender''s logical clock';
-COMMENT ON COLUMN {pending_productions}.weak IS 'a straggler: sent before it was stored, and not known to have arrived; or in a numbered bundle that is begun'
+COMMENT ON COLUMN {pending_productions}.weak IS 'a straggler: sent before it was stored, and not known to have arrived; or a member of an open numbered bundle'

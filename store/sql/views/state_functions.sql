@@ -1,7 +1,6 @@
--- What the views of one computation's state are made with. They never raise: a view shows rows
--- of older versions of the state's type too, and one value that does not fit may not keep all
--- others from being read. (In a WHERE, Postgres may try a cast on rows that another condition
--- leaves out, so each guards itself.)
+-- Functions of the views of one computation's state. They never raise: a view also shows rows of other
+-- versions of the state's type, and one value that does not fit must not fail the whole query. (In a WHERE,
+-- Postgres may try a cast on rows that another condition leaves out, so each function checks its input.)
 --
 -- A JSON number as an integer; NULL for anything else, and for what bigint cannot hold.
 CREATE OR REPLACE FUNCTION {json_to_bigint}(value jsonb) RETURNS bigint
@@ -22,8 +21,8 @@ RETURN CASE WHEN jsonb_typeof(value) = 'number' THEN value::double precision END
 CREATE OR REPLACE FUNCTION {json_to_boolean}(value jsonb) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN jsonb_typeof(value) = 'boolean' THEN value::boolean END;
--- A time as JSON has it; one without a zone is read as UTC; NULL for anything else. A plain cast
--- raises for the 30th of February; jsonpath, asked to be silent, does not, but knows no Z.
+-- A time in JSON; without a zone it is UTC; NULL for anything else. A plain cast raises for the 30th of
+-- February; a silent jsonpath does not, but knows no Z.
 CREATE OR REPLACE FUNCTION {json_to_time}(value jsonb) RETURNS timestamptz
 LANGUAGE sql STABLE PARALLEL SAFE
 RETURN CASE

@@ -1,4 +1,4 @@
--- State of one computation, in columns: its plain part, or one collection of it.
+-- State of one computation in columns: its plain part, or one of its collections.
 CREATE OR REPLACE VIEW {view} AS
 SELECT {columns}
 FROM {states} AS s

@@ -27,6 +27,6 @@ COMMENT ON VIEW {states} IS 'State of every key as committed, exactly at this sn
 COMMENT ON COLUMN {states}.computation IS 'name of the computation';
 COMMENT ON COLUMN {states}.slot IS 'hash of the key, 0 to 65535';
 COMMENT ON COLUMN {states}.key IS 'the key as JSON';
-COMMENT ON COLUMN {states}.entry IS 'empty: the state object; else field/entry of a MapState or ListState';
+COMMENT ON COLUMN {states}.entry IS 'empty for the state object; otherwise field/entry of a MapState or ListState';
 COMMENT ON COLUMN {states}.value IS 'the value as JSON';
-COMMENT ON COLUMN {states}.version IS 'version of the state type it was written by'
+COMMENT ON COLUMN {states}.version IS 'version of the state type that has written it'

@@ -28,12 +28,12 @@ SELECT
 FROM merged AS m
 JOIN {computation} AS c ON c.id = m.computation AND c.removed_at IS NULL;
 COMMENT ON VIEW {timers} IS
-    'Timers set and not fired, and what user code holds the watermark at, exactly at this snapshot';
+    'Pending timers, and holds of the watermark by user code, exactly at this snapshot';
 COMMENT ON COLUMN {timers}.computation IS 'name of the computation';
 COMMENT ON COLUMN {timers}.slot IS 'hash of the key, 0 to 65535';
 COMMENT ON COLUMN {timers}.key IS 'the key as JSON';
-COMMENT ON COLUMN {timers}.kind IS 'watermark: fires as event time passes; wall: by the clock; hold: never, it holds';
+COMMENT ON COLUMN {timers}.kind IS 'watermark: fires by event time; wall: fires by the clock; hold: holds the watermark, never fires';
 COMMENT ON COLUMN {timers}.tag IS 'tag given by the computation';
-COMMENT ON COLUMN {timers}.due IS 'when it fires; of a hold: where the watermark is held';
+COMMENT ON COLUMN {timers}.due IS 'when it fires; the time at which a hold holds the watermark';
 COMMENT ON COLUMN {timers}.hold IS 'the low watermark cannot pass this while the timer is set';
 COMMENT ON COLUMN {timers}.set_at IS 'logical time of the commit that set it'

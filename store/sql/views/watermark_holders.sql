@@ -1,5 +1,5 @@
--- The least of what holds each computation; a computation that only waits for another is followed
--- upstream to the one that does not.
+-- The lowest holder of each computation. A computation that only waits for another one is followed upstream to
+-- the one that does not.
 CREATE VIEW {watermark_holders} AS
 WITH RECURSIVE low AS (
     SELECT computation, kind, min(low_watermark) AS low_watermark
@@ -70,16 +70,16 @@ SELECT
 FROM holders AS h
 JOIN path AS p ON p.waiting = h.computation
 JOIN holders AS root ON root.computation = p.reached AND root.sender IS NULL
-WHERE h.low_watermark < 253402128000000000; -- the end of time: nothing is held there
-COMMENT ON VIEW {watermark_holders} IS 'What keeps each computation''s low watermark from moving on';
+WHERE h.low_watermark < 253402128000000000; -- at the end of time nothing is held
+COMMENT ON VIEW {watermark_holders} IS 'The holder of each computation''s low watermark';
 COMMENT ON COLUMN {watermark_holders}.computation IS 'name of the computation';
-COMMENT ON COLUMN {watermark_holders}.low_watermark IS 'its low watermark as stored';
+COMMENT ON COLUMN {watermark_holders}.low_watermark IS 'its stored low watermark';
 COMMENT ON COLUMN {watermark_holders}.holder IS 'timer, state, record, input or source';
 COMMENT ON COLUMN {watermark_holders}.what IS 'the holder in words';
 COMMENT ON COLUMN {watermark_holders}.key IS 'the holder''s key as JSON, if it has one';
-COMMENT ON COLUMN {watermark_holders}.held_at IS 'the time it holds the watermark at';
+COMMENT ON COLUMN {watermark_holders}.held_at IS 'the time at which it holds the watermark';
 COMMENT ON COLUMN {watermark_holders}.age IS
-    'of the root: since a timer or hold was set, a record produced, a row read';
+    'age of the root: since its timer or hold was set, its record produced, or its row read';
 COMMENT ON COLUMN {watermark_holders}.path IS
-    'the computations from this one upstream to the one that holds them all';
-COMMENT ON COLUMN {watermark_holders}.root IS 'what holds the last of the path'
+    'computations from this one upstream to that of the root';
+COMMENT ON COLUMN {watermark_holders}.root IS 'the holder of the last computation in path'

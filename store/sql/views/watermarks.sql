@@ -17,11 +17,11 @@ SELECT
     ) AS percentiles
 FROM {latest_commits} AS l
 GROUP BY l.computation, l.kind;
-COMMENT ON VIEW {watermarks} IS 'Low watermarks per computation, as stored';
+COMMENT ON VIEW {watermarks} IS 'Stored low watermarks, by computation';
 COMMENT ON COLUMN {watermarks}.computation IS 'name of the computation';
 COMMENT ON COLUMN {watermarks}.kind IS 'injector, computation or relay';
-COMMENT ON COLUMN {watermarks}.input_watermark IS 'timers fire by it; no on-time record comes with an older timestamp';
+COMMENT ON COLUMN {watermarks}.input_watermark IS 'timers fire by it; no on-time record arrives with an older timestamp';
 COMMENT ON COLUMN {watermarks}.low_watermark IS 'promised to the readers of its streams';
 COMMENT ON COLUMN {watermarks}.intervals IS 'key intervals of the computation';
 COMMENT ON COLUMN {watermarks}.last_commit IS 'logical time of the last commit';
-COMMENT ON COLUMN {watermarks}.percentiles IS 'percentile low watermarks promised to those who go by them: {{"99": time}}'
+COMMENT ON COLUMN {watermarks}.percentiles IS 'percentile low watermarks promised to the readers that use them: {{"99": time}}'

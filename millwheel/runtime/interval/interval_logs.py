@@ -1,0 +1,71 @@
+"""The logs of one interval: the one that it writes, and those that it has inherited."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from millwheel.runtime.interval.sent_log import SentLog
+from millwheel.settings import Settings
+from millwheel.store.port import Claim
+from millwheel.timers.holds import Holds
+from millwheel.timers.percentile import Percentile
+
+
+class IntervalLogs(list[SentLog]):
+    """The logs since the last claim; the last one is written, the others are inherited."""
+
+    def __init__(
+        self, claim: Claim, settings: Settings, holds: Holds, percentiles: Iterable[Percentile]
+    ) -> None:
+        kept = tuple(percentiles)
+        for row in claim.logs:
+            first, runs = claim.acked.get(row.id, (0, []))
+            self.append(
+                SentLog(
+                    row.id,
+                    holds,
+                    percentiles=kept,
+                    source=row.source is not None,
+                    inherited=row.source is None,
+                    first=first,
+                    runs=runs,
+                )
+            )
+        if claim.new_log:
+            self.append(SentLog(claim.new_log, holds, percentiles=kept))
+        self.newest = self[-1]
+        """The log that is written."""
+        self.rows_written = 0
+        """Rows of numbered tables written since this claim; with the newest log's id they are a key."""
+        self._settings = settings
+
+    def may_send(self, decided: int) -> bool:
+        """Whether each log has credits left (I8).
+
+        Args:
+            decided: productions that have no number yet.
+        """
+        settings = self._settings
+        most = settings.max_unacked_records - decided
+        return all(
+            log.next_seq - log.first - log.absent < most
+            and log.unacked_bytes < settings.max_unacked_bytes
+            for log in self
+        )
+
+    @property
+    def are_drained(self) -> bool:
+        """Whether every record of every log is acknowledged."""
+        return all(log.drained for log in self)
+
+    def floor(self, stamp: int) -> int:
+        """The stamp before which nothing was produced that may be sent again (I9)."""
+        floors = [f for f in (log.floor() for log in self) if f is not None]
+        return min(floors, default=stamp)
+
+    def acked(self) -> bytes:
+        """The stored ACKs of each log, as JSON."""
+        runs = self._settings.max_acked_runs
+        return msgspec.json.encode({str(log.id): log.state(runs) for log in self})

@@ -1,0 +1,159 @@
+"""The timers of one interval: the soonest in memory, the others in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from millwheel.codec import decode_key
+from millwheel.context import TimerIdentity
+from millwheel.model import Firing, Key, Timer
+from millwheel.runtime.interval.interval_watermarks import IntervalWatermarks
+from millwheel.runtime.interval.work import Item
+from millwheel.store.port import Claim, TimerChange, TimerPlace
+from millwheel.timers.queue import Pending, TimerQueue
+
+
+class IntervalTimers:
+    """The timers of an interval since its last claim.
+
+    Args:
+        limit: timers of each kind that are kept in memory.
+        backlog: the interval's keys that are taken, with the items that wait for each.
+    """
+
+    def __init__(
+        self,
+        claim: Claim,
+        limit: int,
+        watermarks: IntervalWatermarks,
+        backlog: Mapping[bytes, list[Item] | None],
+    ) -> None:
+        self._watermarks = watermarks
+        self._backlog = backlog
+        self.queues: dict[str, TimerQueue] = {
+            "watermark": TimerQueue(limit, watermarks.holds, watermarks.release),
+            "wall": TimerQueue(limit, None, []),
+            "hold": TimerQueue(limit, watermarks.state_holds, watermarks.state_release),
+        }
+        """Timers by kind; holds of user code are kept like timers that never fire."""
+        self.firings = 0
+        """Due timers taken from the queues that have not run yet."""
+        self.taken: dict[TimerIdentity, Firing] = {}
+        """Due timers that have not run yet; one that is replaced or cancelled leaves."""
+        for kind, queue in self.queues.items():
+            queue.durable = claim.n
+            changes = [change for change in claim.timers if change.kind == kind]
+            self.add_page(kind, None, changes, more=kind in claim.more_timers)
+
+    # -- stored timers --------------------------------------------------------------------
+
+    def add_page(
+        self, kind: str, after: TimerPlace | None, changes: list[TimerChange], *, more: bool
+    ) -> None:
+        """Add a page of stored timers, those `after` a place."""
+        rows = []
+        for change in changes:
+            assert change.due is not None
+            assert change.hold is not None
+            timer = Pending(change.due, change.hold, decode_key(change.key), change.slot)
+            rows.append(((change.key, change.tag), timer))
+        self.queues[kind].add_page(after, rows, more=more)
+
+    def lacking(self, now: int) -> list[str]:
+        """The kinds of which the store holds timers that may be due, and none is here."""
+        watermark = self._watermarks.input
+        return [
+            kind
+            for kind, queue in self.queues.items()
+            if not queue.is_whole and queue.lacks(now + 1 if kind == "wall" else watermark)
+        ]
+
+    def settled(self, n: int) -> None:
+        """Commit `n` is durable."""
+        for queue in self.queues.values():
+            queue.durable = n
+
+    # -- setting and firing ------------------------------------------------------------------
+
+    def set(self, name: TimerIdentity, timer: tuple[int, int, Key, int] | None, n: int) -> None:
+        """Set, replace or (None) forget a timer with commit `n`, which takes its old hold away."""
+        key_text, kind, tag = name
+        self.taken.pop(name, None)
+        if timer is None:
+            self.queues[kind].cancel((key_text, tag), n)
+            return
+        due, hold, key, slot = timer
+        self.queues[kind].put((key_text, tag), due, hold, key, slot, n)
+        if self.firings and (waiting := self._backlog.get(key_text)):
+            self._put_off(waiting, kind, due, n)
+
+    def _put_off(self, waiting: list[Item], kind: str, due: int, n: int) -> None:
+        """Put due timers that wait behind their key back into the queue: they fire after a timer that
+        was just set for an earlier instant (I6)."""
+        for item in waiting:
+            if (
+                isinstance(item, Firing)
+                and item.timer.kind == kind
+                and item.timer.micros > due
+                and self.still_due(item)
+            ):
+                # Not by `set`, which would put off in turn the timers that are later than this one:
+                # they wait here as well, and there may be thousands.
+                name = (item.key_text, item.timer.tag)
+                del self.taken[(item.key_text, kind, item.timer.tag)]
+                self.queues[kind].put(name, item.timer.micros, item.hold, item.key, item.slot, n)
+
+    def take_due(self, now: int, limit: int) -> list[Firing]:
+        """Take up to `limit` timers that are due, in order of time.
+
+        A watermark timer at T is due when the input watermark is past T; a wall timer
+        when the clock has reached T.
+        """
+        firings = [
+            Firing(p.key, name[0], p.slot, Timer(name[1], "watermark", p.due), p.hold)
+            for name, p in self.queues["watermark"].take_due(self._watermarks.input, limit)
+        ]
+        firings += [
+            Firing(p.key, name[0], p.slot, Timer(name[1], "wall", p.due), p.hold)
+            for name, p in self.queues["wall"].take_due(now + 1, limit - len(firings))
+        ]
+        self.firings += len(firings)
+        for firing in firings:
+            self.taken[(firing.key_text, firing.timer.kind, firing.timer.tag)] = firing
+        return firings
+
+    def take_again(self, firing: Firing) -> Firing | None:
+        """Take one due timer that was taken before a restart; None: it is no longer set."""
+        queue = self.queues[firing.timer.kind]
+        pending = queue.take((firing.key_text, firing.timer.tag), firing.timer.micros)
+        if pending is None:
+            return None
+        again = Firing(firing.key, firing.key_text, firing.slot, firing.timer, pending.hold)
+        self.taken[(firing.key_text, firing.timer.kind, firing.timer.tag)] = again
+        self.firings += 1
+        return again
+
+    def fired(self, firing: Firing) -> None:
+        """A due timer has run (or was replaced): the next commit takes its hold away."""
+        self.firings -= 1
+        if self.still_due(firing):
+            del self.taken[(firing.key_text, firing.timer.kind, firing.timer.tag)]
+        if firing.timer.kind == "watermark":
+            self._watermarks.release.append(firing.hold)
+
+    def still_due(self, firing: Firing) -> bool:
+        """Whether a due timer was neither replaced nor cancelled before its turn came."""
+        name = (firing.key_text, firing.timer.kind, firing.timer.tag)
+        return self.taken.get(name) is firing
+
+    def next_wall(self) -> int | None:
+        """When the clock makes a timer due."""
+        return self.queues["wall"].next_due()
+
+    def has_due(self, now: int) -> bool:
+        """Whether any timer is due."""
+        due = self.queues["watermark"].next_due()
+        if due is not None and due < self._watermarks.input:
+            return True
+        due = self.queues["wall"].next_due()
+        return due is not None and due <= now

@@ -1,0 +1,106 @@
+"""Every block of the README runs as it stands, in order, in an empty directory.
+
+=============  ============================================================================
+block          what the test does
+=============  ============================================================================
+``python``     Writes it to the file that its first line names. A file of tests is run by pytest.
+``console``    Runs each line that begins with ``$`` in a shell. The lines below it are its
+               standard output; ``...`` stands for what varies, as in a doctest. Progress and log
+               go to standard error, which is not compared.
+``text``       Nothing: it is the picture.
+=============  ============================================================================
+
+``pip install`` is not run, as no index has the package yet: the test checks that it asks for this
+project and for extras that exist. `tests/project/test_packaging.py` installs the package.
+"""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text("utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+LONGEST_SECONDS = 300.0
+
+
+def blocks() -> list[tuple[str, str]]:
+    """The language and the text of each block."""
+    return re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def commands(block: str) -> list[tuple[str, str]]:
+    """Each command of a console block, with the output that the README shows."""
+    found = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
+    assert "".join(f"$ {command}\n{output}" for command, output in found) == block
+    return found
+
+
+def run(command: str, directory: Path) -> str:
+    """Standard output of a shell command; files take it, as a killed worker's server keeps them."""
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+    }
+    environment.pop("MILLWHEEL_STORE", None)
+    out, errors = directory.parent / "out", directory.parent / "errors"
+    with out.open("wb") as stdout, errors.open("wb") as stderr:
+        code = subprocess.call(
+            command, shell=True, cwd=directory, env=environment, timeout=LONGEST_SECONDS,
+            stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
+        )  # fmt: skip
+    killed_on_purpose = "kill -9 $!" in command
+    assert code == 0 or killed_on_purpose, f"{command}: exit {code}\n{errors.read_text()}"
+    return out.read_text("utf-8")
+
+
+def check_installation(command: str) -> None:
+    """It asks for this project, with extras that exist."""
+    pip, install, wanted = shlex.split(command)
+    requirement = Requirement(wanted)
+    assert (pip, install, requirement.name) == ("pip", "install", PROJECT["name"])
+    assert requirement.extras <= PROJECT["optional-dependencies"].keys()
+
+
+def test_every_block_runs_as_it_stands_and_prints_what_is_shown(tmp_path: Path) -> None:
+    directory = tmp_path / "empty"
+    directory.mkdir()
+    ran = 0
+    for language, text in blocks():
+        match language:
+            case "python":
+                first = re.match(r"# (\w+\.py)\n", text)
+                assert first is not None, f"the first line names no file: {text}"
+                (directory / first[1]).write_text(text)
+                if first[1].startswith("test_"):
+                    run(f"python -m pytest -q {first[1]}", directory)
+            case "console":
+                for command, shown in commands(text):
+                    if command.startswith("pip "):
+                        check_installation(command)
+                        continue
+                    printed = run(command, directory)
+                    checker = doctest.OutputChecker()
+                    assert checker.check_output(shown, printed, doctest.ELLIPSIS), (
+                        f"$ {command}\n{printed}\ninstead of\n{shown}"
+                    )
+            case _:
+                assert language == "text"
+                continue
+        ran += 1
+    assert ran >= 4
+    for store in ("counted", "killed"):
+        assert (directory / store).is_dir()
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 150

@@ -1,0 +1,136 @@
+"""Limits of the size of a class, and one class for each name.
+
+A class with more methods, lines or attributes than these is two classes. A class name that is used
+twice makes a reader, and a search, find the wrong one. Each exception has its reason here; an exception
+that is not needed any more has to be removed.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("millwheel", "store", "timers", "computations", "migrations")
+"""All but the first are also links in the first; each file counts once."""
+
+METHODS = 25
+LINES = 350
+ATTRIBUTES = 25
+
+LARGE = {
+    "Store": "the port of the store: one method for each statement that the engine needs",
+    "Settings": "one attribute for each option; it has no behaviour",
+    "Engine": "builds and connects all rooms, and has an attribute for each",
+    "Injector": "not split yet",
+}
+"""Classes above a limit, each with the reason."""
+
+TWICE: dict[str, str] = {}
+"""Names of several classes, each with the reason."""
+
+
+class ClassSize(NamedTuple):
+    """A class, and the figures that have limits."""
+
+    name: str
+    path: str
+    methods: int
+    lines: int
+    attributes: int
+
+    @property
+    def is_large(self) -> bool:
+        return self.methods > METHODS or self.lines > LINES or self.attributes > ATTRIBUTES
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: {self.name} has {self.methods} methods, {self.lines} lines and "
+            f"{self.attributes} attributes"
+        )
+
+
+def classes() -> Iterator[ClassSize]:
+    files = {path.resolve() for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
+    for path in sorted(files):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                yield size_of(node, str(path.relative_to(ROOT)))
+
+
+def size_of(class_: ast.ClassDef, path: str) -> ClassSize:
+    assert class_.end_lineno is not None
+    methods = {
+        node.name
+        for node in class_.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    lines = class_.end_lineno - class_.lineno + 1
+    return ClassSize(class_.name, path, len(methods), lines, len(attributes_of(class_)))
+
+
+def attributes_of(class_: ast.ClassDef) -> set[str]:
+    """The fields declared in the class, and the attributes that its methods set on ``self``."""
+    fields = {
+        node.target.id
+        for node in class_.body
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and "ClassVar" not in ast.unparse(node.annotation)
+    }
+    return fields | {
+        node.attr
+        for node in ast.walk(class_)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    }
+
+
+def test_no_class_is_too_large() -> None:
+    large = [size for size in classes() if size.is_large]
+    assert [str(size) for size in large if size.name not in LARGE] == [], (
+        f"limits: {METHODS} methods, {LINES} lines, {ATTRIBUTES} attributes; split the class, or "
+        "argue for it in LARGE"
+    )
+    needless = LARGE.keys() - {size.name for size in large}
+    assert not needless, f"within the limits; remove from LARGE: {sorted(needless)}"
+
+
+def test_each_class_has_a_name_of_its_own() -> None:
+    paths = defaultdict(list)
+    for size in classes():
+        paths[size.name].append(size.path)
+    twice = {name: found for name, found in paths.items() if len(found) > 1}
+    assert {name: found for name, found in twice.items() if name not in TWICE} == {}, (
+        "rename one of them by what it is, or argue for it in TWICE"
+    )
+    needless = TWICE.keys() - twice.keys()
+    assert not needless, f"used once; remove from TWICE: {sorted(needless)}"
+
+
+def test_the_figures_of_a_class() -> None:
+    (class_,) = ast.parse(
+        """
+class Lane:
+    limit: ClassVar[int] = 3
+    name: str
+
+    def __init__(self) -> None:
+        self.queue = []
+        self.queue, (self.a, other.b) = [], (1, 2)
+
+    @property
+    def size(self) -> int: ...
+
+    @size.setter
+    def size(self, size: int) -> None: ...
+"""
+    ).body
+    assert isinstance(class_, ast.ClassDef)
+    assert attributes_of(class_) == {"name", "queue", "a"}
+    assert size_of(class_, "lane.py") == ClassSize("Lane", "lane.py", 2, 13, 3)
