@@ -247,7 +247,7 @@ def kept(engine: Engine) -> int:
         if not isinstance(interval.mode, Weak):
             continue
         chain = interval.mode.chain
-        things += [chain._waiting, chain._of, chain._watched, interval.log]
+        things += [chain._pending, chain._by_seq, chain._watched, interval.log]
         things += [interval.dedup.in_flight, interval.dedup._derived]
         if interval.step.name == "hop_0":
             for delivery in interval.dedup.in_flight.values():
@@ -281,7 +281,7 @@ def runs(numbers: Iterable[int]) -> int:
 
 def count_reports(engine: Engine, counted: Counter[str]) -> None:
     """Count the acknowledgements within a worker."""
-    arrived, hear = engine.exchange._arrived, engine.modes.trees.hear
+    arrived, receive = engine.exchange._arrived, engine.modes.trees.receive_reports
 
     def count_arrived(sent: Any, owner: Interval, receiver: int, seqs: list[int]) -> None:
         if isinstance(owner.mode, Weak):
@@ -289,14 +289,14 @@ def count_reports(engine: Engine, counted: Counter[str]) -> None:
             counted["entries"] += runs(seqs)
         arrived(sent, owner, receiver, seqs)
 
-    def count_heard(reports: Iterable[tuple[int, int]]) -> None:
+    def count_reports(reports: Iterable[tuple[int, int]]) -> None:
         known = [report for report in reports if report[1]]
         counted["calls"] += bool(known)
         counted["entries"] += len(known)
-        hear(known)
+        receive(known)
 
     engine.exchange._arrived = count_arrived  # type: ignore[method-assign]
-    engine.modes.trees.hear = count_heard  # type: ignore[method-assign]
+    engine.modes.trees.receive_reports = count_reports  # type: ignore[method-assign]
 
 
 async def traffic(

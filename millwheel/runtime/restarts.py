@@ -1,10 +1,10 @@
-"""Starting over: what a worker does when the store may have lost its newest commits (decision 40).
+"""Starting over, when the store may have lost its newest commits (decision 40).
 
-Memory holds what was durable once: ACKs, productions that were sent, watermarks that were
-published, ids that were seen, state that was cached. After a crash of the server, or the promotion of
-a standby that lagged behind, some of it never happened. What is stored is a consistent cut of the
-past, so the worker does what it does after a crash of its own: it drops everything and starts from the
-store. No part of that is new: a worker may crash at any moment.
+A worker's memory reflects commits that were durable once: ACKs, sent productions, published
+watermarks, seen ids, cached state. After a crash of the server, or the promotion of a standby that
+lagged behind, the store may have lost some of these commits. The stored data is a consistent cut of
+the past. So the worker acts as after a crash of its own: it drops everything and starts from the
+store. This needs no new mechanism, since a worker may crash at any moment.
 
 ::
 
@@ -12,8 +12,8 @@ store. No part of that is new: a worker may crash at any moment.
                                   ▲                          │
                                   └── StoreWentBack, StoreUnavailable (with patience)
 
-Any task of the engine may meet the other store; `Engine.fail` sends it here. The process, its worker
-id, its address and its probes stay.
+Any task of the engine may find that the store went back; `Engine.fail` passes the error on to this
+module. The process, its worker id, its address and its probes stay.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from millwheel.settings import Settings
 
 
 class Restartable(Protocol):
-    """An engine, as far as starting over is concerned."""
+    """The parts of an engine that starting over uses."""
 
     clock: Clock
     settings: Settings
@@ -38,21 +38,21 @@ class Restartable(Protocol):
 
     @property
     def intervals(self) -> list[Interval]:
-        """The intervals that it holds."""
+        """The intervals that the engine holds."""
         ...
 
     async def begin(self) -> None:
         """Start with nothing in memory."""
 
     async def drop_and_forget(self) -> None:
-        """Stop all work as a crash would, and hold nothing in memory that is not in the store."""
+        """Stop all work as a crash would, and forget everything that was read from the store."""
 
     def fail(self, error: BaseException | None) -> None:
         """Stop with an error."""
 
 
 class Restarts:
-    """Lets one engine start over, as often as it has to."""
+    """Lets one engine start over whenever the store went back."""
 
     def __init__(self, engine: Restartable) -> None:
         self._engine = engine
@@ -60,20 +60,20 @@ class Restarts:
         self._reason: StoreWentBack | None = None
         self._watching: asyncio.Task[None] | None = None
         self.under_way = False
-        """Nothing of the engine may be relied on: it is half dropped, or half started."""
+        """The engine is starting over: parts of it are dropped, or not started yet."""
 
     def wanted(self, reason: StoreWentBack) -> None:
-        """Something has met a store that went back."""
+        """Request a start over: a task has found that the store went back."""
         self._reason = reason
         self._wanted.set()
 
     @property
     def is_wanted(self) -> bool:
-        """Whether memory and store have parted."""
+        """Whether a start over was requested and has not begun: memory and store differ."""
         return self._wanted.is_set()
 
     def watch(self) -> None:
-        """Start over from now on whenever that is wanted."""
+        """From now on, start over at each request."""
         self._watching = asyncio.create_task(self._watch(), name="restarts")
 
     async def _watch(self) -> None:
@@ -87,18 +87,18 @@ class Restarts:
                 return
 
     async def start_over(self, reason: StoreWentBack) -> None:
-        """Drop everything, and start from what is stored.
+        """Drop everything, and start from the store.
 
         Raises:
-            MillwheelError: the engine cannot start, or not within its patience with the store.
+            MillwheelError: the engine cannot start, or not within `store_patience_seconds`.
         """
         engine = self._engine
         engine.log.warning(
             "starts_over",
             reason=str(reason),
             intervals=len(engine.intervals),
-            what_it_means="the worker forgets what it holds in memory and claims its intervals again, "
-            "as after a crash: what the server has lost is done once more",
+            what_it_means="the worker drops everything in memory and claims its intervals again, as "
+            "after a crash: work that the server has lost is done again",
             what_to_do="nothing, if the server's crash or failover was expected; docs/deploy says how "
             "to keep a failover from losing commits",
         )
@@ -108,14 +108,15 @@ class Restarts:
         pause = FIRST_PAUSE_SECONDS
         while True:
             await engine.drop_and_forget()
-            self._wanted.clear()  # what ended meanwhile may have met the same
+            self._wanted.clear()  # tasks that ended in the meantime may have had the same error
             try:
                 await engine.begin()
             except (StoreUnavailable, StoreWentBack) as error:
                 if engine.clock.monotonic() > deadline:
                     raise StoreUnavailable(
-                        f"the worker could not start over within {patience:.0f} s: {error}. Nothing is "
-                        "lost that the server has kept: start again when it is well"
+                        f"the worker could not start over within {patience:.0f} s: {error}. Everything "
+                        "that the server has kept is safe: start the worker again when the server "
+                        "is well"
                     ) from error
                 await engine.clock.sleep(pause)
                 pause = min(LONGEST_PAUSE_SECONDS, 2 * pause)
@@ -124,6 +125,6 @@ class Restarts:
         self.under_way = False
 
     async def close(self) -> None:
-        """Start over no more, whatever happens."""
+        """Stop watching: no further start over happens."""
         if self._watching is not None:
             await end([self._watching])

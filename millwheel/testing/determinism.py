@@ -1,13 +1,14 @@
-"""Weak code is run twice and compared, in tests: it will be, after a crash.
+"""Tests run weak code twice on each record and compare the productions.
 
-What a weak computation produces for a record must depend on the record alone: it is made again when
-its sender starts over, and what differs then is lost or counts twice. So a test calls the code on a
-copy of each record first, with effects that are thrown away, and then in earnest; both must produce
-the same values to the same streams, with the same timestamps, in the same order. Code that keeps state and
-says that this makes no difference (`Computation.order_insensitive`) is called once more, as if
-nothing had come before.
+The productions of a weak computation must depend on the record alone. When their sender starts over,
+the code runs again and makes them again; a production that differs then is lost or counts twice.
+Therefore a test first calls the code on trial for each record, with effects that are thrown away, and
+then in earnest. Both calls must produce the same values to the same streams, with the same
+timestamps, in the same order. For code that keeps state and declares that its state makes no
+difference (`Computation.order_insensitive`), the test adds a trial with an empty state.
 
-What is not found out: what is the same throughout a process, such as the order of a set of texts.
+Limit: the test does not detect differences that only appear in another process, such as the order of
+a set of strings.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from millwheel.runtime.interval.weak_ids import WeakIds
 from millwheel.runtime.modes.ack_chain import Caused
 from millwheel.runtime.process.tasks import is_ours, raise_ours
 
-Said = tuple[str, int, bytes]
-"""A production: its stream, its timestamp in microseconds, and its value as it is stored."""
+Output = tuple[str, int, bytes]
+"""A production: its stream, its timestamp in microseconds, and its encoded value."""
 
 MOST_SHOWN = 20
-"""Productions of one run that an error shows."""
+"""Maximum number of productions per run that an error shows."""
 
 
 def twice(
@@ -39,7 +40,7 @@ def twice(
     make_context: Callable[[Step, Effects], Context[Any, Any]],
     effects: Effects,
 ) -> UserCode:
-    """User code that is called twice on each record, and has to do the same both times; for
+    """Wrap user code so that each record runs twice and both runs are compared; for
     `Options.wrap_weak`."""
     return Determinism(step, code, make_context, effects).process
 
@@ -49,8 +50,8 @@ class Determinism:
 
     Args:
         code: the user's `process_record`.
-        make_context: of the step's kind, for some effects.
-        effects: those that count.
+        make_context: makes a context of the step's kind that writes to the given effects.
+        effects: the effects of the calls in earnest.
     """
 
     __slots__ = ("_code", "_effects", "_lineage", "_make_context", "_step", "_trial")
@@ -71,21 +72,21 @@ class Determinism:
         self._make_context = make_context
 
     async def process(self, record: Record[Any], context: Context[Any, Any]) -> None:
-        """Call the code on trial, and then in earnest, with the state as it was before.
+        """Call the code on trial, and then in earnest from the same state.
 
-        If it raises on trial, that is what it does with the record: nothing is compared.
+        An error on trial is the result for the record: it is raised, and nothing is compared.
 
         Raises:
-            NotTheSameAgain: it did not do the same again.
+            NotTheSameAgain: the calls did not produce the same.
         """
         assert isinstance(record, Delivery)
         cell = context._cell
         first = await self._try(record, context, cell)
-        bare: list[Said] | None = None
+        without_state: list[Output] | None = None
         if isinstance(cell, KeyState):
             cell.revert()
             if not self._stateless:
-                bare = await self._try_bare(record, context, cell)
+                without_state = await self._try_without_state(record, context, cell)
         mark = len(self._effects.caused)
         try:
             await self._code(record, context)
@@ -94,75 +95,75 @@ class Determinism:
         except BaseException as error:
             if is_ours(error):
                 raise_ours(error)
-            raise self._unlike(record, first, f"raised {reason(error)}", "again") from error
-        again = _said(self._effects.caused[mark:])
+            raise self._difference(record, first, f"raised {reason(error)}", "again") from error
+        again = _outputs(self._effects.caused[mark:])
         if again != first:
-            raise self._unlike(record, first, _text(again), "again")
-        if bare is not None and bare != again:
-            raise self._unlike(record, again, _text(bare), "as if nothing had come before")
+            raise self._difference(record, first, _text(again), "again")
+        if without_state is not None and without_state != again:
+            raise self._difference(record, again, _text(without_state), "with an empty state")
 
     @property
     def _stateless(self) -> bool:
         layout = self._step.node.layout
         return layout is None or layout.stateless
 
-    async def _try_bare(
+    async def _try_without_state(
         self, record: Delivery[Any], context: Context[Any, Any], cell: KeyState
-    ) -> list[Said]:
-        """On a key that nothing is kept of."""
-        bare = KeyState(cell.cache, cell.key, cell.key_text, cell.slot)
-        size = bare.size
-        bare.fill([], complete=True)
+    ) -> list[Output]:
+        """Call the code on trial with an empty state of the record's key."""
+        empty = KeyState(cell.cache, cell.key, cell.key_text, cell.slot)
+        size = empty.size
+        empty.fill([], complete=True)
         try:
-            return await self._try(record, context, bare)
+            return await self._try(record, context, empty)
         finally:
-            cell.cache.size -= bare.size - size
+            cell.cache.size -= empty.size - size
 
     async def _try(
         self, record: Delivery[Any], context: Context[Any, Any], cell: Any
-    ) -> list[Said]:
-        """What the code says; nothing else is left of it."""
+    ) -> list[Output]:
+        """Call the code on trial; return its productions, and drop its other effects."""
         trial = self._make_context(self._step, self._trial)
         trial._open(cell, context._watermark, context._promised, context._now, context._table)
         trial._micros = record.micros
         self._lineage.begin(record)
         try:
             await self._code(record, trial)
-            return _said(self._trial.caused)
+            return _outputs(self._trial.caused)
         finally:
             self._trial.clear()
             trial._end(_ignore)
             self._step.renew(record)
 
-    def _unlike(
-        self, record: Delivery[Any], first: list[Said], then: str, how: str
+    def _difference(
+        self, record: Delivery[Any], first: list[Output], then: str, how: str
     ) -> NotTheSameAgain:
         return NotTheSameAgain(
-            f"{self._step.name!r} was run twice on a record of stream {record.stream!r}, key "
-            f"{record.key!r}, value {shown(record.value, 300)}\n"
+            f"{self._step.node.label!r} ran twice on a record of stream {record.stream!r}, key "
+            f"{record.key!r}, value {shown(record.value, 300)}, with different results\n"
             f"  at first:  {_text(first)}\n  {how}:  {then}\n"
-            'It is added with productions="weak": after a crash it is run again, and must produce the '
-            'same then. Add it with productions="strong", or take out what differs from run to run '
-            "(the clock, random numbers, what is kept outside of the state)"
+            'It was added with productions="weak": after a crash it runs again, and must produce the '
+            'same. Add it with productions="strong", or remove the cause of the difference (the '
+            "clock, random numbers, data outside of the state)"
         )
 
 
 def _ignore(error: UserCodeError) -> None:
-    """A task of a trial has used its context late: one of the call in earnest does the same."""
+    """Ignore a task of a trial that uses its context late: the call in earnest reports the same."""
 
 
-def _said(caused: list[Caused]) -> list[Said]:
+def _outputs(caused: list[Caused]) -> list[Output]:
     return [(output.stream, output.micros, output.encoded) for _, output in caused]
 
 
-def _text(said: list[Said]) -> str:
-    """Productions for people."""
-    if not said:
+def _text(outputs: list[Output]) -> str:
+    """Describe productions for an error message."""
+    if not outputs:
         return "nothing"
     lines = [
         f"{stream} {encoded.decode()[:200]} at {from_micros(micros).isoformat()}"
-        for stream, micros, encoded in said[:MOST_SHOWN]
+        for stream, micros, encoded in outputs[:MOST_SHOWN]
     ]
-    if len(said) > MOST_SHOWN:
-        lines.append(f"and {len(said) - MOST_SHOWN} more")
+    if len(outputs) > MOST_SHOWN:
+        lines.append(f"and {len(outputs) - MOST_SHOWN} more")
     return "; ".join(lines)

@@ -787,7 +787,7 @@ def test_an_exit_in_a_task_of_user_code_is_no_exit_of_the_command(shell: Shell) 
 def test_a_run_is_not_complete_while_a_task_holds_ctx(shell: Shell) -> None:
     shell.write([{"at": "2024-01-01T00:00:00Z", "text": "later"}])
     told = shell("run", "wheel:forgiving", code=6)
-    assert "words has started a task that uses ctx and that nobody has awaited" in told
+    assert "words has started a task that uses ctx, and has not awaited it" in told
     assert "wheel.py" in told
     assert "context_used_late" in told
 

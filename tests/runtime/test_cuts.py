@@ -85,7 +85,9 @@ async def test_a_merge_with_another_workers_neighbour_lapses() -> None:
     wish = MergeWish(lower.id, lower.sequencer, upper.id, "a test wants it")
     assert await cluster.store.wish([wish]) == [lower.id]
     await cluster.go(lambda: cluster.done("lapse"))
-    assert cluster.done("lapse") == [(lower.id, "its neighbour is another's, or was cut meanwhile")]
+    assert cluster.done("lapse") == [
+        (lower.id, "its neighbour belongs to another worker, or was split or merged since")
+    ]
     assert [row.id for row in await cluster.parts("recount")] == [lower.id, upper.id]
     await cluster.end(values)
 

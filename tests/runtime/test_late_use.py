@@ -19,7 +19,7 @@ from tests.support.values import ITEMS, TALLY, Counted, Item, at, items, key_of,
 from tests.support.worlds import Gate, World
 
 LATE = "after the call that ctx belongs to had ended"
-STRAY = "has started a task that uses ctx and that nobody has awaited"
+STRAY = "has started a task that uses ctx, and has not awaited it"
 
 USES: dict[str, Callable[[Any], object]] = {
     "produce": lambda ctx: ctx.produce(TALLY, Counted("a", 1, 1)),

@@ -133,8 +133,8 @@ def test_a_root_is_done_when_all_that_came_of_it_is_and_not_before(data: st.Data
         chance.shuffle(sent)
     for number in sent:
         lacking.discard(number)
-        assert roots.hear(token, 0, 0.0) is None, "a sign of life changes nothing"
-        done = roots.hear(token, reports[number], 0.0)
+        assert roots.add_report(token, 0, 0.0) is None, "a sign of life changes nothing"
+        done = roots.add_report(token, reports[number], 0.0)
         if done is not None:
             assert not lacking
             assert done.cause.seq == 7
@@ -206,7 +206,7 @@ def test_how_often_a_record_was_replayed_is_forgotten_when_it_is_through(end: st
         token = roots.next_token()
         roots.begin(token, tracked, lost.cause, 1, began + 1.5)
         assert roots.overdue(began + 3.0) == [], "twice as patient"
-        assert roots.hear(token, 1, began + 3.0) is not None
+        assert roots.add_report(token, 1, began + 3.0) is not None
     assert not tracked.tries, "nothing is kept of it"
 
 
@@ -216,9 +216,9 @@ def test_a_root_takes_the_same_room_whatever_its_tree() -> None:
     cause = delivery(1)
     roots.begin(token, tracked, cause, 1, 0.0)
     for number in range(1000):
-        roots.hear(token, edge_of(b"%16d" % number, token, 1), 0.0)
+        roots.add_report(token, edge_of(b"%16d" % number, token, 1), 0.0)
     (root,) = roots._roots.values()
-    assert set(root.__slots__) == {"cause", "entry", "heard", "tries", "xor"}
+    assert set(root.__slots__) == {"cause", "entry", "reported_at", "tries", "xor"}
     assert root.xor < 1 << 63
     assert not hasattr(root, "__dict__")
 
@@ -452,15 +452,15 @@ async def test_what_is_made_again_is_made_of_the_value_that_came() -> None:
 async def test_a_report_that_is_lost_costs_a_replay_and_nothing_else() -> None:
     world = World(stretch(VALUES, depth=2))
     engine = await world.start()
-    tell, told = engine.modes.trees.tell, 0
+    report, told = engine.modes.trees.report, 0
 
     def some(token: int, xor: int) -> None:
         nonlocal told
         told += bool(xor)
         if not xor or told % 5:
-            tell(token, xor)
+            report(token, xor)
 
-    engine.modes.trees.tell = some  # type: ignore[method-assign]
+    engine.modes.trees.report = some  # type: ignore[method-assign]
     await world.finish(engine)
     assert_once(world, VALUES)
     assert replays(world) >= 5
@@ -721,8 +721,8 @@ async def test_reports_of_an_attempt_before_count_for_nothing() -> None:
     world = World(stretch(VALUES[:1], depth=2, replay_after=1.0))
     engine = await world.start()
     held: list[tuple[int, int]] = []
-    tell = engine.modes.trees.tell
-    engine.modes.trees.tell = lambda token, xor: held.append((token, xor))  # type: ignore[method-assign]
+    send = engine.modes.trees.report
+    engine.modes.trees.report = lambda token, xor: held.append((token, xor))  # type: ignore[method-assign]
     await world.until(lambda: replays(world) == 1 and pending(world) == 1, tick=0.01)
     gate = Gate()
     world.on_try = lambda commit: gate.wait() if commit.rows else None
@@ -730,8 +730,8 @@ async def test_reports_of_an_attempt_before_count_for_nothing() -> None:
     (now,) = engine.modes.trees.roots._roots
     assert now not in old
     for report in held:
-        tell(*report)
-    engine.modes.trees.tell = tell  # type: ignore[method-assign]
+        send(*report)
+    engine.modes.trees.report = send  # type: ignore[method-assign]
     held.clear()
     await world.turns(3)
     assert pending(world) == 1

@@ -32,7 +32,7 @@ class RemoteLogs(Protocol):
 class Trees(Protocol):
     """The way to the trees of records that are in no log."""
 
-    def tell(self, token: int, xor: int) -> None:
+    def report(self, token: int, xor: int) -> None:
         """Report an edge of a tree as done."""
 
 
@@ -158,7 +158,7 @@ class Exchange:
         seqs: list[int] = []
         for delivery in deliveries:
             if delivery.log < 0:
-                self.trees.tell(-delivery.log, delivery.seq)
+                self.trees.report(-delivery.log, delivery.seq)
                 continue
             if delivery.log != log or delivery.receiver != receiver:
                 log, receiver = delivery.log, delivery.receiver

@@ -1,1 +1,1 @@
-"""How productions leave an interval, where they are not strong: weak, trees, numbered bundles."""
+"""The modes of productions that are not strong: weak, trees, numbered bundles."""

@@ -1,24 +1,26 @@
-"""Weak productions (paper 6.1.3): sent before anything is stored, vouched for by who sent the input.
+"""The ACK chain of weak productions (paper 6.1.3), which are sent before anything is stored.
 
-An input of a weak computation is acknowledged upstream when everything that came of it has been
-acknowledged downstream: the ACKs of a chain of weak computations run back through it hop by hop,
-and nothing is written on the way. Until then the input is in flight here, un-ACKed at its sender,
-who sends it again if this interval starts over; what it produces then has the ids that it had, and
-is dropped where it has arrived (`millwheel.runtime.interval.weak_ids`). ::
+An input of a weak computation is acknowledged upstream when all its productions have been
+acknowledged downstream. So the ACKs of a chain of weak computations return hop by hop, and nothing is
+written on the way. Until its ACK the input is in flight here, and its sender keeps it. If this
+interval starts over, the sender sends the input again. The productions of the second run have the
+same ids as before, and receivers that have them already drop them
+(`millwheel.runtime.interval.weak_ids`). ::
 
-    sent ──all have arrived──▶ landed: acknowledged upstream; nothing of it was ever stored
+    sent ──all productions acknowledged──▶ finished: acknowledged upstream; nothing was stored
       │
-      ├─ it has effects of its own (state, rows, counters, a letter)
+      ├─ the input has stored effects (state, rows, counters, a dead letter)
       └─ `straggler_after` has passed
           ▼
-    noted ──commit──▶ landed: seen, and what had not arrived by then is stored as a *straggler*
+    noted ──commit──▶ finished: the input is seen; unacknowledged productions are stored as *stragglers*
 
-One rule holds all this together: *the commit that notes an input as seen also stores what has come
-of it and has not arrived.* From then on nobody sends the input again, so nobody would make its
-productions again. Stragglers are sent again from the store after a crash, under the ids and in the
-buckets that they had, and are forgotten when they are acknowledged, like any production.
+An input is *noted* when a commit has to store it as seen. The rule that makes this safe: *the commit
+that stores an input as seen also stores its productions that are not acknowledged.* After that commit
+the input is not sent again, so its productions could not be made again. After a crash, stragglers
+are sent again from the store, with the same ids and in the same buckets. Like any production they
+are forgotten when they are acknowledged.
 
-Kept in memory is what is not acknowledged, which the credits of the log bound (I8).
+The chain keeps unacknowledged productions in memory. The credits of the log limit them (I8).
 """
 
 from __future__ import annotations
@@ -31,11 +33,11 @@ from millwheel.model import MAX_TIME, Delivery
 from millwheel.runtime.interval.sent_log import SentLog
 
 Caused = tuple[Delivery[Any], Delivery[Any]]
-"""An input, and one thing that came of it."""
+"""An input, and one production that it caused."""
 
 
 class WaitingInput:
-    """An input, and what of its productions has not arrived."""
+    """An input, and its productions that are not acknowledged."""
 
     __slots__ = ("cause", "noted", "outputs", "since")
 
@@ -43,18 +45,18 @@ class WaitingInput:
         self.cause = cause
         self.since = since
         self.noted = noted
-        """It is in a bundle: it lands when that is durable, and not before."""
+        """A commit stores the input as seen, and finishes it when that is durable, not before."""
         self.outputs: dict[int, Delivery[Any]] = {}
-        """By number in the log."""
+        """The unacknowledged productions, by their numbers in the log."""
 
 
 class AckChain:
-    """The inputs of one interval whose productions are on their way.
+    """The inputs of one interval that have unacknowledged productions.
 
     Args:
-        logs: the interval's; in the last one weak productions are numbered as they are sent.
-        straggler_seconds: how long an input waits for what came of it before it is noted.
-        keeps_percentiles: the log wants to know every hold.
+        logs: the interval's logs; the last one numbers weak productions as they are sent.
+        straggler_seconds: time that an input waits for ACKs before it is noted.
+        keeps_percentiles: the log needs the hold of each production.
     """
 
     def __init__(
@@ -63,14 +65,15 @@ class AckChain:
         self._log = logs[-1]
         self.straggler_seconds = straggler_seconds
         self._keeps_percentiles = keeps_percentiles
-        self._waiting: dict[int, WaitingInput] = {}
-        """By the identity of the input, in the order of sending."""
-        self._of: dict[int, WaitingInput] = {}
-        """By the number of a production."""
+        self._pending: dict[int, WaitingInput] = {}
+        """The pending inputs, by `id` of their delivery, in the order of sending."""
+        self._by_seq: dict[int, WaitingInput] = {}
+        """The pending input of each unacknowledged production, by the number of the production."""
         self._watched: deque[WaitingInput] = deque()
-        """In the order of sending, those that were not noted when they were sent."""
+        """The inputs that may become overdue, as they were not noted when sent, in the order of
+        sending."""
         self.passed = 0
-        """Inputs that have landed without a commit since the last one."""
+        """Number of inputs finished without a commit of their own since `take_passed`."""
 
     def send(
         self,
@@ -82,16 +85,18 @@ class AckChain:
         stamp: int,
         noted: bool,
     ) -> list[Delivery[Any]]:
-        """Number what has come of some inputs, which is on its way from here on.
+        """Number the productions of some inputs, and track them from now on.
 
         Args:
-            promised: the low watermark promised: nothing counts for less.
-            now: seconds, by the monotonic clock.
-            stamp: a time of the logical clock that no later commit is before.
-            noted: the inputs are in a bundle; otherwise they wait for what came of them.
+            inputs: the inputs that user code has processed.
+            caused: their productions, each with its input.
+            promised: the promised low watermark; no hold is less.
+            now: the monotonic clock, in seconds.
+            stamp: a stamp that no later commit is before.
+            noted: a commit stores the inputs as seen; otherwise they wait for ACKs.
 
         Returns:
-            The inputs that are done with: nothing came of them, and they are not noted.
+            The inputs that are finished: they caused nothing, and are not noted.
         """
         here: dict[int, WaitingInput] = {}
         done: list[Delivery[Any]] = []
@@ -108,15 +113,15 @@ class AckChain:
         number, seq = log.id, log.next_seq
         least, size = MAX_TIME, 0
         holds: list[int] = []
-        of = self._of
+        by_seq = self._by_seq
         for cause, output in caused:
             hold = output.hold
             if hold < promised:
                 hold = output.hold = promised
             output.log = number
             output.seq = seq
-            waiting = of[seq] = here[id(cause)]
-            waiting.outputs[seq] = output
+            pending = by_seq[seq] = here[id(cause)]
+            pending.outputs[seq] = output
             size += output.size
             if hold < least:
                 least = hold
@@ -124,74 +129,74 @@ class AckChain:
                 holds.append(hold)
             seq += 1
         log.sent(seq, least, size, stamp, holds)
-        self._waiting.update(here)
+        self._pending.update(here)
         if not noted:
             self._watched.extend(here.values())
         return done
 
     def arrived(self, seqs: Iterable[int]) -> list[Delivery[Any]]:
-        """Productions were acknowledged; gives the inputs of which nothing is on its way now."""
+        """Note that productions were acknowledged; return the inputs that this finishes."""
         done: list[Delivery[Any]] = []
-        take = self._of.pop
+        take = self._by_seq.pop
         for seq in seqs:
-            waiting = take(seq, None)
-            if waiting is None:
-                continue  # a second ACK, or of what is stored and counts by itself
-            del waiting.outputs[seq]
-            if not waiting.outputs:
-                del self._waiting[id(waiting.cause)]
-                if not waiting.noted:
-                    done.append(waiting.cause)
+            pending = take(seq, None)
+            if pending is None:
+                continue  # a repeated ACK, or a straggler, which only the log tracks
+            del pending.outputs[seq]
+            if not pending.outputs:
+                del self._pending[id(pending.cause)]
+                if not pending.noted:
+                    done.append(pending.cause)
         self.passed += len(done)
         return done
 
     def next_overdue(self) -> float | None:
-        """When the oldest input that waits will have waited too long, by the monotonic clock."""
+        """The time, by the monotonic clock, at which the oldest pending input is overdue."""
         watched = self._watched
         while watched and not watched[0].outputs:
             watched.popleft()
         return watched[0].since + self.straggler_seconds if watched else None
 
     def overdue(self, now: float) -> list[WaitingInput]:
-        """The inputs that have waited too long: noted from now on, the caller puts them in a bundle."""
+        """Mark the overdue inputs as noted, and return them; the caller adds them to a commit."""
         found: list[WaitingInput] = []
         while (due := self.next_overdue()) is not None and due <= now:
-            waiting = self._watched.popleft()
-            waiting.noted = True
-            found.append(waiting)
+            pending = self._watched.popleft()
+            pending.noted = True
+            found.append(pending)
         return found
 
     def stragglers(self, inputs: Iterable[Any]) -> list[Delivery[Any]]:
-        """What has come of noted inputs and has not arrived: to be stored with them, in its order."""
-        if not self._waiting:
+        """The unacknowledged productions of noted inputs, in order, to store in the same commit."""
+        if not self._pending:
             return []
         found = [
-            waiting.outputs
+            pending.outputs
             for item in inputs
-            if (waiting := self._waiting.get(id(item))) is not None
+            if (pending := self._pending.get(id(item))) is not None
         ]
         return [outputs[seq] for outputs in found for seq in outputs]
 
     def stored(self, inputs: Iterable[Any]) -> None:
-        """Noted inputs are durable, with what had not arrived: the log alone keeps that now."""
+        """Stop tracking inputs with a durable commit: now only the log tracks their stragglers."""
         for item in inputs:
-            waiting = self._waiting.pop(id(item), None)
-            if waiting is not None:
-                for seq in waiting.outputs:
-                    del self._of[seq]
-                waiting.outputs.clear()
+            pending = self._pending.pop(id(item), None)
+            if pending is not None:
+                for seq in pending.outputs:
+                    del self._by_seq[seq]
+                pending.outputs.clear()
 
     def clear(self) -> None:
-        """The inputs are to be processed again: what has come of them counts for nothing here."""
-        self._waiting.clear()
-        self._of.clear()
+        """Forget all inputs: they will be processed again."""
+        self._pending.clear()
+        self._by_seq.clear()
         self._watched.clear()
 
     def take_passed(self) -> int:
-        """How many inputs have landed without a commit since this was asked last.
+        """Return the number of inputs finished without a commit of their own since the last call.
 
-        If the commit that is to count them fails, that is lost: a sender who starts over along with
-        this interval makes those inputs land once more, which counts then.
+        If the commit that should count them fails, the number is lost. A sender that starts over
+        together with this interval sends those inputs again, and then they count.
         """
         passed, self.passed = self.passed, 0
         return passed

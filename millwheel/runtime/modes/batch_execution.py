@@ -1,7 +1,8 @@
 """Running user code over a numbered bundle (decision 30).
 
-Unlike records of a key (`millwheel.runtime.lane.execution`) a bundle is one thing: there is no culprit to be found
-in it, and no state to go back to. It succeeds, is tried again, or is given up as a whole.
+Unlike the records of a key (`millwheel.runtime.lane.execution`), a bundle is one unit: the engine
+searches for no faulty record in it, and there is no state to revert. The whole bundle succeeds, is
+tried again, or is given up.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from millwheel.runtime.process.tasks import in_own_task, is_ours, raise_ours
 
 @dataclass
 class Stateless:
-    """What stands for the producing key: that of the first record, without its state."""
+    """Stands for the state of the producing key, which is that of the first record: a bundle has none."""
 
     key: Key
     key_text: bytes
@@ -37,10 +38,13 @@ class Stateless:
 
 
 async def run_batch(interval: Interval, batches: Batches, now: int, late_uses: LateUses) -> Effects:
-    """Hand the open bundle to user code; gives what it asks for, or what giving up leaves.
+    """Call `process_bundle` with the open bundle.
+
+    Returns:
+        The effects of the call, or the dead letters if the bundle is given up.
 
     Raises:
-        UserCodeError: it failed for good and its computation says ``on_error="fail"``.
+        UserCodeError: all attempts failed, and the computation has ``on_error="fail"``.
     """
     node = interval.step.node
     assert node.computation is not None
@@ -78,17 +82,23 @@ async def run_batch(interval: Interval, batches: Batches, now: int, late_uses: L
 def _give_up(
     interval: Interval, batches: Batches, error: BaseException, attempts: int, now: int
 ) -> Effects:
-    """The end of a bundle that cannot be delivered: all its records are dead letters, in the
-    commit that makes its number a used one; or an error that stops everything."""
+    """Give up a bundle that cannot be delivered.
+
+    Returns:
+        Effects that make all its records dead letters, for the commit that marks its number as used.
+
+    Raises:
+        UserCodeError: the computation has ``on_error="fail"``.
+    """
     members = batches.members
     node = interval.step.node
     if node.on_error == "fail":
         raise UserCodeError(
-            f"{node.name!r} failed on bundle {batches.number} of scope {interval.id}, "
+            f"{node.label!r} failed on bundle {batches.number} of scope {interval.id}, "
             f"{len(members)} records, the first {_place(members[0])}: {reason(error)}\n"
-            "None of them was acknowledged; the bundle will be given again under its number. Fix the "
-            'code and start again, or add the computation with on_error="dead_letter" to set such '
-            "bundles aside"
+            "No record of the bundle was acknowledged; it will be delivered again with the same "
+            'number. Fix the code and start again, or add the computation with on_error="dead_letter" '
+            "to set such bundles aside"
         ) from error
     effects = Effects()
     effects.dead_letters += [dead_letter(interval, d, error, attempts, now) for d in members]

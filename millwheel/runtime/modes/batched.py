@@ -1,4 +1,4 @@
-"""The mode of computations that get their records in numbered bundles (decision 30)."""
+"""The mode of computations that receive their records in numbered bundles (decision 30)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from millwheel.store.port import Claim, Commit
 
 
 class Batched(Mode):
-    """Gathers records, stores which are in a bundle, and then gives it to user code."""
+    """Gathers records, stores the ids of a bundle, and then delivers the bundle to user code."""
 
     is_tended = True
     gathers = True
@@ -49,31 +49,34 @@ class Batched(Mode):
 
     @property
     def needs_records(self) -> bool:
-        """Members that are stored with their bundle have taken credits themselves: the bundle must not
-        wait for these."""
+        """Whether members are missing.
+
+        Their stored copies may use up the interval's credits, so the bundle must not wait for
+        credits.
+        """
         return self.batches.lacks_members
 
     def gather(self, records: Sequence[Item], now: int) -> None:
         self.batches.offer(records, now)  # type: ignore[arg-type]  # no timers: there is no state
 
-    # -- the way of a bundle ---------------------------------------------------------------
+    # -- the protocol of a bundle ----------------------------------------------------------
 
     def due_at(self) -> int | None:
         return self.batches.due_at()
 
     def tend(self, now: int) -> None:
-        """Close the bundle that is due, or give the one that is stored to user code."""
+        """Close a due bundle, or deliver a stored one to user code."""
         interval, batches = self._interval, self.batches
         assert interval.lane is not None
         if batches.is_due(now) and not interval.leaving:
             batches.close()
             interval.lane.open_work(interval)
-        elif batches.may_be_delivered:  # also while the interval leaves: credits were taken before
+        elif batches.may_be_delivered:  # also while the interval leaves: its credits are taken
             batches.deliver()
             interval.lane.run_apart(interval, self._deliver())
 
     async def _deliver(self) -> None:
-        """Run user code over the bundle, and have what it decided committed with the members."""
+        """Run user code over the bundle; its effects go into one commit with the members' ids."""
         interval, batches, env = self._interval, self.batches, self._env
         if batches.is_replay:
             env.log.info(
@@ -109,8 +112,10 @@ class Batched(Mode):
             self._interval.log.acknowledge(self.batches.kept)
 
     def _keep_members(self, stamp: int) -> list[Delivery[Any]]:
-        """Copies, for the interval's own log, of the members that are to be stored with their bundle:
-        weak productions on their way from the interval to itself."""
+        """Number copies of the bundle's weak members in the interval's own log, and return them.
+
+        They are stored as productions from the interval to itself.
+        """
         members = self.batches.to_keep()
         if not members:
             return []

@@ -1,8 +1,9 @@
-"""The numbered bundles of one interval: which is open, what is in it, what gathers (decision 30).
+"""The numbered bundles of one interval: the open bundle, its members, and the records that gather for
+the next one (decision 30).
 
-A bundle goes through two commits. The first one closes it: its number and the ids of its members, in
-their order, are stored. Only then may `process_bundle` be called. The second one says that it
-is delivered, and that its members are seen; only then are these acknowledged::
+A bundle takes two commits. The first one closes it: it stores the bundle's number and the ids of its
+members, in order. Only after it may `process_bundle` be called. The second commit stores that the
+bundle is delivered and that its members are seen; only after it are the members acknowledged::
 
     GATHERING ──close──▶ CLOSING ──stored──▶ CLOSED ──deliver──▶ DELIVERING
         ▲                                       ▲                     │
@@ -12,19 +13,21 @@ is delivered, and that its members are seen; only then are these acknowledged::
                                                 │
     (claimed with an open bundle)           REPLAYING
 
-* Whatever fails, the interval is claimed again, and begins with what is stored: GATHERING if the last
-  bundle is delivered, else REPLAYING. So nobody but REPLAYING ever puts members together anew, and it
-  takes those that are stored, each of them, in the stored order.
-* Members, and what gathers behind them, are un-ACKed at their senders and in flight in
-  `Dedup`: whoever has the interval next is sent all of them again.
-* Of weak productions that may take for ever: nobody has stored them, and who makes them again has used
-  up his credits, maybe, for records that wait here behind the bundle. So the commit that closes a bundle
-  stores these members too, in the interval's own log, from which they are sent again.
-* A bundle that is closed after the store may have lost commits gets a number above all that can have been
-  given (`Numbering`); one that is stored as open keeps its number, and its members.
-* One bundle is on its way at a time, so that numbers are delivered in their order.
+* After any failure the interval is claimed again, and starts from its stored position: in GATHERING if
+  the last bundle is delivered, otherwise in REPLAYING. Only REPLAYING assembles a bundle a second time.
+  It takes all of the stored members, in the stored order.
+* Members and gathered records are un-ACKed at their senders and in flight in `Dedup`: the next owner of
+  the interval receives all of them again.
+* Weak productions are an exception, as their senders do not store them. A sender that makes them again
+  may have used up its credits for records that wait here behind the bundle, so that the members would
+  never arrive. Therefore the commit that closes a bundle also stores its weak members, in the interval's
+  own log, from which they are sent again.
+* A bundle that is closed after the store may have lost commits gets a number above all numbers that may
+  have been given before (`Numbering`). A bundle that is stored as open keeps its number and its members.
+* One bundle at a time is between closing and delivery, so that bundles are delivered in the order of
+  their numbers.
 
-No await, no clock, no store: the lane asks, and tells what has happened.
+This module has no await, no clock and no store: the lane asks it, and reports events to it.
 """
 
 from __future__ import annotations
@@ -51,20 +54,20 @@ from millwheel.runtime.process.state_table import next_state
 
 
 class Phase(enum.Enum):
-    """Where the newest bundle is."""
+    """The state of the newest bundle."""
 
     GATHERING = "gathering"
-    """Every bundle is delivered; records gather for the next one."""
+    """All bundles are delivered; records gather for the next one."""
     CLOSING = "closing"
-    """It has its number and members; nobody knows yet that these are stored."""
+    """The bundle has its number and members; the commit that stores them is not known to be durable."""
     REPLAYING = "replaying"
-    """An earlier owner, or an earlier try, closed it; some members have not come again."""
+    """An earlier owner or an earlier attempt closed the bundle; some members have not come again."""
     CLOSED = "closed"
-    """Its number and members are stored, and the members are here."""
+    """The bundle's number and member ids are stored, and the members are here."""
     DELIVERING = "delivering"
-    """User code has it."""
+    """User code processes the bundle."""
     DELIVERED = "delivered"
-    """User code is through with it; nobody knows yet that this is stored."""
+    """User code has finished; the commit that stores its effects is not known to be durable."""
 
 
 TRANSITIONS = {
@@ -79,39 +82,45 @@ TRANSITIONS = {
 
 @dataclass(frozen=True)
 class Refusal:
-    """The store did not take what the delivery of a bundle wanted written."""
+    """The store refused the effects of a bundle's delivery."""
 
     number: int
+    """The number of the bundle."""
     tries: int
-    """How often it was refused while it stood alone in its commit, so that it was its own fault."""
+    """Refusals of commits that carried only this bundle, so that no other record was at fault."""
     error: Exception
+    """The latest error of the store."""
 
 
 @dataclass(frozen=True)
 class Numbering:
-    """Which numbers bundles may get where the store may have lost some that were given (decision 40).
+    """Numbers for new bundles after the store may have lost some numbers (decision 40).
 
-    A database elsewhere keeps the greatest number that it was given. If the store has lost that one,
-    the next bundle must have a greater number, or its records would be left out there.
+    An external database keeps the greatest number that it has received. If the store has lost that
+    number, the next bundle needs a greater one; otherwise the database would skip its records.
     """
 
     incarnation: str = ""
-    """Of the store's server, shortened. Stored with the number of a bundle that was closed in it."""
+    """The incarnation of the store's server, shortened. It is stored with the number of each bundle that
+    is closed in it."""
     floor: int = 0
-    """Every number that was given in another incarnation is less: microseconds since 1970, of which no
-    interval closes a bundle each."""
+    """A number greater than all numbers of other incarnations: the present time in microseconds since
+    1970, as no interval closes a bundle per microsecond."""
     is_first: bool = True
-    """The pipeline was deployed in this incarnation: an interval without bundles has had none."""
+    """The pipeline was first deployed in this incarnation, so an interval that has stored no bundle has
+    never had one."""
 
 
 class Batches:
-    """The numbered bundles of one interval, since it was last claimed.
+    """The numbered bundles of one interval since its last claim.
 
     Args:
-        position: of the interval, as stored.
-        numbering: what the next number depends on besides the last one.
-        refusal: what is known of the bundle that is open, from before the claim.
-        most_bytes: of the values of members that are stored with the bundle; one may be larger.
+        limits: the limits that the user has set for a bundle.
+        position: the stored position of the interval.
+        refusal: the refusal of the open bundle, if it was refused before the claim.
+        most_bytes: maximum total size of the values that are stored with a bundle, except that a
+            single value may be larger.
+        numbering: how numbers continue after the store may have lost some.
     """
 
     def __init__(
@@ -127,30 +136,32 @@ class Batches:
         self._numbering = numbering
         first = numbering.incarnation if not stored and numbering.is_first else ""
         self._incarnation: str = stored.get("incarnation", first)
-        """Where the newest bundle was closed: if it is not the present one, later numbers may be lost."""
+        """The incarnation in which the newest bundle was closed. If it is not the present one, the
+        store may have lost later numbers."""
         self._records = limits.records
         self._wait = int(limits.seconds * 1e6)
         self._most_bytes = most_bytes
         self.phase = Phase.GATHERING
         self.number: int = stored.get("number", 0)
-        """Of the newest bundle; 0: there was none."""
+        """The number of the newest bundle; 0: there was none."""
         self.members: list[Delivery[Any]] = []
-        """Of the bundle that is open, in its order."""
+        """The members of the open bundle, in order."""
         self.kept = range(0)
-        """Where those stand in the interval's log that this claim has stored there."""
+        """The numbers, in the interval's log, of the open bundle's members that this claim has stored
+        there."""
         self.is_replay = "open" in stored
-        """Its members were stored before this claim: the sink may have had it already."""
+        """The bundle was closed before this claim: user code may have processed it already."""
         self._missing: dict[bytes, Delivery[Any] | None] = {}
-        """While replaying, the members by what tells them apart, in the stored order; None: not here
-        yet."""
+        """While replaying, the members by the name part of their ids (`name_of`), in the stored order;
+        None: the member is not here yet."""
         self._gathered: deque[tuple[int, Delivery[Any]]] = deque()
-        """Since when each waits, and the record, in the order in which they came."""
+        """The gathered records, each with the time since which it waits, in order of arrival."""
         self._stored_by: int | None = None
-        """The number of the commit that first carries the last change of phase."""
+        """The number of the first commit that carries the latest phase; None: no commit does yet."""
         self._open: list[str] = []
-        """Ids of the members as they are stored."""
+        """The ids of the open bundle's members, in the stored form."""
         self.refusal: Refusal | None = None
-        """Of the open bundle: it is committed alone from then on."""
+        """The refusal of the open bundle, which is committed alone from then on."""
         if self.is_replay:
             self._change("claimed open")
             self._open = stored["open"]
@@ -159,7 +170,7 @@ class Batches:
                 self.refusal = refusal
 
     def _change(self, event: str) -> None:
-        """Move along the protocol.
+        """Change the phase by an event of the protocol.
 
         Raises:
             InvariantBroken: the event is illegal in this phase.
@@ -170,10 +181,14 @@ class Batches:
     # -- records ------------------------------------------------------------------
 
     def offer(self, deliveries: Iterable[Delivery[Any]], now: int) -> None:
-        """Take records that nobody has seen, at wall time `now` (µs), in the order they came.
+        """Take new records, in order of arrival.
+
+        Args:
+            deliveries: records that dedup has let pass.
+            now: wall time in microseconds.
 
         Raises:
-            NotTheSameAgain: a member was a weak production, and was made again with another value.
+            NotTheSameAgain: a member is a weak production, and was made again with another value.
         """
         if self.phase is not Phase.REPLAYING:
             self._gathered.extend((now, delivery) for delivery in deliveries)
@@ -182,7 +197,7 @@ class Batches:
         for delivery in deliveries:
             name = name_of(delivery.id)
             if name in missing:
-                if delivery.id.hex() not in self._open and self._says_otherwise(delivery):
+                if delivery.id.hex() not in self._open and self._has_other_value(delivery):
                     raise another_value(delivery)
                 missing[name] = delivery
             else:
@@ -195,41 +210,43 @@ class Batches:
 
     @property
     def wants_more(self) -> bool:
-        """Whether records that wait in the interval's queue have a place here.
+        """Whether to take records from the interval's queue.
 
-        While members are missing any may be one; else more than a bundle's worth waits there.
+        While members are missing, any record may be one of them. Otherwise records are wanted until
+        a whole bundle is gathered.
         """
         return self.lacks_members or len(self._gathered) < self._records
 
     @property
     def lacks_members(self) -> bool:
-        """Whether nothing goes on here before more has come."""
+        """Whether the bundle waits for members that have not come again."""
         return self.phase is Phase.REPLAYING
 
     def due_at(self) -> int | None:
-        """When what gathers will have waited long enough (µs); None: nothing may be closed."""
+        """The wall time (µs) at which the next bundle must be closed; None: no bundle may be closed."""
         if self.phase is not Phase.GATHERING or not self._gathered:
             return None
         return self._gathered[0][0] + self._wait
 
     def is_due(self, now: int) -> bool:
-        """Whether the next bundle is to be closed."""
+        """Whether the next bundle must be closed, since it is old enough or has enough records."""
         due = self.due_at()
         return due is not None and (due <= now or len(self._gathered) >= self._records)
 
-    def _says_otherwise(self, delivery: Delivery[Any]) -> bool:
-        """Whether a member that was made again differs from the one that the bundle was stored with.
+    def _has_other_value(self, delivery: Delivery[Any]) -> bool:
+        """Whether a member that was made again differs from the stored member of the same name.
 
-        That one may be outside of the store already, whoever made it: no other takes its place.
+        The stored member's value may have reached the external database already, so no other value
+        may replace it.
         """
         stored = [bytes.fromhex(id_) for id_ in self._open]
-        name, says = name_of(delivery.id), digest_of(delivery.id)
-        return (name, says) not in [(name_of(id_), digest_of(id_)) for id_ in stored]
+        name, digest = name_of(delivery.id), digest_of(delivery.id)
+        return (name, digest) not in [(name_of(id_), digest_of(id_)) for id_ in stored]
 
-    # -- the way of a bundle --------------------------------------------------------
+    # -- the protocol of a bundle -----------------------------------------------------
 
     def close(self) -> None:
-        """Make a bundle of what came first."""
+        """Close the next bundle: give it its number and the oldest gathered records."""
         self._change("close")
         if self._incarnation != self._numbering.incarnation:
             self.number = max(self.number, self._numbering.floor)
@@ -248,25 +265,27 @@ class Batches:
         self.is_replay = False
 
     def deliver(self) -> None:
-        """User code gets it: the first time, or again."""
+        """Note that user code gets the bundle, for the first time or again."""
         self._change("deliver")
 
     def delivered(self) -> None:
-        """User code is through with it, or was given up on."""
+        """Note that user code has finished the bundle, or that the bundle was given up."""
         self._change("delivered")
 
     def to_keep(self) -> list[Delivery[Any]]:
-        """Members that the commit being put together has to store, as nobody else does: it is the
-        first one that carries their bundle, and they are weak productions."""
+        """The weak members, which their senders do not store, if the commit being built must store them.
+
+        It must if it is the first commit that carries their bundle.
+        """
         if self.phase is not Phase.CLOSING or self._stored_by is not None:
             return []
         return [member for member in self.members if is_derived(member.id)]
 
     def position(self, n: int, *, delivers: bool) -> dict[str, Any]:
-        """What commit `n` of the interval says of the bundles.
+        """The part of the interval's position that commit `n` stores for the bundles.
 
         Args:
-            delivers: the commit carries what the delivery has left.
+            delivers: the commit carries the effects of the delivery.
         """
         if self._stored_by is None and (self.phase is Phase.CLOSING or delivers):
             self._stored_by = n
@@ -280,7 +299,7 @@ class Batches:
         return {**found, "open": self._open}
 
     def settled(self, n: int) -> None:
-        """Commit `n` of the interval is durable."""
+        """Note that commit `n` of the interval is durable."""
         if self._stored_by is None or n < self._stored_by:
             return
         self._change("stored")
@@ -290,32 +309,32 @@ class Batches:
             self.refusal = None
 
     def refuse(self, error: Exception, *, alone: bool) -> None:
-        """The commit that carried the delivery was refused for what user code wanted written.
+        """Note that the store refused the delivery's commit because of user code's effects.
 
         Args:
-            alone: it carried nothing else.
+            error: the error of the store.
+            alone: the commit carried only this delivery.
         """
         tries = 0 if self.refusal is None else self.refusal.tries
         self.refusal = Refusal(self.number, tries + alone, error)
 
     @property
     def may_be_delivered(self) -> bool:
-        """Whether the sink may be called."""
+        """Whether user code may be called with the bundle."""
         return self.phase is Phase.CLOSED
 
     @property
     def is_under_way(self) -> bool:
-        """Whether there is a bundle that can be delivered without anything from outside."""
+        """Whether a bundle is open that can be delivered without further records."""
         return self.phase not in (Phase.GATHERING, Phase.REPLAYING)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is open, and nothing gathers."""
+        """Whether no bundle is open and no record is gathered."""
         return self.phase is Phase.GATHERING and not self._gathered
 
     def awaited(self) -> dict[int, int]:
-        """Of each log that members are missing of, the greatest of their numbers. Those of weak
-        productions and of user-supplied ids are not told."""
+        """The greatest number of a missing member, by log. Weak and user-supplied ids are excluded."""
         found: dict[int, int] = {}
         for name, member in self._missing.items():
             if member is None and len(name) > NAME_BYTES:
@@ -325,10 +344,10 @@ class Batches:
 
     @property
     def missing(self) -> int:
-        """Members that have not come again."""
+        """Number of members that have not come again."""
         return sum(member is None for member in self._missing.values())
 
 
 def encoded(position: dict[str, Any]) -> bytes:
-    """The position of an interval whose records come in numbered bundles."""
+    """Encode the position of an interval whose records come in numbered bundles."""
     return msgspec.json.encode({"bundle": position})

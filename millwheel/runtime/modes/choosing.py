@@ -1,4 +1,4 @@
-"""Which mode an interval's productions have, and what the modes of one worker share."""
+"""Chooses the mode of each interval, and holds the objects that the modes of one worker share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millwheel.runtime.modes.weak import Weak
 
 
 class Modes:
-    """Makes the mode of each interval of one worker."""
+    """Creates the mode of each interval of one worker."""
 
     def __init__(self, env: Environment, exchange: Exchange) -> None:
         self._env = env
@@ -25,15 +25,15 @@ class Modes:
         self.trees = TreeAcks(env, exchange)
         self.stragglers = Stragglers(env, exchange)
         self.numbering = Numbering()
-        """Numbers of the bundles that are closed from now on."""
+        """How the numbers of new bundles continue after the store may have lost some."""
 
     async def number_bundles(self, incarnation: str, *, above: int, is_first: bool) -> None:
-        """Find out which numbers bundles may get from now on (decision 40).
+        """Set the numbering for the bundles that are closed from now on (decision 40).
 
         Args:
-            incarnation: of the store's server.
-            above: the greatest number that this process has given.
-            is_first: the pipeline was deployed in this incarnation.
+            incarnation: the incarnation of the store's server.
+            above: the greatest bundle number that this process has given.
+            is_first: the pipeline was first deployed in this incarnation.
         """
         if any(node.bundles is not None for node in self._env.graph.nodes):
             self.numbering = Numbering(
@@ -43,7 +43,7 @@ class Modes:
             )
 
     def of(self, interval: Interval) -> Mode:
-        """A mode for an interval, by how its computation was added to the pipeline."""
+        """Create the mode of an interval, by the options with which its computation was added."""
         node = interval.step.node
         if node.bundles is not None:
             return Batched(self._env, self.numbering, interval)

@@ -1,8 +1,8 @@
-"""Inputs of weak computations that wait too long for what came of them (paper 6.1.3).
+"""Stragglers: inputs of weak computations that wait too long for ACKs (paper 6.1.3).
 
-After `straggler_after` an input is *noted*: a commit says that it was seen, and stores the productions
-that have not arrived (`millwheel.runtime.modes.ack_chain`). Its sender is acknowledged then, and waits
-no longer.
+After `straggler_after` an input is *noted*: a commit stores it as seen, together with its
+unacknowledged productions (`millwheel.runtime.modes.ack_chain`). Then the input is acknowledged, and
+its sender waits no longer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from millwheel.runtime.process.tasks import end
 
 
 class Stragglers:
-    """Waits for inputs of one worker to be overdue; only while some may be."""
+    """Notes the overdue inputs of one worker; its task runs only while some input may become overdue."""
 
     def __init__(self, env: Environment, exchange: Exchange) -> None:
         self._env = env
@@ -27,22 +27,22 @@ class Stragglers:
         self._watching: asyncio.Task[None] | None = None
 
     def add(self, interval: Interval, chain: AckChain) -> None:
-        """Watch the inputs of an interval, from its present claim on."""
+        """Watch the inputs of an interval from now on, after a claim."""
         self._all[interval] = chain
 
     def watch(self) -> None:
-        """Something was sent that may become overdue."""
+        """Start the task if it does not run: an input was sent, and may become overdue."""
         if self._watching is None or self._watching.done():
             self._watching = self._env.spawn(self._watch(), "stragglers")
 
     async def stop(self) -> None:
-        """Note nothing more until `watch`: the lane takes no work."""
+        """Note no more inputs until `watch`, while the lane accepts no work."""
         watching, self._watching = self._watching, None
         if watching is not None:
             await end([watching])
 
     async def _watch(self) -> None:
-        """Note what is overdue, until nothing waits."""
+        """Note overdue inputs until no input waits."""
         clock = self._env.clock
         while (due := self._next_overdue()) is not None:
             if (left := due - clock.monotonic()) > 0:
@@ -56,7 +56,7 @@ class Stragglers:
                     work.effects.count(STRAGGLERS, sum(len(w.outputs) for w in overdue))
 
     def _chains(self) -> list[tuple[Interval, AckChain]]:
-        """The chains of intervals that do not leave; the next owner of a leaving one begins anew."""
+        """The chains of all intervals except leaving ones: their next owners start new chains."""
         here = self._exchange.intervals
         self._all = {interval: self._all[interval] for interval in here if interval in self._all}
         return [
@@ -64,10 +64,10 @@ class Stragglers:
         ]
 
     def _next_overdue(self) -> float | None:
-        """When the next input will have waited too long."""
+        """The time at which the next input is overdue; None: no input waits."""
         times = [chain.next_overdue() for _, chain in self._chains()]
         return min((due for due in times if due is not None), default=None)
 
     def _shortest_wait(self) -> float:
-        """Seconds after which the first input that is sent from now on may be overdue."""
+        """The shortest time, in seconds, after which an input that is sent now can be overdue."""
         return min((chain.straggler_seconds for _, chain in self._chains()), default=0.0)

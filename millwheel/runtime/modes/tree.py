@@ -1,4 +1,4 @@
-"""The tree mode: weak productions that no log keeps, tracked from the record that they come of
+"""The tree mode: weak productions without a log, tracked at the entry of their root record
 (decision 32)."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from millwheel.runtime.modes.weak import Weak
 
 
 class Tree(Weak):
-    """Passes productions on without a log, where nothing else has to be stored for their input."""
+    """Sends productions without a log, unless their input has stored effects."""
 
     _is_entry = True
 
@@ -35,7 +35,7 @@ class Tree(Weak):
         readers = {reader.step.id: reader.step for route in routes for reader in route.readers}
         replay_seconds = interval.step.node.replay_seconds
         self.entry = Entry(interval, replay_seconds, readers.values(), self._finish)
-        """The records from outside of the stretch that this interval tracks."""
+        """Tracks the records that enter the stretch at this interval."""
 
     def start_over(self) -> None:
         super().start_over()
@@ -47,7 +47,9 @@ class Tree(Weak):
     def awaits_room_of(self, reader: int) -> bool:
         return any(step.id == reader for step in self.entry.readers)
 
-    def _vouches(self, inputs: list[Delivery[Any]], effects: Effects, *, noted: bool) -> bool:
+    def _bypasses_chain(
+        self, inputs: list[Delivery[Any]], effects: Effects, *, noted: bool
+    ) -> bool:
         if noted or not may_pass_on(effects.caused):
             self.entry.noted(item.id for item in inputs)
             return False
@@ -60,13 +62,16 @@ class Tree(Weak):
         return True
 
     def _finish(self, causes: list[Delivery[Any]]) -> None:
-        """Acknowledge inputs: everything that came of them is durable elsewhere."""
+        """Acknowledge inputs: the effects of all their descendants are durable elsewhere."""
         self.chain.passed += len(causes)
         self._exchange.finish(self._interval, causes)
 
     def _release(self, passed: list[Delivery[Any]]) -> None:
-        """Forget inputs whose productions were passed on. A copy that has joined one of them is not
-        forgotten but runs for itself: its productions have other edges, which no root knows."""
+        """Forget inputs after their productions were sent.
+
+        A copy that has joined such an input is not forgotten: it runs on its own, since its
+        productions have other edges, which nothing has reported for its tree.
+        """
         interval = self._interval
         self.chain.passed += len(passed)
         dedup = interval.dedup

@@ -1,17 +1,20 @@
-"""Acknowledgement by trees: passes records on, reports, and replays what is lost (decision 32).
+"""Acknowledgement by trees: sends records without a log, reports their edges, and replays lost ones
+(decision 32).
 
-A delivery in a stretch has ``log = -token`` and ``seq = edge``. It is in nobody's log: who sends it
-forgets it. A tree computation that has run one says so at once, with the edges of what it passed
-on; whoever makes its effects durable says so by `Exchange.acknowledge`, like of any delivery::
+A delivery in a stretch has ``log = -token`` and ``seq = edge``. No log keeps it: its sender forgets it.
+When a tree computation has run a delivery, it reports the delivery's edge at once, together with the
+edges of the outputs. A worker that makes a delivery's effects durable reports the edge by
+`Exchange.acknowledge`, like the ACK of any other delivery::
 
-    from outside ──entry runs──▶ root ──every edge told──▶ landed: acknowledged upstream
+    from outside ──entry runs──▶ root ──every edge reported──▶ finished: acknowledged upstream
                                   │  ▲
-               silent for too long▼  │runs again, with another token
+        no report for too long    ▼  │ runs again, with another token
                                 queued
 
-Reports go to the worker whose token it is. All of one turn of the loop go together, those of one
-token as one number. In every period each worker also tells the tokens of what it has in its hands:
-in queues, running, waiting for a commit or a link. A root that is told of is not lost, however slow.
+A report goes to the worker that created the token. All reports of one iteration of the event loop are
+sent together, those of one token combined by XOR. In every period each worker also reports the tokens
+of all deliveries that it holds: queued, running, or waiting for a commit or a link. So a slow root is
+not taken for lost.
 """
 
 from __future__ import annotations
@@ -29,28 +32,29 @@ from millwheel.runtime.modes.tree_roots import Entry, Roots, edge_of, owner_bits
 from millwheel.runtime.process.service import Service
 
 QUEUED_MOST = 8
-"""Times `max_unacked_records`: records of no log that wait for a worker, or that an interval queues
-when other workers send it more."""
+"""Limit, in multiples of `max_unacked_records`, for the records without a log that wait to be sent to a
+worker, and for the queue of an interval that receives such records from other workers."""
 
 REPORTS_PER_PATIENCE = 4
-"""How often it is told that something is in good hands, in the shortest `replay_after`."""
+"""Number of periods, each with reports of held deliveries, within the shortest `replay_after`."""
 
 SHORTEST_PERIOD_SECONDS = 0.01
+"""Minimum length of a period."""
 
 
 class TreePeers(Protocol):
-    """The way to other workers."""
+    """The connection to other workers."""
 
-    def report(self, owner: int, told: list[tuple[int, int]]) -> None:
-        """Send reports of trees to the worker whose tokens begin with `owner`."""
+    def report(self, owner: int, reports: list[tuple[int, int]]) -> None:
+        """Send reports, each a token and an XOR, to the worker with the high token bits `owner`."""
 
     def waiting(self) -> Iterator[int]:
-        """The logs of records of no log that wait for a link."""
+        """The negative tokens of deliveries without a log that wait for a link."""
         ...
 
 
 class TreeAcks(Service):
-    """A worker's part in all stretches."""
+    """Sends, reports and replays the deliveries of all stretches on one worker."""
 
     def __init__(self, env: Environment, exchange: Exchange) -> None:
         nodes = [node for node in env.graph.nodes if node.is_tree]
@@ -60,16 +64,17 @@ class TreeAcks(Service):
         self._env = env
         self._exchange = exchange
         self.peers: TreePeers | None = None
-        """The other workers; None: there are none."""
+        """Sends to other workers; None: there are no other workers."""
         self.roots = Roots(env.worker)
         self._owner = owner_bits(env.worker)
-        self._told: dict[int, int] = {}
-        """What is to be reported: XOR by token."""
+        self._reports: dict[int, int] = {}
+        """The reports to send: XOR by token."""
         self._flushing: asyncio.Handle | None = None
         self._receivers: set[int] = set()
-        """Computations that get deliveries of a stretch, as far as this worker has seen."""
-        self._attention = 0.0
-        """Seconds for which this worker has listened: one that stood still heard nothing."""
+        """The computations that receive deliveries of a stretch, as far as this worker has seen."""
+        self._running_seconds = 0.0
+        """The time that this worker was running and could receive reports. Time in which it stood
+        still does not count as silence of a root."""
         self._last = env.clock.monotonic()
 
     # -- records ------------------------------------------------------------------------
@@ -77,11 +82,11 @@ class TreeAcks(Service):
     def pass_on(
         self, entry: Entry, inputs: Sequence[Delivery[Any]], caused: Sequence[Caused]
     ) -> tuple[list[Delivery[Any]], list[Delivery[Any]]]:
-        """Send what has come of some inputs of a tree computation, and nothing else has.
+        """Send the outputs of some inputs of a tree computation, which have no other effects.
 
         Returns:
-            The inputs from inside the stretch, which are forgotten here, and those of which nothing
-            came, which are finished.
+            The inputs from inside the stretch that have outputs, which this worker may forget, and the
+            inputs without outputs, which are finished.
         """
         outputs: dict[int, list[Delivery[Any]]] = {}
         for cause, output in caused:
@@ -102,19 +107,20 @@ class TreeAcks(Service):
                 xor ^= edge
                 self._receivers.add(output.receiver)
             if inside:
-                self.tell(token, item.seq ^ xor)
+                self.report(token, item.seq ^ xor)
                 passed.append(item)
             else:
-                self.roots.begin(token, entry, item, xor, self._attention)
+                self.roots.begin(token, entry, item, xor, self._running_seconds)
         self._exchange.send([output for _, output in caused])
         return passed, finished
 
     def receive(self, step: Step, deliveries: Iterable[Delivery[Any]], peer: str) -> int:
-        """Take deliveries of another worker, each to the interval that has its slot, be it on its
-        way here or from here; but none back to who thinks that it is here.
+        """Route deliveries of another worker to the interval of their slot, or to its stand-in.
+
+        A delivery does not go back to the worker that sent it.
 
         Returns:
-            How many were not taken: nobody knows better where to, or too many are queued.
+            Number of deliveries that were dropped: no other owner is known, or the queue is full.
         """
         self._receivers.add(step.id)
         most = QUEUED_MOST * self._env.settings.max_unacked_records
@@ -130,58 +136,61 @@ class TreeAcks(Service):
 
     # -- reports ------------------------------------------------------------------------
 
-    def tell(self, token: int, xor: int) -> None:
-        """Report some edges of a tree, or with XOR 0 that something of it is in good hands."""
-        self._told[token] = self._told.get(token, 0) ^ xor
+    def report(self, token: int, xor: int) -> None:
+        """Report the XOR of some edges of a tree, or with XOR 0 that a delivery of it is held here."""
+        self._reports[token] = self._reports.get(token, 0) ^ xor
         if self._flushing is None:
             self._flushing = asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flushing = None
-        told, self._told = self._told, {}
+        flushed, self._reports = self._reports, {}
         by_owner: dict[int, list[tuple[int, int]]] = {}
-        for report in told.items():
+        for report in flushed.items():
             by_owner.setdefault(owner_of(report[0]), []).append(report)
         for owner, reports in by_owner.items():
             if self.peers is not None:
                 self.peers.report(owner, reports)
             if owner == self._owner:
-                self.hear(reports)
+                self.receive_reports(reports)
 
-    def hear(self, reports: Iterable[tuple[int, int]]) -> None:
-        """Reports, of this worker or another one; those of roots that are elsewhere say nothing."""
+    def receive_reports(self, reports: Iterable[tuple[int, int]]) -> None:
+        """Add reports of this or another worker to their roots, and finish completed roots.
+
+        Reports of roots that this worker does not track are ignored.
+        """
         finished: dict[Entry, list[Delivery[Any]]] = {}
-        hear, now = self.roots.hear, self._attention
+        add_report, now = self.roots.add_report, self._running_seconds
         for token, xor in reports:
-            root = hear(token, xor, now)
+            root = add_report(token, xor, now)
             if root is not None:
                 finished.setdefault(root.entry, []).append(root.cause)
         for entry, causes in finished.items():
             entry.finish(causes)
-        self._exchange.wake.set()  # who waited for roots or for room in a queue may go on
+        self._exchange.wake.set()  # intervals that waited for roots or for room may continue
 
     def close(self) -> None:
-        """Say nothing more."""
+        """Send no more reports."""
         if self._flushing is not None:
             self._flushing.cancel()
 
-    # -- again and again ----------------------------------------------------------------
+    # -- every period -------------------------------------------------------------------
 
     async def run_once(self) -> None:
-        """Tell what is in good hands here, and let run again what must be lost."""
+        """Report the deliveries that this worker holds, and replay lost roots."""
         now = self._clock.monotonic()
-        self._attention += min(now - self._last, 2 * self._period)
+        self._running_seconds += min(now - self._last, 2 * self._period)
         self._last = now
         if self._receivers:
-            for token in {-log for log in self._in_hand()}:
-                self.tell(token, 0)
+            for token in {-log for log in self._held()}:
+                self.report(token, 0)
             if self._flushing is not None:
                 self._flushing.cancel()
-                self._flush()  # before anybody here is taken for lost
+                self._flush()  # first, so that no root with a delivery here is taken for lost
         self._replay()
 
-    def _in_hand(self) -> Iterator[int]:
-        """The logs of deliveries of stretches that are here, acknowledged by nobody."""
+    def _held(self) -> Iterator[int]:
+        """The negative tokens of all unacknowledged deliveries that this worker holds."""
         for receiver in self._receivers:
             for interval in self._exchange.of(receiver):
                 yield from (d.log for d in interval.intake if d.log < 0)
@@ -193,8 +202,8 @@ class TreeAcks(Service):
             yield from self.peers.waiting()
 
     def _replay(self) -> None:
-        """Let roots that must have lost something run again, before what came later."""
-        for root in self.roots.overdue(self._attention):
+        """Run the records of lost roots again, before the records that are queued now."""
+        for root in self.roots.overdue(self._running_seconds):
             interval = root.entry.interval
             copies = interval.dedup.take_out(root.cause.id)
             for copy in copies:
@@ -205,6 +214,8 @@ class TreeAcks(Service):
 
 
 def may_pass_on(caused: Iterable[Caused]) -> bool:
-    """Whether outputs need no hold of their own: none is older than its input, for which its
-    sender holds the low watermark."""
+    """Whether outputs need no hold of their own, because none is older than its input.
+
+    The input's sender holds back the low watermark for the input.
+    """
     return all(output.micros >= cause.micros for cause, output in caused)

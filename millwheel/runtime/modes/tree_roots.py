@@ -1,23 +1,25 @@
-"""Trees of weak productions: what came of a record, held together by one number.
+"""Trees of weak productions: all descendants of a record, tracked by one number (decision 32).
 
-An *entry* of a stretch tracks each record that comes from outside, its *root*, until everything
-that came of it is durable. Every delivery in the tree has an *edge*, 63 bits drawn from what it is.
-The root keeps the XOR of all edges that were told so far::
+A *stretch* is a set of tree computations that read from each other. Its *entry* is the computation
+where a record enters from outside. The entry tracks each such record, a *root*, until the effects of
+all its descendants are durable. Each delivery in the tree has an *edge*, a 63-bit hash of its id,
+token and receiver. The root keeps the XOR of all edges that were reported so far::
 
-    entry   begins with the edges of the root's outputs          a ^ b
-    inside  a delivery has run, and gave others                  a ^ (c ^ d)
-    leaf    the effects of a delivery are durable                c
+    entry   the root has run; reports the edges of its outputs      a ^ b
+    inside  delivery a has run, and has produced c and d            a ^ (c ^ d)
+    leaf    the effects of delivery c are durable                   c
 
-Each edge is told by who sends and by who receives: when nothing is lacking the XOR is zero, in
-whatever order they came. It is zero at no other time, even if things come twice (decision 32). A
-report of nothing, XOR 0, says that a delivery of the tree is in good hands: it may take long.
+Both the sender and the receiver of a delivery report its edge. When no report is missing the XOR is
+zero, in any order of the reports. It is zero at no other time, even if deliveries or reports arrive
+twice (decision 32). A report with XOR 0 means that a worker holds a delivery of the tree, which may
+take long.
 
-A root of which nothing was heard for too long has lost something on the way. It is forgotten and
-its record runs again, under another token. That is done for few at a time, and for the same record
-ever more seldom, so that what is only slow is not made slower by replays (Storm, guaranteeing
-message processing).
+A root without a report for too long has lost a delivery or a report. Then the entry forgets the root,
+and its record runs again under another token. The number of such replays in a period is limited, and
+the time-out of a record doubles with each replay, so that replays do not make a slow tree slower
+(Storm, "guaranteeing message processing").
 
-All this is about numbers: who sends, reports and asks for the time is in `runtime/modes/tree_acks.py`.
+This module only computes. `runtime/modes/tree_acks.py` sends, reports and reads the clock.
 """
 
 from __future__ import annotations
@@ -34,27 +36,27 @@ from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.routing import Step
 
 COUNTER_BITS = 39
-"""Of a token: the rest of 63 tells whose it is. At 100,000 roots a second it takes two months to
-come round, and then collides with nothing that is still on its way."""
+"""Bits of a token that count; the other 24 of 63 bits identify the worker. At 100,000 roots per second
+the counter wraps after two months, when no older token is in use any more."""
 
 _COUNTER_MASK = (1 << COUNTER_BITS) - 1
 _EDGE_MASK = (1 << 63) - 1
 
 REPLAYED_SHARE = 16
-"""Of a worker's roots, one in so many may be replayed in a period."""
+"""At most one in this number of a worker's roots is replayed in a period."""
 
 REPLAYED_LEAST = 8
-"""Or so many, where there are few roots."""
+"""Maximum number of replays in a period if there are few roots."""
 
 MOST_DOUBLINGS = 4
-"""Of the patience with a root that was replayed again and again."""
+"""Maximum number of times that the time-out of a replayed root is doubled."""
 
 _place = Struct(">Qq").pack
 
 
 @lru_cache(maxsize=4096)
 def owner_bits(worker: str) -> int:
-    """What the tokens of a worker begin with; two workers may have the same."""
+    """The high bits of all tokens of a worker; two workers may have the same."""
     return _first_token(worker) >> COUNTER_BITS
 
 
@@ -68,7 +70,7 @@ def owner_of(token: int) -> int:
 
 
 def edge_of(id_: bytes, token: int, receiver: int) -> int:
-    """The edge of a delivery: its own for each output, reader, cell and attempt."""
+    """The edge of a delivery: a different one for each output, reader, cell and attempt."""
     return xxh3_64_intdigest(id_ + _place(token, receiver)) & _EDGE_MASK
 
 
@@ -86,56 +88,58 @@ class Entry:
     ) -> None:
         self.interval = interval
         self.finish = finish
-        """Called with records whose trees are done."""
+        """Called with the records of completed trees."""
         self.readers = list(readers)
-        """Who gets what it passes on."""
+        """The steps that read its productions."""
         self.patience = replay_seconds
-        """With a root that was not replayed yet, in seconds."""
+        """Seconds without a report after which a root is replayed for the first time."""
         self.pending = 0
-        """Roots whose trees are not done."""
+        """Number of roots with incomplete trees."""
         self.tries: dict[bytes, int] = {}
-        """How often a record was replayed that is about to run again, by its id."""
+        """The numbers of replays of the records that are about to run again, by record id."""
         self.replayed = 0
-        """Replays since the last commit."""
+        """Number of replays since `take_replayed`."""
 
     def has_room(self, most: int) -> bool:
-        """Whether more may be passed on: while many trees are not done, or much is queued at a
-        reader, the rest waits where it is (I8)."""
+        """Whether the entry may send more (I8).
+
+        It must wait while `most` trees are incomplete, or while `most` records are queued at a reader.
+        """
         return self.pending < most and all(
             destination.queued < most for step in self.readers for destination in step.destinations
         )
 
     def noted(self, ids: Iterable[bytes]) -> None:
-        """These records have effects of their own: a commit stands for them."""
+        """Forget the replays of records that have stored effects: a commit finishes these records."""
         if self.tries:
             for id_ in ids:
                 self.tries.pop(id_, None)
 
     def take_replayed(self) -> int:
-        """Replays since this was asked last."""
+        """Number of replays since the last call."""
         replayed, self.replayed = self.replayed, 0
         return replayed
 
 
 class Root:
-    """A record whose tree is not done."""
+    """A record with an incomplete tree."""
 
-    __slots__ = ("cause", "entry", "heard", "tries", "xor")
+    __slots__ = ("cause", "entry", "reported_at", "tries", "xor")
 
     def __init__(
-        self, entry: Entry, cause: Delivery[Any], xor: int, heard: float, tries: int
+        self, entry: Entry, cause: Delivery[Any], xor: int, reported_at: float, tries: int
     ) -> None:
         self.entry = entry
         self.cause = cause
         self.xor = xor
-        self.heard = heard
-        """When it was last told of, in seconds of the worker's attention."""
+        self.reported_at = reported_at
+        """The time of the last report, in seconds that this worker was running (`TreeAcks`)."""
         self.tries = tries
-        """How often it was replayed."""
+        """Number of replays so far."""
 
     @property
     def patience(self) -> float:
-        """How long it may not be told of, in seconds."""
+        """Seconds without a report after which the root is replayed."""
         return self.entry.patience * (1 << min(self.tries, MOST_DOUBLINGS))
 
 
@@ -143,7 +147,7 @@ class Roots:
     """All roots that one worker tracks.
 
     Args:
-        worker: its id; the one of no worker before it.
+        worker: the worker's id, which no earlier worker has had.
     """
 
     def __init__(self, worker: str) -> None:
@@ -151,28 +155,28 @@ class Roots:
         self._owner = first >> COUNTER_BITS
         self._counter = first & _COUNTER_MASK
         self._roots: dict[int, Root] = {}
-        """By token, those first of which was not heard for the longest time."""
+        """The roots by token, the one with the oldest last report first."""
         self._least_patience = float("inf")
 
     def __len__(self) -> int:
         return len(self._roots)
 
     def next_token(self) -> int:
-        """A token that no root had before, and no root of another worker has."""
+        """A new token, which no earlier root and no other worker uses."""
         self._counter = (self._counter + 1) & _COUNTER_MASK
         return self._owner << COUNTER_BITS | self._counter
 
     def begin(self, token: int, entry: Entry, cause: Delivery[Any], xor: int, now: float) -> None:
-        """A record's outputs are on their way; `xor` is that of their edges."""
+        """Track a record: its outputs are being sent, and `xor` is the XOR of their edges."""
         tries = entry.tries.pop(cause.id, 0) if entry.tries else 0
         self._roots[token] = Root(entry, cause, xor, now, tries)
         entry.pending += 1
         self._least_patience = min(self._least_patience, entry.patience)
 
-    def hear(self, token: int, xor: int, now: float) -> Root | None:
-        """Something of a root was told; gives the root if its tree is done by that.
+    def add_report(self, token: int, xor: int, now: float) -> Root | None:
+        """Add a report to the XOR of a root; return the root if that completes its tree.
 
-        A token that nobody knows is of an attempt that counts for nothing any more.
+        Ignore an unknown token: it belongs to an abandoned attempt.
         """
         root = self._roots.pop(token, None)
         if root is None:
@@ -181,18 +185,20 @@ class Roots:
         if xor and not root.xor:
             root.entry.pending -= 1
             return root
-        root.heard = now
-        self._roots[token] = root  # behind the others
+        root.reported_at = now
+        self._roots[token] = root  # to the end of the order
         return None
 
     def overdue(self, now: float) -> list[Root]:
-        """Roots that must have lost something, a few at a time: they are forgotten, and their
-        records are to run again."""
+        """Forget roots without a report for too long, a limited number per call, and return them.
+
+        The caller runs their records again.
+        """
         roots = self._roots
         most = max(REPLAYED_LEAST, len(roots) // REPLAYED_SHARE)
         found: list[int] = []
         for token, root in roots.items():
-            silent = now - root.heard
+            silent = now - root.reported_at
             if silent <= self._least_patience or len(found) >= most:
                 break
             if silent > root.patience:
@@ -208,7 +214,7 @@ class Roots:
         return root
 
     def forget(self, entry: Entry) -> None:
-        """The interval starts over, or is not here any more: its records come again by themselves."""
+        """Forget the roots of an interval that starts over or leaves: senders send its records again."""
         for token in [token for token, root in self._roots.items() if root.entry is entry]:
             del self._roots[token]
         entry.pending = 0

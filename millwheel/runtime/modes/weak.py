@@ -19,7 +19,7 @@ from millwheel.store.port import Claim, Commit
 
 
 class Weak(Mode):
-    """Sends productions at once, and acknowledges an input when all that came of it is acknowledged."""
+    """Sends productions at once, and acknowledges an input when all its productions are acknowledged."""
 
     def __init__(
         self, env: Environment, exchange: Exchange, stragglers: Stragglers, interval: Interval
@@ -50,7 +50,7 @@ class Weak(Mode):
         noted = bool(changes or interval.timers.firings) or effects.are_stored()
         inputs = [item for item in items if type(item) is Delivery]
         interval.workload.decided_bytes += sum(output.size for _, output in effects.caused)
-        if self._vouches(inputs, effects, noted=noted):
+        if self._bypasses_chain(inputs, effects, noted=noted):
             return False
         noted = noted or self._is_entry
         caused, effects.caused = effects.caused, []
@@ -71,14 +71,16 @@ class Weak(Mode):
         return noted
 
     _is_entry = False
-    """A tree vouches for its inputs, or a commit notes them; the chain never waits."""
+    """The inputs never wait for ACKs in the chain: the tree tracks them, or a commit notes them."""
 
-    def _vouches(self, inputs: list[Delivery[Any]], effects: Effects, *, noted: bool) -> bool:
-        """Whether something other than the chain has sent the productions and vouches for the inputs."""
+    def _bypasses_chain(
+        self, inputs: list[Delivery[Any]], effects: Effects, *, noted: bool
+    ) -> bool:
+        """Send the productions and track the inputs without the chain; return False to use the chain."""
         return False
 
     def join(self, commit: Commit, work: IntervalWork, stamp: int) -> None:
-        """Store what has come of noted inputs and has not arrived."""
+        """Store the unacknowledged productions of noted inputs."""
         stragglers = self.chain.stragglers(work.items)
         self._interval.log.stored(stragglers)
         commit.stragglers += stragglers

@@ -124,7 +124,7 @@ class Courier:
                 self.receiver.receive_loose(link, frame)
             case RootReport():
                 if self.receiver.knows(link):
-                    self._trees.hear(frame.reports)
+                    self._trees.receive_reports(frame.reports)
 
     # -- for other rooms --------------------------------------------------------------------
 

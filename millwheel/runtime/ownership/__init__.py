@@ -1,1 +1,1 @@
-"""Which worker owns which interval."""
+"""Ownership: claiming intervals, handing them over, placing them on workers."""

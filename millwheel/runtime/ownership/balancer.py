@@ -1,4 +1,4 @@
-"""The balancer: what the planner decides from what the store says (decisions 22 and 25)."""
+"""The balancer: runs the planner on the placement in the store (decisions 22 and 25)."""
 
 from __future__ import annotations
 
@@ -43,24 +43,27 @@ class _Range(NamedTuple):
 
 
 class Balancer:
-    """Who should own what, and what is to be cut, as long as this worker is the one to say so."""
+    """Decides the owners of intervals, splits and merges, while this worker leads.
+
+    It remembers recent decisions, so that a measured load settles before the next one.
+    """
 
     def __init__(self, env: Environment) -> None:
         self._env = env
         self._recent: dict[int, float] = {}
-        """Intervals that something was decided about, or that were cut, and when, by the
+        """Intervals that were recently cut or had a decision, each with the time of that by the
         monotonic clock."""
         self._cut: set[int] = set()
-        """Parts of what was split among them, about which nothing was decided since."""
+        """The intervals of `_recent` that are parts of a split and had no decision since."""
         self._ranges: dict[int, _Range] = {}
-        """All intervals as they were at the last look."""
-        self._told = 0
-        """The newest generation that intervals were found to wait for."""
+        """The slots of all intervals at the previous call."""
+        self._logged_generation = 0
+        """The newest generation that free intervals waited for at the previous call."""
 
     def __call__(self, placement: Placement) -> list[PlacementChange]:
-        """The wishes that follow from a look at the store."""
+        """Return the changes to wish for, given the stored placement."""
         now = self._env.clock.monotonic()
-        self._notice_cuts(placement, now)
+        self._note_cuts(placement, now)
         alive = [worker for worker in placement.workers if worker.lease_left > 0]
         loads = {worker.id: ReportedLoad.read(worker.load) for worker in alive}
         decisions = plan(
@@ -70,14 +73,15 @@ class Balancer:
             self._recent.keys(),
             self._cut,
         )
-        self._tell_of_orphans(placement)
+        self._log_orphans(placement)
         sequencers = {row.id: row.sequencer for row in placement.intervals}
         return [self._wish(decision, sequencers, now) for decision in decisions]
 
-    def _notice_cuts(self, placement: Placement, now: float) -> None:
-        """Remember what was cut since the last look, by whomever: its load is not measured yet.
+    def _note_cuts(self, placement: Placement, now: float) -> None:
+        """Remember the intervals that any worker has cut since the previous call.
 
-        What is about to be cut is left alone as well, until it is or the wish has lapsed.
+        Their load is not measured yet. The upper neighbour of a wished merge gets the same
+        cooldown, which starts again until the merge is done or the wish has lapsed.
         """
         cooldown = self._env.settings.placement_cooldown_seconds
         self._recent = {id_: at for id_, at in self._recent.items() if now - at < cooldown}
@@ -93,23 +97,23 @@ class Balancer:
                 if any(found.is_part_of(other) for other in before.values()):
                     self._cut.add(id_)
         uppers = {row.merge_with for row in placement.intervals}
-        self._leave_alone(now, *(ranges.keys() & uppers))
+        self._start_cooldown(now, *(ranges.keys() & uppers))
 
-    def _tell_of_orphans(self, placement: Placement) -> None:
-        """Say once that intervals are nobody's since all who are alive run older code."""
+    def _log_orphans(self, placement: Placement) -> None:
+        """Warn once that intervals are free because all live workers run older code."""
         alive = [w.generation for w in placement.workers if w.lease_left > 0]
         newest = max(alive, default=0)
         waiting = [row for row in placement.intervals if row.is_free and row.generation > newest]
         needed = max((row.generation for row in waiting), default=0)
-        if needed > self._told:
+        if needed > self._logged_generation:
             self._env.log.warning(
                 "no_worker_of_generation",
                 generation=needed,
                 newest_alive=newest,
                 intervals=len(waiting),
-                what_to_do="start workers with the code that was deployed last",
+                what_to_do="start workers with the code of the newest deploy",
             )
-        self._told = needed
+        self._logged_generation = needed
 
     def _interval(self, row: PlacedInterval, loads: dict[str, ReportedLoad]) -> IntervalLoad:
         owner = None if row.lease_over else row.owner
@@ -139,22 +143,23 @@ class Balancer:
             case Assign(id_, worker, reason):
                 return Wish(id_, sequencers[id_], worker, reason)
             case Move(id_, worker, reason):
-                self._leave_alone(now, id_)
+                self._start_cooldown(now, id_)
                 return Wish(id_, sequencers[id_], worker, reason)
             case Split(id_, at, reason):
-                self._leave_alone(now, id_)
+                self._start_cooldown(now, id_)
                 return SplitWish(id_, sequencers[id_], at, reason)
             case Merge(lower, upper, reason):
-                self._leave_alone(now, lower, upper)
+                self._start_cooldown(now, lower, upper)
                 return MergeWish(lower, sequencers[lower], upper, reason)
 
-    def _leave_alone(self, now: float, *ids: int) -> None:
+    def _start_cooldown(self, now: float, *ids: int) -> None:
+        """Keep the planner from further decisions about intervals for a while."""
         self._recent |= dict.fromkeys(ids, now)
         self._cut.difference_update(ids)
 
 
 def living(placement: Placement) -> list[WorkerLoad]:
-    """The workers whose leases run, as the planner sees them: in the order of their registration."""
+    """The planner's view of the workers with running leases, in order of registration."""
     alive = [worker for worker in placement.workers if worker.lease_left > 0]
     return [_worker(worker, place) for place, worker in enumerate(alive)]
 

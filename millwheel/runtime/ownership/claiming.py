@@ -1,17 +1,20 @@
-"""A worker among others: it takes what it should own, and hands over what others should.
+"""Claiming: a worker claims the intervals that it should own, and hands over those of others.
 
-Nobody rules (decision 22). Each worker looks at the store every second, and sooner when somebody
-was not who was thought to own an interval. Whoever holds the advisory lock also says who should own
-what, and what is to be cut; that is written down as wishes, which the owners carry out, as they do
-those of an operator (decision 25).
+There is no master (decision 22). Each worker reads the placement from the store every second, and
+at once when an interval turned out to have another owner than expected. The worker that holds the
+advisory lock also decides which worker should own each interval, and which intervals to split or
+merge. It writes these decisions as wishes. The owners carry them out, like the wishes of an
+operator (decision 25).
 
-What is to leave or to be cut drains first. User code may keep it from that for as long as it likes, and
-must not keep this worker from anything else::
+An interval drains before it is handed over, split or merged. User code may delay a drain for any
+time, and the worker does its other work in the meantime::
 
-    look ──> take ──> drain what is wished away or cut ──> all are through ────> release, cut, take back
-      ^                   │                                or soon is over          (those that are)
-      └───────────────────┴── an interval drains on beside the next looks; once it is
-                              through it is looked for; if nobody wishes it any more, it is kept
+    read placement ──> claim ──> start drains, wait for them a moment ──> drained: release, cut, take back
+          ^                                                                │
+          └──────────── at the next period, or when a drain ends ──────────┘
+
+A drain that has not ended continues during the next rounds. If its wish is withdrawn, the interval
+is kept.
 """
 
 from __future__ import annotations
@@ -36,14 +39,14 @@ from millwheel.runtime.source.pausing import PausedInjectors
 from millwheel.store.port import Lapse, PlacedInterval, Placement, PlacementChange
 
 Act = tuple[list[Interval], Callable[[], Awaitable[None]]]
-"""What is to be done about intervals as soon as they are drained."""
+"""Intervals, and what to do as soon as all of them are drained."""
 
 Decide = Callable[[Placement], list[PlacementChange]]
-"""Who should own what, and what is to be cut, decided from what there is."""
+"""Decides owners, splits and merges from the stored placement."""
 
 
 class Claiming(Service):
-    """Claims, hands over, and decides if it is this worker's turn to.
+    """Claims intervals and carries out wishes; makes wishes while this worker holds the lock.
 
     Args:
         decide: the balancer's decisions.
@@ -67,12 +70,12 @@ class Claiming(Service):
         self._lease = lease
         self._decide = decide
         self._left_out = False
-        """The others go on without this worker, by what all have said."""
+        """By the reports of all workers, the pipeline continues without this one."""
         self._draining: set[Interval] = set()
-        """What was wished to leave or to be cut, and may not be through yet."""
+        """Intervals that drain because of a wish: to another worker, or to be cut."""
 
     async def run(self) -> None:
-        """Work until cancelled; whoever asks for a look does not wait for its turn."""
+        """Work until cancelled: once a period, and soon after a request for a placement refresh."""
         while True:
             self._remotes.refresh_wanted.clear()
             with contextlib.suppress(StoreUnavailable):
@@ -83,33 +86,33 @@ class Claiming(Service):
             ]
             try:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-                await self._env.clock.sleep(self._period / 10)  # asked a hundred times, look once
+                await self._env.clock.sleep(self._period / 10)  # one read serves many requests
             finally:
                 for wait in waits:
                     wait.cancel()
 
     async def run_once(self) -> None:
-        """Look, decide, take, hand over, cut."""
+        """Read the placement, decide, claim, hand over, split and merge."""
         placement = await self._remotes.refresh()
         is_placed = self._lease.left > 0
-        self._notice_who_is_out_of_touch(placement)
+        self._update_reachability(placement)
         if await self._env.store.try_lead(self._env.settings.lease_seconds):
             wishes = self._decide(placement)
             if wishes and await self._env.store.wish(wishes):
                 placement = await self._remotes.refresh()
                 is_placed = self._lease.left > 0
         if self._env.stopping or self._lease.left <= 0 or not is_placed:
-            return  # what was not placed, though the lease is renewed by now, may have been cut
-        self._let_commits_tell(placement)
+            return  # without a lease when the placement was read, others may have cut our intervals
+        self._touch_lost_intervals(placement)
         await self._owned.change(self._take(placement))
         await self._owned.change(self._carry_out(placement))
 
-    def _notice_who_is_out_of_touch(self, placement: Placement) -> None:
-        """See whether this worker reaches the others, and say so when that changes.
+    def _update_reachability(self, placement: Placement) -> None:
+        """Find out whether this worker reaches the others, and log changes.
 
-        Who goes on if they do not reach each other is decided by what all have said in the store,
-        so that all come to the same. One that is new has said nothing yet: it is out of touch
-        until it has reached somebody.
+        If workers cannot reach each other, the reports of all workers in the store decide which
+        of them continue, so that all come to the same result. A new worker has reported nothing
+        yet: it counts as out of touch until it has reached another worker.
         """
         alive = living(placement)
         together = {worker.id for worker in in_touch(alive)}
@@ -119,10 +122,11 @@ class Claiming(Service):
             self._env.log.warning(
                 "out_of_touch",
                 others=sorted(worker[:8] for worker in others),
-                what_it_means="this worker and those who share the pipeline do not reach each "
-                "other: it hands over what it has, and takes nothing",
-                what_to_do="see link_down and stranger_refused, here and there: all need the same "
-                "secret, certificates that the others trust, an address that they can call",
+                what_it_means="this worker and the other workers of the pipeline do not reach each "
+                "other: it hands its intervals over, and claims no more",
+                what_to_do="see link_down and stranger_refused in the logs of all workers: all need "
+                "the same secret, certificates that the others trust, and an address that the "
+                "others can connect to",
             )
         elif self._left_out and not left_out:
             self._env.log.info("in_touch_again", others=sorted(worker[:8] for worker in others))
@@ -130,16 +134,18 @@ class Claiming(Service):
         is_new = not self._exchange.intervals and not any(map(self._courier.peers.reaches, others))
         self._remotes.out_of_touch = others if left_out or is_new else frozenset()
 
-    def _let_commits_tell(self, placement: Placement) -> None:
-        """Have intervals commit that others have had meanwhile: that is refused, and ends work on them.
+    def _touch_lost_intervals(self, placement: Placement) -> None:
+        """Request commits of intervals that another worker has claimed since.
 
-        One that has nothing to store would else be kept, and be nobody's if it is wished back here.
+        The store refuses such a commit, which ends the work on the interval. An interval without
+        anything to commit would otherwise stay here, and no worker would run it if it is wished
+        back here.
         """
         rows = {row.id: row for row in placement.intervals}
         for interval in self._exchange.intervals:
             row = rows.get(interval.id)
             if row is not None and row.owner == self._env.worker:
-                continue  # a higher sequencer is of a claim of our own
+                continue  # a higher sequencer comes from our own claim
             if row is None or row.sequencer > interval.commits.sequencer:
                 interval.touch(urgent=True)
 
@@ -149,11 +155,11 @@ class Claiming(Service):
         )
 
     async def _claim(self, wanted: dict[int, int]) -> None:
-        """Take intervals that are as they were seen, by their sequencers."""
+        """Claim intervals, given by id and sequencer, if their sequencers have not changed."""
         if wanted:
             try:
                 taken = await self._owned.take(list(wanted), wanted)
-            except Fenced:  # one was merged or removed as soon as it was claimed: look again
+            except Fenced:  # one was merged or removed right after the claim: read again
                 self._remotes.request_refresh()
                 return
             if taken:
@@ -166,10 +172,10 @@ class Claiming(Service):
             return True
         return row.wanted_by == self._env.worker and row.is_free and not self._remotes.out_of_touch
 
-    # -- what is to leave or to be cut ----------------------------------------------------
+    # -- wishes -----------------------------------------------------------------------------
 
     async def _carry_out(self, placement: Placement) -> None:
-        """Hand over, split and merge what is drained, and let drain what is to be."""
+        """Hand over, split and merge drained intervals, and start the drains of others."""
         acts = self._hand_overs(placement)
         acts += await self._cuts(placement, {i for intervals, _ in acts for i in intervals})
         wished = {interval: None for intervals, _ in acts for interval in intervals}
@@ -196,7 +202,7 @@ class Claiming(Service):
             and row.wanted_by not in (None, self._env.worker)
             and row.wanted_by in alive
             and (self._left_out or self._courier.peers.reaches(row.wanted_by))
-            and (interval := self._owned.at_hand(row.id)) is not None
+            and (interval := self._owned.held_or_draining(row.id)) is not None
         ]
 
     async def _hand_over(self, interval: Interval) -> None:
@@ -204,8 +210,10 @@ class Claiming(Service):
         await self._owned.give_up(interval)
 
     def _keep(self, placement: Placement, wished: Set[Interval]) -> list[Act]:
-        """Go on with what drains and is not wished away any more; what cannot be gone on with
-        is given up, and taken back if it is free."""
+        """Resume draining intervals after their wish was withdrawn.
+
+        An interval that cannot be resumed is given up, and claimed again if it is free.
+        """
         draining = [i for i in self._owned.draining if i in self._draining]
         self._draining = set(draining)
         rows = {row.id: (row.owner, row.sequencer) for row in placement.intervals}
@@ -228,12 +236,14 @@ class Claiming(Service):
     # -- splits and merges --------------------------------------------------------------
 
     async def _cuts(self, placement: Placement, leaving: Set[Interval]) -> list[Act]:
-        """What is wished to be split and merged, of intervals that are as they were when that was
-        wished, and do not leave."""
+        """The wished splits and merges of intervals that stay here.
+
+        Skip an interval if the sequencer of its wish is outdated.
+        """
         acts: list[Act] = []
         rows = {row.id: row for row in placement.intervals}
         for row in placement.intervals:
-            interval = self._owned.at_hand(row.id)
+            interval = self._owned.held_or_draining(row.id)
             if (
                 interval is None
                 or interval in leaving
@@ -263,14 +273,18 @@ class Claiming(Service):
         await self._take_back(concerned)
 
     async def _to_merge_with(self, lower: Interval, row: PlacedInterval | None) -> Interval | None:
-        """The neighbour that an interval is to be merged with; None: it is on its way here, or
-        will never be."""
+        """The upper neighbour to merge an interval with.
+
+        Returns:
+            None if the neighbour is not here yet, or if the wish was dropped: another worker owns
+            the neighbour and this worker is not to own it, or it was cut.
+        """
         if row is None or self._env.worker not in (row.owner, row.wanted_by):
-            reason = "its neighbour is another's, or was cut meanwhile"
+            reason = "its neighbour belongs to another worker, or was split or merged since"
             self._env.log.warning("not_merged", interval=lower.name, error=reason)
             await self._env.store.wish([Lapse(lower.id, lower.commits.sequencer, reason)])
             return None
-        return self._owned.at_hand(row.id)
+        return self._owned.held_or_draining(row.id)
 
     async def _merge(self, lower: Interval, upper: Interval) -> None:
         self._env.log.info("merges", lower=lower.name, upper=upper.name)
@@ -289,8 +303,11 @@ class Claiming(Service):
         await self._take_back(concerned)
 
     async def _take_back(self, concerned: set[int]) -> None:
-        """Claim at once what was given up to be cut, and what came of it; nobody waits for a
-        lease. If this worker ends before, others find free intervals."""
+        """Claim at once the intervals that were given up for a cut, and the results of the cut.
+
+        No lease has to run out for this. If this worker ends before, other workers find free
+        intervals.
+        """
         placement = await self._remotes.refresh()
         if self._env.stopping or self._lease.left <= 0:
             return
@@ -306,7 +323,10 @@ class Claiming(Service):
 
 
 class Pauses(Service):
-    """Sees which injectors are to rest, where this worker is alone and needs to see no more."""
+    """Reads which injectors are paused, for a worker that has the pipeline to itself.
+
+    Such a worker needs no other part of the placement, so it has no `Claiming`.
+    """
 
     def __init__(self, env: Environment, paused: PausedInjectors) -> None:
         super().__init__(env.clock, env.settings.placement_seconds)
@@ -319,7 +339,7 @@ class Pauses(Service):
 
 
 class LeaseGuard(Service):
-    """Lets go of everything when the lease is as good as over."""
+    """Stops work on all intervals when no usable time is left of the lease."""
 
     def __init__(
         self, env: Environment, exchange: Exchange, owned: OwnedIntervals, lease: Lease

@@ -1,4 +1,4 @@
-"""What a worker tells the store of its graph when it starts."""
+"""Deploying: a worker that starts writes its graph into the store."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from millwheel.store.state_shape import state_shape
 from millwheel.streams import Input
 
 DISCOVERY = "discovery of partitions"
-"""In place of a partition's identity: the interval of the task that looks for partitions."""
+"""Stands for a partition's identity: the interval of the task that finds new partitions."""
 
 
 async def deploy(env: Environment) -> Deployment:
-    """Hand in the graph of this code, and learn what it is called in the store.
+    """Deploy the graph of this code; return the ids that the store has for it.
 
     Raises:
         DeployRefused: the stored pipeline and this code do not agree.
@@ -41,7 +41,7 @@ async def deploy(env: Environment) -> Deployment:
     }
     await try_migrations(env)
     stamp = env.stamps.next()
-    return await env.patiently(  # commits of those who are there may be in its way
+    return await env.patiently(  # commits of running workers may block it for a while
         lambda: env.store.deploy(
             env.graph.describe(),
             nodes,
@@ -55,7 +55,7 @@ async def deploy(env: Environment) -> Deployment:
 
 
 def node_deploy(graph: Graph, node: Node, intervals: int) -> NodeDeploy:
-    """What one node is, and where its intervals begin and end if it is new."""
+    """The description of one node, with the slots of its intervals for the case that it is new."""
     sources: list[str] = []
     if node.injection is not None:
         sources = [partition.identity for partition in node.injection.source.partitions()]
@@ -89,7 +89,7 @@ def node_deploy(graph: Graph, node: Node, intervals: int) -> NodeDeploy:
 
 
 def _fingerprint(node: Node) -> dict[str, Any]:
-    """The types that a node stores: of its state, and of what its keys share."""
+    """The types that a node stores: those of its state and of its shared table."""
     found = dict(node.layout.fingerprint) if node.layout else {}
     if node.shared is not None:
         found[SHARED] = node.shared.fingerprint["plain"]
@@ -97,17 +97,20 @@ def _fingerprint(node: Node) -> dict[str, Any]:
 
 
 def log_rekeyed(env: Environment, deployment: Deployment) -> None:
-    """Log which key extractors this deploy has changed, and what the change leaves behind."""
+    """Log the key extractors that this deploy has changed, and the consequences."""
     for name, stream in deployment.newly_rekeyed:
         node = env.graph.by_name[name]
-        does = "records not acknowledged come again under the new keys, and count once"
+        does = "records not yet acknowledged are sent again under the new keys, and count once"
         to_do = "nothing"
         if node.named:
-            does = "ids are taken anew: rows not acknowledged so far, whose ids differ, count again"
-            to_do = "if that must not be, deploy such a change when all rows are acknowledged"
+            does = (
+                "ids are extracted again: rows that are not acknowledged yet count again if their "
+                "ids have changed"
+            )
+            to_do = "to avoid this, deploy such a change when all rows are acknowledged"
         elif node.kind == "computation" and node.layout and not node.layout.stateless:
-            does += "; state of keys that are given no more stays, and nothing reads it"
-            to_do = f"see the view state_of_{name} for keys of the former kind"
+            does += "; the state of keys that no record has any more stays, and nothing reads it"
+            to_do = f"see the view state_of_{name} for such keys"
         env.log.warning(
             "key_extractor_changed",
             computation=name,
@@ -118,7 +121,7 @@ def log_rekeyed(env: Environment, deployment: Deployment) -> None:
 
 
 def connect_steps(steps: dict[int, Step], env: Environment, deployment: Deployment) -> None:
-    """Make a step of each node of the graph under its stored id, and connect them by their streams."""
+    """Create the step of each node in the graph, under its stored id, and connect the steps by streams."""
     for place, node in enumerate(env.graph.nodes):
         id_ = deployment.computations[node.name]
         kind = WeakRoute if node.is_weak else StreamRoute

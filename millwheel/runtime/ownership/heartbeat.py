@@ -1,7 +1,7 @@
-"""The heartbeat: renews the worker's lease, and waits for nothing else.
+"""The heartbeat renews the worker's lease, and has no other work.
 
-Whatever the other services wait for, a fold of many rows, a lock, a bucket that is being dropped,
-the lease goes on: a worker that works must not lose its intervals.
+Other services may wait for a fold of many rows, a lock, or the drop of a bucket. The heartbeat
+renews the lease in the meantime: a healthy worker must not lose its intervals.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from millwheel.runtime.process.lease import Lease
 from millwheel.runtime.process.service import Service
 
 BEATS_PER_LEASE = 3
-"""One may be lost, and the next still comes before the lease is over."""
+"""Heartbeats in the time of a lease: if one is lost, the next one still comes before the lease ends."""
 
 TRIES_PER_BEAT = 10
-"""How often one that failed is tried until the next is due."""
+"""Attempts of a failed heartbeat before the next one is due."""
 
 
 class Heartbeat(Service):
-    """Renews the lease, publishes what this worker costs, and reads the store's time.
+    """Renews the lease, publishes this worker's load, and reads the store's time.
 
     Args:
-        load: the figures that are published.
-        set_clock: takes this machine's time and the store's.
+        load: returns the figures to publish.
+        set_clock: called with this machine's time before the request, and the store's time.
     """
 
     def __init__(

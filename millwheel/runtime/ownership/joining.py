@@ -1,4 +1,4 @@
-"""How a worker joins a pipeline, and leaves it in order."""
+"""Joining a pipeline, and leaving it in order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millwheel.runtime.process.lease import Lease
 from millwheel.runtime.process.tasks import end
 
 HAND_OVER_SECONDS = 3.0
-"""How long a worker that stops takes to finish what it has begun."""
+"""Time limit for a stopping worker to finish the work that has begun."""
 
 
 async def register(env: Environment, lease: Lease, address: str) -> None:
@@ -25,10 +25,10 @@ async def register(env: Environment, lease: Lease, address: str) -> None:
 
 
 async def end_dead_workers(env: Environment, pipeline: str, *, take_over: bool) -> None:
-    """End workers of a pipeline that this one has to itself, if they are known to be dead.
+    """End the dead workers of a pipeline that only one worker may run.
 
     Args:
-        take_over: end live ones as well; they will be fenced.
+        take_over: end live workers as well; their commits will be fenced.
 
     Raises:
         UsageError: a live worker runs the pipeline.
@@ -40,15 +40,15 @@ async def end_dead_workers(env: Environment, pipeline: str, *, take_over: bool) 
         await env.store.stop_worker(env.worker)
         raise UsageError(
             f"pipeline {pipeline!r} is being run by process {other.pid} on "
-            f"{other.host.split()[0]!r} (its lease ends in {other.lease_left:.0f} s unless it "
-            "renews it). Stop that one first, or wait for its lease to end"
+            f"{other.host.split()[0]!r} (its lease ends in {other.lease_left:.0f} s unless "
+            "renewed). Stop that process first, or wait for its lease to end"
         )
 
 
 async def hand_all_over(env: Environment, owned: OwnedIntervals, intervals: list[Interval]) -> None:
-    """Leave all intervals drained to other workers, as far as that goes in `HAND_OVER_SECONDS`.
+    """Drain and release the intervals that can finish within `HAND_OVER_SECONDS`.
 
-    Others claim the rest as it is stored, once this worker has given up its lease.
+    Other workers claim the rest in its stored condition, after this worker has given up its lease.
     """
     handing = [asyncio.create_task(owned.give_up(interval)) for interval in intervals]
     late = asyncio.create_task(env.clock.sleep(HAND_OVER_SECONDS))
@@ -64,7 +64,7 @@ async def hand_all_over(env: Environment, owned: OwnedIntervals, intervals: list
 
 
 async def give_up_lease(env: Environment) -> None:
-    """Give up the lease: other workers need not wait for its end."""
+    """Give up the lease, so that other workers need not wait for its end."""
     try:
         await env.store.stop_worker(env.worker)
     except (StoreUnavailable, StoreWentBack) as error:

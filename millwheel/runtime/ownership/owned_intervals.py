@@ -1,17 +1,18 @@
-"""The intervals this worker owns: taking them, handing them over, losing them.
+"""The intervals that this worker owns: claiming them, handing them over, losing them.
 
-An interval that is held is a claim: everything of it in memory is read from the store after its
-sequencer was raised (I4), and goes when it is given up or fenced. Taking over works one
-interval at a time while the lane runs:
+All data of a held interval in memory was read from the store after the claim had raised its
+sequencer (I4). The worker drops that data when it gives the interval up or is fenced. Claiming
+works one interval at a time while the lane runs:
 
 1. claim, and read what is stored (the store does both in that order);
 2. attach state, timers and dedup; send again the un-ACKed productions of its logs;
-3. give it to the lane: from then on its records run.
+3. give the interval to the lane: from then on its records run.
 
-Giving up goes the other way: take no more, let running work finish and commit (drain: user
-code may wait as long as it likes), fold, release. Until it is released an interval that drains may be
-kept after all. Records that wait here are not lost: their senders have no ACK. A split or a
-merge gives intervals up, cuts in the store, and takes the results (`millwheel.runtime.ownership.claiming`).
+Giving up is the reverse: accept no more records, let running work finish and commit (the drain;
+user code may wait for any time), fold, release. A draining interval may still be kept until it is
+released. The records in its queue are not lost: their senders have no ACK. A split or a merge gives
+intervals up, cuts them in the store, and claims the results
+(`millwheel.runtime.ownership.claiming`).
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ from millwheel.store.port import Claim
 
 
 class OwnedIntervals:
-    """Takes, drains, gives up and loses intervals.
+    """Claims, drains, gives up and loses intervals.
 
     Args:
-        courier: the way to other workers; None: there are none.
+        courier: sends to other workers; None: there are no other workers.
     """
 
     def __init__(
@@ -69,12 +70,12 @@ class OwnedIntervals:
         self._courier = courier
         self.restoring = Restoring(env, exchange, publisher, courier, self.lose)
         self._drains: dict[Interval, asyncio.Task[None]] = {}
-        """Drains of leaving intervals, until these are released."""
+        """The drain of each leaving interval, until the interval is released or kept."""
         self._changes: set[asyncio.Task[None]] = set()
-        """Takings and hand-overs that are under way."""
+        """Claims and hand-overs in progress."""
 
-    def at_hand(self, interval_id: int) -> Interval | None:
-        """An interval that takes records here, or drains."""
+    def held_or_draining(self, interval_id: int) -> Interval | None:
+        """The interval with this id, if this worker runs or drains it and could still keep it."""
         interval = self._exchange.get(interval_id)
         if interval is None or (interval.leaving and interval not in self._drains):
             return None
@@ -86,8 +87,11 @@ class OwnedIntervals:
         """Claim intervals and begin to work on them.
 
         Args:
-            sequencers: as they were seen; an interval that moved on since is left alone. None:
-                all are claimed, whoever holds them.
+            sequencers: the sequencers that were read from the store; an interval with another
+                one by now is not claimed. None: claim all, even from their present owners.
+
+        Returns:
+            The claimed intervals that are still here and do not leave.
         """
         claims = await self._env.store.claim(
             self._env.worker,
@@ -97,7 +101,7 @@ class OwnedIntervals:
         )
         if not claims:
             return []
-        # After the claim: nobody writes ids of these slots to any bucket behind our back now.
+        # After the claim: no other worker can add ids of these slots to a bucket any more.
         await self._env.patiently(self._buckets.load)
         self._env.stamps.restore(max((claim.stamp for claim in claims), default=0))
         inherited = frozenset(bucket.id for bucket in self._buckets.live())
@@ -110,12 +114,12 @@ class OwnedIntervals:
                 if self._exchange.owns(interval):
                     await self.restoring.attach(interval, claim)
         except BaseException:
-            if self._courier is not None:  # else nobody works on, and the error is told as it is
-                for interval in taken:  # it is ours, and will be claimed again
+            if self._courier is not None:  # otherwise the engine ends with this error
+                for interval in taken:  # we own them, and a later round claims them again
                     if self._exchange.owns(interval):
                         await self.lose(interval)
             raise
-        # Who stops meanwhile gives up what he has not begun to work on.
+        # A worker that has begun to stop gives these intervals up before they run.
         taken = [i for i in taken if self._exchange.owns(i) and not i.leaving]
         self._publisher.restore()
         for interval in taken:
@@ -129,12 +133,14 @@ class OwnedIntervals:
             if interval.source_task is not None:
                 await interval.source_task.start()
             if self._courier is not None:
-                self._courier.sender.publish(interval)  # and with it, which worker has it now
+                self._courier.sender.publish(interval)  # also announces the new owner
         return taken
 
     def take_new(self, interval_ids: list[int]) -> None:
-        """Take intervals that were made for new partitions, if this worker is alone; otherwise they are
-        placed like all others."""
+        """Claim the intervals of new partitions, if no other worker shares the pipeline.
+
+        Otherwise request a placement refresh: the balancer places them like all other intervals.
+        """
         if self._courier is not None:
             self._courier.remotes.request_refresh()
             return
@@ -145,7 +151,7 @@ class OwnedIntervals:
         await self.take(interval_ids)
 
     def _install(self, claim: Claim, inherited: frozenset[int]) -> Interval:
-        """An interval in its place among the others; it takes no records yet."""
+        """Create a claimed interval and make it known to this worker. Its records do not run yet."""
         step = self._exchange.steps[claim.interval.computation]
         interval = Interval(step, claim, self._env.settings, self._modes.of)
         self._exchange.add(interval)
@@ -157,7 +163,7 @@ class OwnedIntervals:
         return interval
 
     def _put(self, interval: Interval) -> None:
-        """From here on records for its keys go to its queue, after those that waited elsewhere."""
+        """Send records for the interval's keys to its queue, behind those that its stand-in kept."""
         before = interval.step.put(interval)
         if isinstance(before, Remote):
             assert self._courier is not None
@@ -184,16 +190,18 @@ class OwnedIntervals:
 
     @property
     def draining(self) -> list[Interval]:
-        """The intervals that are to leave, and may be kept."""
+        """The intervals that leave and can still be kept."""
         return list(self._drains)
 
     def is_drained(self, interval: Interval) -> bool:
-        """Whether nothing of an interval that is to leave is at work any more."""
+        """Whether the drain of a leaving interval has finished, and the interval can still be kept."""
         return interval.drained and interval in self._drains
 
     def drain(self, interval: Interval) -> asyncio.Task[None]:
-        """Take no more for an interval, and let what it has begun be finished and stored; that goes on
-        beside whatever else is done, as it may take for ever."""
+        """Start to drain an interval: it accepts no more records, and finishes and commits its work.
+
+        The drain runs as a task, since user code may delay it for ever.
+        """
         drain = self._drains.get(interval)
         if drain is None:
             interval.leaving = True
@@ -210,9 +218,10 @@ class OwnedIntervals:
         interval.drained = True
 
     def keep(self, interval: Interval) -> None:
-        """Go on with an interval that drains: nobody else is to have it any more.
+        """Resume a draining interval: no other worker should own it any more.
 
-        None of an injector: where it would have read on is known by its next owner alone.
+        Not for an interval of an injector: its source task has stopped, and only a new claim reads
+        the position to continue from.
         """
         assert interval.source_task is None
         self._drains.pop(interval).cancel()
@@ -222,19 +231,21 @@ class OwnedIntervals:
             interval.lane.resume(interval)
 
     async def give_up(self, interval: Interval) -> bool:
-        """Finish what an interval has begun, and let another worker have it (no lease wait).
+        """Drain, fold and release an interval, so that others can claim it without a lease wait.
 
         Returns:
-            Whether it is free now: False if somebody has claimed it meanwhile, or it is kept.
+            Whether it is free now: False if another worker has claimed it in the meantime, if it
+            was kept, or if another task gives it up.
 
         Raises:
-            StoreError: it could not be finished; it is as it is stored, and nobody works on it.
+            StoreError: the fold or the release failed. The interval is as it is stored, and no
+                work runs on it here.
         """
         if interval.leaving and interval not in self._drains:
-            return False  # somebody is at it
+            return False  # another task gives it up or loses it
         await asyncio.wait((self.drain(interval),))
         if self._drains.pop(interval, None) is None:
-            return False  # lost or kept meanwhile, or somebody is at it
+            return False  # lost or kept during the drain, or another task gives it up
         try:
             while (
                 interval.ownership is Ownership.HELD
@@ -244,7 +255,7 @@ class OwnedIntervals:
                 pass
         except StoreError:
             if interval.ownership is Ownership.HELD:
-                await self.lose(interval)  # it is ours, and will be claimed again
+                await self.lose(interval)  # we own it, and a later round claims it again
             raise
         if interval.ownership is not Ownership.HELD:
             return False
@@ -259,26 +270,29 @@ class OwnedIntervals:
         return bool(released)
 
     def _leave(self, interval: Interval) -> None:
-        """From here on records for its keys go to whoever will have it."""
+        """Send records for the interval's keys to a stand-in, which forwards them to the next owner."""
         assert self._courier is not None
         interval.step.put(self._courier.remotes.stand_in(interval))
-        self._exchange.wake.set()  # who waited for room in its queue has it now
+        self._exchange.wake.set()  # senders that waited for room in its queue can continue
 
     def _send_on(self, interval: Interval) -> None:
-        """Records of logs here, or of no log, that waited in it, before those that came since it
-        leaves (I14); those of other workers they send again."""
+        """Forward the interval's waiting records to its stand-in (I14).
+
+        These are the records of local logs and those of no log. They go before the records that
+        came since the interval began to leave. Other workers send theirs again.
+        """
         waiting = [] if interval.dedup is None else interval.dedup.start_over()
-        for delivery in waiting:  # it may come back
+        for delivery in waiting:  # the interval may return to this worker, and run them
             interval.step.renew(delivery)
         interval.mode.start_over()
-        if interval.step.node.at_most_once:  # they may have had their effect, and shall not again
+        if interval.step.node.at_most_once:  # they may have had effects, and must not run again
             self._exchange.acknowledge(waiting)
             waiting = []
         self._exchange.send_on(interval.step, [*waiting, *interval.intake])
         interval.intake.clear()
 
     def _forget(self, interval: Interval) -> None:
-        """Nothing of it is here any more."""
+        """Drop everything that this worker holds of an interval."""
         self._drains.pop(interval, None)
         if self._courier is not None:
             self._courier.remotes.forget_sent({log.id for log in interval.logs})
@@ -292,8 +306,10 @@ class OwnedIntervals:
         self._exchange.remove(interval)
 
     async def lose(self, interval: Interval) -> None:
-        """Stop to work on an interval, whoever has it: what it did here since its last durable
-        commit never was."""
+        """Stop work on an interval, whether or not another worker owns it.
+
+        Everything that it did here since its last durable commit is discarded.
+        """
         interval.transition("fenced")
         interval.leaving = True
         if interval.source_task is not None:
@@ -302,10 +318,10 @@ class OwnedIntervals:
         self._send_on(interval)
         self._forget(interval)
 
-    # -- all at once ------------------------------------------------------------------------
+    # -- all intervals ----------------------------------------------------------------------
 
     async def change(self, work: Coroutine[Any, Any, None]) -> None:
-        """Take or hand over intervals; cut short when all are given up."""
+        """Run a coroutine that claims or hands over intervals; `lose_all` cancels it."""
         task = asyncio.ensure_future(work)
         self._changes.add(task)
         try:
@@ -317,12 +333,12 @@ class OwnedIntervals:
             await end([task])
 
     async def lose_all(self) -> None:
-        """Stop work on all intervals: other workers may have them by now, or will soon."""
+        """Stop work on all intervals: other workers may own them by now, or will soon."""
         await self._lane.suspend()
         try:
             await end(self._changes)
             for interval in list(self._exchange.intervals):
-                if interval in self._exchange.intervals:  # otherwise it was given up meanwhile
+                if interval in self._exchange.intervals:  # not given up while `lose` waited
                     await self.lose(interval)
         finally:
             self._lane.unsuspend()

@@ -1,4 +1,4 @@
-"""Starting claimed intervals from what is stored: state, shared tables, logs and un-ACKed productions."""
+"""Restoring claimed intervals from the store: state, shared tables, logs and un-ACKed productions."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from millwheel.store.port import Claim
 
 
 class Restoring:
-    """Attaches what is stored to claimed intervals, and claims intervals again after a commit that failed.
+    """Loads stored data into claimed intervals; claims intervals again after a failed commit.
 
     Args:
-        courier: the way to other workers; None: there are none.
+        courier: sends to other workers; None: there are no other workers.
         lose: stops work on an interval that another worker has claimed.
     """
 
@@ -43,9 +43,9 @@ class Restoring:
         self._lose = lose
 
     async def restore(self, intervals: list[Interval]) -> None:
-        """Claim intervals again and start them over from what is durable.
+        """Claim intervals again and start them over from their durable data.
 
-        Those that somebody else has by now, or that are let go of meanwhile, are left out.
+        Skip intervals that another worker has claimed by now, or that are lost in the meantime.
         """
         for interval in intervals:
             if interval.source_task is not None:
@@ -74,18 +74,18 @@ class Restoring:
                 )
             elif interval.part_file is not None:
                 interval.part_file.restore((interval.position.value or {}).get("length", 0))
-        for (
-            interval
-        ) in self._exchange.intervals:  # what turned out to be stored may concern any lane
+        # The failed commit may turn out to be stored: that may concern every interval.
+        for interval in self._exchange.intervals:
             if interval in restored or interval.watermarks.has_news():
                 interval.touch(urgent=interval.watermarks.has_news())
         self._exchange.wake.set()
 
     async def _claim_again(self, intervals: list[Interval]) -> dict[int, Claim]:
-        """Claim what is still ours of some intervals; what is not is let go of (I12).
+        """Claim again the intervals that this worker still owns, and lose the others (I12).
 
         Raises:
-            Fenced: somebody has claimed some, and nobody else should work on this pipeline.
+            Fenced: another worker has claimed some of them, although this worker has the pipeline
+                to itself.
         """
         while True:
             ids = [i.id for i in intervals if self._exchange.owns(i)]
@@ -116,7 +116,7 @@ class Restoring:
                 return {claim.interval.id: claim for claim in claims}
 
     async def attach(self, interval: Interval, claim: Claim) -> None:
-        """State, logs and what must be sent again, before anything new is sent."""
+        """Attach state and logs, and send un-ACKed productions again before any new ones."""
         for log in interval.logs:
             self._exchange.logs[log.id] = (log, interval)
         if interval.source_task is not None:
@@ -135,7 +135,7 @@ class Restoring:
         node = interval.step.node
         assert node.layout is not None
         assert node.computation is not None
-        what = f"state of {node.name!r}"
+        what = f"state of {node.label!r}"
         return self._cache(interval, node.layout, what, node.state_steps)
 
     def _shared_tables(self, interval: Interval) -> BroadcastTables | None:
@@ -143,14 +143,14 @@ class Restoring:
         if node.shared is None:
             return None
         assert node.computation is not None
-        what = f"shared table of {node.name!r}"
+        what = f"shared table of {node.label!r}"
         cache = self._cache(interval, node.shared, what, node.shared_steps)
         return BroadcastTables(
             cache, interval.slots, node.grain, guarded=self._env.options.guard_shared
         )
 
     async def _load_tables(self, interval: Interval, tables: BroadcastTables) -> None:
-        """Read what is folded of them, all at once."""
+        """Read the folded entries of all shared tables in one query."""
         places = [(table.slot, table.key_text) for table in tables]
         rows = await self._env.patiently(
             lambda: self._env.store.load_keys(interval.step.id, places, 1)
@@ -191,7 +191,7 @@ class Restoring:
         )
 
     async def _send_again(self, interval: Interval, log: SentLog) -> None:
-        """Productions of an inherited log that nobody has acknowledged, in their order."""
+        """Send the unacknowledged productions of an inherited log again, in their order."""
         async for row in self._env.store.read_productions(log.id, log.next_seq):
             if row.seq > log.next_seq:
                 log.lack([(log.next_seq, row.seq)])
@@ -199,7 +199,7 @@ class Restoring:
             if log.is_acknowledged(row.seq):
                 log.skip(row.seq + 1)
                 continue
-            if row.receiver not in self._exchange.steps:  # nobody, or who was removed since
+            if row.receiver not in self._exchange.steps:  # no receiver, or a removed one
                 log.sent(row.seq + 1, row.hold, 0, row.stamp, [row.hold])
                 log.acknowledge([row.seq])
                 continue

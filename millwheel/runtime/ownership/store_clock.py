@@ -1,16 +1,16 @@
-"""The store's clock: workers that share a pipeline go by it (decision 24)."""
+"""The store's clock, which all workers of a shared pipeline use (decision 24)."""
 
 from __future__ import annotations
 
 from millwheel.runtime.environment import Environment
 
 CLOCK_OFF_SECONDS = 5.0
-"""A machine's clock that is this far from the store's is no matter of round trips: its logs and
-files bear wrong times, and an operator should set it."""
+"""A difference of this size between a machine's clock and the store's is not due to round trips: the
+machine's logs and files have wrong times, and an operator should set its clock."""
 
 
 class StoreClock:
-    """Sets a worker's time by the store's."""
+    """Adjusts a worker's time to the store's clock."""
 
     def __init__(self, env: Environment) -> None:
         self._env = env
@@ -18,7 +18,12 @@ class StoreClock:
         """The clock warning has been logged."""
 
     def set(self, before: int, store: int) -> None:
-        """Go by the store's clock, which was asked when this machine's showed `before`."""
+        """Adopt the store's clock.
+
+        Args:
+            before: this machine's time when it asked the store, in microseconds.
+            store: the time that the store answered.
+        """
         env = self._env
         ahead = env.stamps.adjust((before + env.clock.now()) // 2, store)
         off = abs(ahead) >= CLOCK_OFF_SECONDS * 1e6
@@ -26,8 +31,8 @@ class StoreClock:
             env.log.warning(
                 "clock_is_off",
                 seconds=round(-ahead / 1e6, 1),
-                what_it_means="this machine's clock is so far ahead of the store's (below zero: "
-                "behind); the worker goes by the store's",
+                what_it_means="this machine's clock is ahead of the store's by this number of "
+                "seconds (below zero: behind); the worker uses the store's time",
                 what_to_do="set the machine's clock, or let NTP do it",
             )
         self._is_off = off

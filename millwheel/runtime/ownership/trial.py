@@ -1,8 +1,8 @@
-"""Migrations tried on stored states before a deploy begins its generation.
+"""Trial of migrations on stored states, before a deploy begins its generation.
 
-A migration that fails when its key is read stops the worker, after older code was locked out of what the
-new code has had. So each is tried first on some states of every older version: what fails there refuses
-the deploy, and nothing was changed.
+A migration that fails when its key is read stops the worker. By then older code can no longer own the
+intervals that the new code has owned. Therefore each migration first runs on some states of every
+older version. If one fails there, the deploy is refused, and nothing was changed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from millwheel.state import StateLayout
 from millwheel.store.port import OldState
 
 TRIED_STATES = 100
-"""States of each computation and version that a migration is tried on, at the most."""
+"""Maximum number of states, per computation and version, on which its migrations are tried."""
 
 
 async def try_migrations(env: Environment) -> None:
-    """Run the migrations of all states on a sample of what is stored.
+    """Run the migrations of all states on a sample of the stored states.
 
     Raises:
-        DeployRefused: one failed, or gave what the new type does not accept.
+        DeployRefused: a migration failed, or returned a value that the new type does not accept.
     """
     nodes = {
         node.name: node
@@ -58,21 +58,23 @@ def _version(node: Node) -> int:
 
 
 def _try(node: Node, version: int, states: Iterable[OldState]) -> int:
-    """Migrate some states of one version; gives how many."""
+    """Migrate states of one version; return how many migrations were tried."""
     tried = 0
     for old in states:
         is_table = node.shared is not None and old.key.startswith(CELL_MARK)
         layout: StateLayout[Any] | None = node.shared if is_table else node.layout
         steps = node.shared_steps if is_table else node.state_steps
         if layout is None or layout.stateless or not leads(steps, version, _version(node)):
-            continue  # the graph's comparison says what is missing
-        what = f"{'shared table' if is_table else 'state'} of {node.name!r}, key {old.key.decode()}"
+            continue  # the comparison of the graphs reports the missing migration
+        what = (
+            f"{'shared table' if is_table else 'state'} of {node.label!r}, key {old.key.decode()}"
+        )
         try:
             apply_migrations(old.value, version, _version(node), steps, what, layout.codec.decode)
         except MigrationFailed as error:
             cause = error.__cause__ or error
             raise DeployRefused(
-                f"nothing was deployed: a migration was tried on stored values, and failed.\n{error}\n"
+                f"nothing was deployed: a migration failed in a trial on stored values.\n{error}\n"
                 f"The value: {shown(old.value.decode(), 500)}\n"
                 + "".join(traceback.format_exception(cause)).rstrip()
             ) from error

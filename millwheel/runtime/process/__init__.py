@@ -1,1 +1,1 @@
-"""The process and what every service in it needs: tasks, leases, load, the logical clock."""
+"""The process, and the parts that all services need: tasks, the lease, load, the logical clock."""

@@ -1,8 +1,8 @@
-"""Uses of a `Context` after its call, by tasks of user code that nobody awaited.
+"""Uses of a `Context` after its call, by tasks of user code that were not awaited.
 
-A context serves call after call (`execution.py`). The engine is the only one to hold it between
-two calls, so its reference count tells whether a call has left it with somebody: a task, an object, a
-traceback. Then the context is ended (`Context._end`) and another takes its place. The check costs a
+A context serves call after call (`execution.py`). Between two calls only the engine holds it, so its
+reference count shows whether a call has left a reference elsewhere: in a task, an object, a traceback.
+Then the engine ends the context (`Context._end`) and continues with a new one. The check costs each
 record a comparison of two numbers.
 
 An ended context refuses each use. The record of its call may be durable by then, so it is too late for a
@@ -22,14 +22,14 @@ from millwheel.context import Context, Ended
 from millwheel.errors import UserCodeError
 
 MOST_DEPTH = 3
-"""Functions within functions that are looked into for a context."""
+"""Maximum depth of functions within functions that are searched for a context."""
 
 
 class LateUses:
-    """Ends the contexts of one engine, and fails it when one is used later.
+    """Ends the contexts of one engine, and fails the engine when one of them is used later.
 
     Args:
-        log: takes the error as `context_used_late`.
+        log: receives the error as `context_used_late`.
         fail: stops the engine with the error.
     """
 
@@ -40,12 +40,12 @@ class LateUses:
         self._has_ended_any = False
 
     def end(self, context: Context[Any, Any]) -> None:
-        """Let no call use a context any more."""
+        """End a context: any later use is an error."""
         self._has_ended_any = True
         context._end(self.report)
 
     def report(self, error: UserCodeError) -> None:
-        """Log the first late use, and fail."""
+        """Log the first late use, and fail the engine."""
         self._note(error)
         self._fail(error)
 
@@ -55,11 +55,11 @@ class LateUses:
             self._log.error("context_used_late", error=str(error))
 
     def check_tasks(self, *, all_is_done: bool) -> None:
-        """Log a task that has not ended yet and holds a context whose call has ended.
+        """Log a running task that holds an ended context.
 
         Args:
-            all_is_done: the engine ends because all input is processed: it fails instead of
-                calling that complete.
+            all_is_done: the engine ends because all input is processed. With such a task it fails
+                instead, since the input is not completely processed.
         """
         if not self._has_ended_any:
             return
@@ -67,10 +67,10 @@ class LateUses:
             for name, frame in self._held_by(task):
                 place = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
                 error = UserCodeError(
-                    f"{name} has started a task that uses ctx and that nobody has awaited. It still "
-                    f"waits at {place}, and what it would do is lost. Await inside process_record "
-                    "(or process_timer, process_bundle) every task that it starts and that uses "
-                    "ctx, for example with asyncio.TaskGroup"
+                    f"{name} has started a task that uses ctx, and has not awaited it. The task still "
+                    f"waits at {place}, and its effects are lost. Await every task that uses ctx "
+                    "inside the process_record (or process_timer, process_bundle) that starts it, "
+                    "for example with asyncio.TaskGroup"
                 )
                 if all_is_done:
                     self.report(error)
@@ -79,7 +79,7 @@ class LateUses:
                 return
 
     def _held_by(self, task: asyncio.Task[Any]) -> Iterator[tuple[str, FrameType]]:
-        """The computations whose ended contexts a task holds, each with the frame that has it."""
+        """The computations whose ended contexts a task holds, each with the frame that holds it."""
         coroutine: Any = task.get_coro()
         while (frame := getattr(coroutine, "cr_frame", None)) is not None:
             for value in frame.f_locals.values():
@@ -91,8 +91,11 @@ class LateUses:
 
 
 def _contexts_in(value: Any, depth: int = 0) -> Iterator[Ended]:
-    """The ended contexts that a local variable holds: itself, or as a function that can use one (a method
-    of it, a lambda that closes over it, a partial that has it as an argument)."""
+    """The ended contexts that a local variable holds.
+
+    The value may be a context itself, or a function that can use one: a method of it, a lambda that
+    closes over it, a partial that has it as an argument.
+    """
     if isinstance(value, Ended):
         yield value
         return
@@ -110,7 +113,7 @@ def _contexts_in(value: Any, depth: int = 0) -> Iterator[Ended]:
 
 def _is_filled(cell: CellType) -> bool:
     try:
-        cell.cell_contents  # noqa: B018 - it raises
+        cell.cell_contents  # noqa: B018 - it raises if the cell is empty
     except ValueError:
         return False
     return True

@@ -1,9 +1,9 @@
-"""The lease: how long this worker may touch its intervals without hearing from the store.
+"""The lease: how long this worker may work on its intervals without an answer from the store.
 
-Others claim the intervals of a worker whose lease ran out, by the store's clock. This worker
-counts by its own monotonic clock, from before it asked for the lease, and lets go a margin
-earlier: then nobody else has begun. The fence in every commit backs it (I3): a worker that
-was stopped and wakes up after all finds its first commit refused.
+When a worker's lease has run out by the store's clock, other workers claim its intervals. The worker
+itself counts by its own monotonic clock, from the time before it requested the lease, and stops work
+a margin earlier, when no other worker can have begun. The fence in every commit is the guarantee
+(I3): if a worker was frozen and wakes up later, the store refuses its first commit.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 from millwheel.clock import Clock
 
 MARGIN = 0.2
-"""The share of a lease that is not made use of."""
+"""The part of a lease that is left unused, as a margin."""
 
 
 class Lease:
-    """What is left of a worker's lease."""
+    """The time left of a worker's lease."""
 
     def __init__(self, clock: Clock, seconds: float) -> None:
         self._clock = clock
@@ -23,14 +23,18 @@ class Lease:
         self._ends = float("-inf")
 
     def renewed(self, asked: float) -> None:
-        """The store has renewed it; it was asked to at `asked` on the monotonic clock."""
+        """Note that the store has renewed the lease.
+
+        Args:
+            asked: when the renewal was requested, by the monotonic clock.
+        """
         self._ends = max(self._ends, asked + self.seconds * (1 - MARGIN))
 
     def end(self) -> None:
-        """Nothing may be touched any more."""
+        """End the lease: this worker may not work on its intervals any more."""
         self._ends = float("-inf")
 
     @property
     def left(self) -> float:
-        """Seconds in which intervals may be touched; below zero when they may not."""
+        """Seconds for which this worker may work on its intervals; negative after the end."""
         return self._ends - self._clock.monotonic()

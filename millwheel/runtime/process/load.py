@@ -1,14 +1,15 @@
-"""What the work of each interval costs: measured as it runs, told with the heartbeat.
+"""The load of each interval, measured while it runs and published with the heartbeat.
 
-The operating system knows what a whole process costs. Which interval it goes to is found by the
-time that chunks of records run: each has its clock read when it begins and when it ends, and
-whenever user code waits and goes on, but never for a record. The process' CPU time, with that of
-commits, deliveries and chores, is shared out in the same proportion.
+The operating system measures only whole processes. To divide the CPU time among intervals, the worker
+measures the run time of chunks of records: it reads a clock when a chunk begins and ends, and when
+user code starts and ends a wait, but not for each record. The CPU time of the process, including
+commits, deliveries and chores, is divided in proportion to these run times.
 
-Where in an interval's slots the work is comes from one record in `SAMPLED`. What was counted is
-forgotten by half every `HALF_LIFE_SECONDS`, so that a key that was hot is soon no reason to split.
+A histogram of slots shows where the work of an interval lies. It counts one record in `SAMPLED`. Its
+counts fall by half every `HALF_LIFE_SECONDS`, so that a formerly hot key soon causes no split.
 
-A heartbeat every third of a lease (5 s) is often enough: nothing is moved again for half a minute.
+A heartbeat every third of a lease (5 s) is frequent enough: an interval that was moved stays for half
+a minute.
 """
 
 from __future__ import annotations
@@ -24,24 +25,26 @@ from typing import Any, Protocol
 from millwheel.clock import Clock
 
 BARS = 32
-"""Of a histogram, at the most: a split is found to a thirty-second of an interval's slots."""
+"""Maximum number of bars in a histogram: it locates a split to 1/32 of an interval's slots."""
 
 SAMPLED = 17
-"""One record in so many is looked at: a prime, since sources that go round 16 keys are common."""
+"""The histogram counts one record in this number. It is a prime, since sources that cycle through 16
+keys are common."""
 
 HALF_LIFE_SECONDS = 10.0
+"""Time in which the counts of a histogram fall by half."""
 
 CHUNK_SECONDS = 0.01
-"""For so long user code runs over a chunk of records before others have their turn, the heartbeat among
-them."""
+"""Time for which user code runs over a chunk of records before other tasks run, such as the
+heartbeat."""
 
 FIRST_CHUNK = 32
-"""Records in the chunk that shows what a record takes."""
+"""Records in the first chunk, which measures the run time of a record."""
 
 
 def resident_bytes() -> int:
-    """The memory of this process; where the system does not say, or no file can be opened, the most it
-    ever was."""
+    """The resident memory of this process, or its peak if the system does not report the present value or
+    no file can be opened."""
     try:
         pages = int(Path("/proc/self/statm").read_bytes().split()[1])
     except OSError:
@@ -52,28 +55,30 @@ def resident_bytes() -> int:
 
 @dataclass(frozen=True)
 class Process:
-    """What this process costs: a parameter, as the clock is."""
+    """Measures the cost of this process. It is a parameter, like the clock."""
 
     cpu_seconds: Callable[[], float] = time.process_time
-    """CPU time used so far, by all its threads. Asking takes 0.3 µs: not for every chunk."""
+    """CPU time of all threads so far. A call takes 0.3 µs, too long to make one per chunk."""
     run_seconds: Callable[[], float] = time.perf_counter
-    """A clock that is quick to read, 0.05 µs: by it chunks are measured."""
+    """The clock that measures chunks; a call takes 0.05 µs."""
     rss_bytes: Callable[[], int] = resident_bytes
+    """Resident memory in bytes."""
 
 
 FREE_OF_CHARGE = Process(cpu_seconds=lambda: 0.0, run_seconds=lambda: 0.0)
-"""Where time is virtual: what something costs the machine moves no interval and cuts no chunk short."""
+"""A process without costs, for tests on virtual time: the speed of the machine must not move
+an interval or shorten a chunk."""
 
 
 class Slotted(Protocol):
-    """A record, or a timer that is due."""
+    """A record or a due timer."""
 
     @property
     def slot(self) -> int: ...
 
 
 class Workload:
-    """What was done for one interval since its figures were last taken, and at which slots."""
+    """The work for one interval since its figures were last taken, with a histogram of its slots."""
 
     __slots__ = (
         "_bars",
@@ -93,23 +98,23 @@ class Workload:
         first, end = slots
         self.run_seconds = 0.0
         self.records = 0
-        """Processed and durable; of an injector, read."""
+        """Number of records processed and durable; for an injector, number of rows read."""
         self._first = first
         self._width = -(-(end - first) // BARS)
         self._bars = [0.0] * -(-(end - first) // self._width)
         self.decided_bytes = 0
-        """Total bytes of effects that user code has produced here."""
+        """Total bytes of effects that user code has produced for this interval."""
         self._skip = 0
-        """Records up to the next that is looked at."""
+        """Number of records before the next one that the histogram counts."""
         self._record_seconds = CHUNK_SECONDS / FIRST_CHUNK
-        """What a record took, in the chunk that ran last."""
+        """Mean run time of a record in the latest chunk."""
         self._seconds_before = 0.0
         self._bytes_before = 0
         self._record_bytes = 0.0
-        """And how much of effects it had."""
+        """Mean bytes of effects of a record in the latest chunk."""
 
     def sample(self, items: Sequence[Slotted]) -> None:
-        """Look at some of a chunk: every so many-th over all chunks, however long they are."""
+        """Count one record in `SAMPLED` of a chunk; the counting continues across chunks."""
         place, count = self._skip, len(items)
         while place < count:
             self._bars[(items[place].slot - self._first) // self._width] += 1.0
@@ -117,8 +122,15 @@ class Workload:
         self._skip = place - count
 
     def chunk(self, most: int, most_bytes: int) -> int:
-        """How many records to run as the next chunk, by the last one: as many as take `CHUNK_SECONDS`, and
-        have effects of `most_bytes`; `most` at the most."""
+        """Number of records for the next chunk.
+
+        By the figures of the latest chunk, they run for at most `CHUNK_SECONDS` and have at most
+        `most_bytes` of effects.
+
+        Args:
+            most: maximum number of records.
+            most_bytes: maximum bytes of effects.
+        """
         if most * self._record_seconds > CHUNK_SECONDS:
             most = max(1, int(CHUNK_SECONDS / self._record_seconds))
         if most * self._record_bytes > most_bytes:
@@ -126,25 +138,25 @@ class Workload:
         return most
 
     def chunk_begins(self) -> None:
-        """A chunk of records is about to run."""
+        """Note that a chunk of records is about to run."""
         self._seconds_before, self._bytes_before = self.run_seconds, self.decided_bytes
 
     def chunk_ran(self, records: int) -> None:
-        """The chunk that has begun last has run, or its code waits: note what a record takes."""
+        """Note the figures of a record: the latest chunk has run, or its code waits."""
         seconds = self.run_seconds - self._seconds_before
-        if seconds >= 0:  # otherwise the time was forgotten since
+        if seconds >= 0:  # otherwise `forget` was called since
             self._record_seconds = seconds / records
         self._record_bytes = (self.decided_bytes - self._bytes_before) / records
 
     def forget(self, seconds: float) -> None:
-        """So much time has passed: begin to count anew, and let the histogram fade."""
+        """Reset the counts, and decay the histogram by the time that has passed."""
         self.run_seconds = 0.0
         self.records = 0
         left = 0.5 ** (seconds / HALF_LIFE_SECONDS)
         self._bars = [bar * left for bar in self._bars]
 
     def histogram(self) -> list[tuple[int, float]]:
-        """(first slot, how many of those looked at): each bar up to the next one's first slot."""
+        """The bars as (first slot, count of sampled records); each ends at the next one's first slot."""
         bars = [round(bar, 2) for bar in self._bars]
         if not any(bars):
             return []
@@ -152,7 +164,7 @@ class Workload:
 
 
 class Measured:
-    """Awaits something, and adds up how long it runs: not how long it waits."""
+    """Awaits a coroutine and adds up its run time, without its waits."""
 
     __slots__ = ("_clock", "_coroutine", "_workload")
 
@@ -177,35 +189,35 @@ class Measured:
             thrown = None
             try:
                 yield awaited
-            except BaseException as error:  # whoever cancels means what is awaited
+            except BaseException as error:  # pass a cancellation on to the coroutine
                 thrown = error
 
 
 class Measurable(Protocol):
-    """An interval, as far as its load is concerned."""
+    """The parts of an interval that the meter uses."""
 
     id: int
     workload: Workload
 
     def figures(self) -> dict[str, Any]:
-        """Sizes of its queue and state, and how its source flows."""
+        """Sizes of its queue and its state, and figures of its source."""
         ...
 
 
 class Meter:
-    """Makes figures of what was counted, once in a while."""
+    """Computes figures from the counts of all intervals, at each heartbeat."""
 
     def __init__(self, clock: Clock, process: Process) -> None:
         self._clock = clock
         self._process = process
-        self._looked_at = clock.monotonic()
+        self._taken_at = clock.monotonic()
         self._cpu_seconds = process.cpu_seconds()
 
     def take(self, intervals: Iterable[Measurable]) -> dict[str, Any]:
-        """The figures since the last time, as the heartbeat publishes them."""
+        """The figures since the previous call, in the form that the heartbeat publishes."""
         now, cpu_seconds = self._clock.monotonic(), self._process.cpu_seconds()
-        passed, used = now - self._looked_at, cpu_seconds - self._cpu_seconds
-        self._looked_at, self._cpu_seconds = now, cpu_seconds
+        passed, used = now - self._taken_at, cpu_seconds - self._cpu_seconds
+        self._taken_at, self._cpu_seconds = now, cpu_seconds
         cpu = used / passed if passed > 0 else 0.0
         owned = list(intervals)
         ran = sum(interval.workload.run_seconds for interval in owned)
@@ -220,7 +232,7 @@ class Meter:
 
 
 def _figures(interval: Measurable, passed: float, cpu_per_second_run: float) -> dict[str, Any]:
-    """One interval's part; its counting begins anew."""
+    """The figures of one interval; resets its counts."""
     workload = interval.workload
     figures = {
         "cpu": round(workload.run_seconds * cpu_per_second_run, 4),

@@ -1,4 +1,4 @@
-"""The shape of everything that runs beside the lanes: one piece of work, again and again."""
+"""The base of all periodic tasks of a worker."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from millwheel.errors import StoreUnavailable
 
 
 class Service:
-    """Does `run_once` every `period` seconds; an unreachable store is for the lanes to judge."""
+    """Calls `run_once` every `period` seconds.
+
+    It ignores an unreachable store: the lane decides when to give up on it.
+    """
 
     def __init__(self, clock: Clock, period: float) -> None:
         self._clock = clock
         self._period = period
 
     async def run_once(self) -> None:
-        """The work."""
+        """Do the work of one period."""
         raise NotImplementedError
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Call `run_once` periodically until cancelled."""
         while True:
             await self._clock.sleep(self._period)
             try:

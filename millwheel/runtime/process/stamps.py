@@ -6,37 +6,37 @@ from millwheel.clock import Clock
 
 
 class Stamps:
-    """The worker's logical clock: each stamp is greater than every one before it."""
+    """The worker's logical clock: each stamp is greater than all earlier ones."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._ahead = 0
-        """How far the store's clock is ahead of this machine's."""
+        """Microseconds by which the store's clock is ahead of this machine's."""
         self._last = 0
 
     def restore(self, last: int) -> None:
-        """Start after `last`, the newest stamp found in the store."""
+        """Make all further stamps greater than `last`, the newest stamp found in the store."""
         self._last = max(self._last, last)
 
     def adjust(self, before: int, store: int) -> int:
-        """Go by the store's clock, which showed `store` when this one showed `before`.
+        """Adopt the store's clock, which showed `store` when this machine's showed `before`.
 
         Returns:
-            How far the store's clock is ahead, in microseconds.
+            Microseconds by which the store's clock is ahead.
         """
         self._ahead = store - before
         return self._ahead
 
     def now(self) -> int:
-        """The time by which all workers stamp."""
+        """The present time in microseconds, by the clock that all workers of the pipeline use."""
         return self._clock.now() + self._ahead
 
     def next(self) -> int:
-        """A new stamp: the clock's microseconds, or one more than the last."""
+        """A new stamp: the present time in microseconds, or the last stamp plus one if that is greater."""
         self._last = max(self.now(), self._last + 1)
         return self._last
 
     @property
     def last(self) -> int:
-        """The newest stamp given."""
+        """The newest stamp that was handed out or restored."""
         return self._last

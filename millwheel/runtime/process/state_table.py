@@ -11,13 +11,13 @@ from millwheel.errors import InvariantBroken
 S = TypeVar("S", bound=enum.Enum)
 
 
-def next_state(table: Mapping[S, Mapping[str, S]], state: S, event: str, whose: str) -> S:
-    """The state after an event.
+def next_state(table: Mapping[S, Mapping[str, S]], state: S, event: str, subject: str) -> S:
+    """The state of `subject` after an event.
 
     Raises:
         InvariantBroken: the event is illegal in this state.
     """
     found = table[state].get(event)
     if found is None:
-        raise InvariantBroken(f"{whose}: {event!r} while {state.value}")
+        raise InvariantBroken(f"{subject}: {event!r} while {state.value}")
     return found

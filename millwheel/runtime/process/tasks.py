@@ -1,4 +1,4 @@
-"""Ending tasks for certain, and what else there is to know of how they end."""
+"""Reliable ending of tasks, and classification of the errors that end them."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from millwheel.errors import (
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 0.1
-"""After this long a task that was cancelled and goes on is cancelled again."""
+"""Time after which a cancelled task that still runs is cancelled again."""
 
 
 _ending: WeakSet[asyncio.Task[Any]] = WeakSet()
-"""Tasks that somebody wants to end."""
+"""Tasks that `end` was called for."""
 
 
 async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait until they have ended, whatever became of them.
+    """Cancel tasks and wait until all have ended, with any outcome.
 
-    One cancellation is not always enough: before Python 3.12 ``asyncio.wait_for`` swallows
-    one that comes as its awaitable is done, and the connection pool waits in it; so may user
-    code.
+    One cancellation is not always enough. Before Python 3.12 ``asyncio.wait_for`` swallows a
+    cancellation that arrives when its awaitable is done. The connection pool uses it, and user code
+    may.
     """
     left = set(tasks)
     _ending.update(left)
@@ -43,15 +43,17 @@ async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
         done, left = await asyncio.wait(left, timeout=PATIENCE_SECONDS)
         for task in done:
             if not task.cancelled():
-                task.exception()  # looked at: it is told elsewhere
+                task.exception()  # retrieved, so that asyncio does not log it: another place reports it
 
 
 def is_ours(error: BaseException) -> bool:
-    """Whether an exception means that the engine must stop, not that user code failed: also what
-    user code makes of it that its task is to end.
+    """Whether an exception belongs to the engine rather than being a failure of user code.
 
-    SystemExit and KeyboardInterrupt are failures of user code: a worker is not ended by `sys.exit`, and
-    Ctrl-C does not come as an exception while one runs (`services/interruption.py`).
+    The engine's own errors must stop it. When the engine ends a task, any error with which user code
+    reacts counts as the engine's too.
+
+    SystemExit and KeyboardInterrupt are failures of user code: `sys.exit` does not end a worker, and
+    Ctrl-C does not arrive as an exception while a worker runs (`services/interruption.py`).
     """
     task = asyncio.current_task()
     if _is_grave(error) or task in _ending:
@@ -60,11 +62,11 @@ def is_ours(error: BaseException) -> bool:
 
 
 def raise_ours(error: BaseException) -> NoReturn:
-    """Raise an error that `is_ours`, which ends the task.
+    """Raise an error for which `is_ours` is true, which ends the task.
 
     Raises:
-        CancelledError: it is SystemExit or KeyboardInterrupt, which would end the event loop, and with it
-            the tasks that close what is open.
+        CancelledError: in place of SystemExit and KeyboardInterrupt, which would end the event loop, and
+            with it the tasks that close connections and files.
     """
     if isinstance(error, (SystemExit, KeyboardInterrupt)):
         raise asyncio.CancelledError(reason(error)) from error
@@ -72,7 +74,11 @@ def raise_ours(error: BaseException) -> NoReturn:
 
 
 def failure_of(task: asyncio.Task[Any]) -> BaseException | None:
-    """Why a task of user code has ended that nobody wanted to end; None: there is nothing to tell."""
+    """The error of a finished task of user code, if it must be reported.
+
+    Returns:
+        None if the task has no error, or if the engine was ending it and the error is not grave.
+    """
     error = None if task.cancelled() else task.exception()
     return error if error is not None and (_is_grave(error) or task not in _ending) else None
 
@@ -82,13 +88,13 @@ def _is_grave(error: BaseException) -> bool:
 
 
 async def in_own_task(work: Awaitable[T]) -> T:
-    """Await user code in a task of its own: no other is harmed if it cancels the task that it runs in.
+    """Await user code in a task of its own, so that it can cancel no other task than that one.
 
-    Whoever is to end meanwhile ends when that task has.
+    If the caller is cancelled, it ends that task before it ends itself.
 
     Raises:
-        UserCodeError: it has cancelled its task.
-        SystemExit, KeyboardInterrupt: it has raised them.
+        UserCodeError: the user code has cancelled its task.
+        SystemExit, KeyboardInterrupt: the user code has raised it.
     """
 
     exits: list[BaseException] = []
@@ -97,7 +103,7 @@ async def in_own_task(work: Awaitable[T]) -> T:
         try:
             return await work
         except (SystemExit, KeyboardInterrupt) as error:
-            exits.append(error)  # a task that ends with it ends the whole event loop
+            exits.append(error)  # a task that ends with this error would end the event loop
             raise UserCodeError(reason(error)) from error
 
     task = asyncio.create_task(run())
@@ -110,16 +116,16 @@ async def in_own_task(work: Awaitable[T]) -> T:
     if task.cancelled() and task.cancelling():
         raise UserCodeError("user code has cancelled the task that it runs in")
     if exits:
-        task.exception()  # looked at: it stands for the one that is raised
+        task.exception()  # retrieved, so that asyncio does not log it: the original is raised below
         raise exits[0]
     return task.result()
 
 
 async def within(clock: Clock, seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """Do `work`, or cancel it after so many seconds of the clock.
+    """Await `work`, or cancel it after a number of seconds of the clock.
 
     Raises:
-        TimeoutError: it was cancelled.
+        TimeoutError: the work was cancelled.
     """
     working = asyncio.create_task(work)
     alarm = asyncio.create_task(clock.sleep(seconds))
@@ -133,7 +139,7 @@ async def within(clock: Clock, seconds: float, work: Coroutine[Any, Any, T]) -> 
 
 
 async def unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
-    """Do some work to its end, or until `event` is set; how it ends does not matter."""
+    """Await `work`, or cancel it when `event` is set; ignore its errors."""
     working = asyncio.ensure_future(work)
     waiting = asyncio.ensure_future(event.wait())
     await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)

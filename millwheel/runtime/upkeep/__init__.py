@@ -1,1 +1,1 @@
-"""Chores beside the lane: folds, buckets, figures."""
+"""Periodic chores of a worker: folds, buckets, figures."""

@@ -1,4 +1,4 @@
-"""When all input of a pipeline is processed."""
+"""Detects that all input of a pipeline is processed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millwheel.runtime.source.pausing import PausedInjectors
 
 
 class Completion:
-    """Sets `done` when no source has a row and nothing is left to do."""
+    """Sets `Environment.done` when no source has another row and no work is left."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class Completion:
         self._paused = paused
 
     def check(self) -> None:
-        """See whether all input is processed."""
+        """Set `done` if all input is processed."""
         env, intervals = self._env, self._exchange.intervals
         tasks = self._exchange.source_tasks
         if self._paused or not all(task.has_nothing for task in tasks):

@@ -1,4 +1,4 @@
-"""Figures of a worker: for people, and for the heartbeat."""
+"""The figures of a worker, for people and for the heartbeat."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millwheel.runtime.process.load import Meter
 
 
 class WorkerFigures:
-    """What a worker has done, what waits, and what it costs."""
+    """Reports a worker's finished work, its waiting records and its load."""
 
     def __init__(self, env: Environment, exchange: Exchange, courier: Courier | None) -> None:
         self._env = env
@@ -23,7 +23,7 @@ class WorkerFigures:
         self._meter = Meter(env.clock, env.process)
 
     def progress(self) -> dict[str, Any]:
-        """Processed records, watermark, backlog, share of the input read."""
+        """Processed records, low watermark, backlog, and the part of the input that was read."""
         exchange = self._exchange
         intervals = exchange.intervals
         return {
@@ -39,7 +39,7 @@ class WorkerFigures:
         }
 
     def load(self) -> dict[str, Any]:
-        """The figures of a heartbeat: `progress`, and what the work has cost since the last one."""
+        """The figures of a heartbeat: `progress`, and the load since the previous heartbeat."""
         unreached = [] if self._courier is None else self._courier.peers.unreached()
         return {
             **self.progress(),
@@ -49,7 +49,7 @@ class WorkerFigures:
 
 
 def _least_share(tasks: Iterable[SourcePort]) -> float | None:
-    """How much of the input has been read, 0 to 1; None if some of it has no end."""
+    """The smallest part of its input that a source has read, 0 to 1; None if some source has no end."""
     shares = [task.progress() for task in tasks]
     known = [share for share in shares if share is not None]
     return None if len(known) < len(shares) else min(known, default=1.0)

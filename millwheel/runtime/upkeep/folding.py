@@ -1,9 +1,10 @@
-"""Folds, and the dropping of what they have made superfluous: logs that are drained, buckets.
+"""Folding, and dropping the data that folds have made superfluous: drained logs and buckets.
 
-All of it takes as long as there are rows, readers in the way, or a store that is slow; nothing but
-the size of the tail waits for it. An interval is folded by one at a time: by this service, or by
-who gives it up (`millwheel.runtime.ownership.owned_intervals`), and then by nobody else any more. The store refuses
-a fold of what has another owner by now, or of what a lane has claimed again meanwhile.
+This work may take long: it depends on the number of rows, on readers that block it, and on the speed
+of the store. No other work waits for it; only the tail of unfolded commits grows. One task at a time
+folds an interval: this service, or the task that gives the interval up
+(`millwheel.runtime.ownership.owned_intervals`), after which this service leaves it alone. The store
+refuses a fold if the interval has another owner by now, or if the lane has claimed it again since.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.process.service import Service
 
 OLD_SNAPSHOT_SECONDS = 5.0
-"""A snapshot this old keeps the dead rows of folds alive: folding waits for it, in bounds."""
+"""A snapshot older than this keeps the dead rows of folds alive: folding waits for its end, within the
+limit of `PATIENCE_WITH_SNAPSHOTS`."""
 
 PATIENCE_WITH_SNAPSHOTS = 10
-"""For so many times `fold_seconds`."""
+"""Maximum wait for an old snapshot, in multiples of `fold_seconds`."""
 
 
 class Folding(Service):
-    """Folds what has changed, retires logs and drops buckets."""
+    """Folds changed intervals, retires logs and drops buckets."""
 
     def __init__(self, env: Environment, exchange: Exchange, buckets: Buckets) -> None:
         super().__init__(env.clock, env.settings.housekeeping_seconds)
@@ -35,19 +37,19 @@ class Folding(Service):
         self._buckets = buckets
         self._settings = env.settings
         self._folded_at: dict[Interval, float] = {}
-        """When an interval was folded last; before that, when it was first seen here."""
+        """The time of each interval's last fold; before its first fold, when it was first seen here."""
         self._last_collection = float("-inf")
 
     async def run_once(self) -> None:
         now = self._env.clock.monotonic()
-        await self._fold_what_is_due(now)
+        await self._fold_due_intervals(now)
         if now - self._last_collection >= self._settings.bucket_seconds / 8:
             await self.collect()
             self._last_collection = now
 
     # -- folds --------------------------------------------------------------------------
 
-    async def _fold_what_is_due(self, now: float) -> None:
+    async def _fold_due_intervals(self, now: float) -> None:
         intervals = self._exchange.intervals
         self._folded_at = {i: self._folded_at.get(i, now) for i in intervals}
         due = [interval for interval in intervals if self._is_due(interval, now)]
@@ -59,7 +61,7 @@ class Folding(Service):
                 snapshot > OLD_SNAPSHOT_SECONDS and self._may_wait(interval, now)
             ):
                 continue
-            with contextlib.suppress(StoreUnavailable):  # the others have their turn all the same
+            with contextlib.suppress(StoreUnavailable):  # fold the other intervals nevertheless
                 await fold(self._env.store, interval)
                 self._folded_at[interval] = now
 
@@ -67,15 +69,15 @@ class Folding(Service):
         settings = self._settings
         if interval.commits.durable_n <= interval.commits.folded:
             return False
-        passed = now - self._folded_at[interval]
+        waited = now - self._folded_at[interval]
         return (
             interval.commits.changed_since_fold >= settings.fold_rows
-            or (interval.commits.changed_since_fold > 0 and passed >= settings.fold_seconds)
-            or passed >= settings.bucket_seconds / 8
+            or (interval.commits.changed_since_fold > 0 and waited >= settings.fold_seconds)
+            or waited >= settings.bucket_seconds / 8
         )
 
     def _may_wait(self, interval: Interval, now: float) -> bool:
-        """Whether an interval that is due bears to be folded later."""
+        """Whether the fold of a due interval may be delayed further."""
         settings = self._settings
         patience = PATIENCE_WITH_SNAPSHOTS * settings.fold_seconds
         return (
@@ -86,13 +88,13 @@ class Folding(Service):
     # -- buckets ------------------------------------------------------------------------
 
     async def collect(self) -> None:
-        """Retire drained logs and drop buckets that nothing needs any more."""
+        """Retire drained logs and drop unneeded buckets."""
         await self._retire_logs()
         oldest = self._buckets.oldest_time_bucket()
         if oldest is not None:
             for interval in self._exchange.intervals:
                 if interval.commits.last_bucket == oldest.id:
-                    interval.touch(urgent=False)  # its last commit must not go with it
+                    interval.touch(urgent=False)  # move its last commit to a newer bucket
         dropped = await self._buckets.collect()
         if dropped:
             for interval in self._exchange.intervals:
@@ -109,6 +111,8 @@ class Folding(Service):
         if retired:
             await self._env.store.retire_logs([log.id for _, log in retired])
             for interval, log in retired:
-                if log in interval.logs:  # else its lane has started over: what is there is sent
-                    interval.logs.remove(log)  # again, and retired when that is acknowledged
+                # A restart of the lane may have replaced the logs. The new objects send their
+                # productions again, and are retired when these are acknowledged.
+                if log in interval.logs:
+                    interval.logs.remove(log)
                     self._exchange.logs.pop(log.id, None)

@@ -1,8 +1,8 @@
-"""The worker's chores that take no time: buckets for what comes, what is said again to others.
+"""The worker's quick chores: opening buckets, repeating messages to other workers.
 
-None of them is on a record's way; each may fail and is done again the next time. What may take
-long has a service of its own (`millwheel.runtime.upkeep.folding`), and so has the lease, which waits for
-nothing (`millwheel.runtime.ownership.heartbeat`).
+No record waits for them. Each may fail, and runs again at the next period. Folding, which may take
+long, is a service of its own (`millwheel.runtime.upkeep.folding`), and so is the renewal of the lease,
+which must not wait (`millwheel.runtime.ownership.heartbeat`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from millwheel.runtime.network.courier import Courier
 from millwheel.runtime.process.service import Service
 
 WAITING_SECONDS = 30.0
-"""Two leases: whoever has the members' logs is known by then, and has sent them again."""
+"""Time until a waiting bundle is logged: two leases. By then the missing members' logs have an owner,
+which has sent the members again."""
 
 
 class Housekeeping(Service):
-    """Opens buckets, and sends again what may have been lost on the way."""
+    """Opens buckets, and repeats messages that may have been lost."""
 
     def __init__(
         self,
@@ -41,8 +42,8 @@ class Housekeeping(Service):
         self._letters = letters
         self._courier = courier
         self._waiting: dict[Batches, float] = {}
-        """Open bundles whose members have not all come again, and since when; those that were told
-        of, since the end of time."""
+        """The bundles with missing members, each with the time when it was first seen so; infinity
+        once it was logged."""
 
     async def run_once(self) -> None:
         self._publisher.excuse_idle()
@@ -57,8 +58,7 @@ class Housekeeping(Service):
             await self._buckets.ensure_named()
 
     def _tend_waiting_bundles(self, now: float) -> None:
-        """Have sources read as far as bundles wait for, and say which of these wait for members that
-        may never come."""
+        """Have sources read the rows that bundles wait for; warn of bundles that wait too long."""
         waiting: dict[Batches, float] = {}
         for interval in self._exchange.intervals:
             mode = interval.mode
@@ -78,11 +78,11 @@ class Housekeeping(Service):
                     scope=interval.id,
                     number=batches.number,
                     missing=batches.missing,
-                    what_it_means="records of a bundle that was begun have not come again; nothing "
-                    "else of the interval is delivered before they do",
-                    what_to_do="see that the workers and sources they come from run; what came from "
-                    "a computation that was removed is gone. A source that another worker reads may "
-                    "have a lower max_pending now, or max_unacked_records: give it the former one",
+                    what_it_means="records of an open bundle have not come again; the interval "
+                    "delivers nothing else before they do",
+                    what_to_do="make sure that the workers and sources they come from run; records "
+                    "of a removed computation are lost. A source that another worker reads may have "
+                    "a lower max_pending or max_unacked_records now: restore the former value",
                 )
             waiting[batches] = since
         self._waiting = waiting
