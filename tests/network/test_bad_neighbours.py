@@ -531,7 +531,7 @@ async def test_a_worker_with_a_wrong_secret_gets_nothing_and_the_others_go_on() 
     assert stranger.worker not in {event.to_worker for event in released}
     assert not_ready is not None
     names = ", ".join(sorted([first.worker[:8], second.worker[:8]]))
-    assert not_ready.startswith(f"it does not reach the workers {names}, who share")
+    assert not_ready.startswith(f"it does not reach the workers {names} of the same pipeline")
     (line,) = logged(logs, "out_of_touch")
     assert line["worker"] == stranger.worker[:8]
     assert line["others"] == sorted([first.worker[:8], second.worker[:8]])
