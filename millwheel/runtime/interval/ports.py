@@ -7,7 +7,7 @@ interval as an argument or know it, so it needs no type here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 from millwheel.runtime.interval.work import IntervalWork
@@ -31,7 +31,7 @@ class LanePort(Protocol):
         """
         ...
 
-    def run_apart(self, interval: Any, code: Coroutine[Any, Any, None]) -> None:
+    def run_apart(self, interval: Any, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run user code of the interval in a task of its own, and count its time for the interval."""
 
     async def settled(self) -> None:

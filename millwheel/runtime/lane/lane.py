@@ -5,7 +5,7 @@ A worker has one lane (decision 46). It has one ordered chain of commits (I12).
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from millwheel.runtime.environment import Environment
@@ -165,9 +165,9 @@ class Lane:
         """The interval's part of the open commit, which is then committed soon."""
         return self.commits.work(interval, alone=alone)
 
-    def run_apart(self, interval: Interval, code: Coroutine[Any, Any, None]) -> None:
+    def run_apart(self, interval: Interval, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run user code of the interval in a task of its own."""
-        self.tasks.run_apart(interval, code)
+        self.tasks.run_apart(interval, work)
 
     async def settled(self) -> None:
         """Wait until a commit, or other work of the lane, has ended."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from millwheel.runtime.environment import Environment
@@ -12,6 +13,9 @@ from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.lane.execution import Execution, Finish, Group
 from millwheel.runtime.process.load import Measured
 from millwheel.runtime.process.tasks import end, failure_of
+
+Work = Callable[[], Coroutine[Any, Any, None]]
+"""Makes a coroutine that runs user code."""
 
 
 class WorkerTasks:
@@ -59,10 +63,9 @@ class WorkerTasks:
         self._start(interval, groups)
         await self._ran.wait()
 
-    def run_apart(self, interval: Interval, code: Coroutine[Any, Any, None]) -> None:
+    def run_apart(self, interval: Interval, work: Work) -> None:
         """Run user code in a task of its own, and count its time for the interval."""
-        measured = Measured(code, interval.workload, self._env.process.run_seconds)
-        task = asyncio.create_task(_awaited(measured))
+        task = asyncio.create_task(self._measured(interval, work))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -72,7 +75,11 @@ class WorkerTasks:
         return Execution(interval, self._env.late_uses, apart=apart, wrap=wrap)
 
     def _start(self, interval: Interval, groups: deque[Group], *, apart: bool = False) -> None:
-        self.run_apart(interval, self._work(interval, groups, apart=apart))
+        self.run_apart(interval, partial(self._work, interval, groups, apart=apart))
+
+    async def _measured(self, interval: Interval, work: Work) -> None:
+        """The work is made here: a task may be cancelled before it begins."""
+        await Measured(work(), interval.workload, self._env.process.run_seconds)
 
     async def _work(self, interval: Interval, groups: deque[Group], *, apart: bool) -> None:
         """Run groups until there are none, or until one waits: then another task takes over.
@@ -100,7 +107,3 @@ class WorkerTasks:
         self._tasks.discard(task)
         self._env.fail(failure_of(task))
         self._on_end()
-
-
-async def _awaited(measured: Measured) -> None:
-    await measured

@@ -73,7 +73,7 @@ class Batched(Mode):
             interval.lane.open_work(interval)
         elif batches.may_be_delivered:  # also while the interval leaves: its credits are taken
             batches.deliver()
-            interval.lane.run_apart(interval, self._deliver())
+            interval.lane.run_apart(interval, self._deliver)
 
     async def _deliver(self) -> None:
         """Run user code over the bundle; its effects go into one commit with the members' ids."""
