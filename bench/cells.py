@@ -146,7 +146,7 @@ async def connect(*engines: Engine) -> None:
     """Let workers find each other and connect."""
     for _ in range(3):
         for engine in engines:
-            await engine.remotes.look_around()
+            await engine.remotes.refresh()
         await asyncio.sleep(0.2)
 
 

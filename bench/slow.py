@@ -27,7 +27,7 @@ from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.sent_log import SentLog
-from millwheel.runtime.network.frames import Row
+from millwheel.runtime.network.frames import RecordRow
 from millwheel.runtime.network.sender import Sender
 from millwheel.store.postgres import PostgresStore
 from millwheel.testing.script import Script, inject
@@ -150,7 +150,7 @@ async def slow_sink(url: str, seconds: float) -> dict[str, float]:
     sent = 0
     row = Sender._row
 
-    def counting(sender: Sender, delivery: Delivery[Any]) -> Row:
+    def counting(sender: Sender, delivery: Delivery[Any]) -> RecordRow:
         nonlocal sent
         sent += 1
         return row(sender, delivery)

@@ -30,6 +30,7 @@ from millwheel.clock import VirtualClock
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
 from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.modes.weak import Weak
 from millwheel.runtime.network.frames import Acknowledge, Deliver, Loose, RootReport, decode
 from millwheel.runtime.network.handshake import Identity
 from millwheel.runtime.network.links import Links
@@ -39,7 +40,6 @@ from millwheel.testing import inject
 from millwheel.testing.fake_network import FAIR, SECRET, FakeNetwork, Fate
 from millwheel.testing.script import Script
 from millwheel.timers.holds import Holds
-from tests.support.modes import chain_of
 
 Acknowledgement = Literal["chain", "tree"]
 
@@ -244,9 +244,9 @@ def kept(engine: Engine) -> int:
     things: list[Any] = [engine.modes.trees.roots._roots]
     own: set[int] = set()
     for interval in engine.intervals:
-        chain = chain_of(interval)
-        if chain is None:
+        if not isinstance(interval.mode, Weak):
             continue
+        chain = interval.mode.chain
         things += [chain._pending, chain._by_seq, chain._watched, interval.log]
         things += [interval.dedup.in_flight, interval.dedup._derived]
         if interval.step.name == "hop_0":
@@ -284,7 +284,7 @@ def count_reports(engine: Engine, counted: Counter[str]) -> None:
     arrived, receive = engine.exchange._arrived, engine.modes.trees.receive_reports
 
     def count_arrived(sent: Any, owner: Interval, receiver: int, seqs: list[int]) -> None:
-        if chain_of(owner) is not None:
+        if isinstance(owner.mode, Weak):
             counted["calls"] += 1
             counted["entries"] += runs(seqs)
         arrived(sent, owner, receiver, seqs)
@@ -322,7 +322,7 @@ async def traffic(
             log.id
             for engine in site.engines
             for interval in engine.intervals
-            if chain_of(interval) is not None
+            if isinstance(interval.mode, Weak)
             for log in interval.logs
         }
 
@@ -334,7 +334,7 @@ async def traffic(
                 counted["bytes"] += len(body)
             elif isinstance(frame, RootReport):
                 counted["frames"] += 1
-                counted["entries"] += len(frame.told)
+                counted["entries"] += len(frame.reports)
                 counted["bytes"] += len(body)
             elif isinstance(frame, Loose) or (isinstance(frame, Deliver) and frame.log in logs):
                 counted["records"] += len(frame.records)

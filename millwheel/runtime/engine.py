@@ -233,7 +233,7 @@ class Engine:
     async def _take_intervals(self, deployment: Deployment) -> None:
         """Claim all intervals, or see where other workers have them."""
         if self.courier is not None:
-            await self.courier.remotes.look_around()
+            await self.courier.remotes.refresh()
             return
         pauses = Pauses(self.env, self.sources.paused)
         await pauses.run_once()

@@ -190,7 +190,7 @@ class Tcp:
         except UnicodeError as error:
             raise OSError(f"{address!r} is not an address") from error
 
-    def deafen(self) -> None:
+    def stop_listening(self) -> None:
         """Stop accepting connections, and abandon those in their TLS handshake."""
         if self._listener is not None:
             self._listener.close()

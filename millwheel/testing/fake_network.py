@@ -215,7 +215,7 @@ class FakeMedium:
     async def connect(self, make: Make, address: str) -> None:
         await self._network.connect(self._name, address, make)
 
-    def deafen(self) -> None:
+    def stop_listening(self) -> None:
         self._network.deafen(self._name)
 
     async def close(self) -> None:

@@ -836,7 +836,7 @@ def test_rows_after_the_end_of_time_are_refused_with_the_ways_out(shell: Shell) 
     assert "event_time_will_end" in said
     shell.write(lines(20, first=20), append=True)
     told = shell("run", "wheel:pipeline", code=5)
-    assert "line 21: this row came after event time had ended" in told
+    assert "line 21: this row arrived after event time had ended" in told
     for way_out in ("follow=True", "--keep-open", "millwheel drop", "--accept-late"):
         assert way_out in told
     found = shell.json("run", "wheel:pipeline", "--accept-late")

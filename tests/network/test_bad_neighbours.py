@@ -232,13 +232,15 @@ class Narrow:
 
 async def test_while_a_link_is_full_all_who_send_over_it_take_turns() -> None:
     pipeline, _ = weighing([], LARGE)
-    engine = Engine(pipeline, MemoryStore("weighing"), network=lambda worker: cast(Network, None))
+    engine = Engine(
+        pipeline, MemoryStore("weighing"), network=lambda worker: cast(Network, object())
+    )
     courier = engine.courier
     assert courier is not None
     link = Narrow()
     courier.peers._links["they"] = link
     step = Step(3, 0, pipeline.graph().nodes[-1], {})
-    owner = cast(Interval, SimpleNamespace(sequencer=1))
+    owner = cast(Interval, SimpleNamespace(commits=SimpleNamespace(sequencer=1)))
     for log in (1, 2):
         engine.exchange.logs[log] = SentLog(log, Holds()), owner
     remotes = [Remote(courier.sender, step, id_, (0, SLOTS)) for id_ in (10, 11)]
@@ -452,7 +454,7 @@ async def test_what_a_zombie_sends_is_dropped_and_counted_and_not_acknowledged()
         )
     before = courier.refused["old or a copy"]
     await cluster.go(lambda: courier.refused["old or a copy"] >= before + 3)
-    assert courier.receiver._sources[log].peer == first.worker, (
+    assert courier.receiver._ack_links[log].peer == first.worker, (
         "what comes is still acknowledged to its sender"
     )
     await cluster.go(cluster.finished)
@@ -531,7 +533,7 @@ async def test_a_worker_with_a_wrong_secret_gets_nothing_and_the_others_go_on() 
     assert stranger.worker not in {event.to_worker for event in released}
     assert not_ready is not None
     names = ", ".join(sorted([first.worker[:8], second.worker[:8]]))
-    assert not_ready.startswith(f"it does not reach the workers {names}, who share")
+    assert not_ready.startswith(f"it does not reach the workers {names} of the same pipeline")
     (line,) = logged(logs, "out_of_touch")
     assert line["worker"] == stranger.worker[:8]
     assert line["others"] == sorted([first.worker[:8], second.worker[:8]])
@@ -541,7 +543,7 @@ async def test_a_worker_with_a_wrong_secret_gets_nothing_and_the_others_go_on() 
             for line in logs
             if line["worker"] == engine.worker[:8]
             and line["log_level"] == "warning"
-            and "shared secret of the two workers is not the same" in line["reason"]
+            and "the two workers have different shared secrets" in line["reason"]
         ]
         assert sorted(refused) == ["link_down", "stranger_refused"], "once for each direction"
     for engine in (first, second, stranger):
@@ -629,10 +631,10 @@ async def test_who_loses_touch_hands_over_and_comes_back() -> None:
 
 
 STRANGERS = [
-    (b"GET / HTTP/1.1\r\nHost: worker\r\n\r\n", "said to be 1,195,725,856 bytes long"),
-    (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 50, "said to be 369,295,618 bytes long"),
-    (b"\0\0\0\4\xc1\xc1\xc1\xc1", "4 bytes that are no frame"),
-    (b"\xff" * 100, "said to be 4,294,967,295 bytes long"),
+    (b"GET / HTTP/1.1\r\nHost: worker\r\n\r\n", "announces 1,195,725,856 bytes"),
+    (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 50, "announces 369,295,618 bytes"),
+    (b"\0\0\0\4\xc1\xc1\xc1\xc1", "4 bytes are no valid frame"),
+    (b"\xff" * 100, "announces 4,294,967,295 bytes"),
 ]
 """A browser, a client of TLS, and chance; what is wrong with each."""
 

@@ -146,7 +146,7 @@ async def test_a_stranger_who_says_nothing_is_hung_up_on() -> None:
 async def test_a_stranger_cannot_make_us_keep_a_long_frame() -> None:
     bench = Bench()
     bench.connection.data_received(b"\0\0\x10\x01")
-    assert bench.end().startswith("garbage: a frame said to be 4,097 bytes long")
+    assert bench.end().startswith("garbage: a frame announces 4,097 bytes")
     assert isinstance(bench.hand.frames()[-1], Refuse)
     bench = Bench().up()
     bench.connection.data_received(b"\0\0\x10\x01")
@@ -175,7 +175,7 @@ async def test_garbage_between_frames_ends_it_there() -> None:
     bench.say(NotMine(1, 1, 1))
     bench.connection.data_received(b"\0\0\0\3abc" + encode(NotMine(2, 2, 2), 100))
     bench.say(NotMine(3, 3, 3))
-    assert bench.end().startswith("garbage: 3 bytes that are no frame, beginning with b'abc'")
+    assert bench.end().startswith("garbage: 3 bytes are no valid frame; they begin with b'abc'")
     assert bench.told.frames == [NotMine(1, 1, 1)]
 
 

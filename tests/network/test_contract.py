@@ -96,7 +96,7 @@ async def test_a_frame_of_the_greatest_length_passes(site: Site) -> None:
     assert two_.heard.frames == [frame]
 
 
-def row(size: int) -> frames.Row:
+def row(size: int) -> frames.RecordRow:
     return (1, "s", b"1", 0, 0, 0, 0, size, b"", False, b"x" * size, 1, 0)
 
 
@@ -186,7 +186,7 @@ async def test_another_worker_at_the_same_address_is_not_taken_for_it(site: Site
         await site.live(60)
     assert one.heard.events == two_.heard.events == []
     assert len(warnings(logs)) == 2, "once on each side"
-    assert "worker 'two' listens where 'three' was called" in logs[0]["reason"]
+    assert "worker 'two' listens at the address of worker 'three'" in logs[0]["reason"]
 
 
 @everywhere
@@ -194,8 +194,8 @@ async def test_who_does_not_fit_never_gets_up(site: Site) -> None:
     two_ = await site.worker("two", secret=SECRET)
     for name, pipeline, secret, reason in (
         ("stranger", "other", SECRET, "not a worker of the pipeline 'other'"),
-        ("liar", "p", WRONG, "shared secret of the two workers is not the same"),
-        ("naive", "p", STORED, "the two workers go by different secrets"),
+        ("liar", "p", WRONG, "the two workers have different shared secrets"),
+        ("naive", "p", STORED, "the two workers use different secrets"),
         ("namesake", "p", SECRET, "both sides call themselves worker 'two'"),
     ):
         with capture_logs() as logs:
@@ -232,11 +232,9 @@ async def test_a_given_secret_and_the_stores_refuse_each_other_and_say_which_is_
     told = {line["reason"] for line in warnings(logs)}
     assert told
     for reason in told:
-        assert (
-            "worker 'one' by the secret it was given (--secret-file or MILLWHEEL_SECRET)" in reason
-        )
-        assert "worker 'two' by the secret that is kept in the store" in reason
-        assert "Give all workers of the pipeline the same secret, or none of them" in reason
+        assert "worker 'one' uses the secret from --secret-file or MILLWHEEL_SECRET" in reason
+        assert "worker 'two' uses the secret in the store" in reason
+        assert "Give the same secret to all workers of the pipeline, or to none" in reason
 
 
 @everywhere
@@ -256,8 +254,8 @@ async def test_another_version_is_refused(site: Site) -> None:
     assert not link.up
     told = {line["reason"] for line in warnings(logs)}
     assert told == {
-        f"a worker with version {VERSION + 1} of the protocol met one with {VERSION}; run the same "
-        "millwheel everywhere"
+        f"a worker with version {VERSION + 1} of the protocol connected to one with version "
+        f"{VERSION}; install the same version of millwheel everywhere"
     }
 
 

@@ -128,7 +128,7 @@ def test_damaged_frames_are_refused_by_the_documented_error(frame: Frame, data: 
     ],
 )
 def test_what_is_no_frame(body: bytes) -> None:
-    with pytest.raises(PeerError, match="bytes that are no frame"):
+    with pytest.raises(PeerError, match="bytes are no valid frame"):
         decode(body)
 
 
@@ -145,7 +145,7 @@ def test_an_earlier_hello_says_less_and_is_still_understood() -> None:
 
 def test_what_is_too_long_is_refused_unread() -> None:
     splitter = Splitter(100)
-    with pytest.raises(PeerError, match="said to be 101 bytes long, more than the 100 allowed"):
+    with pytest.raises(PeerError, match="announces 101 bytes, above the limit of 100"):
         list(splitter.feed(b"\0\0\0\x65"))
     with pytest.raises(PeerError, match="a frame Refuse of 104 bytes"):
         encode(Refuse("x" * 100), 100)
@@ -210,11 +210,15 @@ def test_two_that_fit_greet_each_other(secret: Secret) -> None:
         (
             identity("caller", secret=Secret(SECRET.value * 2, "given")),
             identity("listener"),
-            "same",
+            "different shared secrets",
         ),
         (identity("caller", secret=STORED), identity("listener"), "different secrets"),
         (identity("caller"), identity("listener", secret=STORED), "different secrets"),
-        (identity("caller"), identity("other"), "'other' listens where 'listener' was called"),
+        (
+            identity("caller"),
+            identity("other"),
+            "'other' listens at the address of worker 'listener'",
+        ),
         (identity("listener"), identity("listener"), "both sides"),
     ],
 )
@@ -283,7 +287,7 @@ def test_the_listener_proves_nothing_to_who_has_not() -> None:
 @pytest.mark.parametrize("frame", [Welcome(), Proof(b""), frames.Ping(), frames.NotMine(1, 1, 1)])
 def test_nobody_gets_in_without_a_greeting(frame: Frame) -> None:
     for side in pair(identity("caller"), identity("listener")):
-        with pytest.raises(PeerError, match="Hello must come here"):
+        with pytest.raises(PeerError, match="where Hello is expected"):
             side.receive(frame)
         assert not side.done
 

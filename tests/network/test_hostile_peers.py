@@ -40,9 +40,9 @@ from millwheel.runtime.network.frames import (
     Loose,
     NotMine,
     Progress,
+    RecordRow,
     Report,
     RootReport,
-    Row,
     Run,
     TooNew,
 )
@@ -50,7 +50,7 @@ from millwheel.runtime.network.handshake import Identity
 from millwheel.runtime.network.links import Links
 from millwheel.runtime.network.ports import Link
 from millwheel.runtime.network.receiver import QUESTIONS_KEPT
-from millwheel.runtime.network.trust import KEPT_REPORTS, Trust, Word
+from millwheel.runtime.network.trust import KEPT_REPORTS, ClaimStatus, Trust
 from millwheel.runtime.network.wire_stream import (
     FIRST_PATIENCE_SECONDS,
     NOTHING,
@@ -152,7 +152,7 @@ async def test_without_the_secret_nothing_is_said_to_a_worker() -> None:
             await attacker.end()
         attacker = await Attacker.call(plant.address)
         attacker.send(hostile.ACKNOWLEDGE, 2, 3, [[0, 22_000]])  # without a greeting
-        assert b"Hello must come here" in await attacker.end()
+        assert b"where Hello is expected" in await attacker.end()
         assert min(before) < MAX_TIME
         await plant.end()
     assert {line["kind"] for line in logged(logs, "stranger_refused")} == {"refused"}
@@ -182,10 +182,10 @@ def malformed(interval: int, computation: int, slot: int) -> Iterator[tuple[Any,
     yield deliver(row(slot=SLOTS)), "<= 65535"
     yield deliver(row(slot=-1)), ">= 0"
     yield deliver(row(id=b"i" * 40)), "length <= 16"
-    yield deliver(row(id=b"i" * 7)), "whose id has 7 bytes"
+    yield deliver(row(id=b"i" * 7)), "has an id of 7 bytes"
     yield deliver(row(key=b"no JSON")), "with the key b'no JSON'"
-    yield deliver(row(key=b"1.5")), "which is no str, int or tuple"
-    yield deliver(row(key=b'{"cell":0}')), "which is no str, int or tuple"
+    yield deliver(row(key=b"1.5")), "which is not a str, an int or a tuple"
+    yield deliver(row(key=b'{"cell":0}')), "which is not a str, an int or a tuple"
     yield deliver(row(key=b'"' + b"k" * 2000 + b'"')), "length <= 1304"
     yield deliver(row(seq=-1)), ">= 0"
     yield deliver(row(seq=1 << 63)), "<= 9223372036854775807"
@@ -193,14 +193,14 @@ def malformed(interval: int, computation: int, slot: int) -> Iterator[tuple[Any,
     yield deliver(row(origin=-1)), ">= 0"
     yield deliver(), "length >= 1"
     yield deliver(*([row()] * (FRAME_RECORDS + 1))), f"length <= {FRAME_RECORDS}"
-    yield deliver(row(seq=2), row(seq=1)), "whose numbers do not ascend"
-    yield deliver(row(seq=2), row(seq=2)), "whose numbers do not ascend"
-    yield deliver(row(), receiver=computation + 1), "which is one of computation"
+    yield deliver(row(seq=2), row(seq=1)), "do not ascend"
+    yield deliver(row(seq=2), row(seq=2)), "do not ascend"
+    yield deliver(row(), receiver=computation + 1), "which belongs to computation"
     yield deliver(row(), log=-1), ">= 0"
     yield (hostile.ACKNOWLEDGE, 2, 3, []), "length >= 1"
     yield (hostile.ACKNOWLEDGE, 2, 3, [[5, 4]]), "a run from 5 to 4"
-    yield (hostile.ACKNOWLEDGE, 2, 3, [[0, 4], [4, 5]]), "a run from 4 to 5 behind 4"
-    yield (hostile.ACKNOWLEDGE, 2, 3, [[7, 8], [1, 2]]), "a run from 1 to 2 behind 8"
+    yield (hostile.ACKNOWLEDGE, 2, 3, [[0, 4], [4, 5]]), "a run from 4 to 5 after 4"
+    yield (hostile.ACKNOWLEDGE, 2, 3, [[7, 8], [1, 2]]), "a run from 1 to 2 after 8"
     yield (hostile.ACKNOWLEDGE, 2, 3, [[-5, 4]]), ">= 0"
     yield (hostile.ACKNOWLEDGE, 2, 3, [[0, 1 << 63]]), "<= 9223372036854775807"
     yield (
@@ -216,7 +216,7 @@ def malformed(interval: int, computation: int, slot: int) -> Iterator[tuple[Any,
     yield (hostile.LOOSE, computation, []), "length >= 1"
     yield (hostile.LOOSE, computation, [[0, row()]]), ">= 1"
     yield (hostile.ROOT_REPORT, [[1, -1]]), ">= 0"
-    yield (99, 1, 2), "no frame"
+    yield (99, 1, 2), "no valid frame"
     yield (hostile.HELLO, 4, "p", "w", b"n" * 32, "given"), "a frame Hello after the greeting"
 
 
@@ -243,7 +243,7 @@ async def test_a_malformed_frame_closes_its_link_and_nothing_else() -> None:
         twenty_million = b"\xdd" + (20_000_000).to_bytes(4) + b"\x92\x01\x01" * 20_000_000
         attacker = await plant.attack()
         attacker.send_body(b"\x94\x06\x02\x03" + twenty_million)
-        assert b"more than the 1,048,576 allowed" in await attacker.end()
+        assert b"above the limit of 1,048,576" in await attacker.end()
         links = links_of(plant.engines[0])
         await until(lambda: "evil" not in links._incoming)
         assert len(links._incoming) == len(links._outgoing) == 1, "the other worker's"
@@ -386,7 +386,7 @@ async def test_forged_answers_about_a_stream_count_for_nothing() -> None:
         return {
             (remote.id, log): (
                 remote.owner,
-                stream.begun,
+                stream.epoch,
                 stream.halted,
                 stream.held,
                 stream.unacked,
@@ -471,7 +471,7 @@ async def test_an_owner_is_not_believed_about_slots_that_its_interval_does_not_h
     of = first.publisher.watermarks.least
     before = of(tally)
     for low, high, computation in ((0, SLOTS, tally), (*interval.slots, tally + 1)):
-        first.remotes.hear(
+        first.remotes.receive_reports(
             second.worker, [(interval.id, computation, low, high, sequencer, MAX_TIME, False, {})]
         )
     assert of(tally) == before
@@ -558,16 +558,16 @@ async def test_a_former_owner_is_not_believed_about_what_was_sent_to_it() -> Non
     for remote in first.remotes.remotes():
         owner, remote.owner = remote.owner, "its successor"
         for log, stream in remote.streams.items():
-            assert stream.to == second.worker or not stream.unacked
+            assert stream.receiver == second.worker or not stream.unacked
             before = [*stream.unacked]
             courier.received(link, Acknowledge(log, remote.step.id, [(0, LARGEST)]))
-            courier.received(link, Progress(log, stream.begun, remote.id, LARGEST, True))
+            courier.received(link, Progress(log, stream.epoch, remote.id, LARGEST, True))
             assert [*stream.unacked] == before
-            to, remote.owner, stream.to = stream.to, owner, "its predecessor"
+            to, remote.owner, stream.receiver = stream.receiver, owner, "its predecessor"
             courier.received(link, Acknowledge(log, remote.step.id, [(0, LARGEST)]))
-            courier.received(link, Progress(log, stream.begun, remote.id, LARGEST, True))
+            courier.received(link, Progress(log, stream.epoch, remote.id, LARGEST, True))
             assert [*stream.unacked] == before, "it was never sent to this one"
-            stream.to, remote.owner = to, "its successor"
+            stream.receiver, remote.owner = to, "its successor"
         remote.owner = owner
     cluster.ether.join("w0", "w1")
     await cluster.go(cluster.finished)
@@ -589,7 +589,7 @@ async def test_a_log_that_is_lost_and_still_sent_from_here_is_not_taken_from_its
     trust._of_log[lost.log.id] = replace(row, owner=second.worker, sequencer=row.sequencer + 1)
     sequencer, log = row.sequencer + 1, lost.log.id
     value = b'{"key":"k","number":1,"count":1}'
-    item: Row = (5, "tally", b"1", receiver.slots[0], 0, 0, 0, 32, b"", False, value, 1, 0)
+    item: RecordRow = (5, "tally", b"1", receiver.slots[0], 0, 0, 0, 32, b"", False, value, 1, 0)
     link, tried = courier.peers._links[second.worker], cluster.tried
     courier.received(
         link, Deliver(log, sequencer, 1, receiver.id, receiver.step.id, NOTHING, [item])
@@ -597,7 +597,7 @@ async def test_a_log_that_is_lost_and_still_sent_from_here_is_not_taken_from_its
     courier.received(link, Ask(log, sequencer, 1, receiver.id, 5))
     assert courier.refused["sent from here"] == 2
     assert (log, receiver.id) not in courier.receiver._incoming
-    assert log not in courier.receiver._sources
+    assert log not in courier.receiver._ack_links
     await cluster.go(lambda: cluster.tried > tried)
     trust._of_log[log] = row
     await cluster.go(cluster.finished)
@@ -615,13 +615,15 @@ async def test_what_waits_for_the_store_is_bounded() -> None:
     receiver = next(i for i in first.intervals if i.step.name == "tally")
     for log in range(QUESTIONS_KEPT + 500):
         courier.received(link, Ask(10_000 + log, 1 << 40, 1, receiver.id, 5))
-    assert len(courier.receiver._doubted[link]) == QUESTIONS_KEPT
+    assert len(courier.receiver._deferred[link]) == QUESTIONS_KEPT
     for number in range(KEPT_REPORTS + 500):
-        first.remotes.hear(second.worker, [(10_000 + number, 1, 0, 1, 1 << 40, 0, False, {})] * 2)
+        first.remotes.receive_reports(
+            second.worker, [(10_000 + number, 1, 0, 1, 1 << 40, 0, False, {})] * 2
+        )
     assert courier.refused["report"] == 1000
     first.remotes.place = place  # type: ignore[method-assign]
     await cluster.go(cluster.finished)
-    assert not courier.receiver._doubted.get(link)
+    assert not courier.receiver._deferred.get(link)
     check(cluster, values)
 
 
@@ -636,7 +638,7 @@ async def test_what_was_not_sent_to_an_owner_is_not_held_until_the_owner_answers
     remote.streams[log + 1] = unsent = stream(1, sent=0, to="")
     of_owner.unacked[1] = record(1)
     remote.refused_by, remote.owner = second.worker, None
-    remote.belongs_to(second.worker, remote.sequencer)
+    remote.set_owner(second.worker, remote.sequencer)
     assert of_owner.held
     assert not unsent.held
     del remote.streams[log + 1], of_owner.unacked[1]
@@ -705,21 +707,35 @@ async def test_unknown_streams_are_garbage_of_the_same_generation_and_too_new_of
     (log, interval_id), stream = next(iter(courier.receiver._incoming.items()))
     interval = first.exchange.held(interval_id)
     assert interval is not None
-    link = courier.receiver._sources[log]
+    link = courier.receiver._ack_links[log]
     sequencer, epoch = stream.epoch
     before = stream.last
 
     def deliver(name: str) -> Deliver:
         seq = stream.last + 1
         value = b'{"key":"k","number":1,"count":1}'
-        row: Row = (seq, name, b'"k"', interval.slots[0], 0, 0, 0, 32, b"", False, value, 1, 0)
+        row: RecordRow = (
+            seq,
+            name,
+            b'"k"',
+            interval.slots[0],
+            0,
+            0,
+            0,
+            32,
+            b"",
+            False,
+            value,
+            1,
+            0,
+        )
         return Deliver(log, sequencer, epoch, interval_id, interval.step.id, stream.last, [row])
 
     def loose(name: str, id_: bytes) -> Loose:
         row = deliver(name).records[0]
         return Loose(interval.step.id, [(5, (*row[:8], id_, *row[9:]))])
 
-    with pytest.raises(PeerError, match="of no log that has no id"):
+    with pytest.raises(PeerError, match="in no log has no id"):
         courier.received(link, loose("tally", b""))
     for name in ("no such stream", "again"):
         with pytest.raises(PeerError, match="which no code of generation 1 sends"):
@@ -758,14 +774,14 @@ async def test_a_migration_that_fails_stops_the_worker_and_not_the_link(
 
     monkeypatch.setattr(first.graph.streams[name], "migrations", {2: fail})
     text, seq = (b'{"v": 2}' if value.startswith("the code") else b"{v"), stream.last + 1
-    row: Row = (seq, name, b'"k"', interval.slots[0], 0, 0, 0, 8, b"", False, text, 2, 0)
+    row: RecordRow = (seq, name, b'"k"', interval.slots[0], 0, 0, 0, 8, b"", False, text, 2, 0)
     frame = Deliver(log, *stream.epoch, interval_id, interval.step.id, stream.last, [row])
     if text == b"{v":
         with pytest.raises(PeerError, match=r"with the value b'\{v'"):
-            courier.received(courier.receiver._sources[log], frame)
+            courier.received(courier.receiver._ack_links[log], frame)
         assert first.failure is None
         return
-    courier.received(courier.receiver._sources[log], frame)
+    courier.received(courier.receiver._ack_links[log], frame)
     assert isinstance(first.failure, UserCodeError)
     told = str(first.failure)
     assert f"stream {name!r}" in told
@@ -783,11 +799,11 @@ async def test_root_reports_of_no_worker_count_for_nothing() -> None:
     await forger.call(first)
     heard: list[Any] = []
     with record_calls(first.modes.trees, "hear", heard):
-        before = first.remotes.trust.looks
+        before = first.remotes.trust.refreshes
         forger.send(RootReport([(1, 1)]))
         await live(cluster, 0.1)
         assert not heard
-        assert first.remotes.trust.looks > before, "it may be a worker that has just joined"
+        assert first.remotes.trust.refreshes > before, "it may be a worker that has just joined"
         courier_of(first).received(WorkerLink(first.worker), RootReport([(1, 1)]))
         assert heard
     await forger.close()
@@ -823,7 +839,7 @@ def stream(*numbers: int, sent: int = 99, to: str = "a") -> Outgoing:
     for number in numbers:
         found.append(record(number))
     found.begin(1)
-    found.turn_to(to)
+    found.set_receiver(to)
     found.take(sent, 1 << 20)
     return found
 
@@ -867,7 +883,7 @@ def test_runs_acknowledge_what_is_in_them_and_was_sent(
 def test_what_was_sent_to_another_worker_is_not_acknowledged_by_this_one() -> None:
     found = stream(1, 2, 3)
     found.begin(2)
-    found.turn_to("b")
+    found.set_receiver("b")
     assert found.acknowledge([(0, 9)]) == []
     found.take(2, 1 << 20)
     assert found.acknowledge([(0, 9)]) == [1, 2]
@@ -900,31 +916,36 @@ def placement(*rows: PlacedInterval) -> Placement:
 
 def test_only_the_owner_is_believed_and_only_what_is_newer_is_looked_into() -> None:
     trust = Trust()
-    assert trust.owns("a", 7, 5) is trust.sends("a", 70, 5) is Word.NEW
-    trust.learn(placement(placed(7, 5, "a", 70, 71), placed(8, 6, None, 80)), trust.begin_look())
-    assert trust.owns("a", 7, 5) is trust.sends("a", 70, 5) is trust.sends("a", 71, 5) is Word.TRUE
-    assert trust.owns("b", 7, 5) is trust.sends("b", 70, 5) is Word.FALSE
-    assert trust.owns("a", 7, 4) is trust.sends("a", 70, 4) is Word.FALSE, "a former owner"
-    assert trust.owns("a", 8, 6) is trust.sends("a", 80, 6) is Word.FALSE, "nobody has it"
-    assert trust.owns("b", 7, 6) is trust.sends("b", 70, 6) is Word.NEW
-    assert trust.owns("b", 9, 1) is trust.sends("b", 90, 1) is Word.NEW
-    trust.learn(placement(placed(7, 6, "b", 70, 72)), trust.begin_look())
-    assert trust.owns("b", 7, 6) is trust.sends("b", 70, 6) is Word.TRUE
-    assert trust.sends("a", 70, 5) is trust.owns("a", 7, 5) is Word.FALSE
-    assert trust.sends("b", 71, 6) is Word.NEW, "retired, or somebody else's"
+    assert trust.owns("a", 7, 5) is trust.sends("a", 70, 5) is ClaimStatus.UNKNOWN
+    trust.learn(placement(placed(7, 5, "a", 70, 71), placed(8, 6, None, 80)), trust.begin_refresh())
+    assert (
+        trust.owns("a", 7, 5)
+        is trust.sends("a", 70, 5)
+        is trust.sends("a", 71, 5)
+        is ClaimStatus.CONFIRMED
+    )
+    assert trust.owns("b", 7, 5) is trust.sends("b", 70, 5) is ClaimStatus.REFUTED
+    assert trust.owns("a", 7, 4) is trust.sends("a", 70, 4) is ClaimStatus.REFUTED, "a former owner"
+    assert trust.owns("a", 8, 6) is trust.sends("a", 80, 6) is ClaimStatus.REFUTED, "nobody has it"
+    assert trust.owns("b", 7, 6) is trust.sends("b", 70, 6) is ClaimStatus.UNKNOWN
+    assert trust.owns("b", 9, 1) is trust.sends("b", 90, 1) is ClaimStatus.UNKNOWN
+    trust.learn(placement(placed(7, 6, "b", 70, 72)), trust.begin_refresh())
+    assert trust.owns("b", 7, 6) is trust.sends("b", 70, 6) is ClaimStatus.CONFIRMED
+    assert trust.sends("a", 70, 5) is trust.owns("a", 7, 5) is ClaimStatus.REFUTED
+    assert trust.sends("b", 71, 6) is ClaimStatus.UNKNOWN, "retired, or somebody else's"
     assert trust.knows("a")
     assert not trust.knows("c")
 
 
 def test_what_came_during_a_look_waits_for_the_next_one() -> None:
     trust = Trust()
-    before, look = trust.looks, trust.begin_look()
-    during = trust.looks
+    before, look = trust.refreshes, trust.begin_refresh()
+    during = trust.refreshes
     assert not trust.is_settled(before)
     trust.learn(placement(), look)
     assert trust.is_settled(before)
     assert not trust.is_settled(during)
-    trust.learn(placement(), trust.begin_look())
+    trust.learn(placement(), trust.begin_refresh())
     assert trust.is_settled(during)
 
 

@@ -56,7 +56,7 @@ def dues(stream: Outgoing, seconds: float, step: float = 0.5) -> list[tuple[floa
         if due is not Due.NOTHING:
             found.append((number * step, due))
         if due is Due.BEGIN:
-            stream.begin(stream.begun + 1)
+            stream.begin(stream.epoch + 1)
             stream.take(99, 1000)
     return found
 
@@ -195,7 +195,7 @@ def test_whatever_is_lost_nothing_counts_as_durable_that_is_not(
         previous, taken = sender.take(2, 1000)
         if taken and not lost:
             seqs = [d.seq for d in taken]
-            if receiver.judge((1, sender.begun), previous, seqs) is Verdict.TAKEN:
+            if receiver.judge((1, sender.epoch), previous, seqs) is Verdict.TAKEN:
                 held.extend(seqs)
 
     def commit(*, lost: bool) -> None:
@@ -209,11 +209,11 @@ def test_whatever_is_lost_nothing_counts_as_durable_that_is_not(
     def repair() -> None:
         if not sender.unacked or sender._unsent:
             return
-        if receiver.judge_question((1, sender.begun), sender.last) is Verdict.TAKEN:
-            found = sender.progress(sender.begun, receiver.done)
+        if receiver.judge_question((1, sender.epoch), sender.last) is Verdict.TAKEN:
+            found = sender.progress(sender.epoch, receiver.done)
             assert durable.issuperset(found)
         else:
-            sender.begin(sender.begun + 1)
+            sender.begin(sender.epoch + 1)
 
     for step in course:
         lost = random.random() < 0.3
@@ -227,7 +227,7 @@ def test_whatever_is_lost_nothing_counts_as_durable_that_is_not(
         elif step == "repair":
             repair()
         else:
-            sender.begin(sender.begun + 1)
+            sender.begin(sender.epoch + 1)
     for _ in range(4 * number + 10):
         carry(lost=False)
         commit(lost=True)

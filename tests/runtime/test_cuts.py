@@ -190,12 +190,12 @@ async def test_who_has_not_heard_of_a_split_is_refused_and_begins_anew() -> None
     lower = owner.exchange.held(row.id)
     assert lower is not None
     assert all(d.slot < lower.slots[1] for d in lower.intake)
-    begun = max(stream.begun for stream in remote.streams.values())
+    begun = max(stream.epoch for stream in remote.streams.values())
     late.remotes.place = place  # type: ignore[method-assign]
     await cluster.go(lambda: upper in [remote.id for remote in late.remotes.remotes()])
     assert remote.streams == {}, "what it had is others' now"
     anew = cluster.remote(late, row.id).streams
-    await cluster.go(lambda: anew and all(stream.begun > begun for stream in anew.values()))
+    await cluster.go(lambda: anew and all(stream.epoch > begun for stream in anew.values()))
     await cluster.end(values)
 
 
@@ -262,11 +262,11 @@ async def test_a_new_claim_by_the_same_owner_begins_streams_anew() -> None:
     (other,) = (engine for engine in cluster.alive if engine.worker != row.owner)
     await cluster.go(lambda: any(s.unacked for s in cluster.remote(other, row.id).streams.values()))
     remote = cluster.remote(other, row.id)
-    before = max(stream.begun for stream in remote.streams.values())
-    remote.belongs_to(row.owner, row.sequencer)
-    assert max(stream.begun for stream in remote.streams.values()) == before
-    remote.belongs_to(row.owner, row.sequencer + 1)
-    assert min(stream.begun for stream in remote.streams.values()) > before
+    before = max(stream.epoch for stream in remote.streams.values())
+    remote.set_owner(row.owner, row.sequencer)
+    assert max(stream.epoch for stream in remote.streams.values()) == before
+    remote.set_owner(row.owner, row.sequencer + 1)
+    assert min(stream.epoch for stream in remote.streams.values()) > before
 
 
 async def test_who_may_have_lost_intervals_lets_go_before_it_looks_who_has_which_slots() -> None:
@@ -277,11 +277,11 @@ async def test_who_may_have_lost_intervals_lets_go_before_it_looks_who_has_which
     engine.remotes.place = lambda placement: looks.append(placement)  # type: ignore[method-assign]
     await end([task for task in engine.env.tasks if task.get_name() == "heartbeat"])
     engine.lease.end()
-    await engine.remotes.look_around()
+    await engine.remotes.refresh()
     assert engine.intervals
     assert looks == []
     await cluster.go(lambda: not engine.intervals)
-    await engine.remotes.look_around()
+    await engine.remotes.refresh()
     assert looks
     del engine.remotes.place
     await cluster.leave(engine)
@@ -296,12 +296,12 @@ async def test_a_report_of_an_interval_that_is_not_known_is_looked_into() -> Non
     late.remotes.place = lambda placement: None  # type: ignore[method-assign]
 
     def hear(id_: int, computation: int, high: int, sequencer: int) -> bool:
-        late.remotes.look_up_wanted.clear()
+        late.remotes.refresh_wanted.clear()
         assert row.owner is not None
-        late.remotes.hear(
+        late.remotes.receive_reports(
             row.owner, [(id_, computation, row.slot_from, high, sequencer, 0, False, {})]
         )
-        return late.remotes.look_up_wanted.is_set()
+        return late.remotes.refresh_wanted.is_set()
 
     newer, own = row.sequencer + 1000, late.intervals[0]
     assert not hear(row.id, row.computation, row.slot_to, row.sequencer)

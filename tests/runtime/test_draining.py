@@ -781,7 +781,7 @@ async def test_an_injector_joins_a_lane_that_starts_over(call: str) -> None:
 
 
 async def look(engine: Engine) -> None:
-    await engine.remotes.look_around()
+    await engine.remotes.refresh()
 
 
 async def take(engine: Engine, interval: Interval) -> None:

@@ -185,9 +185,7 @@ def forget_unacknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def nothing(self: Any, interval: Any, log: Any) -> None: ...
 
-    monkeypatch.setattr(
-        "millwheel.runtime.ownership.owned_intervals.OwnedIntervals._send_again", nothing
-    )
+    monkeypatch.setattr("millwheel.runtime.ownership.restoring.Restoring._send_again", nothing)
 
 
 @pytest.mark.parametrize(

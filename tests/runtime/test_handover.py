@@ -468,13 +468,13 @@ async def test_who_starts_over_leaves_alone_what_is_being_released(done: bool) -
 
 
 async def look(engine: Engine) -> None:
-    await engine.remotes.look_around()
+    await engine.remotes.refresh()
 
 
 async def move(interval: Interval, engine: Engine, other: Engine) -> None:
     """Hand an interval over, without anybody's wishes."""
     assert await engine.owned.give_up(interval)
-    placement = await other.remotes.look_around()
+    placement = await other.remotes.refresh()
     (row,) = (row for row in placement.intervals if row.id == interval.id)
     await other.owned.take([row.id], {row.id: row.sequencer})
     await look(engine)
@@ -487,7 +487,7 @@ async def give_up(engine: Engine, interval: Interval) -> None:
 async def take(engine: Engine, interval: int, sequencer: int) -> None:
     with contextlib.suppress(KeyError):
         await engine.owned.take([interval], {interval: sequencer})
-    engine.remotes.look_up()
+    engine.remotes.request_refresh()
 
 
 def test_a_log_that_is_taken_over_is_not_drained_before_it_was_sent_again() -> None:

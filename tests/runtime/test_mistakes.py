@@ -204,7 +204,9 @@ async def test_a_function_of_inject_that_gives_no_time_is_blamed(
     if (option, function) == ("watermark", no_time):
         pytest.skip("None means that a record says nothing of time")
     told = await failing(error=InputError, **{option: function})
-    assert f"{option}= of inject('items', ...), {place(function)}, fails or gives no time" in told
+    assert (
+        f"{option}= of inject('items', ...), {place(function)}, failed or returned no time" in told
+    )
     assert "Correct that function or the row" in told
     assert "Correct the file" not in told
 

@@ -170,7 +170,7 @@ class Disk:
         self.error = error
         self.refused = 0
         self._write = os.write
-        monkeypatch.setattr("millwheel.runtime.part_file.os.write", self.write)
+        monkeypatch.setattr("millwheel.runtime.interval.part_files.os.write", self.write)
 
     def write(self, file: int, data: Any) -> int:
         if not self.room:
@@ -224,7 +224,7 @@ async def test_close_does_not_wait_for_a_slow_disk(
         assert slow.wait(60)
         fsync(file)
 
-    monkeypatch.setattr("millwheel.runtime.part_file.os.fsync", wait)
+    monkeypatch.setattr("millwheel.runtime.interval.part_files.os.fsync", wait)
     appending = asyncio.create_task(part.append([b"first"]))
     await asyncio.to_thread(started.wait, 60)
     part.close()

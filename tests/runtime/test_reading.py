@@ -849,13 +849,17 @@ async def _cut_between_cells(name: str, store: Any) -> None:
     (whole,) = await go(CELLS)
     grain = SLOTS // CELLS
     for wrong in (1, grain - 1, grain + 1, SLOTS - 1):
-        with pytest.raises(PlacementRefused, match=f"{grain} slots one: it can be split at a mult"):
-            await store.split(whole.id, whole.sequencer, wrong)
-    await store.split(whole.id, whole.sequencer, 3 * grain)
+        with pytest.raises(
+            PlacementRefused, match=f"every {grain} slots: the interval can be split"
+        ):
+            await store.split(whole.id, whole.commits.sequencer, wrong)
+    await store.split(whole.id, whole.commits.sequencer, 3 * grain)
     rules.append(inject(RULES, Rule("fee", 2)))
     lower, upper = await go(2 * CELLS)
     assert [lower.slots, upper.slots] == [(0, 3 * grain), (3 * grain, SLOTS)]
-    await store.merge(lower.id, upper.id, {part.id: part.sequencer for part in (lower, upper)})
+    await store.merge(
+        lower.id, upper.id, {part.id: part.commits.sequencer for part in (lower, upper)}
+    )
     orders.append(inject(ITEMS, *[Item("a", 1)]))
     (again,) = await go(2 * CELLS + 1)
     assert again.slots == (0, SLOTS)

@@ -1131,10 +1131,10 @@ async def test_who_is_slow_on_another_worker_is_not_taken_for_lost() -> None:
 
     def again() -> int:
         return sum(
-            i.counters.totals.get("replays", 0) + entry_of(i).replayed
+            i.counters.totals.get("replays", 0) + i.mode.entry.replayed
             for e in cluster.alive
             for i in e.intervals
-            if entry_of(i) is not None
+            if isinstance(i.mode, Tree)
         )
 
     assert again() == 0
@@ -1167,7 +1167,7 @@ async def test_who_waits_to_see_buckets_has_his_records_in_hand() -> None:
         patch.setattr(engine.buckets.sources, "knows", lambda *place: False)
         patch.setattr(engine.buckets, "load", gate.wait)
         await cluster.go(lambda: gate.reached)
-        assert any(d.log < 0 for i in engine.intervals for d in i.dedup.sorting)
+        assert any(d.log < 0 for i in engine.intervals if i.dedup for d in i.dedup.sorting)
         end = cluster.clock.monotonic() + 30
         await cluster.go(lambda: cluster.clock.monotonic() > end, tick=0.05)
         assert replays(cluster) == 0
@@ -1211,7 +1211,7 @@ async def test_two_who_take_each_other_for_an_owner_do_not_send_to_and_fro() -> 
     await cluster.pass_time(second.owned.give_up(interval))  # type: ignore[arg-type]
     for engine, other in ((first, second), (second, first)):
         (remote,) = [r for r in engine.remotes.remotes() if r.id == interval.id]
-        remote.belongs_to(other.worker, interval.commits.sequencer + 1)
+        remote.set_owner(other.worker, interval.commits.sequencer + 1)
     sent = 0
 
     def counting(sender: str, receiver: str, body: bytes) -> Fate:

@@ -422,11 +422,11 @@ async def test_what_old_code_cannot_read_waits_at_its_sender(
     assert waiting
     assert all(stream.halted for _, _, stream in waiting)
     remote, log, stream = waiting[0]
-    begun = stream.begun
+    begun = stream.epoch
     assert new.courier is not None
     gap = Gap(log, begun, remote.id, -1)  # of a frame that was on its way when it was halted
     new.courier.received(StrayLink(), gap)
-    assert stream.begun == begun
+    assert stream.epoch == begun
     seen = {row[1] for row in cluster.rows()}
     assert len(seen) < len(values)
     monkeypatch.setattr(Hushed, "hushed", False)

@@ -375,7 +375,7 @@ class Cluster:
                     f"logs {logs}"
                 )
             for r in engine.remotes.remotes():
-                streams = {log: (s.begun, s.last, len(s.unacked)) for log, s in r.streams.items()}
+                streams = {log: (s.epoch, s.last, len(s.unacked)) for log, s in r.streams.items()}
                 lines.append(f"  remote {r.step.name} {r.slots} id {r.id} of {r.owner} {streams}")
         return "\n".join(lines) + "\n" + self.monitor.ledger.describe()
 

@@ -25,7 +25,7 @@ def dump(engine: Engine) -> str:
         )
     for r in engine.remotes.remotes():
         streams = {
-            log: (s.begun, s.last, len(s.unacked), len(s._unsent), s.held, s.halted)
+            log: (s.epoch, s.last, len(s.unacked), len(s._unsent), s.held, s.halted)
             for log, s in r.streams.items()
         }
         lines.append(f"  remote {r.step.name} {r.slots} id {r.id} of {r.owner} {streams}")

@@ -76,7 +76,7 @@ class SourcePort(Protocol):
     def read_up_to(self, offset: int) -> None:
         """Read as far as a row, whatever the cap is."""
 
-    def go_along(self, watermark: int, percentiles: Mapping[float, int | None]) -> None:
+    def advance_idle(self, watermark: int, percentiles: Mapping[float, int | None]) -> None:
         """Promise, while idle, the watermark that all others have stored."""
 
     def follow(self) -> None:

@@ -134,7 +134,7 @@ class WatermarkPublisher:
             return  # everybody is: time stands still
         percentiles = {p: self._least_awake(kept, p) for p, kept in self.percentiles.items()}
         for task in idle:
-            task.go_along(least, percentiles)
+            task.advance_idle(least, percentiles)
 
     def _publish_here(self, interval: Interval) -> None:
         """Readers here take what is stored of an interval as it is now."""

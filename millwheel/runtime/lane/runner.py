@@ -103,7 +103,10 @@ class Runner:
 
         Raises:
             InvariantBroken: the event is illegal in this state.
+            CancelledError: the runner was stopped, and the cancellation of its task was swallowed.
         """
+        if self.is_stopped and event not in TRANSITIONS[self.state]:
+            raise asyncio.CancelledError
         self.state = next_state(TRANSITIONS, self.state, event, "runner")
 
     # -- life ---------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""What peers answer about records that were sent to them: ACKs, progress, gaps, refusals.
+"""Handles peers' answers about records sent to them: ACKs, progress, gaps, refusals.
 
-An answer counts if it comes from the worker that the stream is sent to and that is thought to own the
-receiving interval, about records that were sent to it and are un-ACKed (I18).
+An answer counts only if it comes from the worker that the stream is sent to, if that worker is believed
+to own the receiving interval, and for records that were sent to it and are un-ACKed (I18).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from millwheel.runtime.network.wire_stream import Outgoing, check_runs
 
 
 class Answers:
-    """Takes answers of peers."""
+    """Applies the answers of peers to outgoing streams."""
 
     def __init__(
         self, env: Environment, exchange: Exchange, sender: Sender, remotes: RemoteIntervals
@@ -31,31 +31,37 @@ class Answers:
     def _stream(
         self, link: Link, frame: Gap | NotMine | Progress | TooNew
     ) -> tuple[Remote, Outgoing] | None:
-        """The stream that a peer speaks of, if that is sent to this peer, which is thought to own the
-        interval, and has not begun again since."""
+        """The stream that a frame names.
+
+        None unless the stream is sent to this peer in the epoch of the frame, and the peer is believed
+        to own the interval.
+        """
         remote = self._remotes.remote(frame.interval)
         if remote is None or remote.owner != link.peer:
             return None
         stream = remote.streams.get(frame.log)
-        if stream is None or stream.to != link.peer or stream.begun != frame.epoch:
+        if stream is None or stream.receiver != link.peer or stream.epoch != frame.epoch:
             return None
         return remote, stream
 
     def acknowledged(self, link: Link, frame: Acknowledge) -> None:
-        """Records that were sent to a peer are durable there, with whatever intervals of the
-        computation it owns."""
+        """Acknowledge records that are durable at a peer.
+
+        The frame names a computation, so the records may belong to any of its intervals that the peer owns.
+        """
         check_runs(frame.seqs)
         arrived: list[int] = []
         for remote in self._remotes.remotes():
             if remote.owner != link.peer or remote.step.id != frame.receiver:
                 continue
             stream = remote.streams.get(frame.log)
-            if stream is not None and stream.to == link.peer:
+            if stream is not None and stream.receiver == link.peer:
                 arrived += stream.acknowledge(frame.seqs)
         if arrived:
             self._exchange.acknowledged(frame.log, frame.receiver, arrived)
 
-    def begin_again(self, link: Link, gap: Gap) -> None:
+    def restart_stream(self, link: Link, gap: Gap) -> None:
+        """Send a stream again from its first un-ACKed record: the receiver misses records."""
         found = self._stream(link, gap)
         if found is not None and not found[1].halted:
             remote, _ = found
@@ -63,7 +69,7 @@ class Answers:
             self._sender.has_work(remote)
 
     def progress(self, link: Link, answer: Progress) -> None:
-        """Nothing is lost but, perhaps, the word of what is durable."""
+        """The receiver has all records; acknowledge the durable ones: their ACKs may be lost."""
         found = self._stream(link, answer)
         if found is not None:
             remote, stream = found
@@ -72,16 +78,16 @@ class Answers:
                 self._exchange.acknowledged(answer.log, remote.step.id, durable)
             self._sender.has_work(remote)
 
-    def lose_owner(self, link: Link, refusal: NotMine) -> None:
-        """The worker that was thought to own it does not, or not yet: wait for what the store says."""
+    def not_mine(self, link: Link, refusal: NotMine) -> None:
+        """The worker does not own the interval, or not yet: wait until the store names the owner."""
         found = self._stream(link, refusal)
         if found is not None:
             remote = found[0]
             remote.owner, remote.refused_by = None, link.peer
-            self._remotes.look_up()
+            self._remotes.request_refresh()
 
     def halt(self, link: Link, refusal: TooNew) -> None:
-        """The owner's code is older than what it was sent: keep that until another worker has it."""
+        """The owner's code is too old for the records: keep them until another worker owns the interval."""
         found = self._stream(link, refusal)
         if found is not None:
             remote, stream = found

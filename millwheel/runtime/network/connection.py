@@ -3,18 +3,20 @@
 ::
 
     greeting ──everything fits──> up ──┬── closed here, Goodbye came ──────────> ended
-        │                              ├── no frame, too long, out of place ───> ended
+        │                              ├── invalid, too long or misplaced frame > ended
         │                              ├── silent, deaf, or the line broke ────> ended
         └── refused, silent, broken ──────────────────────────────────────────> ended
 
-`Connection` is an asyncio protocol over any transport: bytes come in by `data_received` and are
-taken in the same call; nothing here waits, and no task belongs to a connection. Frames sent in
-one turn of the event loop leave as one write.
+The *greeting* is the exchange of `millwheel.runtime.network.handshake`.
 
-A peer that is gone without a word (a machine that lost its power, a cut cable) is noticed by its
-silence: each side sends a `Ping` every few seconds whatever else it says. One that talks and does
-not hear, because it reads nothing, is noticed by a ping without an answer, or by what piles up
-for it. Whoever owns the connections calls `tend` every so often, which is when deadlines pass.
+`Connection` is an asyncio protocol over any transport: `data_received` handles the bytes in the
+same call; nothing here waits, and a connection has no task. Frames sent in one turn of the event
+loop leave as one write.
+
+A peer that vanished (a power failure, a cut cable) is noticed by its silence: each side sends a
+`Ping` every few seconds, whatever other frames it sends. A peer that sends but does not read is
+noticed by an unanswered ping, or by the bytes that pile up for it. The owner of the connections
+calls `tend` periodically; deadlines are checked only there.
 """
 
 from __future__ import annotations
@@ -40,30 +42,30 @@ from millwheel.runtime.network.frames import (
 from millwheel.runtime.network.handshake import Handshake
 from millwheel.runtime.network.ports import Limits, Visitor
 
-Kind = Literal[
+EndKind = Literal[
     "closed",  # by this side, on purpose
     "goodbye",  # by the other side, on purpose
     "refused",  # in the greeting, by one of the two
-    "garbage",  # no frame, or one out of place
-    "silent",  # nothing was heard for too long
-    "deaf",  # it does not take what is sent
-    "too long",  # a frame of this side that nobody would take
+    "garbage",  # an invalid frame, or one that is not allowed in this state
+    "silent",  # no byte arrived for too long
+    "deaf",  # the peer does not read
+    "too long",  # this side tried to send a frame above the limit
     "lost",  # the line broke
-    "unreachable",  # it never came to be
+    "unreachable",  # connecting failed
     "no TLS",  # the caller's TLS handshake failed
 ]
 
-LAST_WORDS: frozenset[Kind] = frozenset(("closed", "refused", "garbage", "too long"))
+ANNOUNCED: frozenset[EndKind] = frozenset(("closed", "refused", "garbage", "too long"))
 """Close reasons that are sent to the peer."""
 
 REASON_CHARACTERS = 500
-"""Longest reason that is sent to a peer, or taken from one. It may quote what the peer said."""
+"""Longest close reason sent to a peer or accepted from one. It may quote the peer's frame."""
 
 
 class End(NamedTuple):
     """Why a connection ended."""
 
-    kind: Kind
+    kind: EndKind
     text: str
 
     def __str__(self) -> str:
@@ -74,33 +76,33 @@ class Owner(Protocol):
     """Hooks called on a connection's events."""
 
     def opened(self, connection: Connection) -> None:
-        """It has a transport; the greeting begins."""
+        """The connection has a transport; the greeting begins."""
 
     def greeted(self, connection: Connection) -> None:
-        """It is up."""
+        """The greeting succeeded: the connection is up."""
 
     def received(self, connection: Connection, frame: Frame) -> None:
-        """A frame with something to say.
+        """A `Message` arrived.
 
         Raises:
             PeerError: no worker sends such a frame; the connection ends as garbage.
         """
 
     def ended(self, connection: Connection, end: End) -> None:
-        """It cannot be used any more. May be called within `Connection.send`."""
+        """The connection cannot be used any more. May be called within `Connection.send`."""
 
     def drained(self, connection: Connection) -> None:
-        """It was full, and is not any more."""
+        """The connection was full and has room again."""
 
     def gone(self, connection: Connection) -> None:
-        """Its transport is closed, or never was ready. May be called twice."""
+        """The transport is closed, or never became ready. May be called twice."""
 
 
 class Connection(Visitor):
     """One connection; use it only while `up`.
 
     Args:
-        remote: the address it was accepted from.
+        remote: the address of the other side.
     """
 
     def __init__(
@@ -119,11 +121,11 @@ class Connection(Visitor):
         self._transport: asyncio.Transport | None = None
         self._outbox: list[bytearray] = []
         self._outbox_bytes = 0
-        self._choked = False
-        """The transport has enough to write."""
-        self._since = self._heard = clock.monotonic()
-        self._asked: float | None = None
-        """When the oldest ping that was not answered left."""
+        self._transport_full = False
+        """The transport's write buffer is full."""
+        self._since = self._received_at = clock.monotonic()
+        self._pinged_at: float | None = None
+        """Send time of the oldest unanswered ping."""
         self.up = False
         self.end_reason: End | None = None
         self.remote = remote
@@ -135,11 +137,11 @@ class Connection(Visitor):
 
     @property
     def full(self) -> bool:
-        """Whether so much waits to be written that more had better not come now."""
-        return self._choked or self._outbox_bytes >= self._limits.burst_bytes
+        """Whether so many bytes wait to be written that callers should pause."""
+        return self._transport_full or self._outbox_bytes >= self._limits.burst_bytes
 
     def send(self, frame: Frame) -> None:
-        """Write a frame with whatever else is sent in this turn of the event loop."""
+        """Queue a frame; all frames of this turn of the event loop leave as one write."""
         if self.end_reason is not None or self._transport is None:
             return
         try:
@@ -152,11 +154,11 @@ class Connection(Visitor):
         if waiting > self._limits.waiting_bytes:
             self.end("deaf", f"{waiting:,} bytes wait to be written to it")
 
-    def end(self, kind: Kind, text: str) -> None:
-        """Use it no more; the other side is told why if it can hear it."""
+    def end(self, kind: EndKind, text: str) -> None:
+        """Close the connection; the reason is sent to the peer if `ANNOUNCED` lists its kind."""
         if self.end_reason is not None:
             return
-        if kind in LAST_WORDS and self._transport is not None:
+        if kind in ANNOUNCED and self._transport is not None:
             reason = f"{kind}: {text}"[:REASON_CHARACTERS]
             last = (
                 Goodbye(reason) if self.up or kind == "closed" else Refuse(text[:REASON_CHARACTERS])
@@ -166,7 +168,7 @@ class Connection(Visitor):
         self.end_reason = End(kind, text)
         self._since = self._clock.monotonic()
         if self._transport is not None:
-            if kind in LAST_WORDS:
+            if kind in ANNOUNCED:
                 self._flush()
                 self._transport.close()
             else:
@@ -175,7 +177,7 @@ class Connection(Visitor):
         self._owner.ended(self, self.end_reason)
 
     def tend(self) -> None:
-        """Look at the deadlines, and ask for a sign of life."""
+        """Check the deadlines and send a ping."""
         now = self._clock.monotonic()
         limits = self._limits
         if self._transport is None:
@@ -186,23 +188,23 @@ class Connection(Visitor):
         elif not self.up:
             if now - self._since >= limits.greeting_seconds:
                 self.end("silent", f"no greeting within {limits.greeting_seconds:g} seconds")
-        elif now - self._heard >= limits.silence_seconds:
-            self.end("silent", f"nothing was heard for {now - self._heard:.1f} seconds")
-        elif self._asked is not None and now - self._asked >= limits.deaf_seconds:
-            self.end("deaf", f"no answer to a ping for {now - self._asked:.1f} seconds")
+        elif now - self._received_at >= limits.silence_seconds:
+            self.end("silent", f"nothing was heard for {now - self._received_at:.1f} seconds")
+        elif self._pinged_at is not None and now - self._pinged_at >= limits.deaf_seconds:
+            self.end("deaf", f"no answer to a ping for {now - self._pinged_at:.1f} seconds")
         else:
-            if self._asked is None:
-                self._asked = now
+            if self._pinged_at is None:
+                self._pinged_at = now
             self.send(Ping())
 
     def abort(self) -> None:
-        """Let go at once of what is left of it."""
+        """Close the transport immediately."""
         if self._transport is not None:
             self._transport.abort()
 
-    def abandon(self, kind: Kind = "lost", text: str = "it was never made") -> None:
-        """End a connection that has no transport, or lost it untold: uvloop closes one whose making
-        was cancelled without a call to `connection_lost`."""
+    def abandon(self, kind: EndKind = "lost", text: str = "it was never made") -> None:
+        """End a connection that has no transport, or lost it without a call to `connection_lost`:
+        uvloop closes a transport that way if connecting was cancelled."""
         self.end(kind, text)
         self.abort()
         self.connection_lost(None)
@@ -212,31 +214,31 @@ class Connection(Visitor):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._heard = self._clock.monotonic()
-        if self._greeting.role == "caller":  # the time of a listener's greeting runs from accept on
-            self._since = self._heard
+        self._received_at = self._clock.monotonic()
+        if self._greeting.role == "caller":  # a listener's deadline counts from accept
+            self._since = self._received_at
         self.remote = shown(transport.get_extra_info("peername"))
         self._transport.set_write_buffer_limits(high=self._limits.burst_bytes)
         self._owner.opened(self)
-        if self.end_reason is not None:  # given up while it was being made
+        if self.end_reason is not None:  # ended while connecting
             self.abort()
         for frame in self._greeting.begin():
             self.send(frame)
 
     def pause_writing(self) -> None:
-        self._choked = True
+        self._transport_full = True
 
     def resume_writing(self) -> None:
-        self._choked = False
-        asyncio.get_running_loop().call_soon(self._tell_drained)  # it may be writing just now
+        self._transport_full = False
+        asyncio.get_running_loop().call_soon(self._report_drained)  # a write may be in progress
 
     def data_received(self, data: bytes) -> None:
-        self._heard = self._clock.monotonic()
+        self._received_at = self._clock.monotonic()
         if self.end_reason is not None:
             return
         try:
             for body in self._splitter.feed(data):
-                self._take(decode(body))
+                self._handle(decode(body))
                 if self.end_reason is not None:
                     return
         except PeerError as error:
@@ -250,7 +252,7 @@ class Connection(Visitor):
 
     # -- frames -------------------------------------------------------------------
 
-    def _take(self, frame: Frame) -> None:
+    def _handle(self, frame: Frame) -> None:
         if not self.up:
             self._greet(frame)
         elif isinstance(frame, Message):
@@ -258,7 +260,7 @@ class Connection(Visitor):
         elif isinstance(frame, Ping):
             self.send(Pong())
         elif isinstance(frame, Pong):
-            self._asked = None
+            self._pinged_at = None
         elif isinstance(frame, Goodbye):
             self.end("goodbye", _quoted(frame.reason))
         else:
@@ -266,7 +268,7 @@ class Connection(Visitor):
 
     def _greet(self, frame: Frame) -> None:
         if isinstance(frame, Refuse | Goodbye):
-            kind: Kind = "refused" if isinstance(frame, Refuse) else "goodbye"
+            kind: EndKind = "refused" if isinstance(frame, Refuse) else "goodbye"
             self.end(kind, _quoted(frame.reason))
             return
         try:
@@ -294,15 +296,15 @@ class Connection(Visitor):
         if outbox and self._transport is not None:
             self._transport.write(b"".join(outbox))
         if was_full:
-            asyncio.get_running_loop().call_soon(self._tell_drained)
+            asyncio.get_running_loop().call_soon(self._report_drained)
 
-    def _tell_drained(self) -> None:
+    def _report_drained(self) -> None:
         if self.up and not self.full:
             self._owner.drained(self)
 
 
 def _quoted(reason: str) -> str:
-    """A peer's reason as logs may have it: short, and on one line."""
+    """A peer's reason, safe to log: shortened and on one line."""
     short = reason[:REASON_CHARACTERS]
     return "".join(
         letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in short

@@ -1,13 +1,13 @@
-"""One worker's end of all links to other workers: what comes and goes, frame by frame.
+"""One worker's end of all links to other workers: dispatches incoming frames to the parts that handle them.
 
 * `millwheel.runtime.network.sender` sends records, and low watermarks once they are stored;
-* `millwheel.runtime.network.answers` takes what peers say of records that were sent to them;
-* `millwheel.runtime.network.receiver` takes records, and acknowledges them.
+* `millwheel.runtime.network.answers` handles peers' answers about records sent to them;
+* `millwheel.runtime.network.receiver` receives records and acknowledges them.
 
-What comes over a link is believed of the owner of what it speaks of (I18): `Report` as
-`RemoteIntervals.hear` says, `RootReport` of any worker of the pipeline, since it names a token that is
-known, and all other frames as those modules say. A frame that no worker sends raises `PeerError`, which
-closes its connection, and changes nothing.
+A frame counts only if its sender owns the interval or log that the frame names (I18).
+`RemoteIntervals.receive_reports` checks a `Report`; the modules above check the other frames. A
+`RootReport` counts from any worker of the pipeline, since it names a token that this worker gave out. A
+frame that no worker sends raises `PeerError`: it closes the connection and changes nothing.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from millwheel.runtime.network.frames import (
     Acknowledge,
     Ask,
     Deliver,
+    EdgeReport,
     Frame,
     Gap,
     Loose,
@@ -32,7 +33,6 @@ from millwheel.runtime.network.frames import (
     Progress,
     Report,
     RootReport,
-    Told,
     TooNew,
 )
 from millwheel.runtime.network.peers import Peers
@@ -44,7 +44,7 @@ from millwheel.runtime.process.lease import Lease
 
 
 class Courier:
-    """The handler of all links, and the way to other workers for the rooms of this one.
+    """Handles all links, and is the engine's interface to other workers.
 
     Args:
         pause: pauses the injectors of these computations, and no others.
@@ -63,7 +63,7 @@ class Courier:
         self._network = network
         self._trees = trees
         self.refused: Counter[str] = Counter()
-        """Frames that were not taken, by reason."""
+        """Number of refused frames and records by reason."""
         self.peers = Peers(env, network)
         self.sender = Sender(env, exchange, self.peers, self.refused)
         self.remotes = RemoteIntervals(
@@ -71,34 +71,34 @@ class Courier:
         )
         self.answers = Answers(env, exchange, self.sender, self.remotes)
         self.receiver = Receiver(env, exchange, trees, self.remotes, self.refused)
-        self.remotes.on_placed = self.receiver.reconsider
+        self.remotes.on_placed = self.receiver.answer_deferred
 
     # -- links (`Handler`) ------------------------------------------------------------------
 
     def link_up(self, link: Link) -> None:
-        """Send to a worker that came (back) what it may have missed."""
+        """Send un-ACKed records and the stored low watermarks to a worker that connected (again)."""
         if link.outgoing:
-            self.peers.came_up(link)
+            self.peers.link_up(link)
             self.sender.link_up(link)
 
     def link_down(self, link: Link, reason: str) -> None:
-        """Records on their way are sent again when the link is up again."""
+        """Stop using a link; its un-ACKed records are sent again when it is up."""
         self.sender.link_down(link)
         if not link.outgoing:
             self.remotes.trust.forget(link.peer)
-        self.peers.went_down(link)
+        self.peers.link_down(link)
         self.receiver.link_down(link)
 
     def link_refused(self, link: Link) -> None:
-        """Look at the store: perhaps this worker knows an earlier incarnation of the server."""
-        self.remotes.look_up()
+        """Refresh the placement: this worker may know an earlier incarnation of the database server."""
+        self.remotes.request_refresh()
 
     def link_drained(self, link: Link) -> None:
-        """Continue with records that had to wait."""
+        """Continue with the records that the full link blocked."""
         self.sender.link_drained(link)
 
     def received(self, link: Link, frame: Frame) -> None:
-        """Take a frame of another worker.
+        """Handle a frame of another worker.
 
         Raises:
             PeerError: no worker sends such a frame.
@@ -113,18 +113,18 @@ class Courier:
             case Progress():
                 self.answers.progress(link, frame)
             case Report():
-                self.remotes.hear(link.peer, frame.intervals)
+                self.remotes.receive_reports(link.peer, frame.intervals)
             case NotMine():
-                self.answers.lose_owner(link, frame)
+                self.answers.not_mine(link, frame)
             case Gap():
-                self.answers.begin_again(link, frame)
+                self.answers.restart_stream(link, frame)
             case TooNew():
                 self.answers.halt(link, frame)
             case Loose():
                 self.receiver.receive_loose(link, frame)
             case RootReport():
                 if self.receiver.knows(link):
-                    self._trees.receive_reports(frame.told)
+                    self._trees.receive_reports(frame.reports)
 
     # -- for other rooms --------------------------------------------------------------------
 
@@ -132,26 +132,26 @@ class Courier:
         """Acknowledge records to the owner of a log, which is another worker (I1)."""
         self.receiver.acknowledge(log, receiver, seqs)
 
-    def report(self, owner: int, told: list[Told]) -> None:
-        """Send reports of trees to the worker whose tokens begin with `owner`."""
-        self.sender.report(owner, told)
+    def report(self, owner: int, reports: list[EdgeReport]) -> None:
+        """Send XOR reports for tree roots to the worker with tokens that begin with `owner`."""
+        self.sender.report(owner, reports)
 
     def waiting(self) -> Iterator[int]:
-        """The logs of records of no log that wait for a link."""
+        """The `log` field (the negative token) of each loose record that waits for a link."""
         for remote in self.sender.remotes():
             yield from (delivery.log for delivery in remote.loose)
 
     def forget(self, interval: Interval) -> None:
-        """An interval is gone: its senders begin again, here or elsewhere."""
+        """Forget an interval that left this worker: its senders start new streams to the next owner."""
         self.receiver.forget(interval)
         self.sender.forget(interval)
 
     async def close(self) -> None:
-        """Say goodbye to all workers."""
+        """Say goodbye to all workers and close all links."""
         self.sender.drop_unsent()
         await self._network.close()
 
     def hang_up(self) -> None:
-        """Send nothing more of what this courier holds, and end all links; others may follow."""
+        """Drop unsent frames and end all links. Another courier can use the network afterwards."""
         self.sender.drop_unsent()
         self._network.hang_up()

@@ -1,45 +1,46 @@
-"""What workers say to each other, as bytes: a length, then one frame in MessagePack.
+"""The frames that workers exchange: a length, then one frame in MessagePack.
 
 ::
 
     4 bytes, big endian: length of the body | body: [kind, field, field, ...]
 
-A connection begins with the greeting (`millwheel.runtime.network.handshake`): ``Hello``, ``Proof``,
-``Welcome``, or ``Refuse`` and the end. Then, in any order and as often as wanted:
+A connection begins with the greeting (`millwheel.runtime.network.handshake`): ``Hello``, ``Proof`` and
+``Welcome``, or ``Refuse``, which ends the connection. Then, in any order and number:
 
-=============  =========  =====================================================================
-frame          goes       says
-=============  =========  =====================================================================
-`Deliver`      with it    records of one log for one receiving interval, after `previous`
-`Ask`          with it    all through this number was sent: is it there?
-`Report`       with it    the low watermarks of some intervals, by slots (paper 7.2)
-`Acknowledge`  against    these numbers of the log are durable at the receiver, or seen before
-`NotMine`      against    the interval has another owner: look it up, begin anew
-`Gap`          against    something is missing before what came: begin anew
-`Progress`     against    it is, before this number all is durable, more is (not) taken
-`TooNew`       against    the receiver's code cannot read it: keep it for one whose code can
-`Loose`        with it    records that are in no log: nobody keeps them (decision 32)
-`RootReport`   with it    what became of records that came so, to the worker who tracks their roots
-`Ping`         both       are you there? The answer is `Pong`
-`Goodbye`      both       the last frame of a connection, and why
-=============  =========  =====================================================================
+=================  ====  ===========================================================================
+frame              goes  says
+=================  ====  ===========================================================================
+`Deliver`          →     records of one log for one receiving interval, after number `previous`
+`Ask`              →     all records up to this number were sent: did they arrive?
+`Report`           →     the stored low watermarks of some intervals, by slots (paper 7.2)
+`Acknowledge`      ←     these numbers of the log are durable at the receiver, or duplicates
+`NotMine`          ←     the interval has another owner: look it up and restart the stream
+`Gap`              ←     records before this frame are missing: restart the stream
+`Progress`         ←     they arrived; all before this number are durable; (no) more are accepted
+`TooNew`           ←     the receiver's code cannot read the records: keep them for newer code
+`Loose`            →     records in no log, which their sender does not keep (decision 32)
+`RootReport`       →     XOR reports about loose records, to the worker that tracks their roots
+`Ping`             ↔     asks for a sign of life; the answer is `Pong`
+`Goodbye`          ↔     the last frame of a connection, with the reason
+=================  ====  ===========================================================================
 
-"With it" is the direction of delivery: from who opened the connection to who was called.
+Direction: ``→`` is the direction of delivery, from the caller of the connection to its listener;
+``←`` is back.
 
 Every list has a longest length, every number a range, and a frame without records or values is at
-most `CONTROL_BYTES` long. The decoder checks all three before it makes anything of the bytes: a
-frame outside of them is no frame, and closes its connection. Whether a frame's sender may say what
-it says is decided later, from what the store says (`millwheel.runtime.network.trust`, decision 41).
+most `CONTROL_BYTES` long. The decoder checks all three before it builds any object; a frame that
+breaks a limit is invalid and closes its connection. Whether the sender is entitled to a frame's
+content is decided later, from the store's placement (`millwheel.runtime.network.trust`, decision 41).
 
-Nothing here promises anything: a frame may be lost with its connection, or come again over the
-next one. Two things make that harmless. Records are durable at their sender until they are
-acknowledged, and a stream of deliveries has an epoch and names the number before each frame, so
-that a receiver takes neither a copy nor what stands behind a gap (decision 23). Of loose records
-the roots are, and what is lost is made again from them.
+The protocol guarantees no delivery: a frame may be lost with its connection, or arrive again over
+the next one. Both are harmless. Records are durable at their sender until they are acknowledged, and
+a stream of deliveries has an epoch and names the last number before each frame, so that a receiver
+accepts neither a duplicate nor records after a gap (decision 23). Loose records are not durable, but
+their roots are: lost records are produced again from them.
 
-Fields are told apart by their place. `Hello` and `Refuse` keep the fields they have for ever, so
-that two versions can at least tell each other why they do not talk; `Hello` may get more at its end,
-with defaults. Every other change of a frame raises `VERSION`.
+Fields are identified by position. `Hello` and `Refuse` keep their present fields for ever, so that
+two versions can still tell each other why they refuse; `Hello` may gain fields at its end, with
+defaults. Every other change of a frame raises `VERSION`.
 """
 
 from __future__ import annotations
@@ -55,42 +56,41 @@ from millwheel.errors import PeerError
 from millwheel.model import MAX_TIME, MIN_TIME, SLOTS
 
 VERSION = 4
-"""Of this protocol. Workers of different versions refuse each other."""
+"""Version of the protocol. Workers with different versions refuse each other."""
 
 GREETING_BYTES = 4096
-"""The longest frame that is taken from somebody who has not proved yet who he is."""
+"""Longest frame accepted from a peer before its proof."""
 
 NONCE_BYTES = 32
 
 RECORD_OVERHEAD_BYTES = 4096
-"""A record's place in a frame besides its value: key, names, numbers. At the most."""
+"""Maximum size of a record in a frame without its value: key, names, numbers."""
 
 CONTROL_BYTES = 1 << 20
-"""The longest body of a frame that carries no records."""
+"""Longest body of a frame that carries no records."""
 
 FRAME_RECORDS = 1000
-"""Records in one frame, at the most."""
+"""Maximum number of records in one frame."""
 
 FRAME_RUNS = 10_000
-"""Runs of numbers in one `Acknowledge`, at the most: 190 kB."""
+"""Maximum number of runs in one `Acknowledge`: 190 kB."""
 
 FRAME_REPORTS = 10_000
-"""Trees that one `RootReport` tells of, at the most: 200 kB."""
+"""Maximum number of trees in one `RootReport`: 200 kB."""
 
 FRAME_INTERVALS = 10_000
-"""Low watermarks in one `Report`, at the most, percentile ones counted too: 640 kB."""
+"""Maximum number of low watermarks in one `Report`, percentile ones included: 640 kB."""
 
 ID_BYTES = 16
-"""An id is so long, or left out."""
+"""Length of a record's id; an empty id means that log and number give it."""
 
 LARGEST = (1 << 63) - 1
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
-"""An id that the store gave out, a place in a log, a count: no negative one, and none that Postgres
-could not store."""
+"""An id from the store, a position in a log, or a count: not negative, and within Postgres' bigint."""
 
 Before = Annotated[int, msgspec.Meta(ge=-1, le=LARGEST)]
-"""A place in a log, or -1: before the first."""
+"""A position in a log; -1 is before the first."""
 
 Micros = Annotated[int, msgspec.Meta(ge=MIN_TIME, le=MAX_TIME)]
 Slot = Annotated[int, msgspec.Meta(ge=0, lt=SLOTS)]
@@ -98,62 +98,63 @@ KeyText = Annotated[bytes, msgspec.Meta(min_length=1, max_length=MAX_KEY_BYTES)]
 Id = Annotated[bytes, msgspec.Meta(max_length=ID_BYTES)]
 TypeVersion = Annotated[int, msgspec.Meta(ge=0, lt=1 << 15)]
 
-Row: TypeAlias = tuple[
+RecordRow: TypeAlias = tuple[
     Number, str, KeyText, Slot, Micros, Micros, Number, Number, Id, bool, bytes, TypeVersion, Number
 ]
 """One record: (seq, stream, key as canonical JSON, slot, timestamp in microseconds, hold, stamp,
-bytes of the value, id or b"" if it is that of log and seq, whether the user named it, the value
-as JSON, version of the stream's type, the source among whose offsets the stamp is or 0)."""
+size of the value in bytes, id or b"" if log and seq give it, whether the id is user-supplied, the
+value as JSON, version of the stream's type, the source that the stamp is an offset of, or 0)."""
 
 Token = Annotated[int, msgspec.Meta(gt=0, le=LARGEST)]
 
-LooseRow: TypeAlias = tuple[Token, Row]
-"""A record of a stretch: the token of its root, and in place of its number its edge."""
+LooseRow: TypeAlias = tuple[Token, RecordRow]
+"""A loose record: the token of its root, and a row with the record's edge in place of its number."""
 
-Told: TypeAlias = tuple[Token, Number]
-"""(token, XOR of edges); 0: something of the tree is in good hands."""
+EdgeReport: TypeAlias = tuple[Token, Number]
+"""(token, XOR of edges). An XOR of 0 is a sign of life: some worker holds a record of the tree."""
 
 Run: TypeAlias = tuple[Number, Number]
-"""Numbers from the first to the last, both included."""
+"""The numbers from the first to the last, both included."""
 
 IntervalReport: TypeAlias = tuple[
     Number, Number, Number, Number, Number, Micros, bool, dict[float, Micros]
 ]
-"""(interval, computation, first slot, slot behind the last, sequencer, low watermark, whether it is
-a partition of a source that is idle, the percentile low watermarks). Times in microseconds."""
+"""(interval, computation, first slot, one past the last slot, sequencer, low watermark, whether it is
+an idle partition of a source, the percentile low watermarks). Times in microseconds."""
 
 Nonce = Annotated[bytes, msgspec.Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The root of all frames."""
+    """Base class of all frames."""
 
 
 class Hello(Frame, frozen=True, array_like=True, gc=False, tag=1):
-    """Who is there. The nonce is made up for this connection."""
+    """The identity of a worker. The nonce is random and used for this connection only."""
 
     version: int
     pipeline: str
     worker: str
     nonce: Nonce
     secret: str = ""
-    """Which secret this side goes by, of `millwheel.runtime.network.handshake.Origin`; never the secret."""
+    """Where this side's secret comes from (`millwheel.runtime.network.handshake.Origin`); never the
+    secret itself."""
     incarnation: str = ""
-    """Of the store's server, as this worker knows it (decision 40)."""
+    """The incarnation of the database server that this worker knows (decision 40)."""
 
 
 class Proof(Frame, frozen=True, array_like=True, gc=False, tag=2):
-    """That the shared secret is known: an HMAC-SHA256."""
+    """Proves knowledge of the shared secret by an HMAC-SHA256."""
 
     digest: bytes
 
 
 class Welcome(Frame, frozen=True, array_like=True, gc=False, tag=3):
-    """The greeting is over, everything fits."""
+    """Ends the greeting: the connection is up."""
 
 
 class Refuse(Frame, frozen=True, array_like=True, gc=False, tag=4):
-    """The greeting is over, and so is the connection."""
+    """Ends the greeting and the connection."""
 
     reason: str
 
@@ -161,32 +162,32 @@ class Refuse(Frame, frozen=True, array_like=True, gc=False, tag=4):
 class Deliver(Frame, frozen=True, array_like=True, gc=False, tag=5):
     """Records of one log for one receiving interval, in the order of their numbers.
 
-    `sequencer` is that of the log's interval, `epoch` counts the beginnings of this stream of
-    deliveries, and `previous` is the last number of the frame before, -1 in an epoch's first.
+    `sequencer` is that of the log's interval, `epoch` counts the starts of this stream of
+    deliveries, and `previous` is the last number of the previous frame, -1 in an epoch's first frame.
     """
 
     log: Number
     sequencer: Number
     epoch: Number
     interval: Number
-    """Who is to receive them."""
+    """The receiving interval."""
     receiver: Number
-    """The computation of that interval."""
+    """The computation of the receiving interval."""
     previous: Before
-    records: Annotated[list[Row], msgspec.Meta(min_length=1, max_length=FRAME_RECORDS)]
+    records: Annotated[list[RecordRow], msgspec.Meta(min_length=1, max_length=FRAME_RECORDS)]
 
 
 class Acknowledge(Frame, frozen=True, array_like=True, gc=False, tag=6):
-    """These numbers of the log need not be sent to this computation again."""
+    """These numbers of the log need not be sent to the computation again."""
 
     log: Number
     receiver: Number
     seqs: Annotated[list[Run], msgspec.Meta(min_length=1, max_length=FRAME_RUNS)]
-    """In ascending order, none of them empty, none overlapping another."""
+    """Runs in ascending order, neither empty nor overlapping."""
 
 
 class NotMine(Frame, frozen=True, array_like=True, gc=False, tag=7):
-    """The interval is owned by somebody else: nothing of this epoch is taken."""
+    """Another worker owns the interval: this one accepts no records of the epoch."""
 
     log: Number
     epoch: Number
@@ -194,7 +195,7 @@ class NotMine(Frame, frozen=True, array_like=True, gc=False, tag=7):
 
 
 class Gap(Frame, frozen=True, array_like=True, gc=False, tag=8):
-    """What came does not follow what was taken: `expected` is the `previous` that would."""
+    """A frame does not follow the last accepted one; `expected` is the `previous` that would follow."""
 
     log: Number
     epoch: Number
@@ -203,8 +204,11 @@ class Gap(Frame, frozen=True, array_like=True, gc=False, tag=8):
 
 
 class TooNew(Frame, frozen=True, array_like=True, gc=False, tag=13):
-    """The interval's owner runs older code, which cannot read what came: nothing of this epoch is
-    taken, and nothing more of it needs to be sent. Newer code will have the interval."""
+    """The interval's owner runs older code that cannot read the records.
+
+    The owner accepts no records of this epoch, and the sender can stop sending them. A worker with newer
+    code will own the interval.
+    """
 
     log: Number
     epoch: Number
@@ -212,8 +216,10 @@ class TooNew(Frame, frozen=True, array_like=True, gc=False, tag=13):
 
 
 class Ask(Frame, frozen=True, array_like=True, gc=False, tag=14):
-    """Everything of this epoch through number `last` was sent, and the oldest is not acknowledged
-    yet. The answer is `Progress`, `Gap` or `NotMine`; none to who is no longer the sender."""
+    """Asks whether all records of this epoch up to number `last` arrived: the oldest is un-ACKed.
+
+    The answer is `Progress`, `Gap` or `NotMine`. A former owner of the log gets no answer.
+    """
 
     log: Number
     sequencer: Number
@@ -223,11 +229,12 @@ class Ask(Frame, frozen=True, array_like=True, gc=False, tag=14):
 
 
 class Progress(Frame, frozen=True, array_like=True, gc=False, tag=15):
-    """Everything that was asked about is here, and worked at. What was sent in this epoch and comes
-    before number `done` is durable; nothing is said of what comes behind.
+    """All records that an `Ask` named have arrived and are being processed.
 
-    If it `takes` no more, the interval is about to be given up: what was sent last may not be here,
-    and nothing needs to be sent until somebody else has it.
+    Records sent in this epoch before number `done` are durable; the frame says nothing about later ones.
+
+    If `takes` is false, the interval is being drained: the last records may not have arrived, and the
+    sender can pause until another worker owns the interval.
     """
 
     log: Number
@@ -244,28 +251,28 @@ class Report(Frame, frozen=True, array_like=True, gc=False, tag=9):
 
 
 class Loose(Frame, frozen=True, array_like=True, gc=False, tag=16):
-    """Records for a computation that are in no log, each for the interval that has its slot."""
+    """Records in no log for one computation; a record's slot determines its interval."""
 
     receiver: Number
     records: Annotated[list[LooseRow], msgspec.Meta(min_length=1, max_length=FRAME_RECORDS)]
 
 
 class RootReport(Frame, frozen=True, array_like=True, gc=False, tag=17):
-    """What was told of some trees; whose token it is not does not mind."""
+    """XOR reports for tree roots; receivers ignore unknown tokens."""
 
-    told: Annotated[list[Told], msgspec.Meta(max_length=FRAME_REPORTS)]
+    reports: Annotated[list[EdgeReport], msgspec.Meta(max_length=FRAME_REPORTS)]
 
 
 class Ping(Frame, frozen=True, array_like=True, gc=False, tag=10):
-    """Are you there?"""
+    """Asks for a sign of life."""
 
 
 class Pong(Frame, frozen=True, array_like=True, gc=False, tag=11):
-    """I am, and I hear you."""
+    """Answers a `Ping`."""
 
 
 class Goodbye(Frame, frozen=True, array_like=True, gc=False, tag=12):
-    """The connection ends on purpose."""
+    """Ends the connection on purpose."""
 
     reason: str
 
@@ -273,7 +280,7 @@ class Goodbye(Frame, frozen=True, array_like=True, gc=False, tag=12):
 Message: TypeAlias = (
     Deliver | Ask | Report | Acknowledge | NotMine | Gap | Progress | TooNew | Loose | RootReport
 )  # fmt: skip
-"""What workers say to each other once they have greeted; the rest is between two connections."""
+"""Frames for the owner of a connection; the connection handles all others itself."""
 
 _Any = Message | Hello | Proof | Welcome | Refuse | Ping | Pong | Goodbye
 
@@ -286,64 +293,61 @@ _WITH_RECORDS = frozenset(
     bytes((0x90 | 1 + len(kind.__struct_fields__), cast(int, kind.__struct_config__.tag)))
     for kind in (Deliver, Loose)
 )
-"""How the bodies of frames begin that may be longer than `CONTROL_BYTES`: the length of the array,
-and the kind."""
+"""The first two bytes (array length, frame kind) of bodies that may be longer than `CONTROL_BYTES`."""
 
 
 def encode(frame: Frame, limit: int) -> bytearray:
-    """The frame with its length before it.
+    """Encode a frame, with its length in front.
 
     Raises:
-        PeerError: its body is longer than `limit`; nobody would take it.
+        PeerError: the body is longer than `limit`, and every peer would refuse it.
     """
     data = bytearray(PREFIX_BYTES)
     _encoder.encode_into(frame, data, PREFIX_BYTES)
     length = len(data) - PREFIX_BYTES
     if length > limit:
-        raise PeerError(
-            f"a frame {named(frame)} of {length:,} bytes, more than the {limit:,} allowed"
-        )
+        raise PeerError(f"a frame {named(frame)} of {length:,} bytes, above the limit of {limit:,}")
     _LENGTH.pack_into(data, 0, length)
     return data
 
 
 def decode(body: bytes) -> Frame:
-    """The frame in a body, without its length.
+    """Decode a body, which is a frame without its length.
 
     Raises:
-        PeerError: it is none, or longer than its kind may be.
+        PeerError: the body is no valid frame, or is too long for its kind.
     """
     if len(body) > CONTROL_BYTES and body[:2] not in _WITH_RECORDS:
         raise PeerError(
-            f"a frame without records of {len(body):,} bytes, more than the {CONTROL_BYTES:,} "
-            f"allowed; it begins with {body[:16]!r}"
+            f"a frame without records of {len(body):,} bytes, above the limit of {CONTROL_BYTES:,}; "
+            f"it begins with {body[:16]!r}"
         )
     try:
         return _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise PeerError(
-            f"{len(body):,} bytes that are no frame, beginning with {body[:16]!r}: {error}"
+            f"{len(body):,} bytes are no valid frame; they begin with {body[:16]!r}: {error}"
         ) from error
 
 
 def named(frame: Frame) -> str:
-    """What kind of frame it is, for messages."""
+    """The name of a frame's kind, for messages."""
     return type(frame).__name__
 
 
 class Splitter:
-    """Cuts what comes over a connection into the bodies of frames."""
+    """Splits the bytes of a connection into the bodies of frames."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        """The longest body that is taken; may be changed between two frames."""
+        """Longest accepted body; may change between two frames."""
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The bodies that are whole now.
+        """Add bytes, and return the bodies that are complete.
 
         Raises:
-            PeerError: one would be too long. It is refused by its length, unread.
+            PeerError: a body's length is above the limit. The body is refused without being read.
         """
         rest = self._rest
         rest += data
@@ -353,8 +357,8 @@ class Splitter:
                 (length,) = _LENGTH.unpack_from(rest, begin)
                 if length > self.limit:
                     raise PeerError(
-                        f"a frame said to be {length:,} bytes long, more than the "
-                        f"{self.limit:,} allowed here; it begins with {bytes(rest[begin : begin + 16])!r}"
+                        f"a frame announces {length:,} bytes, above the limit of {self.limit:,} here; "
+                        f"it begins with {bytes(rest[begin : begin + 16])!r}"
                     )
                 end = begin + PREFIX_BYTES + length
                 if len(rest) < end:

@@ -1,22 +1,21 @@
-"""All links of one worker, over any medium: dials, greets, keeps alive, hangs up.
+"""All links of one worker, over any medium: connects, keeps alive, closes.
 
 ::
 
-    outgoing:  dial ──> greeting ──> up ──> down ──┐        one task a link
-                 ^────────── pause ────────────────┘        pauses grow, with chance in them
-    incoming:  accepted ──> (TLS) ──> greeting ──> up ──> down   no task; the caller comes again
+    outgoing:  dial ──> greeting ──> up ──> down ──┐        one task per link
+                 ^────────── pause ────────────────┘        pauses grow, with jitter
+    incoming:  accepted ──> (TLS) ──> greeting ──> up ──> down   no task; the caller reconnects
 
-There is one link at most to each worker and one from each: if a worker calls again while its last
-connection still looks alive here, the newer one counts and the older is closed. (It restarted its
-connection, having noticed earlier than this side that the line was broken.) If another worker
-listens where one was called, or one of another pipeline, the link stays down.
+There is at most one link to each worker and one from each. If a worker connects again while its
+previous connection still looks alive here, the newer connection is used and the older is closed: the
+caller noticed a broken line earlier than this side. If a worker of another name or pipeline listens
+at an address, the link stays down.
 
 An incoming connection is a *stranger* from accept to the end of its greeting. `Limits.strangers`
-bounds their number, and `Limits.greeting_seconds` is the deadline for all of it, TLS included.
+bounds their number, and `Limits.greeting_seconds` is the deadline for the whole, TLS included.
 
-What goes wrong again and again is logged once per *kind*: for a link until it has been up (garbage
-once for each peer and direction), for strangers of one machine until one of that machine gets
-through.
+Repeated failures are logged once per *kind*: for a link until it was up again (garbage once per peer
+and direction), for strangers of one machine until a greeting from that machine succeeds.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ import structlog
 
 from millwheel.clock import Clock, SystemClock
 from millwheel.errors import InvariantBroken
-from millwheel.runtime.network.connection import Connection, End, Kind
+from millwheel.runtime.network.connection import Connection, End, EndKind
 from millwheel.runtime.network.frames import NONCE_BYTES, Frame
 from millwheel.runtime.network.handshake import Handshake, Identity
 from millwheel.runtime.network.ports import Handler, Limits, Link, Medium
 from millwheel.runtime.process.tasks import end, within
 
-PURPOSE: frozenset[Kind] = frozenset(("closed", "goodbye"))
-"""Endings that nobody needs to be warned of."""
+INTENDED: frozenset[EndKind] = frozenset(("closed", "goodbye"))
+"""Kinds of endings that are logged without a warning."""
 
-STRANGE_HOSTS = 256
-"""Machines, and peers with garbage, for which it is remembered what was logged of them."""
+REMEMBERED_HOSTS = 256
+"""Maximum number of machines, and of peers with garbage, with remembered logged failures."""
 
-TOO_MANY = "too many strangers at a time; come again"
+TOO_MANY = "too many connections are in their greeting; connect again later"
 
 
 class WorkerLink:
@@ -52,10 +51,10 @@ class WorkerLink:
         self.peer = peer
         self.outgoing = outgoing
         self.connection: Connection | None = None
-        self.handler_knows = False
-        """`link_up` was called, and `link_down` not yet."""
-        self.failed: set[Kind] = set()
-        """How it has failed since it was up, and that was logged."""
+        self.reported_up = False
+        """`link_up` was called, and `link_down` has not been called since."""
+        self.failed: set[EndKind] = set()
+        """Kinds of failures logged since the link was last up."""
         self.dialer: asyncio.Task[None] | None = None
 
     @property
@@ -81,8 +80,8 @@ class Links:
     """A `millwheel.runtime.network.ports.Network`: all links of one worker.
 
     Args:
-        medium: what connections are made of.
-        random: decides the lengths of pauses.
+        medium: makes and accepts connections.
+        random: source of the jitter in pauses.
     """
 
     def __init__(
@@ -100,25 +99,25 @@ class Links:
         self._limits = limits or Limits()
         self._random = random or Random()  # noqa: S311 (pauses are no secret)
         self._handler: Handler | None = None
-        self._keeper: asyncio.Task[None] | None = None
+        self._tending: asyncio.Task[None] | None = None
         self._connections: dict[Connection, None] = {}
-        """All whose transport is open, ended or not."""
+        """Connections with an open transport, ended or not."""
         self._links: dict[Connection, WorkerLink] = {}
-        """The links that connections are for; a stranger's has none."""
+        """The link of each connection; a stranger has none."""
         self._outgoing: dict[str, WorkerLink] = {}
         self._incoming: dict[str, WorkerLink] = {}
         self._dialers: set[asyncio.Task[None]] = set()
-        self._over: dict[Connection, asyncio.Event] = {}
+        self._end_events: dict[Connection, asyncio.Event] = {}
         self._all_gone = asyncio.Event()
         self._all_gone.set()
-        self._strange: dict[str, set[Kind]] = {}
-        self._spoilt: set[tuple[str, bool]] = set()
-        """Peers that sent garbage, with whether the link was outgoing: that was logged."""
+        self._logged_strangers: dict[str, set[EndKind]] = {}
+        self._logged_garbage: set[tuple[str, bool]] = set()
+        """Peers with logged garbage, and whether the link was outgoing."""
         self._closing = False
-        self._refuses = False
-        """The worker starts over."""
+        self._restarting = False
+        """The worker starts over and refuses links."""
         self._incarnation = ""
-        """Of the store's server, as this worker knows it."""
+        """The incarnation of the database server that this worker knows."""
         self.address = ""
         self._log = structlog.get_logger().bind(
             pipeline=identity.pipeline, worker=identity.worker[:8]
@@ -130,52 +129,54 @@ class Links:
         """Listen, and keep connections alive.
 
         Raises:
-            UsageError: it cannot, or must not, listen there.
+            UsageError: listening at the address fails or is not allowed.
         """
         self._handler = handler
         self._incarnation = incarnation
         self.address = await self._medium.listen(self._admit, self._limits.greeting_seconds)
-        self._keeper = asyncio.create_task(self._keep())
+        self._tending = asyncio.create_task(self._tend())
 
     def hang_up(self) -> None:
-        """End all links, and refuse others until `begin_again`."""
-        self._refuses = True
+        """Close all links, and refuse new ones until `begin_again`."""
+        self._restarting = True
         for link in list(self._outgoing.values()):
             link.close()
         for connection in list(self._connections):
             connection.end("closed", "the worker starts over")
 
     def begin_again(self, handler: Handler, incarnation: str) -> None:
-        """Take links again, for another handler, after `hang_up`."""
+        """Allow links again after `hang_up`, for another handler."""
         for connection in list(self._connections):  # its greeting names the former incarnation
-            connection.end("closed", "the worker starts over; come again")
+            connection.end("closed", "the worker starts over; connect again")
         self._handler = handler
         self._incarnation = incarnation
-        self._refuses = False
+        self._restarting = False
 
     def link(self, worker: str, address: str) -> Link:
-        """A link to a worker, which connects by itself until it is closed."""
+        """Make a link to a worker; it connects, and reconnects, until it is closed."""
         if self._handler is None or self._closing:
-            raise InvariantBroken("links are made between start and close of the network")
+            raise InvariantBroken(
+                "a link was asked for before the network's start or after its close"
+            )
         if worker in self._outgoing:
-            raise InvariantBroken(f"there is a link to worker {worker!r} already")
+            raise InvariantBroken(f"a link to worker {worker!r} exists already")
         link = self._outgoing[worker] = WorkerLink(self, worker, outgoing=True)
-        link.dialer = asyncio.create_task(self._dial_again_and_again(link, address))
+        link.dialer = asyncio.create_task(self._keep_dialing(link, address))
         self._dialers.add(link.dialer)
         link.dialer.add_done_callback(self._dialers.discard)
         return link
 
     def forget(self, link: WorkerLink) -> None:
-        """Dial no more for a link that is closed."""
+        """Stop dialing for a closed link."""
         if link.outgoing and self._outgoing.get(link.peer) is link:
             del self._outgoing[link.peer]
         if link.dialer is not None:
             link.dialer.cancel()
 
     async def close(self) -> None:
-        """Say goodbye, end all links and wait until they have ended."""
+        """Say goodbye, close all links and wait until they are closed."""
         self._closing = True
-        self._medium.deafen()
+        self._medium.stop_listening()
         for connection in list(self._connections):
             connection.end("closed", "the worker stops")
         await end(self._dialers)
@@ -185,11 +186,11 @@ class Links:
             for connection in list(self._connections):
                 connection.abort()
             await self._all_gone.wait()
-        if self._keeper is not None:
-            await end([self._keeper])
+        if self._tending is not None:
+            await end([self._tending])
         await self._medium.close()
 
-    async def _keep(self) -> None:
+    async def _tend(self) -> None:
         while True:
             await self._clock.sleep(self._limits.ping_seconds)
             for connection in list(self._connections):
@@ -197,7 +198,7 @@ class Links:
 
     # -- dialing ------------------------------------------------------------------
 
-    async def _dial_again_and_again(self, link: WorkerLink, address: str) -> None:
+    async def _keep_dialing(self, link: WorkerLink, address: str) -> None:
         limits = self._limits
         pause = limits.first_pause_seconds
         while True:
@@ -205,29 +206,29 @@ class Links:
             failure = await self._dial(link, address)
             self._log_failure(link, address, failure)
             if self._clock.monotonic() - began >= limits.longest_pause_seconds:
-                pause = limits.first_pause_seconds  # it was good for something
+                pause = limits.first_pause_seconds  # the connection was useful
             await self._clock.sleep(pause * self._random.uniform(0.5, 1.0))
             pause = min(limits.longest_pause_seconds, 2 * pause)
 
     async def _dial(self, link: WorkerLink, address: str) -> End:
-        """Connect, and stay until the connection has ended; gives the reason."""
+        """Connect, wait until the connection has ended, and return the reason."""
         connection = self._connection(link.peer)
         link.connection = connection
         self._links[connection] = link
-        over = self._over[connection] = asyncio.Event()
+        ended = self._end_events[connection] = asyncio.Event()
         calling = self._medium.connect(lambda: connection, address)
         made = False
         try:
             await within(self._clock, self._limits.greeting_seconds, calling)
             made = True
-            await over.wait()
-        except OSError as error:  # TimeoutError and ssl.SSLError are such
+            await ended.wait()
+        except OSError as error:  # includes TimeoutError and ssl.SSLError
             connection.end("unreachable", str(error) or type(error).__name__)
         finally:
             connection.end("closed", "the link is not needed any more")
             if not made:
                 connection.abandon()
-            del self._over[connection]
+            del self._end_events[connection]
         assert connection.end_reason is not None
         return connection.end_reason
 
@@ -239,7 +240,7 @@ class Links:
         return Connection(self, greeting, self._clock, self._limits, remote)
 
     def _admit(self, remote: str) -> Connection:
-        """Count an accepted connection; it is welcome if there are not too many strangers."""
+        """Count an accepted connection, and refuse it if there are too many strangers."""
         strangers = sum(
             not c.up and c.end_reason is None and c not in self._links for c in self._connections
         )
@@ -249,15 +250,15 @@ class Links:
         self._all_gone.clear()
         return connection
 
-    # -- what becomes of connections ----------------------------------------------
+    # -- events of connections (`Owner`) ------------------------------------------
 
     def opened(self, connection: Connection) -> None:
         self._connections[connection] = None
         self._all_gone.clear()
         if self._closing:
             connection.end("closed", "the worker stops")
-        elif self._refuses:
-            connection.end("closed", "the worker starts over; come again")
+        elif self._restarting:
+            connection.end("closed", "the worker starts over; connect again")
         elif not connection.welcome:
             connection.end("refused", TOO_MANY)
 
@@ -267,13 +268,13 @@ class Links:
             before = self._incoming.get(connection.peer)
             if before is not None and before.connection is not None:
                 before.connection.end("closed", "the same worker connected again")
-                self._tell_down(before, "the same worker connected again")
+                self._report_down(before, "the same worker connected again")
             link = WorkerLink(self, connection.peer, outgoing=False)
             link.connection = connection
             self._links[connection] = self._incoming[connection.peer] = link
-            self._strange.pop(host_of(connection.remote), None)
+            self._logged_strangers.pop(host_of(connection.remote), None)
         link.failed.clear()
-        link.handler_knows = True
+        link.reported_up = True
         self._log.info("link_up", peer=link.peer, address=connection.remote, outgoing=link.outgoing)
         assert self._handler is not None
         self._handler.link_up(link)
@@ -287,13 +288,13 @@ class Links:
         if link is None:
             self._log_stranger(connection, end)
             return
-        # Not at once: it may be that the handler is sending just now.
-        asyncio.get_running_loop().call_soon(self._tell_down, link, str(end))
+        # Later: the handler may be in a call to `send`.
+        asyncio.get_running_loop().call_soon(self._report_down, link, str(end))
         if link.outgoing and end.kind == "refused":
-            asyncio.get_running_loop().call_soon(self._tell_refused, link)
-        over = self._over.get(connection)
-        if over is not None:
-            over.set()
+            asyncio.get_running_loop().call_soon(self._report_refused, link)
+        ended = self._end_events.get(connection)
+        if ended is not None:
+            ended.set()
         elif not link.outgoing:
             self._log_failure(link, connection.remote, end)
             if self._incoming.get(link.peer) is link:
@@ -308,13 +309,13 @@ class Links:
         if not self._connections:
             self._all_gone.set()
 
-    def _tell_down(self, link: WorkerLink, reason: str) -> None:
-        if link.handler_knows:
-            link.handler_knows = False
+    def _report_down(self, link: WorkerLink, reason: str) -> None:
+        if link.reported_up:
+            link.reported_up = False
             assert self._handler is not None
             self._handler.link_down(link, reason)
 
-    def _tell_refused(self, link: WorkerLink) -> None:
+    def _report_refused(self, link: WorkerLink) -> None:
         assert self._handler is not None
         self._handler.link_refused(link)
 
@@ -325,12 +326,12 @@ class Links:
             return
         link.failed.add(end.kind)
         if end.kind == "garbage":
-            if (link.peer, link.outgoing) in self._spoilt:
+            if (link.peer, link.outgoing) in self._logged_garbage:
                 return
-            if len(self._spoilt) >= STRANGE_HOSTS:
-                self._spoilt.clear()
-            self._spoilt.add((link.peer, link.outgoing))
-        log = self._log.info if end.kind in PURPOSE else self._log.warning
+            if len(self._logged_garbage) >= REMEMBERED_HOSTS:
+                self._logged_garbage.clear()
+            self._logged_garbage.add((link.peer, link.outgoing))
+        log = self._log.info if end.kind in INTENDED else self._log.warning
         log(
             "link_down",
             peer=link.peer,
@@ -342,16 +343,16 @@ class Links:
 
     def _log_stranger(self, connection: Connection, end: End) -> None:
         host = host_of(connection.remote)
-        if end.kind in PURPOSE or end.kind in self._strange.get(host, ()):
+        if end.kind in INTENDED or end.kind in self._logged_strangers.get(host, ()):
             return
-        if host not in self._strange and len(self._strange) >= STRANGE_HOSTS:
-            self._strange.clear()
-        self._strange.setdefault(host, set()).add(end.kind)
+        if host not in self._logged_strangers and len(self._logged_strangers) >= REMEMBERED_HOSTS:
+            self._logged_strangers.clear()
+        self._logged_strangers.setdefault(host, set()).add(end.kind)
         self._log.warning(
             "stranger_refused", address=connection.remote, kind=end.kind, reason=end.text
         )
 
 
 def host_of(address: str) -> str:
-    """The machine of an address, for which ports come and go."""
+    """The machine of an address, without the port."""
     return address.rpartition(":")[0]

@@ -10,20 +10,20 @@ from millwheel.runtime.network.ports import Link, Network
 
 
 class Peers:
-    """A link to each other worker, and since when the link is down."""
+    """A link to each other worker, and the time at which the link went down."""
 
     def __init__(self, env: Environment, network: Network) -> None:
         self._env = env
         self._network = network
         self._links: dict[str, Link] = {}
-        """By worker id."""
+        """Links by worker id."""
         self._of_tokens: dict[int, list[Link]] = {}
-        """The same by what the workers' tokens begin with."""
+        """Links by the leading bits of their workers' tokens."""
         self._down_since: dict[str, float] = {}
-        """Workers whose link is not up, by the monotonic clock."""
+        """The time, by the monotonic clock, since which the link to a worker is down."""
 
-    def meet(self, workers: dict[str, str]) -> None:
-        """Have a link to each of these workers (address by id), and to no others."""
+    def connect_to(self, workers: dict[str, str]) -> None:
+        """Link to exactly these workers (address by id), and close all other links."""
         for worker in [w for w in self._links if w not in workers]:
             self._links.pop(worker).close()
             self._down_since.pop(worker, None)
@@ -36,7 +36,7 @@ class Peers:
             self._of_tokens.setdefault(owner_bits(worker), []).append(link)
 
     def link(self, worker: str | None) -> Link | None:
-        """The link to a worker, up or not; None: there is no such worker."""
+        """The link to a worker, up or not; None if there is no such worker."""
         return self._links.get(worker or "")
 
     def links(self) -> Iterable[Link]:
@@ -44,24 +44,26 @@ class Peers:
         return self._links.values()
 
     def of_token(self, owner: int) -> Iterable[Link]:
-        """The links to workers whose tokens begin with `owner`."""
+        """The links to workers with tokens that begin with `owner`."""
         return self._of_tokens.get(owner, ())
 
     def reaches(self, worker: str) -> bool:
-        """Whether records can go to a worker now."""
+        """Whether the link to a worker is up."""
         return worker in self._links and worker not in self._down_since
 
     def unreached(self) -> list[str]:
-        """Workers that were called in vain for as long as a lease: if they live, they and this one
-        cannot share the pipeline."""
+        """Workers that were unreachable for the duration of a lease.
+
+        If they are alive, they and this worker cannot share the pipeline.
+        """
         until = self._env.clock.monotonic() - self._env.settings.lease_seconds
         return [worker for worker, since in self._down_since.items() if since <= until]
 
-    def came_up(self, link: Link) -> None:
-        """A link is up."""
+    def link_up(self, link: Link) -> None:
+        """Note that a link is up."""
         self._down_since.pop(link.peer, None)
 
-    def went_down(self, link: Link) -> None:
-        """A link is down."""
+    def link_down(self, link: Link) -> None:
+        """Note that a link is down."""
         if self._links.get(link.peer) is link:
             self._down_since[link.peer] = self._env.clock.monotonic()

@@ -1,23 +1,23 @@
-"""The network as the engine sees it: links to other workers, which come and go.
+"""The network as the engine sees it: links to other workers, which go up and down.
 
 ::
 
     link:  down ──link_up──> up ──link_down──> down ──link_up──> ...   outgoing, until it is closed
                              up ──link_down──> gone                    incoming
 
-A *link* is one direction of delivery between two workers. An outgoing one is asked for and then
-connects by itself, again and again; an incoming one is somebody else's outgoing one, and ends with
+A *link* is one direction of delivery between two workers. The engine asks for an outgoing link, which
+connects and reconnects by itself; an incoming link is another worker's outgoing one, and ends with
 its connection. Both carry frames both ways. Every `link_up` is followed by one `link_down`.
 
-What is promised: while a link is up, frames come in the order in which they were sent, each at
-most once. What is not: that they come. A link that went down may have lost any of the last ones,
-so whoever sent something sends it again after the next `link_up`, if it still matters.
+While a link is up, frames arrive in the order in which they were sent, each at most once. Arrival is
+not guaranteed: a link that went down may have lost any of the last frames, so their sender repeats
+them after the next `link_up` if they still matter.
 
-Sending never waits, so who has much to send must: while a link is `full` more of it would only pile
-up here. When that has been written, `link_drained` is called.
+`send` never blocks; callers must stop while `link.full`, since more frames would only pile up here.
+`link_drained` is called when the link has room again.
 
-`Links` in `millwheel.runtime.network.links` keeps to this over TCP (`millwheel.services.tcp`) and, in
-tests, over nothing at all (`millwheel.testing.fake_network`).
+`Links` in `millwheel.runtime.network.links` implements this over TCP (`millwheel.services.tcp`) and, in
+tests, over a fake medium (`millwheel.testing.fake_network`).
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ class Link(Protocol):
 
     @property
     def outgoing(self) -> bool:
-        """Whether this worker asked for it."""
+        """Whether this worker asked for the link."""
         ...
 
     @property
     def up(self) -> bool:
-        """Whether frames can go now."""
+        """Whether frames can be sent now."""
         ...
 
     @property
     def full(self) -> bool:
-        """Whether what can wait should: `link_drained` will be called, unless it goes down."""
+        """Whether callers should pause. `link_drained` will be called, unless the link goes down."""
         ...
 
     def send(self, frame: Frame) -> None:
@@ -65,28 +65,31 @@ class Link(Protocol):
         ...
 
     def close(self) -> None:
-        """Use it no more. What was sent still goes; `link_down` is called soon, not within."""
+        """Close the link after the frames sent so far. `link_down` is called soon, not in this call."""
         ...
 
 
 class Handler(Protocol):
-    """What uses the links. Called in the event loop, never within a call to a link. Only `received`
-    may raise, and nothing but `PeerError`."""
+    """The user of the links.
+
+    Its methods are called in the event loop, never within a call to a link. Only `received` may raise, and
+    only `PeerError`.
+    """
 
     def link_up(self, link: Link) -> None:
-        """Frames can go, both ways."""
+        """The link is up: frames can be sent both ways."""
         ...
 
     def link_down(self, link: Link, reason: str) -> None:
-        """They cannot any more; some that were sent may not have come."""
+        """The link is down; the last frames that were sent may be lost."""
         ...
 
     def link_drained(self, link: Link) -> None:
-        """It was full, and is not any more."""
+        """The link was full and has room again."""
         ...
 
     def received(self, link: Link, frame: Frame) -> None:
-        """A frame came: one of those with something to say about records or watermarks.
+        """A frame about records or watermarks (`Message`) arrived.
 
         Raises:
             PeerError: no worker sends such a frame; the connection is closed as garbage.
@@ -94,40 +97,40 @@ class Handler(Protocol):
         ...
 
     def link_refused(self, link: Link) -> None:
-        """The other worker refused this outgoing link, or was refused: one of them may be wrong."""
+        """One of the two workers refused this outgoing link: one of them may know outdated facts."""
         ...
 
 
 class Network(Protocol):
-    """Where links come from."""
+    """Makes the links of a worker."""
 
     @property
     def address(self) -> str:
-        """Where others reach this worker; known once it has started."""
+        """The address at which others reach this worker; known after `start`."""
         ...
 
     async def start(self, handler: Handler, incarnation: str = "") -> None:
-        """Listen. Links come up only to workers that know the same `incarnation` of the store.
+        """Listen. Links come up only to workers that know the same `incarnation` of the database server.
 
         Raises:
-            UsageError: it cannot, or must not, listen there.
+            UsageError: listening at the address fails or is not allowed.
         """
         ...
 
     def hang_up(self) -> None:
-        """End all links, and refuse others until `begin_again`."""
+        """Close all links, and refuse new ones until `begin_again`."""
         ...
 
     def begin_again(self, handler: Handler, incarnation: str) -> None:
-        """Take links again, for another handler, after `hang_up`."""
+        """Allow links again after `hang_up`, for another handler."""
         ...
 
     def link(self, worker: str, address: str) -> Link:
-        """A link to a worker, which connects by itself until it is closed."""
+        """Make a link to a worker; it connects, and reconnects, until it is closed."""
         ...
 
     async def close(self) -> None:
-        """Say goodbye, end all links and wait until they have ended."""
+        """Say goodbye, close all links and wait until they are closed."""
         ...
 
 
@@ -135,94 +138,99 @@ Make = Callable[[], asyncio.Protocol]
 
 
 class Visitor(asyncio.Protocol):
-    """An accepted connection. It counts as a stranger before its transport is ready, since a TLS
-    handshake may take as long as the other side likes."""
+    """An accepted connection.
+
+    It counts as a stranger even before its transport is ready, since the other side can make a TLS
+    handshake last arbitrarily long.
+    """
 
     welcome = True
-    """Whether there was room for it; if not, it is not worth a TLS handshake."""
+    """Whether there was room for the connection; without room there is no TLS handshake."""
 
     def abandon(self, kind: AbandonKind, text: str) -> None:
-        """Its transport will never be ready, for this reason."""
+        """End a connection before its transport is ready, for this reason."""
         raise NotImplementedError
 
 
 AbandonKind = Literal["lost", "refused", "no TLS"]
 
 Admit = Callable[[str], Visitor]
-"""Counts a connection as soon as it is accepted, given the address it comes from."""
+"""Counts a connection at its accept, given the caller's address."""
 
 
 class Medium(Protocol):
-    """What connections are made of."""
+    """Makes and accepts connections."""
 
     async def listen(self, admit: Admit, greeting_seconds: float) -> str:
-        """Call `admit` for each connection that comes; gives the address others reach it at.
+        """Call `admit` for each incoming connection; returns the address at which others connect.
 
         Args:
-            greeting_seconds: when a connection's transport is not ready so long after it was
-                accepted, it is abandoned.
+            admit: called for each connection at its accept.
+            greeting_seconds: a connection is abandoned if its transport is not ready this long after
+                its accept.
 
         Raises:
-            UsageError: it cannot, or must not, listen there.
+            UsageError: listening at the address fails or is not allowed.
         """
         ...
 
     async def connect(self, make: Make, address: str) -> None:
-        """Connect what `make` gives.
+        """Connect the protocol that `make` returns.
 
         Raises:
-            OSError: nothing answers there, or the two do not trust each other.
+            OSError: no process answers at the address, or TLS fails.
         """
         ...
 
-    def deafen(self) -> None:
-        """Accept no more connections."""
+    def stop_listening(self) -> None:
+        """Stop accepting connections."""
         ...
 
     async def close(self) -> None:
-        """Release what is left; all connections have ended."""
+        """Release the medium's resources, after all connections have ended."""
         ...
 
 
 LONGEST_BURST_BYTES = 4 * MEBIBYTE
-"""Some milliseconds of a fast network; more in the transport makes nothing faster."""
+"""Maximum bytes in a transport: some milliseconds of a fast network. More makes nothing faster."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Limits and deadlines of all links of a worker. Sizes in bytes, times in seconds."""
+    """Limits and deadlines of all links of a worker. Sizes are in bytes, times in seconds."""
 
     frame_bytes: int = 64 * MEBIBYTE
-    """The longest frame that is sent or taken."""
+    """Longest frame that is sent or accepted."""
 
     waiting_bytes: int = 128 * MEBIBYTE
     """Maximum bytes buffered per peer; beyond it the connection is closed."""
 
     greeting_seconds: float = 5.0
     """Deadline of an accepted connection, from accept to the end of its greeting, TLS included. A
-    caller has as long to connect, and again for its greeting."""
+    caller has this time to connect, and again for its greeting."""
 
     ping_seconds: float = 2.0
-    """How often each side asks for a sign of life; deadlines are looked at as often."""
+    """Interval at which each side sends a ping and checks deadlines."""
 
     silence_seconds: float = 10.0
-    """After so long without a byte the other side is taken for dead: its machine may have gone
-    without a word. Well below the lease, so that this is noticed first."""
+    """Longest silence of a peer: after this time without a byte its machine is taken for dead. Well
+    below the lease, so that a silent peer is noticed first."""
 
     deaf_seconds: float = 60.0
-    """How long one that talks may leave a ping without an answer: it hears nothing. Answers wait
-    behind up to `waiting_bytes` of other frames."""
+    """Longest time a ping may stay unanswered while the peer sends other frames: it reads nothing.
+    Answers wait behind up to `waiting_bytes` of other frames."""
 
     closing_seconds: float = 1.0
-    """How long the last words may take to leave."""
+    """Longest time for the last frames of a closing connection to leave."""
 
     first_pause_seconds: float = 0.1
-    """Before connecting again; twice as long after each failure, less a random part."""
+    """First pause before connecting again. It doubles with each failure, less a random part."""
 
     longest_pause_seconds: float = 5.0
+    """Longest pause before connecting again."""
 
     strangers: int = 64
-    """Accepted connections that may be in their TLS handshake or greeting at a time."""
+    """Maximum number of accepted connections in their TLS handshake or greeting at a time."""
 
     def __post_init__(self) -> None:
         if not GREETING_BYTES <= self.frame_bytes <= self.waiting_bytes - PREFIX_BYTES < 1 << 32:
@@ -239,20 +247,22 @@ class Limits:
 
     @property
     def burst_bytes(self) -> int:
-        """What may wait to be written to one peer before the link is full. As much again may be in
-        the transport, and one frame may come on top: half of what `waiting_bytes` leaves besides a
-        frame is for what is sent all the same, which is small."""
+        """Bytes waiting to be written to one peer at which the link is full.
+
+        The transport may hold as many again, and one more frame may follow. Half of the room that
+        `waiting_bytes` leaves besides one frame is for the small frames that are sent even over a full link.
+        """
         return min(LONGEST_BURST_BYTES, (self.waiting_bytes - self.frame_bytes) // 4)
 
     def check(self, max_record_bytes: int) -> None:
-        """Whether each record of a pipeline fits into a frame.
+        """Check that each record of a pipeline fits into a frame.
 
         Raises:
-            UsageError: it does not.
+            UsageError: the longest record does not fit.
         """
         if max_record_bytes + RECORD_OVERHEAD_BYTES > self.frame_bytes:
             raise UsageError(
-                f"a record may have {max_record_bytes:,} bytes (max_record_bytes), and a frame "
-                f"between workers {self.frame_bytes:,} (frame_bytes): it must be at least "
-                f"{RECORD_OVERHEAD_BYTES:,} more"
+                f"max_record_bytes is {max_record_bytes:,}, and frame_bytes, the limit of a frame between "
+                f"workers, is {self.frame_bytes:,}: frame_bytes must be larger by at least "
+                f"{RECORD_OVERHEAD_BYTES:,}"
             )

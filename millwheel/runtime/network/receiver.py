@@ -1,12 +1,12 @@
-"""Takes records from other workers, and acknowledges them (decision 23).
+"""Receives records from other workers, and acknowledges them (decision 23).
 
-A peer's frame counts if the store says that the peer owns what it speaks of (I18,
-`millwheel.runtime.network.trust`): the log of a `Deliver` or an `Ask`, under the sequencer that the frame
-names. If the store's last answer does not decide, nothing is taken: the store is asked, and then the peer is
-answered as if it had just asked, so that it sends again at once. `Loose` records count of any worker of the
-pipeline, since they may come by a third one: they name a computation that reads the stream.
+A `Deliver` or `Ask` counts if, according to the store, the peer owns the frame's log under the frame's
+sequencer (I18, `millwheel.runtime.network.trust`). If the last placement does not decide this, the records
+are dropped and the placement is refreshed. Then the peer is answered as if it had just asked, so that it
+sends the records again immediately. `Loose` records are accepted from any worker of the pipeline, since
+they may arrive by way of a third one; the computation that they name must read their stream.
 
-Acknowledgements go back over the link that the log's records came by.
+Acknowledgements go back over the link that the log's records arrived on.
 """
 
 from __future__ import annotations
@@ -38,25 +38,24 @@ from millwheel.runtime.network.frames import (
     Loose,
     NotMine,
     Progress,
-    Row,
+    RecordRow,
     Run,
     TooNew,
 )
 from millwheel.runtime.network.ports import Link
 from millwheel.runtime.network.remote_intervals import RemoteIntervals
-from millwheel.runtime.network.trust import Word
+from millwheel.runtime.network.trust import ClaimStatus
 from millwheel.runtime.network.wire_stream import NOTHING, Incoming, Verdict
 
 QUESTIONS_KEPT = 10_000
-"""Streams of one peer about which the store must be asked first. Any more are dropped: the peer asks
-again by itself."""
+"""Maximum number of deferred questions per peer. Further ones are dropped: the peer repeats them."""
 
 
 class Receiver:
-    """Takes records for intervals here.
+    """Receives records for the intervals of this worker.
 
     Args:
-        refused: counts frames that were not taken, by reason.
+        refused: counts refused frames and records by reason.
     """
 
     def __init__(
@@ -72,20 +71,23 @@ class Receiver:
         self._trees = trees
         self._remotes = remotes
         self._refused = refused
-        self._sources: dict[int, Link] = {}
-        """The link that the records of a log last came by."""
+        self._ack_links: dict[int, Link] = {}
+        """By log: the link that its records last arrived on."""
         self._incoming: dict[tuple[int, int], Incoming] = {}
         """Streams by log and receiving interval."""
-        self._takers: dict[tuple[int, int], dict[int, Incoming]] = {}
-        """The same by log and receiving computation, then by interval."""
-        self._doubted: dict[Link, dict[tuple[int, int], tuple[int, Ask]]] = {}
-        """By link, then by log and receiving interval: questions that wait until the store says whether
-        the peer owns the log, with the number of looks at the store that had begun when each came."""
+        self._by_computation: dict[tuple[int, int], dict[int, Incoming]] = {}
+        """The same streams by log and receiving computation, then by interval."""
+        self._deferred: dict[Link, dict[tuple[int, int], tuple[int, Ask]]] = {}
+        """Questions that wait until a refresh tells whether the peer owns the log: by link, then by log
+        and receiving interval. Each has the number of refreshes that had begun at its arrival."""
 
     def receive(self, link: Link, frame: Deliver) -> None:
-        """Records for an interval here: into its queue, in order, or refused.
+        """Put records into the queue of their interval, in order, or refuse the frame.
 
-        A sender that has not heard that it was split sends records of slots that it has no more.
+        A sender that does not know of a split yet sends records of slots that the interval no longer has.
+
+        Raises:
+            PeerError: no worker sends such a frame.
         """
         seqs = [row[0] for row in frame.records]
         interval = self._exchange.held(frame.interval)
@@ -95,14 +97,14 @@ class Receiver:
             return
         if frame.receiver != interval.step.id:
             raise PeerError(
-                f"records for computation {frame.receiver} and interval {frame.interval}, which is "
-                f"one of computation {interval.step.id}"
+                f"records for computation {frame.receiver} and interval {frame.interval}, which "
+                f"belongs to computation {interval.step.id}"
             )
         if not frame.previous < seqs[0] or any(map(ge, seqs, islice(seqs, 1, None))):
-            raise PeerError(f"records of log {frame.log} whose numbers do not ascend")
+            raise PeerError(f"the numbers of the records of log {frame.log} do not ascend")
         deliveries = [self._delivery(frame.log, interval.step, row) for row in frame.records]
         question = Ask(frame.log, frame.sequencer, frame.epoch, frame.interval, seqs[-1])
-        if not self._believes(link, question):
+        if not self._trusts(link, question):
             return
         if not self._can_read(link, interval.step, frame.records):
             self._refused["too new"] += 1
@@ -114,7 +116,9 @@ class Receiver:
         stream = self._incoming.get(name)
         if stream is None:
             stream = self._incoming[name] = Incoming()
-            self._takers.setdefault((frame.log, frame.receiver), {})[frame.interval] = stream
+            self._by_computation.setdefault((frame.log, frame.receiver), {})[frame.interval] = (
+                stream
+            )
         match stream.judge((frame.sequencer, frame.epoch), frame.previous, seqs):
             case Verdict.IGNORED:
                 self._refused["old or a copy"] += 1
@@ -122,71 +126,73 @@ class Receiver:
                 self._refused["gap"] += 1
                 link.send(Gap(frame.log, frame.epoch, frame.interval, stream.last))
             case Verdict.TAKEN:
-                self._sources[frame.log] = link
+                self._ack_links[frame.log] = link
                 interval.intake.extend(deliveries)
                 interval.wake()
 
-    def _believes(self, link: Link, question: Ask) -> bool:
-        """Whether a peer owns a log of which it sends or asks something.
+    def _trusts(self, link: Link, question: Ask) -> bool:
+        """Whether the peer owns the log that its frame names.
 
-        If the store's last answer does not say so, the store is asked, and the question is answered
-        then. If the store names the peer though the log is sent from here, this worker has lost it
-        and does not know it yet; what is taken would be acknowledged to this worker itself. The next
-        commit tells, and the peer asks again.
+        If the last placement does not decide this, the question is deferred until the next refresh.
+        If the store names the peer although this worker sends the log, this worker has lost the log
+        without knowing it yet; accepted records would be acknowledged to this worker itself. The next
+        commit reveals the loss, and the peer asks again.
         """
         trust = self._remotes.trust
-        word = trust.sends(link.peer, question.log, question.sequencer)
-        if word is Word.TRUE:
+        status = trust.sends(link.peer, question.log, question.sequencer)
+        if status is ClaimStatus.CONFIRMED:
             here = self._exchange.logs.get(question.log)
             if here is None:
                 return True
             self._refused["sent from here"] += 1
             here[1].touch(urgent=True)
-        elif word is Word.FALSE:
+        elif status is ClaimStatus.REFUTED:
             self._refused["old or a copy"] += 1
         else:
             self._refused["not known to own it"] += 1
-            self._doubt(link, question, trust.looks)
+            self._defer(link, question, trust.refreshes)
         return False
 
     def knows(self, link: Link) -> bool:
-        """Whether a peer is a worker of the pipeline; one that has just joined is after the next look
-        at the store."""
+        """Whether a peer is a worker of the pipeline. If not, it may have just joined: request a refresh."""
         remotes = self._remotes
         if remotes.trust.knows(link.peer):
             return True
-        remotes.look_up()
+        remotes.request_refresh()
         return False
 
-    def _doubt(self, link: Link, question: Ask, looks: int) -> None:
-        """Ask the store before a peer is believed, and answer the peer then."""
-        doubted = self._doubted.setdefault(link, {})
+    def _defer(self, link: Link, question: Ask, refreshes: int) -> None:
+        """Defer a question until the placement is refreshed."""
+        deferred = self._deferred.setdefault(link, {})
         stream = (question.log, question.interval)
-        if stream in doubted or len(doubted) < QUESTIONS_KEPT:
-            doubted[stream] = (looks, question)
-        self._remotes.look_up()
+        if stream in deferred or len(deferred) < QUESTIONS_KEPT:
+            deferred[stream] = (refreshes, question)
+        self._remotes.request_refresh()
 
-    def reconsider(self) -> None:
-        """The store has answered: answer those whose questions had to wait for that."""
+    def answer_deferred(self) -> None:
+        """Answer deferred questions after a refresh."""
         trust = self._remotes.trust
-        doubted, self._doubted = self._doubted, {}
-        for link, questions in doubted.items():
-            for looks, question in questions.values():
-                if trust.sends(link.peer, question.log, question.sequencer) is not Word.NEW:
+        deferred, self._deferred = self._deferred, {}
+        for link, questions in deferred.items():
+            for refreshes, question in questions.values():
+                if (
+                    trust.sends(link.peer, question.log, question.sequencer)
+                    is not ClaimStatus.UNKNOWN
+                ):
                     self.answer(link, question)
-                elif not trust.is_settled(looks):
-                    self._doubt(link, question, looks)
+                elif not trust.is_settled(refreshes):
+                    self._defer(link, question, refreshes)
 
     def answer(self, link: Link, question: Ask) -> None:
-        """Tell a sender whether all is here that it has sent, and how much of it is durable."""
+        """Tell a sender whether all its records arrived, and up to which number they are durable."""
         log, epoch, interval = question.log, question.epoch, question.interval
         if self._exchange.held(interval) is None:
             if self._exchange.knows(interval):
-                self._put_off(link, question)
+                self._answer_draining(link, question)
             else:
                 link.send(NotMine(log, epoch, interval))
             return
-        if not self._believes(link, question):
+        if not self._trusts(link, question):
             return
         stream = self._incoming.get((log, interval))
         if stream is None:
@@ -194,13 +200,13 @@ class Receiver:
             return
         match stream.judge_question((question.sequencer, epoch), question.last):
             case Verdict.TAKEN:
-                self._sources[log] = link
+                self._ack_links[log] = link
                 link.send(Progress(log, epoch, interval, stream.done, takes=True))
             case Verdict.GAP:
                 link.send(Gap(log, epoch, interval, stream.last))
 
-    def _put_off(self, link: Link, question: Ask) -> None:
-        """The interval is on its way out: until it is gone nobody needs to send anything."""
+    def _answer_draining(self, link: Link, question: Ask) -> None:
+        """The interval is being drained: ask the sender to pause until another worker owns it."""
         log, epoch, interval = question.log, question.epoch, question.interval
         stream, done = self._incoming.get((log, interval)), 0
         if stream is not None and stream.epoch == (question.sequencer, epoch):
@@ -208,10 +214,13 @@ class Receiver:
         link.send(Progress(log, epoch, interval, done, takes=False))
 
     def receive_loose(self, link: Link, frame: Loose) -> None:
-        """Records of no log: what cannot be taken is dropped, and comes again from its root.
+        """Queue records that are in no log; rejected ones are dropped and replayed from their roots.
 
-        They may come by a worker that has passed them on, so no owner is asked for: the peer must be
-        a worker of the pipeline, and the computation must read the stream.
+        A worker may have forwarded them, so the log's owner is not checked: the peer must be a worker
+        of the pipeline, and the computation must read the stream.
+
+        Raises:
+            PeerError: no worker sends such a record.
         """
         step = self._exchange.steps.get(frame.receiver)
         if not self.knows(link) or step is None:
@@ -219,19 +228,20 @@ class Receiver:
             return
         rows = [row for _, row in frame.records]
         if not all(row[8] for row in rows):
-            raise PeerError("a record of no log that has no id")
+            raise PeerError("a record in no log has no id")
         found = [self._delivery(-token, step, row) for token, row in frame.records]
         if not self._can_read(link, step, rows):
             self._refused["too new"] += 1
         elif self._migrate(found, rows):
             self._refused["loose"] += self._trees.receive(step, found, link.peer)
 
-    def _can_read(self, link: Link, step: Step, rows: Iterable[Row]) -> bool:
-        """Whether this code knows the streams in a frame as ones that the computation reads, and the
-        versions they are sent as. If not, the peer's code is of another generation.
+    def _can_read(self, link: Link, step: Step, rows: Iterable[RecordRow]) -> bool:
+        """Whether this code can read a frame: the computation reads its streams, in its versions.
+
+        If not, the peer's code is of another generation.
 
         Raises:
-            PeerError: it is of the same one.
+            PeerError: the peer's code is of the same generation.
         """
         streams = self._env.graph.streams
         for name, version in {(row[1], row[11]) for row in rows}:
@@ -239,21 +249,21 @@ class Receiver:
             if stream is None or not leads(stream.migrations, version, stream.version):
                 if self._remotes.trust.generation(link.peer) == self._env.generation:
                     raise PeerError(
-                        f"records of version {version} of stream {name[:100]!r} for {step.name!r}, "
-                        f"which no code of generation {self._env.generation} sends"
+                        f"records of version {version} of stream {name[:100]!r} for "
+                        f"{step.node.label!r}, which no code of generation {self._env.generation} sends"
                     )
                 return False
         return True
 
-    def _delivery(self, log: int, step: Step, row: Row) -> Delivery[Any]:
-        """A record of a frame; its value is still to be migrated if it is of another version.
+    def _delivery(self, log: int, step: Step, row: RecordRow) -> Delivery[Any]:
+        """Decode a record of a frame; a value of another version is not migrated yet.
 
         Raises:
             PeerError: no worker sends such a record.
         """
         seq, name, key_text, slot, ts, hold, stamp, _, id_, named, encoded, version, origin = row
         if id_ and len(id_) != ID_BYTES:
-            raise PeerError(f"a record of stream {name[:100]!r} whose id has {len(id_)} bytes")
+            raise PeerError(f"a record of stream {name[:100]!r} has an id of {len(id_)} bytes")
         try:
             key = decode_key(key_text)
         except Exception as error:
@@ -263,8 +273,8 @@ class Receiver:
             ) from error
         if not is_key(key) and not _is_cell(step, key_text, slot):
             raise PeerError(
-                f"a record of stream {name[:100]!r} with the key {key_text[:100]!r}, which is no "
-                "str, int or tuple of these"
+                f"a record of stream {name[:100]!r} with the key {key_text[:100]!r}, which is not a "
+                "str, an int or a tuple of these"
             )
         stream = self._env.graph.streams.get(name)
         try:
@@ -282,9 +292,11 @@ class Receiver:
             stamp, id_ or record_id(log, seq), 0, named, origin,
         )  # fmt: skip
 
-    def _migrate(self, deliveries: list[Delivery[Any]], rows: Iterable[Row]) -> bool:
-        """Bring values of other versions up to date. If a migration fails the worker stops: the peer
-        is not at fault, and a worker that starts again with this code meets the same record.
+    def _migrate(self, deliveries: list[Delivery[Any]], rows: Iterable[RecordRow]) -> bool:
+        """Migrate values of other versions to this code's versions.
+
+        If a migration fails, the worker stops: the peer is not at fault, and a worker that starts again
+        with this code receives the same record.
 
         Returns:
             Whether all values are of this code's versions.
@@ -306,43 +318,43 @@ class Receiver:
         return True
 
     def acknowledge(self, log: int, receiver: int, seqs: Iterable[int]) -> None:
-        """Tell the owner of a log, who is elsewhere, that records are durable here (I1)."""
+        """Acknowledge durable records to the owner of their log, which is another worker (I1)."""
         seqs = list(seqs)
-        for stream in self._takers.get((log, receiver), {}).values():
+        for stream in self._by_computation.get((log, receiver), {}).values():
             stream.acknowledge(seqs)
-        link = self._sources.get(log)
+        link = self._ack_links.get(log)
         if link is not None:
             runs = _runs(seqs)
             for first in range(0, len(runs), FRAME_RUNS):
                 link.send(Acknowledge(log, receiver, runs[first : first + FRAME_RUNS]))
 
     def link_down(self, link: Link) -> None:
-        """A link is down: nothing more is acknowledged over it, and no question of it is answered."""
-        self._doubted.pop(link, None)
-        for log in [log for log, source in self._sources.items() if source is link]:
-            del self._sources[log]
+        """Forget a link that is down: its deferred questions, and ACKs over it."""
+        self._deferred.pop(link, None)
+        for log in [log for log, source in self._ack_links.items() if source is link]:
+            del self._ack_links[log]
 
     def forget(self, interval: Interval) -> None:
-        """An interval is gone: its senders begin again, here or elsewhere."""
+        """Forget an interval that left this worker: its senders start new streams to the next owner."""
         for name in [name for name in self._incoming if name[1] == interval.id]:
             del self._incoming[name]
-        for takers in self._takers.values():
-            takers.pop(interval.id, None)
+        for streams in self._by_computation.values():
+            streams.pop(interval.id, None)
 
 
 def _is_cell(step: Step, key_text: bytes, slot: int) -> bool:
-    """Whether a key is that of a cell of the computation."""
+    """Whether the key belongs to a broadcast cell of the computation."""
     grain = step.node.grain
     return step.node.cells > 0 and cell_address(slot // grain, grain)[1:] == (key_text, slot)
 
 
-def _has_slots(interval: Interval, rows: Iterable[Row]) -> bool:
+def _has_slots(interval: Interval, rows: Iterable[RecordRow]) -> bool:
     low, high = interval.slots
     return all(low <= row[3] < high for row in rows)
 
 
 def _runs(seqs: Iterable[int]) -> list[Run]:
-    """Numbers as runs from the first to the last."""
+    """Compress numbers to runs."""
     runs: list[Run] = []
     first = last = -2
     for seq in sorted(set(seqs)):

@@ -1,4 +1,4 @@
-"""The stand-in for an interval of another worker, or of none: keeps its records until their ACKs come."""
+"""The stand-in for an interval that this worker does not own: keeps its records until their ACKs arrive."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ class RecordSender(Protocol):
     """Sends the records of stand-ins."""
 
     def encode(self, delivery: Delivery[Any]) -> bytes:
-        """A record's value as other workers get it."""
+        """Encode a record's value for other workers."""
         ...
 
     def keep_loose(self, remote: Remote, delivery: Delivery[Any]) -> None:
-        """Send a record of no log as soon as its owner is known and reached."""
+        """Send a record in no log as soon as its owner is known and the link is up."""
 
     def has_work(self, remote: Remote) -> None:
-        """There are records to send."""
+        """Schedule a stand-in that has records to send."""
 
     def ask_first(self, remote: Remote) -> None:
-        """Hold records that were sent until the owner says what it has of them."""
+        """Hold sent records until the owner answers which of them it has."""
 
     def begin(self, remote: Remote, log: int) -> None:
         """Send a stream again from its first un-ACKed record."""
 
-    def give_up(self, remote: Remote, log: int, numbers: list[int]) -> None:
-        """Finish records that are sent only once and may have arrived."""
+    def finish_sent(self, remote: Remote, log: int, numbers: list[int]) -> None:
+        """Finish records that are sent at most once and may have arrived."""
 
 
 class Remote:
-    """An interval that somebody else owns, or nobody: the records for it wait here for their ACK."""
+    """Stands in for an interval of another worker, or without an owner; its records wait here for ACKs."""
 
     is_here = False
 
@@ -46,26 +46,26 @@ class Remote:
         self.slots = slots
         self.owner: str | None = None
         self.sequencer = -1
-        """As it was last heard of."""
+        """The highest sequencer known of the interval."""
         self.refused_by: str | None = None
-        """Who said last that it is not his."""
+        """The worker that last answered `NotMine`."""
         self.streams: dict[int, Outgoing] = {}
-        """By log."""
+        """Streams by log."""
         self.intake = self
-        """Records are put here as into an interval's queue."""
+        """The queue for new records, as an interval has one: the stand-in itself."""
         self.loose: deque[Delivery[Any]] = deque()
-        """Those of no log, which are forgotten when they are sent."""
+        """Records in no log; sending forgets them."""
 
     @property
     def queued(self) -> int:
-        """How many records of no log wait to be sent."""
+        """Number of loose records that wait to be sent."""
         return len(self.loose)
 
     def append(self, delivery: Delivery[Any]) -> None:
-        """One more record for it.
+        """Add a record.
 
-        What it takes on the wire must be known: a row of a source is encoded here if it was on its
-        way to an interval of this worker until now.
+        Its size on the wire must be known, so a source's row is encoded here if it was sent to an
+        interval of this worker before.
         """
         if not delivery.encoded:
             delivery.encoded = self._sender.encode(delivery)
@@ -80,16 +80,16 @@ class Remote:
         self._sender.has_work(self)
 
     def insert(self, deliveries: Iterable[Delivery[Any]]) -> None:
-        """Records for it that were somewhere else until now, before or between those here."""
-        together = sorted((*deliveries, *self.take_out()), key=in_order)
+        """Add records that waited in another queue, in the order of their logs."""
+        together = sorted((*deliveries, *self.take_unacked()), key=in_order)
         for delivery in together:
             self.append(delivery)
 
-    def belongs_to(self, owner: str | None, sequencer: int) -> None:
-        """Somebody has claimed it, or nobody has any more.
+    def set_owner(self, owner: str | None, sequencer: int) -> None:
+        """Note the owner that the store names, and restart the streams if it changed.
 
-        Who claims it again begins with nothing, be it the same worker. Who has just said that it is
-        not his, and has not claimed it since, is asked before all is sent to him once more.
+        A new claim starts with an empty receiver, even on the same worker. After `NotMine` without a new
+        claim, ask the worker before resending.
         """
         claimed = sequencer > self.sequencer
         self.sequencer = sequencer
@@ -102,17 +102,20 @@ class Remote:
             self._sender.ask_first(self)
 
     def begin(self) -> None:
-        """Send everything anew."""
+        """Restart all streams: send all un-ACKed records again."""
         for log in list(self.streams):
             self._sender.begin(self, log)
         self._sender.has_work(self)
 
-    def take_out(self) -> list[Delivery[Any]]:
-        """What is not acknowledged, for somebody else to keep: each log in its order. What is sent
-        once only, and was sent, is done with: it would be sent again."""
+    def take_unacked(self) -> list[Delivery[Any]]:
+        """Remove and return all un-ACKed records, each log in its order.
+
+        Records that are sent at most once, and were sent, are finished instead: the next stand-in would
+        send them again.
+        """
         for log, stream in self.streams.items():
-            if numbers := stream.give_up():
-                self._sender.give_up(self, log, numbers)
+            if numbers := stream.drop_sent():
+                self._sender.finish_sent(self, log, numbers)
         streams, self.streams = self.streams, {}
         loose, self.loose = self.loose, deque()
         return [
@@ -122,6 +125,5 @@ class Remote:
 
 
 def in_order(delivery: Delivery[Any]) -> tuple[int, int]:
-    """The place of a record among others that wait: by log and number; those of no log as they
-    are."""
+    """Sort key for waiting records: log and number. Records in no log keep their order."""
     return (delivery.log, delivery.seq) if delivery.log >= 0 else (-1, 0)

@@ -1,9 +1,9 @@
-"""The intervals of other workers, and which worker owns each.
+"""The intervals of other workers, and the worker that owns each.
 
-A record goes to the interval that has its slot. Where that is not here, a stand-in
-(`millwheel.runtime.network.remote`) takes its place among the destinations of its step, keeps the records
-that wait to be sent, and knows the worker that they go to. Only the store says which worker that is: it is
-asked every second, and at once when a worker says something that the last answer does not know of
+A record goes to the interval that has its slot. If this worker does not own that interval, a stand-in
+(`millwheel.runtime.network.remote`) takes its place among the destinations of its step, keeps the
+records that wait to be sent, and knows the interval's owner. The owner is read from the store only: every
+second, and immediately when a worker's frame does not fit the last placement
 (`millwheel.runtime.network.trust`).
 """
 
@@ -24,17 +24,17 @@ from millwheel.runtime.network.frames import IntervalReport
 from millwheel.runtime.network.peers import Peers
 from millwheel.runtime.network.remote import Remote, in_order
 from millwheel.runtime.network.sender import Sender
-from millwheel.runtime.network.trust import Trust, Word
+from millwheel.runtime.network.trust import ClaimStatus, Trust
 from millwheel.runtime.process.lease import Lease
 from millwheel.store.port import PlacedInterval, Placement
 from millwheel.timers.watermark import WatermarkReport
 
-LAST_WORD = (1 << 63) - 1
-"""A sequencer above all: nothing that is still on its way counts after it."""
+FINAL_SEQUENCER = (1 << 63) - 1
+"""A sequencer above all others: no report that is still in flight counts after it."""
 
 
 class RemovedStep:
-    """Stands in the place of a removed computation's intervals: records sent there are finished."""
+    """Stands in for the intervals of a removed computation: acknowledges all records sent to them."""
 
     id = NOBODY
     is_here = False
@@ -42,32 +42,32 @@ class RemovedStep:
 
     def __init__(self, exchange: Exchange, step: Step) -> None:
         self._exchange = exchange
-        self._came: list[Delivery[Any]] = []
+        self._arrived: list[Delivery[Any]] = []
         self.slots = (0, step.slots)
         self.intake = self
 
     def append(self, delivery: Delivery[Any]) -> None:
-        """One more; it is acknowledged when its sender has noted that it was sent."""
-        if not self._came:
+        """Add a record; it is acknowledged after its sender has noted that it was sent."""
+        if not self._arrived:
             asyncio.get_running_loop().call_soon(self._acknowledge)
-        self._came.append(delivery)
+        self._arrived.append(delivery)
 
     def _acknowledge(self) -> None:
-        came, self._came = self._came, []
-        self._exchange.acknowledge(came)
+        arrived, self._arrived = self._arrived, []
+        self._exchange.acknowledge(arrived)
 
     def insert(self, deliveries: Iterable[Delivery[Any]]) -> None:
-        """Records that were queued somewhere else until now."""
+        """Add records that waited in another queue."""
         for delivery in deliveries:
             self.append(delivery)
 
 
 class RemoteIntervals:
-    """The intervals that are not here, as this worker sees them.
+    """The intervals of other workers, as this worker knows them.
 
     Args:
-        refused: counts frames that were not taken, by reason.
-        pause: pauses the injectors of these computations, and no others.
+        refused: counts refused frames and records by reason.
+        pause: pauses exactly the injectors of these computations.
     """
 
     def __init__(
@@ -90,31 +90,31 @@ class RemoteIntervals:
         self._refused = refused
         self._pause = pause
         self.on_placed: Callable[[], None]
-        """Called when the store's answer has been placed."""
+        """Called after each refresh."""
         self.out_of_touch: frozenset[str] = frozenset()
-        """The workers that share the pipeline, if this one cannot since it does not reach them."""
+        """The other workers of the pipeline, if this one does not reach them and so cannot share it."""
         self._stand_ins: dict[int, Remote] = {}
-        """By interval."""
+        """Stand-ins by interval."""
         sender.use(self._stand_ins)
         self.trust = Trust()
-        self._look = 0
-        """The number of the look at the store whose result is being placed."""
-        self.look_up_wanted = asyncio.Event()
-        """Who owns what should be read again soon."""
+        self._refresh = 0
+        """Number of the refresh that is being applied."""
+        self.refresh_wanted = asyncio.Event()
+        """Set when the placement should be read again soon."""
 
     def remotes(self) -> Iterable[Remote]:
-        """What stands here for intervals that are not."""
+        """All stand-ins."""
         return self._stand_ins.values()
 
     def remote(self, interval_id: int) -> Remote | None:
-        """What stands here for an interval that is not."""
+        """The stand-in for an interval, if there is one."""
         return self._stand_ins.get(interval_id)
 
     def stand_in(self, interval: Interval) -> Remote:
-        """What stands for an interval from the moment when it leaves."""
+        """The stand-in for an interval that leaves this worker; made if necessary."""
         found = self._stand_ins.get(interval.id)
         if found is not None and found.slots == interval.slots:
-            return found  # it was leaving, and is lost
+            return found  # the interval was lost while it was draining
         return self._stand_in(interval.step, interval.id, interval.slots)
 
     def _stand_in(self, step: Step, id_: int, slots: tuple[int, int]) -> Remote:
@@ -122,43 +122,44 @@ class RemoteIntervals:
         return remote
 
     def forget_stand_in(self, remote: Remote) -> list[Delivery[Any]]:
-        """The interval is here now: gives the records that waited for it."""
+        """Remove a stand-in, since this worker owns the interval now; returns the records that waited."""
         self._stand_ins.pop(remote.id, None)
-        return remote.take_out()
+        return remote.take_unacked()
 
     def forget_sent(self, logs: set[int]) -> None:
-        """Records of these logs are not for this worker to send, or will be sent again."""
+        """Drop the records of these logs: another worker sends them, or they will be sent again."""
         for remote in self.remotes():
             for log in logs & remote.streams.keys():
                 del remote.streams[log]
 
-    def look_up(self) -> None:
-        """Request a placement refresh: the owner of an interval may be another one by now."""
-        self.look_up_wanted.set()
+    def request_refresh(self) -> None:
+        """Request a placement refresh: an interval may have another owner by now."""
+        self.refresh_wanted.set()
 
-    async def look_around(self) -> Placement:
-        """Read from the store which workers there are and what they own, and send records there.
+    async def refresh(self) -> Placement:
+        """Read the workers and their intervals from the store, and send records accordingly.
 
-        Skip the update while our lease may have expired and intervals are still here: others may
-        have cut these, and what waits in them has to come before what is sent from now on (I14).
+        Skip the update while our lease may have expired and this worker still holds intervals: other
+        workers may have split or merged these, and the records that wait in them must be sent before
+        new ones (I14).
         """
         steps = self._exchange.steps
-        look = self.trust.begin_look()
+        refresh = self.trust.begin_refresh()
         placement = await self._env.store.read_placement()
         for computation in placement.removed & steps.keys():
-            self._take_away(steps[computation])
+            self._remove(steps[computation])
         if self._lease.left > 0 or not self._exchange.intervals:
-            self._look = look
+            self._refresh = refresh
             self.place(placement)
         return placement
 
     def place(self, placement: Placement) -> None:
-        """Take over what the store says of other workers and of all intervals."""
+        """Apply a placement: links, stand-ins, destinations, and paused injectors."""
         env, exchange = self._env, self._exchange
         steps = exchange.steps
-        self.trust.learn(placement, self._look)
+        self.trust.learn(placement, self._refresh)
         self._pause(placement.paused)
-        self._peers.meet(
+        self._peers.connect_to(
             {w.id: w.address for w in placement.workers if w.id != env.worker and w.address}
         )
         of: dict[int, list[Destination]] = {step: [] for step in steps}
@@ -171,16 +172,15 @@ class RemoteIntervals:
         for step_id, destinations in of.items():
             step = steps[step_id]
             step.arrange([RemovedStep(exchange, step)] if step.removed else destinations)
-        self._share_out(before.values())
+        self._reroute(before.values())
         for worker, kept in self.trust.take_kept():
-            for looks, report in kept:
-                self._weigh(worker, report, looks)
+            for refreshes, report in kept:
+                self._judge_report(worker, report, refreshes)
         self.on_placed()
         env.check_finished()
 
     def _place(self, step: Step, row: PlacedInterval, known: dict[int, Remote]) -> Remote:
-        """What stands for an interval that is not here: the one that is `known`, if it is no
-        other interval by now."""
+        """The stand-in for a row of the placement: the known one, unless its slots have changed."""
         slots = (row.slot_from, row.slot_to)
         found = known.get(row.id)
         if found is not None and found.slots == slots:
@@ -189,38 +189,43 @@ class RemoteIntervals:
             remote = self._stand_in(step, row.id, slots)
         if row.sequencer >= remote.sequencer:
             owner = None if row.lease_over or row.owner == self._env.worker else row.owner
-            remote.belongs_to(owner, row.sequencer)
+            remote.set_owner(owner, row.sequencer)
         return remote
 
-    def _share_out(self, cut: Iterable[Remote]) -> None:
-        """Records for intervals that were split or merged go by their slots to those that have
-        these now: of each log in its order, before anything newer (I14)."""
-        waiting = [delivery for remote in cut for delivery in remote.take_out()]
+    def _reroute(self, cut: Iterable[Remote]) -> None:
+        """Send the records of split or merged intervals to the intervals that have their slots now.
+
+        The records of a log stay in order, and precede its newer ones (I14).
+        """
+        waiting = [delivery for remote in cut for delivery in remote.take_unacked()]
         self._exchange.send(sorted(waiting, key=in_order))
 
-    def hear(self, worker: str, reports: Iterable[IntervalReport]) -> None:
-        """Take the low watermarks that another worker has stored for intervals that it owns."""
+    def receive_reports(self, worker: str, reports: Iterable[IntervalReport]) -> None:
+        """Apply the low watermarks that another worker has stored for its intervals."""
         for report in reports:
-            self._weigh(worker, report, self.trust.looks)
+            self._judge_report(worker, report, self.trust.refreshes)
         self._env.check_finished()
 
-    def _weigh(self, worker: str, report: IntervalReport, looks: int) -> None:
-        """Take a report if the store says that the worker owns the interval; ask the store if what
-        it said last does not decide.
+    def _judge_report(self, worker: str, report: IntervalReport, refreshes: int) -> None:
+        """Apply a report if the store says that the worker owns the interval.
+
+        If the last placement does not decide this, keep the report and request a refresh.
 
         Args:
-            looks: how many looks at the store had begun when the report came.
+            worker: the sender of the report.
+            report: the report.
+            refreshes: number of refreshes that had begun when the report arrived.
         """
         trust = self.trust
         id_, computation, low, high, sequencer, watermark, idle, percentiles = report
         if computation not in self._exchange.steps:
-            return  # of a graph that grew since we started
-        word = trust.owns(worker, id_, sequencer)
-        if word is Word.NEW and not trust.is_settled(looks):
-            self.look_up()
-            if trust.keep(worker, report, looks):
+            return  # the graph grew after this worker's start
+        status = trust.owns(worker, id_, sequencer)
+        if status is ClaimStatus.UNKNOWN and not trust.is_settled(refreshes):
+            self.request_refresh()
+            if trust.keep(worker, report, refreshes):
                 return
-        if word is not Word.TRUE or not trust.fits(report):
+        if status is not ClaimStatus.CONFIRMED or not trust.fits(report):
             self._refused["report"] += 1
             return
         self._publisher.take_report(
@@ -230,17 +235,17 @@ class RemoteIntervals:
             of_percentile = WatermarkReport(computation, low, high, sequencer, early, idle)
             self._publisher.take_percentile(percentile, of_percentile)
 
-    def _take_away(self, step: Step) -> None:
-        """A computation was removed: nobody waits for it, and what it has here goes.
+    def _remove(self, step: Step) -> None:
+        """Remove a computation: end its low watermarks, and lose its intervals here.
 
-        Its intervals are gone from the store, so that the next commit of each is refused, and
-        who wrote it lets go: the one way there is out of an interval that is not one's own.
+        The store has deleted the intervals, so the next commit of each is refused. That refusal is the
+        normal way in which a worker loses an interval that it does not own.
         """
         if step.removed:
             return
         step.removed = True
         self._env.log.info("computation_removed", computation=step.name)
-        end = WatermarkReport(step.id, 0, step.slots, LAST_WORD, MAX_TIME)
+        end = WatermarkReport(step.id, 0, step.slots, FINAL_SEQUENCER, MAX_TIME)
         self._publisher.take_report(end)
         for percentile in self._publisher.percentiles:
             self._publisher.take_percentile(percentile, end)

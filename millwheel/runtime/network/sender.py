@@ -1,9 +1,9 @@
 """Sends records to the workers that own their intervals, and low watermarks to all (decision 23).
 
-A production for an interval that is not here goes to a `Remote`, which stands in the place of the
-interval and keeps what is not acknowledged. It is sent when the owner is known and reached, and
-again, from the first un-ACKed record, whenever a link comes up, an owner changes, or the receiver
-says that it missed something. A receiver that is silent is asked first: it may be slow (decision 31).
+A production for another worker's interval goes to a `Remote`, the interval's stand-in, which keeps it
+until it is acknowledged. Records are sent when the owner is known and its link is up. They are sent
+again, from the first un-ACKed one, whenever the link comes up, the owner changes, or the receiver
+reports a gap. A silent receiver is asked first: it may be slow (decision 31).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from millwheel.runtime.network.frames import (
     FRAME_REPORTS,
     Ask,
     Deliver,
+    EdgeReport,
     IntervalReport,
     Loose,
     LooseRow,
+    RecordRow,
     Report,
     RootReport,
-    Row,
-    Told,
 )
 from millwheel.runtime.network.peers import Peers
 from millwheel.runtime.network.ports import Link
@@ -39,14 +39,14 @@ from millwheel.runtime.network.remote import Remote
 from millwheel.runtime.network.wire_stream import Due, Outgoing
 
 FRAME_BYTES = 1 << 20
-"""Most bytes of values in one frame; a longer record has a frame to itself."""
+"""Maximum bytes of values in one frame; a longer record has its own frame."""
 
 
 class Sender:
-    """Sends what stand-ins hold, as far as links take it.
+    """Sends the records of stand-ins, as far as the links have room.
 
     Args:
-        refused: counts records that were dropped, by reason.
+        refused: counts refused frames and records by reason.
     """
 
     def __init__(
@@ -57,33 +57,35 @@ class Sender:
         self._peers = peers
         self._refused = refused
         self._remotes: dict[int, Remote] = {}
-        """The stand-ins, by interval."""
+        """Stand-ins by interval."""
         self._numbers = itertools.count(1)
-        """Numbers for the begins of streams."""
-        self._working: dict[Remote, None] = {}
+        """Epochs for the streams of this worker."""
+        self._ready: dict[Remote, None] = {}
         """Stand-ins with records to send."""
-        self._held_up: dict[Link, dict[Remote, None]] = {}
+        self._blocked: dict[Link, dict[Remote, None]] = {}
         """Stand-ins blocked by a full link, least recently served first."""
-        self._news: dict[Interval, None] = {}
-        """Intervals whose stored low watermark is to be published."""
+        self._changed: dict[Interval, None] = {}
+        """Intervals with a stored low watermark to publish."""
         self._flushing: asyncio.Handle | None = None
 
     def use(self, remotes: dict[int, Remote]) -> None:
-        """Send what these stand-ins hold, which others add and take away."""
+        """Send the records of these stand-ins; the owner of the dictionary adds and removes entries."""
         self._remotes = remotes
 
     def remotes(self) -> Iterable[Remote]:
-        """The stand-ins for intervals that are not here."""
+        """The stand-ins for intervals of other workers."""
         return self._remotes.values()
 
     def has_work(self, remote: Remote) -> None:
-        """There are records for an interval of another worker."""
-        self._working[remote] = None
-        self._soon()
+        """Schedule a stand-in that has records to send."""
+        self._ready[remote] = None
+        self._schedule_flush()
 
     def keep_loose(self, remote: Remote, delivery: Delivery[Any]) -> None:
-        """Send a record of no log as soon as its owner is known and reached. If too many wait for
-        that, the oldest are lost, and come again from their roots."""
+        """Send a record in no log as soon as its owner is known and the link is up.
+
+        If too many wait, the oldest are dropped, and replayed from their roots.
+        """
         remote.loose.append(delivery)
         if len(remote.loose) > QUEUED_MOST * self._env.settings.max_unacked_records:
             remote.loose.popleft()
@@ -91,22 +93,24 @@ class Sender:
         self.has_work(remote)
 
     def begin(self, remote: Remote, log: int) -> None:
-        """Send a stream of records anew, above everything this worker has sent before."""
+        """Send a stream from its first un-ACKed record, in an epoch above all earlier ones of this worker."""
         if numbers := remote.streams[log].begin(next(self._numbers)):
-            self.give_up(remote, log, numbers)
+            self.finish_sent(remote, log, numbers)
 
-    def give_up(self, remote: Remote, log: int, numbers: list[int]) -> None:
-        """Records that are sent once only, and may have arrived, are done with."""
+    def finish_sent(self, remote: Remote, log: int, numbers: list[int]) -> None:
+        """Finish records that are sent at most once and may have arrived."""
         self._exchange.acknowledged(log, remote.step.id, numbers)
 
     def publish(self, interval: Interval) -> None:
-        """The interval has stored a low watermark: others may know (I5)."""
-        self._news[interval] = None
-        self._soon()
+        """Publish the low watermark that an interval has stored (I5)."""
+        self._changed[interval] = None
+        self._schedule_flush()
 
     def repeat(self) -> None:
-        """Say again what may have been lost on the way, ask how far those are who say nothing; called
-        every now and then."""
+        """Publish low watermarks again, since frames may be lost, and ask silent receivers for progress.
+
+        Called periodically.
+        """
         now = self._env.clock.monotonic()
         for remote in self.remotes():
             link = self._peers.link(remote.owner)
@@ -119,15 +123,17 @@ class Sender:
                     case Due.BEGIN:
                         self.begin(remote, log)
                         self.has_work(remote)
-        self._news.update(dict.fromkeys(self._exchange.intervals))
-        self._soon()
+        self._changed.update(dict.fromkeys(self._exchange.intervals))
+        self._schedule_flush()
 
     def ask_first(self, remote: Remote) -> None:
-        """Hold what was sent to an interval's owner until the owner says what it has of it. What was
-        sent to another worker, or to none, it does not have, and could not answer for."""
+        """Hold records sent to an interval's owner until the owner answers which of them it has.
+
+        A stream sent to another worker, or not sent at all, is not held: the owner cannot answer for it.
+        """
         link = self._peers.link(remote.owner)
         for log, stream in remote.streams.items():
-            if stream.begun and stream.to == remote.owner:
+            if stream.epoch and stream.receiver == remote.owner:
                 stream.held = True
                 if link is not None:
                     self._ask(link, remote, log, stream)
@@ -136,40 +142,40 @@ class Sender:
     def _ask(self, link: Link, remote: Remote, log: int, stream: Outgoing) -> None:
         found = self._exchange.logs.get(log)
         if found is not None:
-            link.send(Ask(log, found[1].commits.sequencer, stream.begun, remote.id, stream.last))
+            link.send(Ask(log, found[1].commits.sequencer, stream.epoch, remote.id, stream.last))
 
-    def _soon(self) -> None:
-        """Send at the end of this turn of the loop, together with what comes until then."""
+    def _schedule_flush(self) -> None:
+        """Send at the end of this turn of the event loop, together with further records of this turn."""
         if self._flushing is None:
             self._flushing = asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flushing = None
-        working, self._working = self._working, {}
-        had_a_turn: list[tuple[Link, Remote]] = []
-        for remote in working:
+        ready, self._ready = self._ready, {}
+        unfinished: list[tuple[Link, Remote]] = []
+        for remote in ready:
             link = self._peers.link(remote.owner)
             if link is None or not link.up:
-                continue  # it is sent when the owner is known and the link is up
+                continue  # sent when the owner is known and the link is up
             if link.full:
-                self._hold_up(link, remote)
+                self._block(link, remote)
             elif not self._send(remote, link):
-                had_a_turn.append((link, remote))
-        for link, remote in had_a_turn:
-            self._hold_up(link, remote)
-        for report in _reports(self._news):
+                unfinished.append((link, remote))
+        for link, remote in unfinished:
+            self._block(link, remote)
+        for report in _reports(self._changed):
             for link in self._peers.links():
                 link.send(report)
-        self._news.clear()
+        self._changed.clear()
 
-    def _hold_up(self, link: Link, remote: Remote) -> None:
-        self._held_up.setdefault(link, {})[remote] = None
+    def _block(self, link: Link, remote: Remote) -> None:
+        self._blocked.setdefault(link, {})[remote] = None
 
     def _send(self, remote: Remote, link: Link) -> bool:
-        """Send what there is, one log after the other, as far as the link takes it.
+        """Send the waiting records, one log after the other, until the link is full.
 
         Returns:
-            Whether that was all of it.
+            Whether all records were sent.
         """
         if remote.loose:
             self._send_loose(remote, link)
@@ -180,26 +186,28 @@ class Sender:
                 continue
             found = self._exchange.logs.get(log)
             if found is None:
-                continue  # given up meanwhile: its next owner sends
+                continue  # this worker has lost the log; the next owner sends
             _, owner = found
-            if not stream.begun:
+            if not stream.epoch:
                 self.begin(remote, log)
-            stream.turn_to(link.peer)
-            remote.streams[log] = remote.streams.pop(log)  # to the end: the others come first then
+            stream.set_receiver(link.peer)
+            remote.streams[log] = remote.streams.pop(
+                log
+            )  # to the end: the other logs go first next time
             while not link.full:
                 previous, taken = stream.take(FRAME_RECORDS, FRAME_BYTES)
                 if not taken:
                     break
                 link.send(
                     Deliver(
-                        log, owner.commits.sequencer, stream.begun, remote.id, remote.step.id, previous,
+                        log, owner.commits.sequencer, stream.epoch, remote.id, remote.step.id, previous,
                         [self._row(delivery) for delivery in taken],
                     )
                 )  # fmt: skip
         return not link.full
 
     def _send_loose(self, remote: Remote, link: Link) -> None:
-        """Send records of no log, and forget them."""
+        """Send records in no log, and forget them."""
         loose = remote.loose
         while loose and not link.full:
             rows: list[LooseRow] = []
@@ -211,21 +219,21 @@ class Sender:
                 delivery = loose.popleft()
                 rows.append((-delivery.log, self._row(delivery)))
             link.send(Loose(remote.step.id, rows))
-        self._exchange.wake.set()  # who waited for room here may go on
+        self._exchange.wake.set()  # wake intervals that wait for room in this queue
 
     def encode(self, delivery: Delivery[Any]) -> bytes:
-        """Its value, as others get it.
+        """Encode a record's value for other workers.
 
         Raises:
             UserCodeError: a source gave a value that is not of the stream's type. The receiver would
-                take it for garbage, and close the link whenever it is sent again.
+                treat it as garbage, and close the link each time it is sent.
         """
         codec = self._env.graph.streams[delivery.stream].codec
         encoded = codec.encode(delivery.value)
         codec.check(encoded, delivery.value)
         return encoded
 
-    def _row(self, delivery: Delivery[Any]) -> Row:
+    def _row(self, delivery: Delivery[Any]) -> RecordRow:
         stream = self._env.graph.streams[delivery.stream]
         return (
             delivery.seq, delivery.stream, delivery.key_text, delivery.slot, delivery.micros,
@@ -234,15 +242,17 @@ class Sender:
             delivery.named, delivery.encoded, stream.version, delivery.origin,
         )  # fmt: skip
 
-    def report(self, owner: int, told: list[Told]) -> None:
-        """Tell the worker whose tokens begin so, if it is another, what became of records of no
-        log. What is not heard is asked for by a replay."""
+    def report(self, owner: int, reports: list[EdgeReport]) -> None:
+        """Send XOR reports to the worker with tokens that begin with `owner`, unless it is this one.
+
+        A lost report is harmless: it causes a replay.
+        """
         for link in self._peers.of_token(owner):
-            for first in range(0, len(told), FRAME_REPORTS):
-                link.send(RootReport(told[first : first + FRAME_REPORTS]))
+            for first in range(0, len(reports), FRAME_REPORTS):
+                link.send(RootReport(reports[first : first + FRAME_REPORTS]))
 
     def link_up(self, link: Link) -> None:
-        """Send to a worker that came (back) what it may have missed."""
+        """Send un-ACKed records and the stored low watermarks to a worker that connected (again)."""
         for remote in self.remotes():
             if remote.owner == link.peer:
                 remote.begin()
@@ -250,26 +260,26 @@ class Sender:
             link.send(report)
 
     def link_down(self, link: Link) -> None:
-        """Nothing waits for this link any longer: all is sent again when it is up."""
-        self._held_up.pop(link, None)
+        """Forget the stand-ins that the link blocked: all records are sent again when it is up."""
+        self._blocked.pop(link, None)
 
     def link_drained(self, link: Link) -> None:
-        """A link has room again: continue with the stand-ins that it has blocked."""
-        for remote in self._held_up.pop(link, ()):
+        """Continue with the stand-ins that the link blocked: it has room again."""
+        for remote in self._blocked.pop(link, ()):
             self.has_work(remote)
 
     def forget(self, interval: Interval) -> None:
-        """Publish nothing more of an interval."""
-        self._news.pop(interval, None)
+        """Stop publishing an interval's low watermark."""
+        self._changed.pop(interval, None)
 
     def drop_unsent(self) -> None:
-        """Send nothing more."""
+        """Cancel the scheduled sending."""
         if self._flushing is not None:
             self._flushing.cancel()
 
 
 def _reports(intervals: Iterable[Interval]) -> Iterator[Report]:
-    """The stored low watermarks of some intervals, in frames that are not too long."""
+    """The stored low watermarks of some intervals, split into frames."""
     taken: list[IntervalReport] = []
     size = 0
     for interval in intervals:

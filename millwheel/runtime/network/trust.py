@@ -1,21 +1,22 @@
-"""What a worker believes of what its peers say (I18, decision 41).
+"""Decides which frames of peers a worker trusts (I18, decision 41).
 
-A peer speaks for the intervals that it owns and for the logs of these, and the store says which
-they are. What the store last said is kept here, so that the normal case needs no round trip::
+A peer may send frames about the intervals that it owns, and about their logs. The store knows the owners;
+the last placement read from it is kept here, so that the normal case needs no round trip::
 
-    a peer's frame names an interval, or a log, and a sequencer      what becomes of it
-    ---------------------------------------------------------------  ----------------------------
-    the store says: this peer, this sequencer                        true: it counts at once
-    the store says a higher sequencer, or another owner              false: it is refused
-    the store says a lower sequencer, or does not know the interval  new: a hint to look at the
-                                                                     store, and to judge again then
+    a frame names an interval or log and a sequencer; the store has  status and consequence
+    ---------------------------------------------------------------  --------------------------------
+    this peer and this sequencer                                     confirmed: the frame counts
+    a higher sequencer, or another owner                             refuted: the frame is refused
+    a lower sequencer, or does not know the interval                 unknown: refresh the placement,
+                                                                     then check the frame again
 
-Sequencers only rise, so a frame with a lower one comes from a former owner and will never be true. A
-hint is judged again after a look at the store that *began* after the frame came: an owner claims
-before it speaks, so that look sees its claim. If the frame is still new then, no owner sent it.
+A *refresh* reads the placement from the store. Sequencers only rise, so a frame with a lower one comes
+from a former owner and can never be confirmed. An unknown frame is checked again after a refresh that
+*began* after the frame arrived: an owner claims before it sends, so that refresh sees its claim. If the
+frame is still unknown then, no owner sent it.
 
-Reports of low watermarks that are new are kept until that look, the newest of each peer and interval.
-Everything here is plain data: no await, no clock.
+Reports of low watermarks that are unknown are kept until that refresh, the newest of each peer and
+interval. Everything here is plain data: no await, no clock.
 """
 
 from __future__ import annotations
@@ -28,47 +29,48 @@ from millwheel.runtime.network.frames import IntervalReport
 from millwheel.store.port import PlacedInterval, Placement
 
 KEPT_REPORTS = 10_000
-"""Reports of one peer that wait for a look at the store. Any more are refused; they are repeated."""
+"""Maximum number of reports of one peer that wait for a refresh. Further ones are refused; peers repeat
+them."""
 
 
-class Word(enum.Enum):
-    """What the store says of a peer's claim to own something."""
+class ClaimStatus(enum.Enum):
+    """What the last placement says about a peer's claim to own an interval or a log."""
 
-    TRUE = "true"
-    FALSE = "false"
-    NEW = "new"
+    CONFIRMED = "confirmed"
+    REFUTED = "refuted"
+    UNKNOWN = "unknown"
 
 
 class KeptReport(NamedTuple):
-    """A report that waits for a look at the store."""
+    """A report that waits for a refresh."""
 
-    looks: int
-    """How many looks had begun when it came."""
+    refreshes: int
+    """Number of refreshes that had begun when the report arrived."""
     report: IntervalReport
 
 
 class Trust:
-    """Who may speak for which intervals and logs, as the store last said."""
+    """The owners of intervals and logs, and the workers, of the last placement."""
 
     def __init__(self) -> None:
-        self.looks = 0
-        """How many looks at the store have begun."""
+        self.refreshes = 0
+        """Number of refreshes that have begun."""
         self._seen = 0
-        """The number of the newest look whose result is here."""
+        """Number of the newest applied refresh."""
         self._intervals: dict[int, PlacedInterval] = {}
         self._of_log: dict[int, PlacedInterval] = {}
         self._generations: dict[str, int] = {}
-        self._waiting: dict[str, dict[int, KeptReport]] = {}
-        """By peer and interval."""
+        self._pending: dict[str, dict[int, KeptReport]] = {}
+        """Reports that wait for a refresh, by peer and interval."""
 
-    def begin_look(self) -> int:
-        """A look at the store begins; gives its number."""
-        self.looks += 1
-        return self.looks
+    def begin_refresh(self) -> int:
+        """Note that a refresh begins; returns its number."""
+        self.refreshes += 1
+        return self.refreshes
 
-    def learn(self, placement: Placement, look: int) -> None:
-        """Take the result of a look."""
-        self._seen = max(self._seen, look)
+    def learn(self, placement: Placement, refresh: int) -> None:
+        """Apply the result of a refresh."""
+        self._seen = max(self._seen, refresh)
         self._intervals = {row.id: row for row in placement.intervals}
         self._of_log = {log: row for row in placement.intervals for log in row.logs}
         self._generations = {worker.id: worker.generation for worker in placement.workers}
@@ -78,14 +80,14 @@ class Trust:
         return peer in self._generations
 
     def generation(self, peer: str) -> int | None:
-        """The generation of a peer's code; None: it is no worker that the store knows."""
+        """The generation of a peer's code; None if the store does not know the peer."""
         return self._generations.get(peer)
 
-    def owns(self, peer: str, interval: int, sequencer: int) -> Word:
+    def owns(self, peer: str, interval: int, sequencer: int) -> ClaimStatus:
         """Whether a peer owns an interval under this sequencer."""
         return _judge(peer, self._intervals.get(interval), sequencer)
 
-    def sends(self, peer: str, log: int, sequencer: int) -> Word:
+    def sends(self, peer: str, log: int, sequencer: int) -> ClaimStatus:
         """Whether a peer owns the interval of a log under this sequencer."""
         return _judge(peer, self._of_log.get(log), sequencer)
 
@@ -99,40 +101,45 @@ class Trust:
             high,
         )
 
-    def is_settled(self, looks: int) -> bool:
-        """Whether the store was asked, and has answered, since so many looks had begun: then what
-        is still new is false."""
-        return self._seen > looks
+    def is_settled(self, refreshes: int) -> bool:
+        """Whether a later refresh than number `refreshes` was applied: unknown claims are false then."""
+        return self._seen > refreshes
 
-    def keep(self, peer: str, report: IntervalReport, looks: int) -> bool:
-        """Keep a report until the store says who owns its interval; of one interval the newest.
+    def keep(self, peer: str, report: IntervalReport, refreshes: int) -> bool:
+        """Keep a report until a refresh tells the owner of its interval; only the newest per interval.
 
         Args:
-            looks: how many looks had begun when it came.
+            peer: the sender of the report.
+            report: the report.
+            refreshes: number of refreshes that had begun when the report arrived.
 
         Returns:
-            Whether there was room for it.
+            Whether there was room for the report.
         """
-        waiting = self._waiting.setdefault(peer, {})
+        pending = self._pending.setdefault(peer, {})
         id_, sequencer, watermark = report[0], report[4], report[5]
-        before = waiting.get(id_)
-        if before is None and len(waiting) >= KEPT_REPORTS:
+        before = pending.get(id_)
+        if before is None and len(pending) >= KEPT_REPORTS:
             return False
         if before is None or (sequencer, watermark) >= (before.report[4], before.report[5]):
-            waiting[id_] = KeptReport(looks, report)
+            pending[id_] = KeptReport(refreshes, report)
         return True
 
     def take_kept(self) -> Iterable[tuple[str, list[KeptReport]]]:
-        """Give the reports that were kept, by peer, and forget them."""
-        kept, self._waiting = self._waiting, {}
-        return [(peer, list(waiting.values())) for peer, waiting in kept.items()]
+        """Remove and return the kept reports, by peer."""
+        kept, self._pending = self._pending, {}
+        return [(peer, list(pending.values())) for peer, pending in kept.items()]
 
     def forget(self, peer: str) -> None:
-        """Drop what was kept of a peer: its link is down, and it repeats all when that is up."""
-        self._waiting.pop(peer, None)
+        """Drop the kept reports of a peer: its link is down, and it repeats them when the link is up."""
+        self._pending.pop(peer, None)
 
 
-def _judge(peer: str, row: PlacedInterval | None, sequencer: int) -> Word:
+def _judge(peer: str, row: PlacedInterval | None, sequencer: int) -> ClaimStatus:
     if row is None or sequencer > row.sequencer:
-        return Word.NEW
-    return Word.TRUE if sequencer == row.sequencer and row.owner == peer else Word.FALSE
+        return ClaimStatus.UNKNOWN
+    return (
+        ClaimStatus.CONFIRMED
+        if sequencer == row.sequencer and row.owner == peer
+        else ClaimStatus.REFUTED
+    )

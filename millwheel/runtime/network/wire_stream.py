@@ -1,44 +1,45 @@
-"""Streams of deliveries: what one log sends to one receiving interval of another worker.
+"""Wire streams: the deliveries of one log to one receiving interval of another worker.
 
-Decision 23. The sender keeps what is not acknowledged and can begin anew at any time; then the
-stream's *epoch* is higher, and its first frame says that nothing was sent before it. The receiver
-takes a frame that follows the last one it took of the newest epoch it has seen::
+Decision 23. The sender keeps un-ACKed records and can restart the stream at any time; then the
+stream's *epoch* is higher, and its first frame says that no frame precedes it. The receiver accepts a
+frame that follows the last accepted one of the newest epoch it has seen::
 
     frame               of a lower epoch   of this epoch         of a higher epoch
     ------------------  -----------------  --------------------  ------------------
-    says: nothing sent  ignored (zombie)   ignored (a copy)      taken
+    first of its epoch  ignored (zombie)   ignored (duplicate)   taken
     follows the last    ignored            taken                 gap
-    repeats             ignored            ignored (a copy)      gap
-    leaves out          ignored            gap                   gap
+    repeats             ignored            ignored (duplicate)   gap
+    skips records       ignored            gap                   gap
     asks: all taken     ignored            progress              gap
     asks: not all       ignored            gap                   gap
 
-Who is slow has lost nothing, and must not get everything once more (decision 31). So a sender whose
-oldest record is not acknowledged for a while *asks*, naming the last number it has sent, and
-goes by the answer::
+A slow receiver has lost nothing, and must not get all records again (decision 31). So if the oldest
+record stays un-ACKed for a while, the sender *asks*, naming the last number it has sent, and acts on
+the answer::
 
-    answer              says                                         the sender
+    answer              meaning                                      the sender
     ------------------  -------------------------------------------  ------------------------------
-    progress            I have all of it, and work at it             waits, and sends what is new
-    progress, no more   I am about to give the interval up           is *held* until somebody has it
-    gap                 I have not all of it                         begins anew
-    not mine            somebody else has it                         looks the owner up
-    (none)              three times in a row                         begins anew
+    progress            all records arrived, and are processed       waits, and sends new records
+    progress, no more   the interval is being drained                *holds* the stream until the
+                                                                     interval has a new owner
+    gap                 some records did not arrive                  restarts the stream
+    not mine            another worker owns the interval             looks the owner up
+    (none)              no answer to three questions in a row        restarts the stream
 
-Progress tells a number before which all that was taken is durable: the first that was not
-acknowledged. That is how a lost acknowledgement is mended. It says nothing of what is behind it (I1).
-An answer for another epoch than the present one counts for nothing, and so does one of another worker
-than the stream goes to. What an answer names is cut down to what was sent to that worker and is not
-acknowledged: no peer can acknowledge what it never had (decision 41).
+Progress names a number before which all accepted records are durable: the first un-ACKed one. This
+repairs a lost acknowledgement. It says nothing about later records (I1). An answer counts only if it
+names the present epoch and comes from the worker that the stream is sent to. The numbers in an answer are
+limited to un-ACKed records that were sent to that worker: no peer can acknowledge a record that it never
+received (decision 41).
 
-An interval that is being given up takes no frames: *not mine*. If the store still names the owner who has just
-said so, the stream is held and he is asked before all is sent to him again.
+An interval that is being drained refuses frames with *not mine*. If the store still names the worker that
+has just refused, the stream is held, and the worker is asked before all records are sent to it again.
 
-A receiver whose code is too old to read a frame takes nothing of its epoch and says so; the stream
-is *halted* then until it begins anew: for another owner, or to try again, ever more seldom.
+A receiver with code too old to read a frame accepts no records of its epoch and says so. The stream
+is *halted* then until it restarts: for another owner, or to try again, at growing intervals.
 
-So the records of one log come to a key in the sender's order (I14), whatever the wire does; a
-record that comes twice, because a stream began anew, is dropped by its id like any other copy.
+So the records of one log reach a key in the sender's order (I14), whatever the wire does. A record
+that arrives twice because its stream restarted is dropped by its id, like any other duplicate.
 """
 
 from __future__ import annotations
@@ -56,24 +57,25 @@ from millwheel.model import Delivery
 from millwheel.runtime.network.frames import Run
 
 NOTHING = -1
-"""In place of the number sent before: the epoch begins."""
+"""Stands for the previous number in the first frame of an epoch."""
 
 FIRST_PATIENCE_SECONDS = 2.0
-"""So long the oldest record may be un-ACKed before its receiver is asked. A link that is up loses
-nothing by itself; what sits between two workers may."""
+"""Time the oldest record may stay un-ACKed before its receiver is asked. A link that is up loses no
+frame by itself, but a middlebox between two workers may."""
 
 LONGEST_PATIENCE_SECONDS = 30.0
+"""Upper limit of the patience: each restart doubles it, and an answer resets it."""
 
 QUESTIONS = 3
-"""So many in a row without an answer: one of them or the answer may be lost, not all."""
+"""Unanswered questions in a row before a restart: a question or an answer may be lost, but hardly all."""
 
 Epoch = tuple[int, int]
-"""The sequencer of the sending interval, and a number that rises with every stream its owner
-begins: a stream to an interval that was cut, and is known anew, is above those before the cut."""
+"""The sequencer of the sending interval, and a number that rises with every stream that its owner
+starts. So a stream to an interval that was split or merged is above all streams before that."""
 
 
 class Due(enum.Enum):
-    """What a sender should do about a stream of which it has heard nothing."""
+    """Action of a sender on a stream without answers."""
 
     NOTHING = "nothing"
     ASK = "ask"
@@ -81,7 +83,7 @@ class Due(enum.Enum):
 
 
 class Outgoing:
-    """The sender's end: the records of a log for one interval that it has not acknowledged."""
+    """The sender's end: the un-ACKed records of a log for one interval."""
 
     __slots__ = (
         "_asked",
@@ -90,86 +92,86 @@ class Outgoing:
         "_patience",
         "_quiet_since",
         "_unsent",
-        "begun",
+        "epoch",
         "halted",
         "held",
+        "highest_sent",
         "last",
-        "reached",
-        "to",
+        "receiver",
         "unacked",
     )
 
     def __init__(self, *, once: bool = False) -> None:
         self._once = once
-        """What was sent is never sent again."""
+        """Records are sent at most once."""
         self._quiet_since = float("inf")
         self._patience = FIRST_PATIENCE_SECONDS
         self._oldest = NOTHING
-        """The record that was the first un-ACKed one when it began to be quiet."""
+        """The first un-ACKed record at `_quiet_since`."""
         self._asked = 0
-        """Questions since the last answer."""
+        """Number of questions since the last answer."""
         self.unacked: dict[int, Delivery[Any]] = {}
-        """By number, in the order in which they were sent to here."""
+        """Un-ACKed records by number, in the order in which they were added."""
         self._unsent: deque[Delivery[Any]] = deque()
-        self.begun = 0
-        """The number it began with; 0: it has not begun yet."""
+        self.epoch = 0
+        """Number of the present epoch; 0 before the first."""
         self.halted = False
-        """The receiver cannot read what comes: nothing is sent until it begins anew."""
+        """The receiver cannot read the records: send nothing until a restart."""
         self.held = False
-        """The receiver takes nothing now, and may have all: it is asked before anything is sent."""
+        """The receiver accepts no records now, and may have all: ask before sending."""
         self.last = NOTHING
-        self.to = ""
-        """The worker that it was last sent to."""
-        self.reached = NOTHING
-        """The highest number sent to that worker, in whatever epoch."""
+        """Number of the last record sent in this epoch."""
+        self.receiver = ""
+        """The worker that the stream was last sent to."""
+        self.highest_sent = NOTHING
+        """The highest number sent to that worker, in any epoch."""
 
-    def turn_to(self, worker: str) -> None:
-        """From here on it is sent to this worker."""
-        if worker != self.to:
-            self.to = worker
-            self.reached = NOTHING
+    def set_receiver(self, worker: str) -> None:
+        """Send the stream to this worker from now on."""
+        if worker != self.receiver:
+            self.receiver = worker
+            self.highest_sent = NOTHING
 
     def append(self, delivery: Delivery[Any]) -> None:
-        """Add a record, after those before it; a copy of one that is not acknowledged yet adds
-        nothing, as numbers on the wire ascend."""
+        """Add a record at the end. A duplicate of an un-ACKed record is not sent: numbers on the wire ascend."""
         if delivery.seq not in self.unacked:
             self._unsent.append(delivery)
         self.unacked[delivery.seq] = delivery
 
     def begin(self, number: int) -> list[int]:
-        """Send everything again that is not acknowledged, as a stream of its own.
+        """Start a new epoch, in which all un-ACKed records are sent (again).
 
         Args:
-            number: higher than that of any stream begun before.
+            number: the epoch's number; higher than that of any earlier stream.
 
         Returns:
-            The numbers that are given up.
+            The numbers that `drop_sent` dropped.
         """
-        given_up = self.give_up()
-        self.begun = number
+        dropped = self.drop_sent()
+        self.epoch = number
         self.halted = self.held = False
         self._quiet_since = float("inf")
         self._asked = 0
         self.last = NOTHING
         self._unsent = deque(self.unacked.values())
-        return given_up
+        return dropped
 
-    def give_up(self) -> list[int]:
-        """Forget what was sent and may have arrived, where records are sent once only; gives the
-        numbers."""
+    def drop_sent(self) -> list[int]:
+        """Drop the records that may have arrived if records are sent at most once; returns their numbers."""
         if not self._once:
             return []
         unsent = {delivery.seq for delivery in self._unsent}
-        given_up = [seq for seq in self.unacked if seq not in unsent]
-        for seq in given_up:
+        dropped = [seq for seq in self.unacked if seq not in unsent]
+        for seq in dropped:
             del self.unacked[seq]
-        return given_up
+        return dropped
 
     def take(self, records: int, size: int) -> tuple[int, list[Delivery[Any]]]:
-        """The next records to send, none if there are none, and the number sent before them.
+        """The number sent before, and the next records to send; an empty list if none can be sent.
 
         Args:
-            records, size: at most so many, and of so many bytes together; but at least one.
+            records: maximum number of records.
+            size: maximum bytes of the records together. A single record may be larger.
         """
         previous = self.last
         taken: list[Delivery[Any]] = []
@@ -178,7 +180,7 @@ class Outgoing:
         unsent, unacked = self._unsent, self.unacked
         while unsent and len(taken) < records:
             delivery = unsent[0]
-            if delivery.seq in unacked:  # else it was acknowledged before it could be sent again
+            if delivery.seq in unacked:  # otherwise it was acknowledged before its resend
                 size -= delivery.size
                 if taken and size < 0:
                     break
@@ -186,49 +188,49 @@ class Outgoing:
             unsent.popleft()
         if taken:
             self.last = taken[-1].seq
-            self.reached = max(self.reached, self.last)
+            self.highest_sent = max(self.highest_sent, self.last)
         return previous, taken
 
     def acknowledge(self, runs: Sequence[Run]) -> list[int]:
-        """The worker that it is sent to has these, in ascending runs; numbers of other intervals are
-        passed over.
+        """Acknowledge numbers, in ascending runs; numbers of other intervals are ignored.
+
+        The work is bounded by the number of un-ACKed records and of runs, whatever the runs contain.
 
         Returns:
-            The numbers among them that were sent to that worker and were un-ACKed. The work for it is
-            bounded by the number of un-ACKed records and of runs, whatever the runs say.
+            The numbers among them that were sent to the present receiver and were un-ACKed.
         """
         unacked = self.unacked
         if not unacked:
             return []
-        first, reached = next(iter(unacked)), self.reached
+        first, highest_sent = next(iter(unacked)), self.highest_sent
         about = [
-            range(max(low, first), min(high, reached) + 1)
+            range(max(low, first), min(high, highest_sent) + 1)
             for low, high in islice(runs, bisect_left(runs, first, key=_end_of_run), None)
         ]
         if sum(map(len, about)) <= len(unacked):
             found = [seq for numbers in about for seq in numbers if seq in unacked]
-        else:  # there are gaps in a source's numbers, or a peer acknowledges more than it was sent
+        else:  # a source's numbers have gaps, or a peer acknowledges more than it received
             found = _both(unacked, about)
         for seq in found:
             del unacked[seq]
         if found:
-            self._heard()
+            self._answered()
         return found
 
     def progress(self, epoch: int, done: int, *, takes: bool = True) -> list[int]:
-        """The receiver has all that it was asked about, and works at it.
+        """Apply a `Progress` answer: all records that the question named have arrived.
 
         Args:
-            epoch: the number that the stream had begun with when it was asked.
-            done: what was sent in that epoch and comes before this number is durable there.
-            takes: whether it takes more; else it may lack what was sent last, too.
+            epoch: the stream's epoch at the question.
+            done: records sent in that epoch before this number are durable at the receiver.
+            takes: whether the receiver accepts more; if not, it may also lack the last records.
 
         Returns:
-            The numbers that must have been acknowledged: the word of it was lost.
+            The numbers with a lost acknowledgement.
         """
-        if epoch != self.begun:
+        if epoch != self.epoch:
             return []
-        self._heard()
+        self._answered()
         self.held = not takes
         last = self.last
         found = [seq for seq in self.unacked if seq < done and seq <= last]
@@ -236,16 +238,16 @@ class Outgoing:
             del self.unacked[seq]
         return found
 
-    def _heard(self) -> None:
+    def _answered(self) -> None:
         self._asked = 0
         self._patience = FIRST_PATIENCE_SECONDS
 
     def due(self, now: float) -> Due:
-        """Whether to ask the receiver how far it is, or to begin anew, since it says nothing.
+        """Whether to ask a silent receiver for its progress, or to restart the stream.
 
-        Called again and again, with the time on a monotonic clock. What was acknowledged behind the
-        oldest record does not count: the word of that one may be lost. A halted stream is begun
-        anew, ever more seldom: nobody else may have the interval, and the owner newer code.
+        Called periodically, with the time of a monotonic clock. ACKs of records after the oldest do not
+        count as signs of life: the ACK of the oldest may be lost. A halted stream is restarted at growing
+        intervals: the same worker may still own the interval, with newer code by then.
         """
         if not self.unacked or (self._unsent and not (self.halted or self.held)):
             self._quiet_since = float("inf")
@@ -269,7 +271,7 @@ _end_of_run = itemgetter(1)
 
 
 def _both(numbers: Iterable[int], ranges: Iterable[range]) -> list[int]:
-    """The numbers that are in one of the ranges; both ascend."""
+    """The numbers that lie in one of the ranges; both iterables ascend."""
     found: list[int] = []
     left = iter(ranges)
     present = next(left, None)
@@ -284,22 +286,22 @@ def _both(numbers: Iterable[int], ranges: Iterable[range]) -> list[int]:
 
 
 def check_runs(runs: Iterable[Run]) -> None:
-    """See that runs of numbers are not empty, ascend, and do not overlap.
+    """Check that runs of numbers are not empty, ascend, and do not overlap.
 
     Raises:
-        PeerError: they are not as every worker sends them.
+        PeerError: they break one of these rules.
     """
     end = NOTHING
     for low, high in runs:
         if not end < low <= high:
             raise PeerError(
-                f"numbers that no worker acknowledges: a run from {low} to {high} behind {end}"
+                f"acknowledged numbers are not in ascending runs: a run from {low} to {high} after {end}"
             )
         end = high
 
 
 class Verdict(enum.Enum):
-    """What becomes of a frame."""
+    """The receiver's decision on a frame."""
 
     TAKEN = "taken"
     IGNORED = "ignored"
@@ -307,7 +309,7 @@ class Verdict(enum.Enum):
 
 
 class Incoming:
-    """The receiver's end: the newest epoch seen, and what was taken of it."""
+    """The receiver's end: the newest epoch seen, and the records accepted in it."""
 
     __slots__ = ("epoch", "last", "pending")
 
@@ -315,11 +317,11 @@ class Incoming:
         self.epoch: Epoch = (-1, -1)
         self.last = NOTHING
         self.pending: set[int] = set()
-        """Taken in this epoch and not acknowledged since. What was taken before and is still
-        queued comes again in this epoch, or was acknowledged before it began."""
+        """Numbers accepted in this epoch and not acknowledged yet. Records accepted in an earlier epoch
+        that are still queued are sent again in this epoch, or were acknowledged before it began."""
 
     def judge(self, epoch: Epoch, previous: int, seqs: Sequence[int]) -> Verdict:
-        """What to do with a frame of records `seqs` that comes after number `previous`."""
+        """Decide on a frame of records `seqs` that follows number `previous`."""
         if epoch < self.epoch:
             return Verdict.IGNORED
         if epoch > self.epoch:
@@ -336,16 +338,16 @@ class Incoming:
         return Verdict.TAKEN
 
     def judge_question(self, epoch: Epoch, last: int) -> Verdict:
-        """What to answer who has sent everything through `last`: whether all of it was taken."""
+        """Decide on a question: whether all records up to number `last` were accepted."""
         if epoch < self.epoch:
             return Verdict.IGNORED
         return Verdict.TAKEN if epoch == self.epoch and self.last >= last else Verdict.GAP
 
     def acknowledge(self, seqs: Iterable[int]) -> None:
-        """These are durable; numbers of other intervals are passed over."""
+        """Note durable records; numbers of other intervals are ignored."""
         self.pending.difference_update(seqs)
 
     @property
     def done(self) -> int:
-        """What was taken in this epoch and comes before this number is durable."""
+        """The number before which all records accepted in this epoch are durable."""
         return min(self.pending, default=self.last + 1)

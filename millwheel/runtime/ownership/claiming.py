@@ -77,11 +77,11 @@ class Claiming(Service):
     async def run(self) -> None:
         """Work until cancelled: once a period, and soon after a request for a placement refresh."""
         while True:
-            self._remotes.look_up_wanted.clear()
+            self._remotes.refresh_wanted.clear()
             with contextlib.suppress(StoreUnavailable):
                 await self.run_once()
             waits = [
-                asyncio.ensure_future(self._remotes.look_up_wanted.wait()),
+                asyncio.ensure_future(self._remotes.refresh_wanted.wait()),
                 asyncio.ensure_future(self._env.clock.sleep(self._period)),
             ]
             try:
@@ -93,13 +93,13 @@ class Claiming(Service):
 
     async def run_once(self) -> None:
         """Read the placement, decide, claim, hand over, split and merge."""
-        placement = await self._remotes.look_around()
+        placement = await self._remotes.refresh()
         is_placed = self._lease.left > 0
         self._update_reachability(placement)
         if await self._env.store.try_lead(self._env.settings.lease_seconds):
             wishes = self._decide(placement)
             if wishes and await self._env.store.wish(wishes):
-                placement = await self._remotes.look_around()
+                placement = await self._remotes.refresh()
                 is_placed = self._lease.left > 0
         if self._env.stopping or self._lease.left <= 0 or not is_placed:
             return  # without a lease when the placement was read, others may have cut our intervals
@@ -160,7 +160,7 @@ class Claiming(Service):
             try:
                 taken = await self._owned.take(list(wanted), wanted)
             except Fenced:  # one was merged or removed right after the claim: read again
-                self._remotes.look_up()
+                self._remotes.request_refresh()
                 return
             if taken:
                 self._env.log.info("took", intervals=[interval.name for interval in taken])
@@ -188,7 +188,7 @@ class Claiming(Service):
         for interval, drain in begun.items():
             if not drain.done():
                 self._env.log.info("drains", interval=interval.name, keys=len(interval.backlog))
-                drain.add_done_callback(lambda _: self._remotes.look_up())
+                drain.add_done_callback(lambda _: self._remotes.request_refresh())
         for intervals, act in acts:
             if all(map(self._owned.is_drained, intervals)):
                 await act()
@@ -308,7 +308,7 @@ class Claiming(Service):
         No lease has to run out for this. If this worker ends before, other workers find free
         intervals.
         """
-        placement = await self._remotes.look_around()
+        placement = await self._remotes.refresh()
         if self._env.stopping or self._lease.left <= 0:
             return
         await self._claim(

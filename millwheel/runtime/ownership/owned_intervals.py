@@ -142,7 +142,7 @@ class OwnedIntervals:
         Otherwise request a placement refresh: the balancer places them like all other intervals.
         """
         if self._courier is not None:
-            self._courier.remotes.look_up()
+            self._courier.remotes.request_refresh()
             return
         new = [id_ for id_ in interval_ids if not self._exchange.knows(id_)]
         self._env.spawn(self._take_all(new), "new partitions")

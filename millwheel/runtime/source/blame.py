@@ -1,4 +1,4 @@
-"""Errors of sources that users write: told as such, not as a bug of millwheel."""
+"""Reports errors of user-written sources as such, not as bugs of millwheel."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from millwheel.errors import MillwheelError, UserCodeError
 
 
 class SourceBlamed:
-    """A block that calls a source: an exception that leaves it is a `UserCodeError` with the source's name.
+    """Context of a call to a source: turns an exception into a `UserCodeError` with the source's name.
 
-    Errors that say what to do (`InputError`) pass as they are, and so does everything from the sources
-    that come with millwheel. `sys.exit` of a source ends no worker with an exit code of its own.
+    Errors of millwheel (such as `InputError`, which tells the user how to correct the input) pass
+    unchanged, and so do all exceptions of the sources that come with millwheel. A `sys.exit` of a
+    source does not end the worker with the source's exit code.
 
     Args:
-        injector: the name of the node that reads the source.
-        called: the source, or a part of it, whose method is called.
+        injector: the label of the node that reads the source.
+        called: the object that has the method: the source or a part of it.
         method: the name of that method.
     """
 
@@ -46,6 +47,6 @@ class SourceBlamed:
             return
         raise UserCodeError(
             f"the source of {self._injector!r} failed in {of.__name__}.{self._method}: {reason(error)}\n"
-            "What was read and is not acknowledged will be read again. Correct the source and start "
-            "again; an InputError is for what the user of the source can mend"
+            "Rows that were read and are not acknowledged will be read again. Correct the source and "
+            "start again. (If the user of the source can correct the cause, let it raise InputError.)"
         ) from error

@@ -1,10 +1,10 @@
-"""Injectors: one partition of a source, read, timestamped and sent.
+"""Injectors: read one partition of a source, and timestamp and send its rows.
 
-A replayable source is a sender whose log is the source itself: it writes no productions.
-The stored position is the first row not acknowledged; rows past it are read again after a
-crash, with the same ids (I1, I9).
+A replayable source is a sender whose log is the source itself: it stores no productions.
+The stored position is the first un-ACKed row; rows from there on are read again after a crash, with the
+same ids (I1, I9).
 
-An injector moves between three states, and only its reader decides about the last::
+An injector has three states; only its reader decides about the last::
 
     READING ──nothing to read──> WAITING ──the source wakes it──> READING
     READING ──the reader has ended──> ENDED                       (bounded sources)
@@ -45,12 +45,12 @@ from millwheel.store.port import DeadLetter
 from millwheel.timers.percentile import Disorder
 
 ASSUMED_ROW_BYTES = 256
-"""What a row of a source counts for in the credits, if its value is not encoded here: its reader is
-on this worker, and cannot change it."""
+"""Assumed size of a row in the credits if its value is not encoded here: its reader is on this worker,
+and cannot change the value."""
 
 
 class Injector(SourceTask):
-    """Reads one partition into the readers of its stream."""
+    """Reads one partition, and sends its rows to the readers of its stream."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Injector(SourceTask):
         self._injection = node.injection
         self._stream = node.writes[0]
         self._seen_of = node.injection.seen
-        self._word_of = node.injection.watermark
+        self._watermark_of = node.injection.watermark
         idle_after = node.injection.idle_after
         self._idle_after = None if idle_after is None else idle_after.total_seconds()
         self._last_row_at = env.clock.monotonic()
@@ -81,32 +81,32 @@ class Injector(SourceTask):
             min(node.injection.max_pending or credits_, credits_),
             None if target is None else target.total_seconds(),
         )
-        """How many rows may be on their way."""
+        """The cap on pending rows."""
         self._lateness = int(node.injection.lateness.total_seconds() * 1e6)
         self._reader: Reader | None = None
         self._seen = MIN_TIME
         self._disorder = Disorder()
         self._marks: deque[tuple[int, int, int]] = deque()
-        """How far in time the source was, by row: (rows before it, newest seen time, when the
-        last of them was read)."""
+        """The source's progress in event time: (number of rows before this point, newest seen time, time
+        at which the last of these rows was read)."""
         self.credit = asyncio.Event()
-        """It may be able to read on: some of what it sent was acknowledged, or it was resumed."""
+        """Set when reading may be possible again: rows were acknowledged, or the injector resumed."""
         self._last_number = -1
-        """Of the rows that were read since the partition was opened."""
+        """Number of the last row read since the partition was opened."""
         self._awaited_end = 0
-        """Rows before this number may be read whatever the cap is, and the credits."""
+        """Rows before this number may be read whatever the cap and the credits are."""
         self.waiting = False
-        """All rows that are there have been read; the source will wake it."""
-        self._has_place = False
-        """It is stored where it began to read after this start."""
+        """All available rows have been read; the source will wake the injector."""
+        self._position_stored = False
+        """The position at which reading began after this start is stored."""
         self._sent_before = 0
         """Rows before this number may have been sent by an owner before this claim."""
         self._sent_since: int | None = None
-        """The first instant at which such an owner can have sent one that is not stored as
-        acknowledged; None: nobody has sent any."""
+        """Earliest time at which a former owner can have sent a row that is not stored as acknowledged;
+        None if no owner has sent any."""
 
     async def start(self, *, reading: bool = True) -> None:
-        """Open the partition at the stored position, and read on, unless told not to.
+        """Open the partition at the stored position, and read from there if `reading`.
 
         Raises:
             InputError: the source is missing, or acknowledged rows of it have changed.
@@ -121,15 +121,15 @@ class Injector(SourceTask):
         readers = self._route.readers
         simple = len(readers) == 1 and self._env.options.inject_copies == 1
         self._only_reader = readers[0] if simple and not readers[0].step.node.named else None
-        self._has_place = self._injection.source.bounded
+        self._position_stored = self._injection.source.bounded
         # Rows past the stored position hold the watermark once they are read again; until
-        # then nothing beyond what was promised may be.
+        # then it may not pass the stored promise.
         self._interval.watermarks.exact = self._interval.watermarks.durable
         self._seen = stored["seen"] if stored else MIN_TIME
         self.pace.start_over()
         self._last_number = -1
         self._awaited_end = 0
-        self._disorder = Disorder()  # what it has shown before is ahead of what is read again
+        self._disorder = Disorder()  # times seen before are ahead of the rows to read again
         self._marks.clear()
         read_at = stored.get("since") if stored else None
         self._marks.append((self.log.first, self._seen, read_at or self._env.now()))
@@ -141,21 +141,21 @@ class Injector(SourceTask):
 
     @property
     def has_nothing(self) -> bool:
-        """Whether there is no row to read: not now, or never again."""
+        """Whether there is no row to read now: the injector waits for the source, or has ended."""
         return self.waiting or self.ended
 
     def resume(self) -> None:
-        """Read on where it stopped; rows that came in the pause are not late for being read late."""
+        """Resume after a pause; rows that arrived during the pause are not late because of it."""
         self._last_row_at = self._env.clock.monotonic()
         self.credit.set()
 
     def acknowledged(self) -> None:
-        """Some of what it sent is durable at its readers."""
+        """Note that some rows are durable at their readers."""
         self.pace.acknowledged(self.log.first, self._env.clock.monotonic())
         self.credit.set()
 
     def tend(self) -> None:
-        """Read on where nothing comes back before that; called every now and then."""
+        """Raise the cap if no acknowledgement arrives before more is read; called periodically."""
         if self.ended or self.paused:
             return
         room = self.pace.room(self.log.unacked, self._env.settings.chunk_records)
@@ -163,14 +163,16 @@ class Injector(SourceTask):
             self.credit.set()
 
     def read_up_to(self, offset: int) -> None:
-        """Read on up to a row that was read before the restart, under a higher cap perhaps: nothing
-        is acknowledged before it is here."""
+        """Read up to a row that was read before the restart, whatever the cap is.
+
+        The cap may have been higher then, and nothing is acknowledged before this row arrives.
+        """
         if offset >= max(self._awaited_end, self.log.next_seq):
             self._awaited_end = offset + 1
             self.credit.set()
 
     def close(self) -> None:
-        """Close the partition; what is committed until then still stores its position."""
+        """Close the partition; commits up to then store its position."""
         reader, self._reader = self._reader, None
         if reader is not None:
             with self._blamed(reader, "close"):
@@ -182,14 +184,14 @@ class Injector(SourceTask):
         return self._interval.log
 
     def flow(self) -> Flow:
-        """How much is on its way, for how long, and how much waits to be read."""
+        """Pending rows, their latency, and the rows that wait to be read."""
         pace = self.pace
         return Flow(
             self.log.unacked, pace.cap, pace.latency_seconds, pace.target_seconds, *self.lag()
         )
 
     def progress(self) -> float | None:
-        """The share of a bounded partition read, 0 to 1; None of one without an end."""
+        """The share of a bounded partition read, 0 to 1; None if the partition has no end."""
         if self.ended:
             return 1.0
         if self._reader is None:
@@ -198,14 +200,14 @@ class Injector(SourceTask):
             return self._reader.progress()
 
     def lag(self) -> Lag:
-        """How much of the partition waits to be read."""
+        """The rows and bytes of the partition that wait to be read."""
         if self._reader is None:
             return Lag()
         with self._blamed(self._reader, "lag"):
             return self._reader.lag()
 
     def position(self) -> dict[str, Any]:
-        """What is stored of it: where to read on, and which row holds the watermark."""
+        """The position to store: where to continue reading, and which row holds the watermark."""
         first = self.log.first
         held = (
             first < self.log.next_seq
@@ -228,12 +230,11 @@ class Injector(SourceTask):
         }
 
     def _first_sent(self) -> int:
-        """The first instant at which a row past the stored position can have been sent.
+        """Earliest time at which a row past the stored position can have been sent.
 
-        Buckets of user-supplied ids that end later stay: such a row comes again after a crash
-        (`named_acknowledged.sql`). What former owners sent counts from their time until it is
-        acknowledged again, or is known not to exist: a paused injector reads nothing, and so
-        cannot tell.
+        Buckets of user-supplied ids that end later are kept, since such a row is sent again after a crash
+        (`named_acknowledged.sql`). Rows of former owners count from their time until they are
+        acknowledged again, or are known not to exist: a paused injector reads nothing, and so cannot know.
         """
         first = self.log.first
         if self._sent_since is not None and first < self._sent_before:
@@ -244,11 +245,11 @@ class Injector(SourceTask):
         return self._env.now()
 
     def _caught_up(self) -> None:
-        """The source has nothing more: no former owner can have sent a row that was not read here."""
+        """Note that all rows are read: no former owner can have sent any further row."""
         self._sent_before = min(self._sent_before, self.log.next_seq)
 
     def _held_since(self, *, held: bool) -> int | None:
-        """When the row that holds the watermark was read; without one, when the newest was."""
+        """Read time of the row that holds the watermark; if there is none, of the newest row."""
         marks = self._marks
         if not marks:
             return (self._interval.position.value or {}).get("since")
@@ -277,14 +278,14 @@ class Injector(SourceTask):
         self._end()
 
     async def _inject(self, rows: Sequence[Row]) -> None:
-        """Send what was read, and move the source's watermark."""
+        """Send rows, and advance the source's watermark."""
         env, log = self._env, self.log
         read_at = self._last_row_at = env.clock.monotonic()
         env.done.clear()
         self._check_numbers(rows)
         self._refuse_after_the_end(rows)
-        if not self._has_place:
-            await self._store_place()
+        if not self._position_stored:
+            await self._store_first_position()
         for first, last in _runs(rows):
             await env.patiently(
                 lambda: self._buckets.ensure_source(log.id, first, last)  # noqa: B023
@@ -298,11 +299,12 @@ class Injector(SourceTask):
         self._advance()
         await asyncio.sleep(0)
 
-    async def _store_place(self) -> None:
-        """Store where reading began, before any row of a source without an end is sent.
+    async def _store_first_position(self) -> None:
+        """Store the position at which reading began, before sending a row of a source without an end.
 
-        Otherwise a crash before the next commit would let another start begin with what is there
-        then, a file that has been rotated since, say, and give the numbers of sent rows to others.
+        Otherwise, after a crash before the next commit, the next start would begin with the rows that are
+        available then (of a file rotated since, for example), and give the numbers of sent rows to other
+        rows.
         """
         interval = self._interval
         stored, n = interval.position.value or {}, interval.commits.durable_n
@@ -314,10 +316,10 @@ class Injector(SourceTask):
                 interval.touch(urgent=True)
                 assert interval.lane is not None
                 await interval.lane.settled()
-        self._has_place = True
+        self._position_stored = True
 
     async def _wait_for_rows(self, reader: Reader) -> None:
-        """Rest until the source has more."""
+        """Wait until the source has more rows."""
         self.waiting = True
         self._env.check_finished()
         with self._blamed(reader, "wait"):
@@ -325,7 +327,7 @@ class Injector(SourceTask):
         self.waiting = False
 
     def _end(self) -> None:
-        """Event time is over for a partition that has ended, unless it is to be kept open."""
+        """End the partition, and its event time unless the option `keep_open` is set."""
         self.ended = True
         if not self._env.options.keep_open:
             self._interval.watermarks.raise_input(MAX_TIME)
@@ -333,7 +335,9 @@ class Injector(SourceTask):
         self._env.check_finished()
 
     def _check_numbers(self, rows: Sequence[Row]) -> None:
-        """Refuse rows whose numbers do not rise: a lower one counts as processed, and the row is lost.
+        """Refuse rows with numbers that do not rise: a lower number counts as processed.
+
+        The engine would lose its row.
 
         Raises:
             UserCodeError: there is such a row.
@@ -343,32 +347,33 @@ class Injector(SourceTask):
         if any(map(ge, numbers, islice(numbers, 1, None))):
             before, number = next(pair for pair in pairwise(numbers) if pair[0] >= pair[1])
             raise UserCodeError(
-                f"the source of {self._interval.step.name!r} gave row number {number}"
-                f"{f' after row number {before}' if before >= 0 else ''}: the numbers of a partition "
-                f"({self._partition.identity}) rise, from 0 on. Correct the source and start again"
+                f"the source of {self._interval.step.node.label!r} gave row number {number}"
+                f"{f' after row number {before}' if before >= 0 else ''}: the row numbers of a "
+                f"partition ({self._partition.identity}) must rise, from 0 on. Correct the source and "
+                "start again"
             )
 
     def _refuse_after_the_end(self, rows: Sequence[Row]) -> None:
-        """Rows that come after event time has ended would all be late.
+        """Refuse rows that arrive after event time has ended: all of them would be late.
 
         Raises:
-            InputError: there is such a row, and late rows were not asked for.
+            InputError: there is such a row, and the option `accept_late` is not set.
         """
         if self._interval.watermarks.promised < MAX_TIME or self._env.options.accept_late:
             return
         row = next((row for row in rows if row.watermark is None), None)
         if row is not None and not self.log.is_acknowledged(row.offset):
             raise InputError(
-                f"{self._partition.identity}, line {row.line}: this row came after event time had "
+                f"{self._partition.identity}, line {row.line}: this row arrived after event time had "
                 f"ended. An earlier run read the input of stream {self._stream.name!r} to its end "
-                "and closed all windows and timers; to every one of them the row is late. If the "
-                "input goes on, remove the pipeline (millwheel drop) and start it with follow=True "
-                "on the source, or with --keep-open. To process such rows as late ones, start with "
+                "and closed all windows and timers, so the row is late for each of them. If the input "
+                "continues, remove the pipeline (millwheel drop) and start it with follow=True on the "
+                "source, or with --keep-open. To process such rows as late ones, start with "
                 "--accept-late"
             )
 
     def _room(self, limit: int) -> int:
-        """How many rows may be read now; 0: none."""
+        """Number of rows that may be read now."""
         if self.paused:
             return 0
         if (awaited := self._awaited_end - self.log.next_seq) > 0:
@@ -378,7 +383,7 @@ class Injector(SourceTask):
         return self.pace.room(self.log.unacked, limit)
 
     def _advance(self) -> None:
-        """Move the source's own watermark: the newest seen time less the lateness."""
+        """Advance the source's own watermark to the newest seen time minus the lateness."""
         if self._seen == MIN_TIME:
             return
         interval = self._interval
@@ -392,7 +397,7 @@ class Injector(SourceTask):
     def idle(self) -> bool:
         """Whether it has waited for rows so long that it does not hold the stream's watermark.
 
-        A paused one does not wait: its rows may be there, and must not come too late.
+        A paused injector is never idle: rows may be available, and must not become late.
         """
         return (
             self._idle_after is not None
@@ -401,8 +406,8 @@ class Injector(SourceTask):
             and self._env.clock.monotonic() - self._last_row_at >= self._idle_after
         )
 
-    def go_along(self, watermark: int, percentiles: Mapping[float, int | None]) -> None:
-        """Promise, while idle, what all that are not have stored."""
+    def advance_idle(self, watermark: int, percentiles: Mapping[float, int | None]) -> None:
+        """Promise, while idle, the watermark that all tasks that are not idle have stored."""
         interval = self._interval
         if not interval.log.drained:
             return
@@ -414,16 +419,20 @@ class Injector(SourceTask):
             interval.touch(urgent=True)
 
     def _send(self, rows: Sequence[Row]) -> None:
-        """Rows to every reader of the stream, as one batch; bad ones to the dead letters.
+        """Send rows to all readers of the stream, as one batch; bad rows become dead letters.
 
-        What counts for the watermark is what the source had promised when a row was read: a
-        row older than that is late by declaration, and must not hold it back in a queue.
+        A row holds the watermark at no less than the source's promise when the row was read: an older row
+        is late by declaration, and must not hold the watermark back while it is queued.
         """
         log, number = self.log, self.log.id
         route, stream = self._route, self._stream.name
         reader = self._only_reader
         seen, lateness, promised = self._seen, self._lateness, self._interval.watermarks.promised
-        timestamp, seen_of, word_of = self._injection.timestamp, self._seen_of, self._word_of
+        timestamp, seen_of, watermark_of = (
+            self._injection.timestamp,
+            self._seen_of,
+            self._watermark_of,
+        )
         encode, check, mutable = route.codec.encode, route.codec.check, route.codec.mutable
         receiver = reader.step.id if reader is not None else NOBODY
         least = MAX_TIME
@@ -433,7 +442,7 @@ class Injector(SourceTask):
         done: list[int] = []
         disorder = self._disorder if self._interval.watermarks.percentiles else None
         holds: list[int] = []
-        """Of each row, if percentile low watermarks are kept."""
+        """The hold of each row, if percentile low watermarks are kept."""
         for row in rows:
             offset, value = row.offset, row.value
             if row.error is not None:
@@ -447,9 +456,9 @@ class Injector(SourceTask):
                 continue
             try:
                 micros = event_micros(timestamp(value))
-                if word_of is not None:
-                    word = word_of(value)
-                    moment = MIN_TIME if word is None else to_micros(word)
+                if watermark_of is not None:
+                    given = watermark_of(value)
+                    moment = MIN_TIME if given is None else to_micros(given)
                 else:
                     moment = micros if seen_of is None else event_micros(seen_of(value))
                 if known and log.is_acknowledged(offset):
@@ -464,7 +473,7 @@ class Injector(SourceTask):
                 if reader is None:
                     size += self._send_to_all(row, micros, hold)
                 else:
-                    # `_address`, written out: one reader and no ids of its own is the rule
+                    # `_address`, inlined: one reader without user-supplied ids is the normal case
                     key, key_text, slot = reader.address(value, stream, offset)
                     destination = reader.step.interval_of(slot)
                     encoded = b""
@@ -500,7 +509,7 @@ class Injector(SourceTask):
     def _address(
         self, reader: StreamReader, offset: int, value: Any, micros: int, hold: int
     ) -> tuple[Destination, Delivery[Any]]:
-        """The row as one reader gets it, and where; its key is the reader's choice."""
+        """The delivery of a row for one reader, and its destination; the reader's extractor gives the key."""
         route, log = self._route, self.log.id
         key, key_text, slot = reader.address(value, route.stream, offset)
         named = reader.step.node.named
@@ -520,10 +529,10 @@ class Injector(SourceTask):
         )  # fmt: skip
 
     def _send_to_all(self, row: Row, micros: int, hold: int) -> int:
-        """The row to each reader, in as many copies as asked for; each has its own value.
+        """Send a row to each reader, with a value of its own, in `inject_copies` copies.
 
         Returns:
-            What it counts for in the credits.
+            The row's size in the credits.
         """
         codec = self._route.codec
         value = row.value
@@ -535,23 +544,23 @@ class Injector(SourceTask):
         for destination, delivery in found * self._env.options.inject_copies:
             destination.intake.append(delivery)
         if len(self._route.readers) > 1:
-            everybody = sum(reader.bit for reader in self._route.readers)
-            self.log.wait_for_several(row.offset, everybody)
+            all_readers = sum(reader.bit for reader in self._route.readers)
+            self.log.wait_for_several(row.offset, all_readers)
         return max((delivery.size for _, delivery in found), default=0)
 
     def _blame(self, row: Row, error: BaseException) -> InputError:
-        """What is wrong with a row, and where it stands."""
+        """The error to report for a bad row, with its place in the input."""
         place = f"{self._partition.identity}, line {row.line}"
         if isinstance(error, MillwheelError):
             return InputError(f"{place}: {error}")
         option, function = self._at_fault(row.value)
         return InputError(
-            f"{place}: {option}= of inject({self._stream.name!r}, ...), {place_of(function)}, fails or "
-            f"gives no time: {reason(error)}; value {shown(row.value, 300)}"
+            f"{place}: {option}= of inject({self._stream.name!r}, ...), {place_of(function)}, failed or "
+            f"returned no time: {reason(error)}; value {shown(row.value, 300)}"
         )
 
     def _at_fault(self, value: Any) -> tuple[str, Callable[[Any], Any]]:
-        """Which of the functions given to `inject` fails on a value, or gives no time."""
+        """The function given to `inject` that fails on a value or returns no time, with its option."""
         injection = self._injection
         try:
             event_micros(injection.timestamp(value))
@@ -562,14 +571,14 @@ class Injector(SourceTask):
         return "seen", injection.seen or injection.timestamp
 
     def _give_up(self, row: Row, error: InputError) -> None:
-        """A row that cannot be read: stop, or keep it as a dead letter and go on."""
+        """Handle a row that cannot be read: stop, or store it as a dead letter and continue."""
         if self.log.is_acknowledged(row.offset):
             return
         if self._injection.on_error == "fail":
             raise InputError(
                 f"{error}. Correct {'that function or the row' if row.error is None else 'the file'} "
-                "and start again, or give inject(...) "
-                'on_error="dead_letter" to set such rows aside'
+                "and start again, or pass "
+                'on_error="dead_letter" to inject(...) to set such rows aside'
             ) from error
         interval = self._interval
         assert interval.lane is not None
@@ -595,7 +604,7 @@ class Injector(SourceTask):
 
 
 def _runs(rows: Sequence[Row]) -> Iterator[tuple[int, int]]:
-    """The numbers of rows as runs without gaps, each from its first to its last."""
+    """The numbers of rows as runs without gaps: (first, last)."""
     first, last = rows[0].offset, rows[-1].offset
     if last - first + 1 == len(rows):
         yield first, last
@@ -610,7 +619,7 @@ def _runs(rows: Sequence[Row]) -> Iterator[tuple[int, int]]:
 
 
 def _gaps(rows: Sequence[Row], start: int) -> Iterator[tuple[int, int]]:
-    """The numbers from `start` on that rows leave out, as runs: first, and one past the last."""
+    """The numbers from `start` on that rows skip, as runs: (first, one past the last)."""
     for row in rows:
         if row.offset > start:
             yield start, row.offset

@@ -1,27 +1,28 @@
-"""How many rows of a partition may be on their way: a cap, or one that holds a latency.
+"""The cap on pending rows of a partition: fixed, or adapted to a latency target.
 
-A *root* is a row of a source; it is pending from when it is read until all its readers have made its
-effects durable. What is pending takes memory, and time: a row waits behind all that were read before.
-So a cap on the one is a bound on the other, if one knows how quick the readers are (decision 31).
+A *root* is a row of a source. It is pending from its read until all its readers have made its effects
+durable. Pending roots take memory, and time: a row waits behind all rows read before it. So a cap on the
+number bounds the latency, if the speed of the readers is known (decision 31).
 
-They tell with each reading. One after which `p` roots were pending, and which was acknowledged after
-`L` seconds, says that they do `p` in `L` (Little's law), so that in the time aimed at they would do ::
+Each reading (rows that were read together) measures it. If `p` roots were pending after the reading, and
+it was acknowledged after `L` seconds, then the readers process `p` roots in `L` (Little's law). In the
+time aimed at, they would process ::
 
-    p * aim / L + least(√p, p / 8)
+    p * aim / L + min(√p, p / 8)
 
-of which the summand lets partitions that share their readers come to equal shares: it gives the
-smaller ones relatively more. The cap is what all but one of the last 20 readings allow, and no more
-than twice what was tried. A latency is paired with what was pending *then*, so a reading from before the
-cap fell does not press it down once more. One that was slow while the cap was not used up says that of
-the cap: others share the readers, and it is not for the least of them to give way. One that was quick
-while less than half of it was used says nothing.
+The second summand makes partitions that share their readers converge to equal shares: it gives small
+partitions relatively more. The cap is the number that all but one of the last 20 readings allow, and at
+most twice the largest number tried. A latency is paired with the number pending *at that reading*, so a
+reading from before a fall of the cap does not lower it again. A slow reading that used only a part of
+the cap is paired with the whole cap: other partitions share the readers, and the smallest of them need
+not give way. A fast reading that used less than half of the cap is ignored.
 
-It may be that nothing is acknowledged before more is read: a bundle that was open when its sink ended
-waits for all its members (decision 30), and these were read under the cap of before. So a cap that
-is used up, and under which nothing moves, does not stay either.
+Sometimes nothing is acknowledged before more rows are read: a bundle that was open when its sink ended
+waits for all its members (decision 30), and these were read under an earlier, higher cap. So a cap that
+is used up also grows if nothing is acknowledged for a while.
 
-The rest point is where `L = aim / (1 - 1/√cap)`, or `aim * 8/7` for caps below 64: some way below the
-target, since what is acknowledged together comes in steps.
+The fixed point is `L = aim / (1 - 1/√cap)`, or `aim * 8/7` for caps below 64. It lies somewhat below
+the target, since acknowledgements arrive in batches.
 
 Plain code: time comes in, numbers go out.
 """
@@ -33,22 +34,22 @@ from math import sqrt
 from typing import NamedTuple
 
 FIRST_CAP = 16
-"""Where a cap that moves begins: it doubles while that is too little."""
+"""Initial value of an adaptive cap; it doubles while it is too small."""
 
 READINGS = 20
-"""So many are remembered. One of them may be slow: the target is for 95 of 100."""
+"""Number of remembered readings. One of them may be slow: the target is a 95th percentile."""
 
 AIM = 0.75
-"""Of the target: what the summand adds comes on top, a seventh at the most."""
+"""Aim as a part of the target; the second summand adds at most a seventh."""
 
 PARTS = 8
-"""A cap is filled in so many readings at the least: what was read together waits together."""
+"""Minimum number of readings that fill a cap: rows that were read together wait together."""
 
 SILENT_SECONDS = 30.0
-"""A cap below which nothing is acknowledged for so long is doubled, and again after as long."""
+"""A used-up cap is doubled each time nothing was acknowledged for this long."""
 
 LEAST_SECONDS = 1e-6
-"""Less than a latency ever is."""
+"""Lower bound of a latency, to avoid a division by zero."""
 
 
 class Reading(NamedTuple):
@@ -57,44 +58,46 @@ class Reading(NamedTuple):
     end: int
     """One past the last row's number."""
     pending: int
-    """Roots on their way, these among them."""
+    """Number of pending roots, including these rows."""
     cap: float
+    """The cap at the reading."""
     at: float
-    """Monotonic seconds."""
+    """Time of the reading, in monotonic seconds."""
 
 
-class Answer(NamedTuple):
-    """What a reading said of the readers when it was acknowledged."""
+class Estimate(NamedTuple):
+    """The estimate of the readers' speed from an acknowledged reading."""
 
-    fits: float
-    """Roots that may be pending so that the latency is the one aimed at."""
+    allowed: float
+    """Number of pending roots at which the latency would be the aim."""
     tried: float
-    """Roots that were pending."""
+    """Number of pending roots that the latency belongs to."""
 
 
 class Flow(NamedTuple):
-    """What is told of a partition. Times in seconds."""
+    """Figures of a partition for metrics. Times are in seconds."""
 
     pending: int
-    """Roots on their way."""
+    """Number of pending roots."""
     cap: int
-    """How many may be."""
+    """Maximum number of pending roots."""
     latency: float | None
-    """Within which 95 of 100 of the last readings were acknowledged; None: there was none yet."""
+    """95th percentile of the time from read to acknowledgement, over the last readings; None before the
+    first."""
     target: float | None
-    """Within which they should be; None: the cap stays as it is."""
+    """Target for that percentile; None if the cap is fixed."""
     lag_rows: int | None = None
-    """Rows that are there and were not read yet; None: not known."""
+    """Number of available rows that were not read yet; None if unknown."""
     lag_bytes: int | None = None
-    """Bytes of these rows; None: not known."""
+    """Bytes of these rows; None if unknown."""
 
 
 class Pace:
     """The cap of one partition.
 
     Args:
-        most: the cap, or where one that moves ends. At least 1.
-        target_seconds: within which readings are to be acknowledged; None: the cap stays.
+        most: the fixed cap, or the upper limit of an adaptive one. At least 1.
+        target_seconds: target for the time until a reading is acknowledged; None makes the cap fixed.
     """
 
     def __init__(self, most: int, target_seconds: float | None = None) -> None:
@@ -102,26 +105,26 @@ class Pace:
         self.target_seconds = target_seconds
         self._cap = float(most if target_seconds is None else min(most, FIRST_CAP))
         self._readings: deque[Reading] = deque()
-        self._answers: deque[Answer] = deque(maxlen=READINGS)
+        self._estimates: deque[Estimate] = deque(maxlen=READINGS)
         self._latencies: deque[float] = deque(maxlen=READINGS)
         self._moved_at = float("inf")
-        """When something was acknowledged last, or else read while nothing was on its way."""
+        """Time of the last acknowledgement, or of a later read while no reading was pending."""
 
     @property
     def cap(self) -> int:
-        """Roots that may be pending, at least 1."""
+        """Maximum number of pending roots; at least 1."""
         return max(1, int(self._cap))
 
     @property
     def latency_seconds(self) -> float | None:
-        """What 95 of 100 of the last readings took at the most; None: there was none yet."""
+        """95th percentile of the latency of the last readings; None before the first."""
         latencies = sorted(self._latencies, reverse=True)
         return latencies[len(latencies) // READINGS] if latencies else None
 
     def room(self, pending: int, chunk: int) -> int:
-        """How many rows to read now, `chunk` at the most; 0: when some were acknowledged.
+        """Number of rows to read now, at most `chunk`; 0 if some must be acknowledged first.
 
-        There is room for one when none is pending. It is not given out in crumbs.
+        There is room for a row when none is pending. Room smaller than a part of the cap counts as none.
         """
         cap = self.cap
         part = max(1, min(chunk, cap // PARTS))
@@ -131,13 +134,13 @@ class Pace:
         return min(room, chunk if self.target_seconds is None else part)
 
     def read(self, end: int, pending: int, now: float) -> None:
-        """Rows up to number `end` were read, and so many roots are pending since."""
+        """Note a reading: the rows before number `end` were read, and `pending` roots are pending now."""
         if not self._readings:
             self._moved_at = now
         self._readings.append(Reading(end, pending, self._cap, now))
 
     def acknowledged(self, first: int, now: float) -> None:
-        """Something is, and all rows before number `first` are acknowledged."""
+        """Note an acknowledgement; all rows before number `first` are acknowledged."""
         self._moved_at = now
         readings = self._readings
         while readings and readings[0].end <= first:
@@ -145,10 +148,10 @@ class Pace:
             self._judge(reading, now - reading.at)
 
     def loosen(self, now: float) -> bool:
-        """See whether nothing moves under a cap that is used up; then let more be read.
+        """Double a used-up cap if nothing was acknowledged for a while.
 
         Returns:
-            Whether more may be.
+            Whether the cap was raised.
         """
         if self.target_seconds is None or now - self._moved_at < SILENT_SECONDS:
             return False
@@ -157,7 +160,7 @@ class Pace:
         return True
 
     def start_over(self) -> None:
-        """What was on its way will be read again; what was learned is not forgotten."""
+        """Forget pending readings, since their rows will be read again; keep the estimates."""
         self._readings.clear()
 
     def _judge(self, reading: Reading, latency: float) -> None:
@@ -170,9 +173,9 @@ class Pace:
             tried = reading.cap
         elif tried < reading.cap / 2:
             return
-        fits = tried * aim / max(latency, LEAST_SECONDS) + min(sqrt(tried), tried / 8)
-        answers = self._answers
-        answers.append(Answer(fits, tried))
-        allowed = sorted(answers)[len(answers) // READINGS].fits
-        most_tried = max(answer.tried for answer in answers)
+        estimate = tried * aim / max(latency, LEAST_SECONDS) + min(sqrt(tried), tried / 8)
+        estimates = self._estimates
+        estimates.append(Estimate(estimate, tried))
+        allowed = sorted(estimates)[len(estimates) // READINGS].allowed
+        most_tried = max(each.tried for each in estimates)
         self._cap = min(max(1.0, min(allowed, 2 * most_tried)), float(self.most))

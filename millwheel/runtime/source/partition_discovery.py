@@ -1,27 +1,27 @@
-"""Partitions that appear while their source is read.
+"""Discovers partitions that appear while their source is read.
 
 The injector of a growing source has an interval for the *discovery* of partitions, in slot 0, beside
-those of the partitions found so far. Whichever worker owns it looks for partitions, makes an interval
-for each new one, and holds the watermark for those that nobody has found yet (I17)::
+those of the partitions found so far. The discovery's owner looks for partitions, makes an interval for
+each new one, and holds the watermark for partitions that are not found yet (I17)::
 
     partition 1   |----- stored low watermark ----->
     partition 2   |--------------->
-    discovery     |-------------->                  the least of all partitions found
-    partition 3                   |                 found now: starts at what the discovery has stored
+    discovery     |-------------->                  the minimum of all partitions found
+    partition 3                   |                 just found: starts at the discovery's stored watermark
 
-Readers of the stream take the least of all slots (`millwheel.timers.watermark`). A worker that has not
-heard of partition 3 yet is held by the discovery: from the moment when partition 3 is made, that
-promises no more than partition 3 has promised. So the new partition moves no watermark back, and
-what its rows say of time counts from its first row on.
+Readers of the stream take the minimum over all slots (`millwheel.timers.watermark`). If a worker does
+not know partition 3 yet, the discovery holds its watermark: once partition 3 exists, the discovery
+promises no more than partition 3 has promised. So a new partition moves no watermark back, and the
+times of its rows count from its first row on.
 
-A partition starts at the low watermark that is *stored* for the discovery. While intervals are made,
-the discovery therefore stands still: it hears nothing more, and all that it has heard before is
-stored, so that no commit with a higher promise is on its way or to come. It also stands still from
-its start until it has looked once, as partitions may have appeared while nobody looked.
+A partition starts at the low watermark that is *stored* for the discovery. So the discovery's watermark
+is frozen while intervals are made: it takes in no higher watermark, and all earlier ones are stored, so
+that no commit with a higher promise is in flight or can follow. It is also frozen from the start of the
+task until the first look, since partitions may have appeared while the discovery had no owner.
 
-What the discovery knows of a partition is stored before the partition is made, and how the partition
-begins is stored with it: a crash at any moment leaves neither a partition of which the discovery has
-forgotten what it was, nor one whose owner does not know which file, say, is meant.
+The discovery's knowledge of a partition is stored before the partition is made, and the partition's
+first position is stored with the partition. So after a crash at any moment the discovery still knows
+each partition, and the owner of a partition knows what to read (which file, for example).
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ from millwheel.store.port import FoundPartition
 from millwheel.timers.watermark import WatermarkReport
 
 FIRST_SLOT = 1
-"""The first slot of a partition; the discovery has the one before it."""
+"""The first slot of a partition; the discovery has the slot before it."""
 
 MOST_PARTITIONS = SLOTS - FIRST_SLOT
+"""Maximum number of partitions of a growing source: each has a slot."""
 
 
 class PartitionDiscovery(SourceTask):
-    """Looks for partitions of one growing source, and holds the watermark for them."""
+    """Looks for partitions of one growing source, and holds the watermark for partitions not found yet."""
 
     def __init__(
         self,
@@ -66,8 +67,8 @@ class PartitionDiscovery(SourceTask):
         self._discovery: Discovery | None = None
         self._known: dict[str, FoundPartition] = {}
         """The partitions found so far, by identity."""
-        self._stands_still = True
-        """Nothing more is promised: partitions are being made, or it has not looked for any yet."""
+        self._frozen = True
+        """The watermark may not advance: intervals are being made, or there was no look yet."""
         self._waiting = False
         node = interval.step.node
         assert node.injection is not None
@@ -76,18 +77,18 @@ class PartitionDiscovery(SourceTask):
         self._began = env.clock.monotonic()
 
     async def start(self, *, reading: bool = True) -> None:
-        """Know the partitions found so far, and look for more, unless told not to."""
+        """Load the partitions found so far, and look for more if `reading`."""
         self.close()
         stored = self._interval.position.value
         with self._blamed(self._source, "discover"):
             self._discovery = self._source.discover(stored["reader"] if stored else None)
-        self._stands_still, self._waiting = True, False
+        self._frozen, self._waiting = True, False
         await self._make({})
         if reading:
             self._begin(self._run(self._discovery))
 
     def close(self) -> None:
-        """Look no more."""
+        """Close the discovery."""
         discovery, self._discovery = self._discovery, None
         if discovery is not None:
             with self._blamed(discovery, "close"):
@@ -100,7 +101,7 @@ class PartitionDiscovery(SourceTask):
             new = [identity for identity in found if identity not in self._known]
             if new:
                 await self._add(new)
-            self._stands_still = False
+            self._frozen = False
             self.follow()
             self._waiting = True
             self._env.check_finished()
@@ -109,16 +110,16 @@ class PartitionDiscovery(SourceTask):
             self._waiting = False
 
     async def _add(self, identities: Sequence[str]) -> None:
-        """Make an interval for each new partition, at what the discovery has stored as promised."""
+        """Make an interval for each new partition, at the discovery's stored low watermark."""
         env, interval = self._env, self._interval
         if len(self._known) + len(identities) > MOST_PARTITIONS:
             raise InputError(
-                f"the source of {interval.step.name!r} has {len(self._known) + len(identities):,} "
-                f"partitions; at most {MOST_PARTITIONS:,} can be told apart. Read fewer: a pattern "
-                "that fits fewer files, or several pipelines"
+                f"the source of {interval.step.node.label!r} has "
+                f"{len(self._known) + len(identities):,} partitions; at most {MOST_PARTITIONS:,} are "
+                "supported. Use a pattern that matches fewer files, or several pipelines"
             )
         env.done.clear()
-        self._stands_still = True
+        self._frozen = True
         n = interval.commits.durable_n
         while (
             interval.commits.durable_n == n
@@ -131,7 +132,7 @@ class PartitionDiscovery(SourceTask):
         before = set(self._known)
         try:
             await self._make({each: self._first_position(each) for each in identities})
-        except Fenced:  # the next commit finds that out too, and ends work on the interval
+        except Fenced:  # the next commit is refused as well, and ends work on the interval
             interval.touch(urgent=True)
             return
         for identity in self._known.keys() - before:
@@ -145,7 +146,7 @@ class PartitionDiscovery(SourceTask):
         return None if first is None else {"reader": first, "seen": MIN_TIME}
 
     async def _make(self, new: Mapping[str, dict[str, Any] | None]) -> None:
-        """Make the intervals, and take the word of the store for what all partitions promise."""
+        """Make the intervals, and apply the low watermarks that the store has for all partitions."""
         env, interval = self._env, self._interval
         found = await env.patiently(
             lambda: env.store.add_partitions(interval.id, interval.commits.sequencer, new)
@@ -161,9 +162,9 @@ class PartitionDiscovery(SourceTask):
                 self._publisher.take_percentile(percentile, report._replace(watermark=early))
 
     def follow(self) -> None:
-        """Promise the least that the partitions found so far have stored."""
+        """Promise the minimum of the stored low watermarks of the partitions found so far."""
         interval, publisher = self._interval, self._publisher
-        if self._stands_still or not self._known:
+        if self._frozen or not self._known:
             return
         least = publisher.watermarks.least_from(interval.step.id, FIRST_SLOT)
         assert least is not None, "every known partition has a report"
@@ -177,27 +178,22 @@ class PartitionDiscovery(SourceTask):
 
     @property
     def has_nothing(self) -> bool:
-        """Whether all partitions that there are have been found."""
+        """Whether all present partitions have been found."""
         return self._waiting
 
     @property
     def idle(self) -> bool:
-        """Always: it only follows its partitions, and nothing is to wait for it besides them."""
+        """Always true: the discovery only follows its partitions, so waiting for these is enough."""
         return True
 
-    def go_along(self, watermark: int, percentiles: Mapping[float, int | None]) -> None:
-        """Follow the other injectors for as long as there is no partition to follow.
+    def advance_idle(self, watermark: int, percentiles: Mapping[float, int | None]) -> None:
+        """Promise the watermark of the other injectors while there is no partition to follow.
 
         An empty directory holds the watermark like a silent partition: until `idle_after`.
         """
         interval = self._interval
         waited = self._env.clock.monotonic() - self._began
-        if (
-            self._known
-            or self._stands_still
-            or self._idle_after is None
-            or waited < self._idle_after
-        ):
+        if self._known or self._frozen or self._idle_after is None or waited < self._idle_after:
             return
         interval.watermarks.raise_input(watermark)
         for percentile in interval.watermarks.percentiles:
@@ -207,7 +203,7 @@ class PartitionDiscovery(SourceTask):
             interval.touch(urgent=True)
 
     def position(self) -> dict[str, Any]:
-        """What the next owner of the discovery should know."""
+        """The state that is stored for the discovery's next owner."""
         stored = self._interval.position.value or {}
         reader = stored.get("reader")
         if self._discovery is not None:
@@ -219,17 +215,17 @@ class PartitionDiscovery(SourceTask):
             "held_by": None,
             "since": None,
             "ended": False,
-            "sent_since": self._env.now(),  # it sends no row whose id would have to be kept
+            "sent_since": self._env.now(),  # the discovery sends no row whose id must be kept
         }
 
     def progress(self) -> float | None:
-        """None: there is no end."""
+        """None: a growing source has no end."""
         return None
 
     def lag(self) -> Lag:
-        """Nothing that could be counted."""
+        """An empty lag: the discovery reads no rows."""
         return Lag()
 
     def flow(self) -> Flow | None:
-        """None: it sends nothing."""
+        """None: the discovery sends nothing."""
         return None

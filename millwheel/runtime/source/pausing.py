@@ -1,4 +1,4 @@
-"""Injectors that an operator has paused (`millwheel pause`)."""
+"""The injectors that an operator has paused (`millwheel pause`)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class PausedInjectors:
         return bool(self._paused)
 
     def set(self, computations: frozenset[int]) -> None:
-        """Pause the injectors of these computations, and let all others read.
+        """Pause exactly the injectors of these computations, and resume all others.
 
-        Rows that were read are processed. The watermark stays where it is, since the next rows are not
-        known.
+        Rows that were already read are processed. A paused injector's watermark stands still, since its
+        next rows are unknown.
         """
         if computations == self._paused:
             return

@@ -1,7 +1,8 @@
-"""The task of an injector's interval: it reads a partition, or looks for partitions.
+"""The task of an injector's interval: it reads a partition, or discovers partitions.
 
-Both kinds (`millwheel.runtime.source.injector`, `millwheel.runtime.source.partition_discovery`) own their interval
-by a lease as every interval is owned, store a position with its commits, and hold its low watermark.
+Both kinds (`millwheel.runtime.source.injector`, `millwheel.runtime.source.partition_discovery`) own their
+interval under the worker's lease, like any interval, store a position with its commits, and hold its low
+watermark.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from millwheel.sources import Lag
 
 
 class SourceTask(ABC):
-    """What the engine asks of the task of an injector's interval."""
+    """Base class of the tasks of injectors' intervals."""
 
     rows = 0
-    """Rows read since this worker took the interval."""
+    """Number of rows read since this worker claimed the interval."""
     ended = False
-    """No row will ever follow."""
+    """The source has ended: no row will follow."""
 
     def __init__(self, env: Environment, paused: PausedInjectors, interval: Interval) -> None:
         self._env = env
@@ -36,7 +37,10 @@ class SourceTask(ABC):
 
     @abstractmethod
     async def start(self, *, reading: bool = True) -> None:
-        """Open the source at the stored position, and work on it unless told not to.
+        """Open the source at the stored position.
+
+        Args:
+            reading: whether to start the task; otherwise the source is only opened.
 
         Raises:
             InputError: the source is missing, or has changed.
@@ -46,11 +50,11 @@ class SourceTask(ABC):
         self._task = self._env.spawn(work, f"source of {self._interval.name}")
 
     def _blamed(self, called: object, method: str) -> SourceBlamed:
-        """A block that calls a method of the source, which is blamed for what it raises."""
-        return SourceBlamed(self._interval.step.name, called, method)
+        """Context of a call to a method of the source: its exceptions are the source's fault."""
+        return SourceBlamed(self._interval.step.node.label, called, method)
 
     async def stop(self) -> None:
-        """Work no more; the source stays open, so that a last commit can store the position."""
+        """Stop the task; the source stays open, so that a last commit can store the position."""
         task, self._task = self._task, None
         if task is not None:
             await end([task])
@@ -61,60 +65,60 @@ class SourceTask(ABC):
 
     @property
     def interval(self) -> Interval:
-        """The interval that it works on."""
+        """The interval of the task."""
         return self._interval
 
     @property
     def paused(self) -> bool:
-        """Whether an operator wants it to rest."""
+        """Whether an operator has paused the injector."""
         return self._interval.step.id in self._paused
 
     def resume(self) -> None:
-        """Go on after a pause."""
+        """Resume after a pause."""
         return
 
     @property
     @abstractmethod
     def has_nothing(self) -> bool:
-        """Whether there is nothing to do: not now, or never again."""
+        """Whether there is no work now: the task waits for the source, or has ended."""
 
     @abstractmethod
     def position(self) -> dict[str, Any]:
-        """What is stored of it with each commit of its interval."""
+        """The position that is stored with each commit of the interval."""
 
     @property
     @abstractmethod
     def idle(self) -> bool:
-        """Whether others do not wait for it in the watermark of the stream."""
+        """Whether the stream's watermark does not wait for this task."""
 
     @abstractmethod
-    def go_along(self, watermark: int, percentiles: Mapping[float, int | None]) -> None:
-        """Promise, while idle, what all that are not idle have stored."""
+    def advance_idle(self, watermark: int, percentiles: Mapping[float, int | None]) -> None:
+        """Promise, while idle, the watermark that all tasks that are not idle have stored."""
 
     def follow(self) -> None:
-        """Promise again: a partition of the source has stored a low watermark."""
+        """Update the promise: a partition of the source has stored a low watermark."""
         return
 
     def acknowledged(self) -> None:
-        """Some of its rows are durable at their readers."""
+        """Note that some rows of the task are durable at their readers."""
         return
 
     def tend(self) -> None:
-        """See whether it may read on; called every now and then."""
+        """Check whether the task may read again; called periodically."""
         return
 
     def read_up_to(self, offset: int) -> None:
-        """Read on as far as a row, whatever the cap is."""
+        """Read up to and including a row, whatever the cap is."""
         return
 
     @abstractmethod
     def progress(self) -> float | None:
-        """The share of the input read, 0 to 1; None where there is no end."""
+        """The share of the input read, 0 to 1; None if the input has no end."""
 
     @abstractmethod
     def lag(self) -> Lag:
-        """How much waits to be read."""
+        """The rows and bytes that wait to be read."""
 
     @abstractmethod
     def flow(self) -> Flow | None:
-        """How much is on its way, and for how long; None: it sends nothing."""
+        """The figures of the partition for metrics; None if the task sends nothing."""

@@ -1,4 +1,4 @@
-"""The source tasks of one worker: which kind an injector's interval needs."""
+"""Makes the source task of an injector's interval, of the kind that the interval needs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from millwheel.store.port import Claim
 
 
 class SourceTasks:
-    """Makes the source task of each injector's interval."""
+    """The factory of one worker's source tasks."""
 
     def __init__(
         self,
@@ -33,10 +33,10 @@ class SourceTasks:
         self._publisher = publisher
         self.paused = PausedInjectors(env, exchange)
         self.on_partitions: Callable[[list[int]], None] = lambda _: None
-        """Called with the ids of intervals that were made for new partitions."""
+        """Called with the ids of intervals made for new partitions."""
 
     def of(self, interval: Interval, injection: Injection, claim: Claim) -> SourceTask:
-        """The task of an injector's interval."""
+        """Make the task of an injector's interval."""
         growing, slot = injection.growing, interval.slots[0]
         if growing is None:
             partition = injection.source.partitions()[slot]
