@@ -798,7 +798,7 @@ async def test_root_reports_of_no_worker_count_for_nothing() -> None:
     await forger.start()
     await forger.call(first)
     heard: list[Any] = []
-    with record_calls(first.modes.trees, "hear", heard):
+    with record_calls(first.modes.trees, "receive_reports", heard):
         before = first.remotes.trust.refreshes
         forger.send(RootReport([(1, 1)]))
         await live(cluster, 0.1)
