@@ -25,7 +25,6 @@ LARGE = {
     "Store": "the port of the store: one method for each statement that the engine needs",
     "Settings": "one attribute for each option; it has no behaviour",
     "Engine": "builds and connects all rooms, and has an attribute for each",
-    "Injector": "not split yet",
 }
 """Classes above a limit, each with the reason."""
 

@@ -11,7 +11,7 @@ from typing import Any
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.lane.execution import Execution, Finish, Group
-from millwheel.runtime.process.load import Measured
+from millwheel.runtime.process.load import measured
 from millwheel.runtime.process.tasks import end, failure_of
 
 Work = Callable[[], Coroutine[Any, Any, None]]
@@ -65,7 +65,7 @@ class WorkerTasks:
 
     def run_apart(self, interval: Interval, work: Work) -> None:
         """Run user code in a task of its own, and count its time for the interval."""
-        task = asyncio.create_task(self._measured(interval, work))
+        task = asyncio.create_task(measured(work, interval.workload, self._env.process.run_seconds))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -76,10 +76,6 @@ class WorkerTasks:
 
     def _start(self, interval: Interval, groups: deque[Group], *, apart: bool = False) -> None:
         self.run_apart(interval, partial(self._work, interval, groups, apart=apart))
-
-    async def _measured(self, interval: Interval, work: Work) -> None:
-        """The work is made here: a task may be cancelled before it begins."""
-        await Measured(work(), interval.workload, self._env.process.run_seconds)
 
     async def _work(self, interval: Interval, groups: deque[Group], *, apart: bool) -> None:
         """Run groups until there are none, or until one waits: then another task takes over.

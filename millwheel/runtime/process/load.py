@@ -193,6 +193,16 @@ class Measured:
                 thrown = error
 
 
+async def measured(
+    make: Callable[[], Coroutine[Any, Any, None]],
+    workload: Workload,
+    clock: Callable[[], float],
+) -> None:
+    """Await a coroutine, and add the time that it runs to a workload. The coroutine is made here: a task
+    may be cancelled before it begins."""
+    await Measured(make(), workload, clock)
+
+
 class Measurable(Protocol):
     """The parts of an interval that the meter uses."""
 

@@ -26,7 +26,7 @@ from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.buckets import Buckets
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.sent_log import SentLog
-from millwheel.runtime.process.load import Measured
+from millwheel.runtime.process.load import measured
 from millwheel.runtime.source.pacing import Flow, Pace
 from millwheel.runtime.source.pausing import PausedInjectors
 from millwheel.runtime.source.row_sender import RowSender
@@ -113,7 +113,7 @@ class Injector(SourceTask):
         self._awaited_end = 0
         self.waiting = self.ended = False
         if reading:
-            self._begin(self._measured_run())
+            self._begin(measured(self._run, self._interval.workload, self._env.process.run_seconds))
 
     @property
     def has_nothing(self) -> bool:
@@ -202,10 +202,6 @@ class Injector(SourceTask):
             "sent_since": self._time.first_sent(first, self._env.now()),
             "ended": self.ended,
         }
-
-    async def _measured_run(self) -> None:
-        clock = self._env.process.run_seconds
-        await Measured(self._run(), self._interval.workload, clock)
 
     async def _run(self) -> None:
         assert self._reader is not None
