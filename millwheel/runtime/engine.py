@@ -22,7 +22,6 @@ from millwheel.runtime.interval.buckets import Buckets
 from millwheel.runtime.interval.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval, Ownership
 from millwheel.runtime.interval.observer import Observer
-from millwheel.runtime.interval.ports import SourcePort
 from millwheel.runtime.interval.watermark_publisher import WatermarkPublisher
 from millwheel.runtime.lane.lane import Lane
 from millwheel.runtime.modes.batched import Batched
@@ -129,7 +128,7 @@ class Engine:
             self._process,
             self._options,
             fail=self.fail,
-            check_finished=self.check_finished,
+            check_finished=lambda: self._completion.check(),
             done=self.done,
             late_uses=self.late_uses,
             is_shared=self._network is not None,
@@ -288,7 +287,7 @@ class Engine:
             return
         if self.courier is not None and self.failure is None:
             await hand_all_over(env, self.owned, self.intervals)
-        for task in self.source_tasks:
+        for task in self.exchange.source_tasks:
             await task.stop()
         await self.lane.stop_running()
         if self.failure is None:
@@ -317,7 +316,7 @@ class Engine:
             await end(list(self.env.tasks))
         await self.lane.stop_running()
         await self.lane.close()
-        for task in self.source_tasks:
+        for task in self.exchange.source_tasks:
             await task.stop()
             task.close()
         for interval in self.intervals:
@@ -377,10 +376,6 @@ class Engine:
             self.failure = error
             self._failed.set()
 
-    def check_finished(self) -> None:
-        """Set `done` when no source has a row and nothing is left to do."""
-        self._completion.check()
-
     @property
     def stopping(self) -> bool:
         """Whether it takes no new work: it commits what is finished, and ends."""
@@ -397,14 +392,9 @@ class Engine:
         return self.exchange.intervals
 
     @property
-    def source_tasks(self) -> list[SourcePort]:
-        """The source tasks of the injectors' intervals that it holds."""
-        return self.exchange.source_tasks
-
-    @property
     def injectors(self) -> list[Injector]:
         """The source tasks that read a partition."""
-        return [task for task in self.source_tasks if isinstance(task, Injector)]
+        return [task for task in self.exchange.source_tasks if isinstance(task, Injector)]
 
     def progress(self) -> dict[str, Any]:
         """Figures for people: processed records, watermark, backlog, share of the input read."""

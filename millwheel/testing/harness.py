@@ -108,7 +108,7 @@ class Harness:
             self._engine.lane.wake.set()
             for _ in range(5):
                 await asyncio.sleep(0)
-            self._engine.check_finished()
+            self._engine.env.check_finished()
             await self._settle()
 
     def produced(self, stream: Stream[V]) -> list[V]:

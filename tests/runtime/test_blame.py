@@ -114,7 +114,7 @@ async def failure_of(source: Any) -> MillwheelError:
         for _ in range(50):
             await world.turns(tick=0.1)
             engine.progress()
-            for task in engine.source_tasks:
+            for task in engine.exchange.source_tasks:
                 task.lag()
     except MillwheelError as error:
         return error

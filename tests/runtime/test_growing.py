@@ -203,7 +203,7 @@ async def test_what_appeared_while_nobody_looked_starts_where_the_discovery_stop
     engine = await world.start()
     tally = world.interval("tally")
     await world.until(lambda: tally.watermarks.durable == at_micros(100), tick=0.01)
-    (discovery,) = [task for task in engine.source_tasks if task not in engine.injectors]
+    (discovery,) = [task for task in engine.exchange.source_tasks if task not in engine.injectors]
     await discovery.stop()
     a.append(inject(ITEMS, Item("a", 1, 900)))
     b = shelf.add("b", [Item("b", 2, 300)])
@@ -252,7 +252,7 @@ async def test_workers_share_partitions_that_appear_and_nobody_runs_ahead(seed: 
     await cluster.go(lambda: len(cluster.rows()) >= len(sent))
     assert cluster.tallied() == tally_of(sent)
     await cluster.go(lambda: sum(len(e.injectors) for e in cluster.alive) == len(scripts))
-    (finder,) = [t for e in cluster.alive for t in e.source_tasks if t not in e.injectors]
+    (finder,) = [t for e in cluster.alive for t in e.exchange.source_tasks if t not in e.injectors]
     assert isinstance(finder, PartitionDiscovery)
     for engine in list(cluster.alive):
         await cluster.crash(engine)
