@@ -7,7 +7,7 @@ away a rule that docs/invariants.md names; `with planted(name)` has it in the co
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -19,6 +19,8 @@ from millwheel.model import MIN_TIME, Delivery, record_id
 from millwheel.runtime.interval.dedup import Dedup
 from millwheel.runtime.interval.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.interval_logs import IntervalLogs
+from millwheel.runtime.interval.interval_watermarks import IntervalWatermarks
 from millwheel.runtime.interval.sent_log import SentLog
 from millwheel.runtime.lane import commit_builder as commits
 from millwheel.runtime.lane.committer import Committer
@@ -28,7 +30,6 @@ from millwheel.runtime.network import wire_stream as delivery
 from millwheel.runtime.network.handshake import Handshake
 from millwheel.runtime.network.links import Links
 from millwheel.runtime.ownership import restoring
-from millwheel.runtime.ownership.restoring import Restoring
 from millwheel.runtime.source.injector import Injector
 from millwheel.store.memory import lane as memory_lane
 from millwheel.store.memory.placement import MemoryPlacement
@@ -106,15 +107,15 @@ def _timer_fired_twice() -> list[Patch]:
 def _watermark_past_a_hold() -> list[Patch]:
     """What is held does not count for what is promised (I5)."""
 
-    def output_watermark(self: Interval) -> int:
-        return max(self.watermarks.promised, self.watermarks.exact)
+    def output(self: IntervalWatermarks) -> int:
+        return max(self.promised, self.exact)
 
-    return [(Interval, "output_watermark", output_watermark)]
+    return [(IntervalWatermarks, "output", output)]
 
 
 def _bucket_dropped_early() -> list[Patch]:
     """An interval's floor passes over what it may have to send again (I9)."""
-    return [(Interval, "floor", lambda self, stamp: stamp)]
+    return [(IntervalLogs, "floor", lambda self, stamp: stamp)]
 
 
 def _lost_reply_is_failure() -> list[Patch]:
@@ -219,7 +220,10 @@ def _late_record_freezes() -> list[Patch]:
         for production in productions:
             production.hold = production.micros
         without: Any = SimpleNamespace(
-            log=interval.log, promised=MIN_TIME, percentiles=interval.watermarks.percentiles
+            log=interval.log,
+            watermarks=SimpleNamespace(
+                promised=MIN_TIME, percentiles=interval.watermarks.percentiles
+            ),
         )
         number(without, productions, stamp)
 
@@ -239,25 +243,6 @@ def _gap_ignored() -> list[Patch]:
         return verdict
 
     return [(delivery.Incoming, "judge", lenient)]
-
-
-def _no_wake_for_what_is_sent_again() -> list[Patch]:
-    """What a claim sends again is put to its readers, and the lane is not woken (I8)."""
-    send_again = Restoring._send_again
-
-    async def quietly(self: Restoring, interval: Interval, log: SentLog) -> None:
-        exchange = self._exchange
-
-        def put(deliveries: Iterable[Delivery[Any]]) -> None:
-            for each in deliveries:
-                exchange.steps[each.receiver].interval_of(each.slot).intake.append(each)
-
-        without: Any = SimpleNamespace(
-            _env=self._env, _exchange=SimpleNamespace(steps=exchange.steps, send=put)
-        )
-        await send_again(without, interval, log)
-
-    return [(Restoring, "_send_again", quietly)]
 
 
 def _no_credit_for_who_waits() -> list[Patch]:
@@ -309,7 +294,6 @@ PLANTED: dict[str, Callable[[], list[Patch]]] = {
     "fold drops a change": _fold_drops_a_change,
     "late record freezes": _late_record_freezes,
     "gap ignored": _gap_ignored,
-    "no wake for what is sent again": _no_wake_for_what_is_sent_again,
     "no credit for who waits": _no_credit_for_who_waits,
     "lost commits go unnoticed": _lost_commits_go_unnoticed,
     "what was sent survives": _what_was_sent_survives,

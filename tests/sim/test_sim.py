@@ -38,15 +38,13 @@ FOUND_SOON = (
     "lost commits go unnoticed",
 )
 """Bugs that one of the first few seeds shows."""
-SOON = 8
+SOON = 20
 HANGS = (19, 839)
 """They showed: room in a reader's queue that nobody was told of; records for an interval that nobody was
 known to own, and that were not sent when it was the one again who had refused it."""
 HEARD_OF_A_LOST_PAST_SEEDS = (358, 425, 554)
 """In each of these a link that stays up reports what the server has lost. Three, since a change of the
 engine's timing may hide one."""
-NOT_WOKEN_SEED = 547
-"""One that shows what a lane that sleeps does not do."""
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 10))
@@ -98,15 +96,6 @@ def found_by(name: str, seeds: int) -> tuple[int, Violation]:
             if violation is not None:
                 return seed, violation
     raise AssertionError(f"{name!r} was not found in {seeds} seeds")
-
-
-def test_who_waits_in_another_lane_and_is_not_woken_is_found() -> None:
-    """That takes a crash while a log is un-ACKed, and a reader whose lane nothing else wakes."""
-    with planted("no wake for what is sent again"):
-        violation = violation_of(draw(NOT_WOKEN_SEED))
-    assert violation is not None
-    assert violation.check == "progress"
-    assert violation_of(draw(NOT_WOKEN_SEED)) is None, "it was the bug"
 
 
 def test_who_starts_over_and_keeps_its_links_is_found() -> None:
