@@ -33,10 +33,11 @@ def host_identity() -> str:
 
 
 def process_started(pid: int) -> str | None:
-    """Start of a process of this machine, as a text to compare; None if there is no such process."""
+    """Start of a process of this machine, as a text to compare; None if there is no such process, or if it
+    has ended and its parent has not noticed yet (a zombie)."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-        return stat.rsplit(")", 1)[1].split()[19]
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return None if fields[0] in "ZX" else fields[19]
     except FileNotFoundError:
         if Path("/proc/self").exists():
             return None

@@ -8,8 +8,10 @@ import random
 import re
 import shutil
 import string
+import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -42,7 +44,7 @@ from millwheel.store.connections import RECONNECT_SECONDS
 from millwheel.store.lane import PostgresLane
 from millwheel.store.port import Bucket, Commit, OtherWorker
 from millwheel.store.postgres import PostgresStore
-from millwheel.store.processes import process_identity
+from millwheel.store.processes import host_identity, is_dead, process_identity, process_started
 from millwheel.store.rows import ARRAY_ROWS
 from millwheel.store.statements import Statements
 from millwheel.store.translation import translate
@@ -1588,3 +1590,16 @@ async def test_a_select_sees_all_even_if_a_bucket_is_dropped_as_it_begins(
 
     monkeypatch.setattr(selection, "_columns", then_drop)
     assert await asyncio.to_thread(count) == [(3,)]
+
+
+def test_a_process_that_was_killed_and_not_waited_for_is_dead() -> None:
+    """A zombie keeps its entry until its parent notices: a new worker must not wait for that."""
+    child = subprocess.Popen(["sleep", "60"])
+    started = process_started(child.pid)
+    assert started
+    assert not is_dead(host_identity(), child.pid, started)
+    child.kill()
+    deadline = time.monotonic() + 10
+    while not is_dead(host_identity(), child.pid, started):
+        assert time.monotonic() < deadline
+    assert child.wait() != 0
