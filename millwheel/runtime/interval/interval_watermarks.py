@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.runtime.interval.work import IntervalWork
@@ -60,6 +60,18 @@ class IntervalWatermarks:
         kept.input = max(kept.input, watermark)
         if self._percentile == percentile:
             self.input = max(self.input, watermark)
+
+    def advance(self, watermark: int, early: Callable[[float], int | None]) -> bool:
+        """Raise the exact low watermark, and each percentile one as far as `early` says.
+
+        Returns:
+            Whether more may be promised than is stored.
+        """
+        self.raise_input(watermark)
+        for percentile in self.percentiles:
+            if (value := early(percentile)) is not None:
+                self.raise_percentile(percentile, value)
+        return self.has_news()
 
     # -- holds ----------------------------------------------------------------------------
 

@@ -132,6 +132,18 @@ class Step:
         readers = [reader for route in self.routes.values() for reader in route.readers]
         return frozenset(reader.step.id for reader in readers if reader.step.node.at_most_once)
 
+    def divided(
+        self, productions: list[Delivery[Any]]
+    ) -> tuple[list[Delivery[Any]], list[Delivery[Any]]]:
+        """Productions that are stored, and those that are sent at most once and stored nowhere."""
+        fleeting = self.fleeting
+        if not fleeting:
+            return productions, []
+        return (
+            [p for p in productions if p.receiver not in fleeting],
+            [p for p in productions if p.receiver in fleeting],
+        )
+
     @cached_property
     def codecs(self) -> dict[str, Codec[Any]]:
         """The codec of each stream it reads."""

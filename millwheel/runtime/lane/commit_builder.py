@@ -28,12 +28,9 @@ def build_commit(stamps: Stamps, buckets: Buckets, open_commit: OpenCommit) -> C
     for interval, work in open_commit.works.items():
         effects = work.effects
         number(interval, effects.productions, stamp)
-        fleeting = interval.step.fleeting
-        if fleeting:
-            open_commit.fleeting += [p for p in effects.productions if p.receiver in fleeting]
-            commit.productions += [p for p in effects.productions if p.receiver not in fleeting]
-        else:
-            commit.productions += effects.productions
+        stored, sent_once = interval.step.divided(effects.productions)
+        commit.productions += stored
+        open_commit.sent_once += sent_once
         interval.mode.join(commit, work, stamp)
         bucket = 0
         for item in work.items if interval.step.node.exactly_once else ():

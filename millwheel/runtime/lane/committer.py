@@ -241,8 +241,8 @@ class Committer:
         """The parts of a durable commit of intervals that are still here, and their productions. The
         next owner of an interval that is gone publishes and sends what is durable."""
         works, productions = commit.works, built.productions
-        if commit.fleeting:
-            productions = sorted([*productions, *commit.fleeting], key=attrgetter("log", "seq"))
+        if commit.sent_once:
+            productions = sorted([*productions, *commit.sent_once], key=attrgetter("log", "seq"))
         if any(interval.ownership is not Ownership.HELD for interval in works):
             works = {i: work for i, work in works.items() if i.ownership is Ownership.HELD}
             productions = [p for p in productions if p.log in self._exchange.logs]

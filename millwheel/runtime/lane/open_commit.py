@@ -18,11 +18,11 @@ from millwheel.runtime.interval.work import IntervalWork, Item
 class OpenCommit:
     """Finished work that waits for one commit."""
 
-    __slots__ = ("fleeting", "works")
+    __slots__ = ("sent_once", "works")
 
     def __init__(self) -> None:
         self.works: dict[Interval, IntervalWork] = {}
-        self.fleeting: list[Delivery[Any]] = []
+        self.sent_once: list[Delivery[Any]] = []
         """Productions that are sent once, when it is durable, and stored nowhere."""
 
     @property

@@ -61,6 +61,26 @@ class Remote:
         """Number of loose records that wait to be sent."""
         return len(self.loose)
 
+    def keep_loose(self, delivery: Delivery[Any], most: int) -> bool:
+        """Keep a record of no log until it is sent; gives whether the oldest did not have to be dropped
+        for it, as `most` were kept."""
+        self.loose.append(delivery)
+        if len(self.loose) <= most:
+            return True
+        self.loose.popleft()
+        return False
+
+    def take_loose(self, records: int, size: int) -> list[Delivery[Any]]:
+        """Take records of no log for one frame: at most `records`, and `size` bytes unless the first is
+        larger."""
+        taken: list[Delivery[Any]] = []
+        while self.loose and len(taken) < records:
+            size -= self.loose[0].size
+            if taken and size < 0:
+                break
+            taken.append(self.loose.popleft())
+        return taken
+
     def append(self, delivery: Delivery[Any]) -> None:
         """Add a record.
 

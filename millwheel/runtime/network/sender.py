@@ -28,7 +28,6 @@ from millwheel.runtime.network.frames import (
     EdgeReport,
     IntervalReport,
     Loose,
-    LooseRow,
     RecordRow,
     Report,
     RootReport,
@@ -86,9 +85,8 @@ class Sender:
 
         If too many wait, the oldest are dropped, and replayed from their roots.
         """
-        remote.loose.append(delivery)
-        if len(remote.loose) > QUEUED_MOST * self._env.settings.max_unacked_records:
-            remote.loose.popleft()
+        most = QUEUED_MOST * self._env.settings.max_unacked_records
+        if not remote.keep_loose(delivery, most):
             self._refused["no room"] += 1
         self.has_work(remote)
 
@@ -177,7 +175,7 @@ class Sender:
         Returns:
             Whether all records were sent.
         """
-        if remote.loose:
+        if remote.queued:
             self._send_loose(remote, link)
         for log, stream in list(remote.streams.items()):
             if link.full:
@@ -208,17 +206,8 @@ class Sender:
 
     def _send_loose(self, remote: Remote, link: Link) -> None:
         """Send records in no log, and forget them."""
-        loose = remote.loose
-        while loose and not link.full:
-            rows: list[LooseRow] = []
-            size = 0
-            while loose and len(rows) < FRAME_RECORDS:
-                size += loose[0].size
-                if rows and size > FRAME_BYTES:
-                    break
-                delivery = loose.popleft()
-                rows.append((-delivery.log, self._row(delivery)))
-            link.send(Loose(remote.step.id, rows))
+        while not link.full and (taken := remote.take_loose(FRAME_RECORDS, FRAME_BYTES)):
+            link.send(Loose(remote.step.id, [(-d.log, self._row(d)) for d in taken]))
         self._exchange.wake.set()  # wake intervals that wait for room in this queue
 
     def encode(self, delivery: Delivery[Any]) -> bytes:

@@ -332,12 +332,7 @@ class Injector(SourceTask):
         if watermark is None:
             return
         interval = self._interval
-        interval.watermarks.raise_input(watermark)
-        for percentile in interval.watermarks.percentiles:
-            interval.watermarks.raise_percentile(
-                percentile, self._time.disorder.watermark(percentile)
-            )
-        if interval.watermarks.has_news():
+        if interval.watermarks.advance(watermark, self._time.disorder.watermark):
             interval.touch(urgent=True)
 
     @property
@@ -358,11 +353,7 @@ class Injector(SourceTask):
         interval = self._interval
         if not interval.log.drained:
             return
-        interval.watermarks.raise_input(watermark)
-        for percentile in interval.watermarks.percentiles:
-            if (early := percentiles[percentile]) is not None:
-                interval.watermarks.raise_percentile(percentile, early)
-        if interval.watermarks.has_news():
+        if interval.watermarks.advance(watermark, percentiles.get):
             interval.touch(urgent=True)
 
 

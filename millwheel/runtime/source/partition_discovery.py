@@ -195,11 +195,7 @@ class PartitionDiscovery(SourceTask):
         waited = self._env.clock.monotonic() - self._began
         if self._known or self._frozen or self._idle_after is None or waited < self._idle_after:
             return
-        interval.watermarks.raise_input(watermark)
-        for percentile in interval.watermarks.percentiles:
-            if (early := percentiles[percentile]) is not None:
-                interval.watermarks.raise_percentile(percentile, early)
-        if interval.watermarks.has_news():
+        if interval.watermarks.advance(watermark, percentiles.get):
             interval.touch(urgent=True)
 
     def position(self) -> dict[str, Any]:
