@@ -7,8 +7,9 @@ One record's way, room by room. Read these modules in this order, from the botto
                   │                                                    │
                   └── exchange ◀── acknowledge upstream, send downstream, publish watermarks
 
-1. **Read.** `source/injector.py` reads rows of a partition, gives each a timestamp and a key, and queues it at the
-   interval that owns the key's slot. How many rows may be on their way: `source/pacing.py`.
+1. **Read.** `source/injector.py` reads rows of a partition; `source/row_sender.py` gives each a timestamp and a key, and
+   queues it at the interval that owns the key's slot (`interval/routing.py`). How many rows may be on their way:
+   `source/pacing.py`.
 2. **Queue.** `interval/interval.py` is a range of slots: its queue, its logs, timers, watermarks and counters, each in a
    module of that name.
 3. **Take and sort.** `lane/runner.py` takes a chunk: due timers first, then records. `lane/sorting.py` drops records
@@ -17,13 +18,14 @@ One record's way, room by room. Read these modules in this order, from the botto
    an `Effects`.
 5. **Collect.** `lane/open_commit.py` adds the effects to the open commit.
 6. **Commit.** `lane/committer.py` waits until the commit before is durable, lets queued records join, and hands
-   `lane/commit_builder.py` the open commit: productions get numbers, watermarks are promised. Then the store makes all
-   of it durable in one transaction, behind the fence.
+   `lane/commit_builder.py` the open commit: productions get numbers in their log (`interval/sent_log.py`), watermarks
+   are promised. Then the store makes all of it durable in one transaction, behind the fence.
 7. **Settle.** Only now the committer acknowledges the senders and sends the productions (`interval/exchange.py`), to
    the next interval's queue, and publishes the low watermark (`interval/watermark_publisher.py`).
 
-These are the Python files of one strong record's way: `injector`, `pacing`, `interval`, `runner`, `sorting`, `dedup`,
-`key_state`, `execution`, `open_commit`, `committer`, `commit_builder`, `exchange`, `watermark_publisher`, and `store/lane.py`.
+These are the Python files of one strong record's way, in the order in which it meets them: `injector`, `row_sender`,
+`routing`, `interval`, `runner`, `sorting`, `dedup`, `key_state`, `worker_tasks`, `execution`, `open_commit`, `committer`,
+`commit_builder`, `sent_log`, `exchange`, `watermark_publisher`, and `store/lane.py`.
 
 Beside the way:
 
